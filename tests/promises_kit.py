@@ -23,7 +23,7 @@ from typing import Any
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Checkpoint, MissionRequest
-from chargehand.missions.journal import create_mission
+from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.missions.reading import mission_ref
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.process_tier import ProcessTier
@@ -93,7 +93,8 @@ class World:
         request = MissionRequest(text=f"do {slug}", agent="a", command=(), slug=slug)
         place = str(self.yard.repository)
         return create_mission(
-            self.store, project="p", request=request, repository=place, base=self.base, config={}
+            self.store,
+            MissionSubmission(project="p", request=request, repository=place, base=self.base, config={}),
         )
 
     def desk(self, slug: str) -> Desk:
@@ -301,10 +302,15 @@ class World:
                 lane.workspace.discard()
             self._scratch.cleanup()
 
+    def fork(self, tree: str) -> Workspace:
+        """Make another workspace on the same base, as a mission that is forked gets it."""
+        shown = self.lanes[0].workspace
+        return Workspace.create(self.depot, shown.base, driver=shown.driver, tree=tree)
+
     def _restore_some(self) -> None:
         """Restore the first and the last checkpoints, as git reads them; fsck has looked at all of them."""
         trees = list(dict.fromkeys(self.told.values()))
         for tree in {*trees[:1], *trees[-2:]}:
-            again = self.lanes[0].workspace.fork(tree)
+            again = self.fork(tree)
             assert again.scan().tree == tree == oracle(again, self.depot)
             again.discard()

@@ -22,14 +22,11 @@ from chargehand.core.errors import ChargehandError
 from chargehand.core.records import Verdict
 from chargehand.core.state import MissionState
 from chargehand.durable.workers import LocalWorkers
-from chargehand.missions.control import Controls
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.services import Services
 from chargehand.store.store import Store, open_store
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.hunks import LineRange
-from chargehand.workspace.rollback import Drop
 from chargehand.workspace.workspace import Workspace
 
 Fault = Callable[[str], None]
@@ -65,7 +62,6 @@ def services(depot: Depot, store: Store) -> Services:
         config=Config(),
         workers=LocalWorkers(home, version="1"),
         worker=("k-1", "worker"),
-        controls=Controls(),
         version="1",
         open_agent=refuse,
         open_gateway=refuse,
@@ -136,17 +132,9 @@ def reset_paths(depot: Depot, job: Mapping[str, Any], fault: Fault) -> None:
     Workspace.load(depot, job["workspace"]).reset_paths(job["paths"], job["tree"])
 
 
-def roll_back(depot: Depot, job: Mapping[str, Any], fault: Fault) -> None:
-    workspace = Workspace.load(depot, job["workspace"])
-    workspace.roll_back(workspace.plan_rollback(job["tree"], drops=drops(job["paths"])))
-
-
-def undo(depot: Depot, job: Mapping[str, Any], fault: Fault) -> None:
-    Workspace.load(depot, job["workspace"]).undo()
-
-
 def fork(depot: Depot, job: Mapping[str, Any], fault: Fault) -> None:
-    Workspace.load(depot, job["workspace"]).fork(job["tree"], id=job["id"])
+    shown = Workspace.load(depot, job["workspace"])
+    Workspace.create(depot, shown.base, driver=shown.driver, tree=job["tree"], id=job["id"])
 
 
 def promote(depot: Depot, job: Mapping[str, Any], fault: Fault) -> None:
@@ -159,12 +147,7 @@ def withdraw(depot: Depot, job: Mapping[str, Any], fault: Fault) -> None:
         asyncio.run(Desk(depot, store, job["mission"], fault=fault).withdraw())
 
 
-ACTS = {act.__name__: act for act in (checkpoint, reset, reset_paths, roll_back, undo, fork, promote, withdraw)}
-
-
-def drops(paths: list[str]) -> tuple[Drop, ...]:
-    """Return what sets back the first lines of each file, or the whole file where no hunk has them."""
-    return tuple(Drop(path=path, lines=(LineRange(first=1, last=2),), because="rule") for path in paths)
+ACTS = {act.__name__: act for act in (checkpoint, reset, reset_paths, fork, promote, withdraw)}
 
 
 def _deadly(point: str) -> Fault:

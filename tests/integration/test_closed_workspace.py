@@ -58,7 +58,8 @@ def test_a_closed_top_directory_is_rolled_back_and_discarded(tmp_path: Path, dri
     inside(workspace, "echo new > new; chmod 0 .")
     workspace.reset(workspace.base.tree, "rollback")
     assert inside(workspace, "cat run.sh; test ! -e new; chmod 0 .").startswith(b"#!/bin/sh")
-    back = workspace.undo()
+    (before, *_) = [point for point in workspace.checkpoints() if point.trigger.startswith("before")]
+    back = workspace.reset(before.tree, "back")
     assert [change.path for change in yard.depot().diff(workspace.base.tree, back.tree)] == ["new"]
     inside(workspace, "chmod 0 .")
     workspace.tidy()

@@ -16,12 +16,13 @@ from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.promises_kit import MISSIONS, Lane, World
-from tests.promises_side import REFUSED, drops
+from tests.promises_side import REFUSED
 from tests.promises_tools import Side, settle
 from tests.workspace_kit import cloning_disk
 
 from chargehand.core.errors import ChargehandError, InfrastructureError
 from chargehand.core.ports import DriverName
+from chargehand.core.records import Checkpoint
 from chargehand.workspace.workspace import Workspace
 
 _PATHS = st.sampled_from(
@@ -81,7 +82,7 @@ _PERSON = st.sampled_from(
     ]
 )
 _FILES = st.lists(_PATHS, min_size=1, max_size=2, unique=True)
-_WAYS = ("reset", "reset_paths", "roll_back", "undo")
+_WAYS = ("reset", "reset_paths")
 _ROLLBACK_POINTS = ("checkpoint:written", "checkpoint:made", "generation:filled", "reset:filled", "reset:switched")
 _PROMOTION_POINTS = (
     *("before_commit", "prepared", "swapped", "promoted", "signed", "exported"),
@@ -181,7 +182,7 @@ class Promises(RuleBasedStateMachine):
         lane = self.lane(data)
         target = self.told(data)
         before = self.frozen(lane)
-        expected = self.expected(lane, way, target, paths, before)
+        expected = self.expected(way, target, paths, before)
         made = self.do(lane, way, target, paths)
         assert made.tree == expected
         self.rolled_back(lane, before)
@@ -210,10 +211,9 @@ class Promises(RuleBasedStateMachine):
         lane = self.lane(data)
         target = self.told(data)
         before = self.frozen(lane)
-        expected = self.expected(lane, way, target, paths, before)
+        expected = self.expected(way, target, paths, before)
         if killed:
-            named = paths if way == "reset_paths" else self.known(paths, before, target)
-            words = {"workspace": lane.workspace.id, "tree": target, "paths": named}
+            words = {"workspace": lane.workspace.id, "tree": target, "paths": paths}
             event(f"{way} killed at {point}: {self.world.die_at(f'{point}#{passing}', way, **words)}")
         else:
             self.world.seam.plan[point] = _fail
@@ -227,7 +227,7 @@ class Promises(RuleBasedStateMachine):
         shown = lane.workspace.scan().tree
         assert shown in (before, expected)
         self.world.shows(lane, shown)
-        if again and way != "undo":
+        if again:
             made = self.do(lane, way, target, paths)
             assert made.tree == expected
             self.rolled_back(lane, before)
@@ -236,35 +236,14 @@ class Promises(RuleBasedStateMachine):
     def told(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(list(dict.fromkeys(self.world.told.values()))), label="tree")
 
-    def expected(self, lane: Lane, way: str, target: str, paths: list[str], before: str) -> str:
+    def expected(self, way: str, target: str, paths: list[str], before: str) -> str:
         """Return the tree that a roll-back is to leave."""
-        workspace, depot = lane.workspace, self.world.depot
+        return target if way == "reset" else self.world.depot.replace_paths(before, paths, target)
+
+    def do(self, lane: Lane, way: str, target: str, paths: list[str]) -> Checkpoint:
         if way == "reset":
-            return target
-        if way == "reset_paths":
-            return depot.replace_paths(before, paths, target)
-        if way == "roll_back":
-            return workspace.plan_rollback(target, drops=drops(self.known(paths, before, target))).result
-        last = workspace.last()
-        if last is None or last.tree != before:
-            return last.tree if last else workspace.base.tree
-        return depot.tree_of(last.parent)
-
-    def known(self, paths: list[str], *trees: str) -> list[str]:
-        depot = self.world.depot
-        return [path for path in paths if any(depot.lookup(tree, path) for tree in trees)] or ["."]
-
-    def do(self, lane: Lane, way: str, target: str, paths: list[str]) -> Any:
-        workspace = lane.workspace
-        match way:
-            case "reset":
-                return workspace.reset(target, "rollback")
-            case "reset_paths":
-                return workspace.reset_paths(paths, target)
-            case "undo":
-                return workspace.undo()
-        named = self.known(paths, workspace.scan().tree, target)
-        return workspace.roll_back(workspace.plan_rollback(target, drops=drops(named)))
+            return lane.workspace.reset(target, "rollback")
+        return lane.workspace.reset_paths(paths, target)
 
     def rolled_back(self, lane: Lane, before: str) -> None:
         """Take down what still shows the old files; those are kept."""
@@ -281,7 +260,7 @@ class Promises(RuleBasedStateMachine):
             name = f"w-killed{len(self.world.told)}"
             self.world.die_at(f"{point}#1", "fork", workspace=lane.workspace.id, tree=tree, id=name)
             assert not (self.world.yard.root / "workspaces" / name).exists()
-        made = Lane(workspace=lane.workspace.fork(tree), tree=tree)
+        made = Lane(workspace=self.world.fork(tree), tree=tree)
         self.world.lanes.append(made)
         self.world.shows(made, tree)
         if len(self.world.lanes) > 3:

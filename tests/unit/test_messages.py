@@ -12,7 +12,6 @@ import pytest
 from chargehand.agents.contract import AgentOutcome
 from chargehand.agents.messages import outcome_of_message, read_document, read_finish, with_message
 from chargehand.agents.tool_specs import ToolCall
-from chargehand.app.reference.messages import render_messages, schemas
 from chargehand.core.errors import MessageError
 from chargehand.core.messages import (
     LARGEST_MESSAGE,
@@ -238,25 +237,6 @@ def test_an_outcome_with_a_message_survives_the_log() -> None:
     ended = with_message(DONE, KNOWN, None)
     again = msgspec.convert(msgspec.json.decode(msgspec.json.encode(ended)), AgentOutcome)
     assert again == ended
-
-
-def test_the_pages_are_those_of_the_code() -> None:
-    for name, text in render_messages().items():
-        path = ROOT / "docs/reference" / name
-        command = "python -m chargehand.app.reference.messages docs/reference"
-        assert path.read_text() == text, f"write it again: {command}"
-    written = {path.name for path in (ROOT / "docs/reference/messages").iterdir()}
-    assert written == {f"{kind}.json" for kind in MESSAGE_CLASSES}
-
-
-@pytest.mark.parametrize("kind", get_args(MessageType))
-def test_a_schema_names_what_the_code_holds(kind: str) -> None:
-    schema = schemas()[kind]
-    fields = set(EXAMPLES[kind]) | set(ENVELOPE) | {"type"}
-    assert fields <= set(schema["properties"])
-    assert not schema["additionalProperties"]
-    assert schema["properties"]["type"]["enum"] == [kind]
-    assert {"type", "id", "mission", "payload"} <= set(schema["required"])
 
 
 def test_notes_come_with_a_success_alone_and_bounded() -> None:

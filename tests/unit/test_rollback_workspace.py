@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,12 @@ from hypothesis import strategies as st
 from tests.trees_kit import EXECUTABLE, FILE, LINK, File, files_of, make_tree
 from tests.workspace_kit import Operation, Yard, agent, operate, write
 
-from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Checkpoint, Finding
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.hunks import LineRange
-from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback
+from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback, write_rollback
 from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
@@ -31,6 +32,14 @@ def yard(tmp_path: Path) -> Yard:
 
 def lines(first: int, last: int | None = None) -> tuple[LineRange, ...]:
     return (LineRange(first=first, last=last or first),)
+
+
+def plan_for(yard: Yard, workspace: Workspace, target: str, drops: Sequence[Drop] | None = None) -> RollbackPlan:
+    return plan_rollback(yard.depot(), workspace.scan().tree, target, drops=drops)
+
+
+def carry_out(yard: Yard, workspace: Workspace, plan: RollbackPlan) -> Checkpoint:
+    return workspace.reset(write_rollback(yard.depot(), plan), "rollback")
 
 
 def by_path(plan: RollbackPlan) -> dict[str, PathPlan]:
@@ -61,9 +70,9 @@ def test_a_dry_run_touches_nothing_and_is_what_is_then_done(yard: Yard, driver: 
     last = workspace.checkpoint("last")
     before = state_of(workspace, depot)
     for drops in (None, [Drop(path="docs"), Drop(path="README.md")], [Drop(path="README.md", lines=lines(3))]):
-        assert workspace.plan_rollback(first.tree, drops=drops).source == last.tree
+        assert plan_for(yard, workspace, first.tree, drops=drops).source == last.tree
     assert state_of(workspace, depot) == before
-    plan = workspace.plan_rollback(first.tree, drops=[Drop(path="docs"), Drop(path="README.md")])
+    plan = plan_for(yard, workspace, first.tree, drops=[Drop(path="docs"), Drop(path="README.md")])
     assert plan.kind == "files"
     assert actions(plan) == {
         "README.md": "restored",
@@ -73,68 +82,45 @@ def test_a_dry_run_touches_nothing_and_is_what_is_then_done(yard: Yard, driver: 
         "src/new.py": "kept",
     }
     assert by_path(plan)["src/moved.py"].renamed_from == "src/app.py"
-    made = workspace.roll_back(plan)
+    made = carry_out(yard, workspace, plan)
     assert (made.tree, workspace.scan(trust_cache=False).tree) == (plan.result, plan.result)
     assert agent(workspace, "cat README.md docs/b.md; ls src") == "hello\none\nb\nlib\nmoved.py\nnew.py\n"
     assert "gone" in agent(workspace, "test -e build/x.pyc || echo gone")
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_rollback_is_undone_and_the_undoing_too(yard: Yard, driver: DriverName) -> None:
+def test_a_rollback_keeps_unsaved_work_as_a_checkpoint(yard: Yard, driver: DriverName) -> None:
     workspace, depot = yard.workspace(driver), yard.depot()
     agent(workspace, "echo one >> README.md")
     first = workspace.checkpoint("first")
     agent(workspace, "echo two >> README.md")
     second = workspace.checkpoint("second")
-    agent(workspace, "echo unsaved > unsaved")
+    agent(workspace, "echo unsaved > unsaved; echo x > ignored.log")
     unsaved = workspace.scan().tree
-    back = workspace.roll_back(workspace.plan_rollback(first.tree))
+    back = workspace.reset(first.tree, "rollback")
     assert back.tree == first.tree  # what the named checkpoint holds is not taken back with the rest
     assert files_of(depot, back.tree)["README.md"] == (FILE, b"hello\none\n")
-    assert workspace.undo().tree == unsaved
-    assert workspace.undo().tree == first.tree
-    assert workspace.undo().tree == unsaved
-    agent(workspace, "echo later > later; echo x > ignored.log")
-    assert workspace.undo().tree == unsaved  # unsaved work is what is undone, and is kept
     assert "ignored.log" not in agent(workspace, "ls -A")
-    kept = [point.tree for point in workspace.checkpoints()]
-    assert {first.tree, second.tree, unsaved} <= set(kept)
-    assert any("later" in files_of(depot, tree) for tree in kept)
-    assert workspace.roll_back(workspace.plan_rollback(workspace.base.tree)).tree == workspace.base.tree
-
-
-def test_undo_of_the_first_checkpoint_is_the_base(yard: Yard) -> None:
-    workspace = yard.workspace("worktree")
-    assert workspace.undo().tree == workspace.base.tree
-    agent(workspace, "echo x > x")
-    assert workspace.undo().tree == workspace.base.tree
+    assert workspace.reset(unsaved, "back").tree == unsaved
+    assert [point.tree for point in workspace.checkpoints()] == [
+        *(unsaved, first.tree, unsaved, second.tree, first.tree)
+    ]
 
 
 def test_nothing_is_told_as_reverted_that_was_not(yard: Yard) -> None:
     workspace = yard.workspace("worktree")
     agent(workspace, "echo x >> docs/a.md")
     point = workspace.checkpoint("edit")
-    same = workspace.plan_rollback(point.tree)
+    same = plan_for(yard, workspace, point.tree)
     assert (same.paths, same.reverted, same.result) == ((), (), point.tree)
-    plan = workspace.plan_rollback(workspace.base.tree, drops=[Drop(path="README.md"), Drop(path="src")])
+    plan = plan_for(yard, workspace, workspace.base.tree, drops=[Drop(path="README.md"), Drop(path="src")])
     assert (plan.reverted, plan.unchanged, plan.result) == ((), ("README.md", "src"), point.tree)
-    assert workspace.roll_back(plan) == point
+    assert carry_out(yard, workspace, plan) == point
     with pytest.raises(NotFoundError):
-        workspace.plan_rollback(workspace.base.tree, drops=[Drop(path="nosuch")])
+        plan_for(yard, workspace, workspace.base.tree, drops=[Drop(path="nosuch")])
     with pytest.raises(NotFoundError) as caught:
-        workspace.plan_rollback("0" * 40)
+        plan_for(yard, workspace, "0" * 40)
     assert caught.value.code == "tree_not_found"
-
-
-def test_a_plan_for_other_files_is_refused(yard: Yard) -> None:
-    workspace = yard.workspace("worktree")
-    agent(workspace, "echo x >> README.md")
-    plan = workspace.plan_rollback(workspace.base.tree)
-    agent(workspace, "echo precious > precious")
-    with pytest.raises(RefusedError) as caught:
-        workspace.roll_back(plan)
-    assert caught.value.code == "plan_stale"
-    assert agent(workspace, "cat precious") == "precious\n"
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
@@ -147,15 +133,14 @@ def test_smart_keeps_the_valid_hunks_and_their_tests_pass(yard: Yard, driver: Dr
     workspace.checkpoint("edit")
     finding = Finding(rule="no_system", severity="error", path="program.py", message="", line=10)
     harmless = Finding(rule="hint", severity="warning", path="program.py", message="", line=2)
-    plan = workspace.plan_rollback(workspace.base.tree, drops=drops_of([finding, harmless]))
+    plan = plan_for(yard, workspace, workspace.base.tree, drops=drops_of([finding, harmless]))
     assert plan.kind == "smart"
     (path,) = plan.paths
     assert (path.action, [hunk.kept for hunk in path.hunks]) == ("partly", [True, False])
-    workspace.roll_back(plan)
+    carry_out(yard, workspace, plan)
     assert agent(workspace, "cat program.py") == GOOD
     test = "from program import one, two, three; assert (one(), two(), three()) == (10, 2, 3)"
     agent(workspace, f"python3 -B -c '{test}'; test ! -e __pycache__")
-    assert workspace.undo().tree == plan.source
 
 
 @pytest.mark.parametrize(
@@ -244,34 +229,15 @@ _EDITS = st.one_of(
 def test_after_any_edits_every_checkpoint_can_be_gone_back_to(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[list[Operation]], to: int
 ) -> None:
-    workspace = Yard(tmp_path_factory.mktemp("yard")).workspace("overlay")
+    yard = Yard(tmp_path_factory.mktemp("yard"))
+    workspace = yard.workspace("overlay")
     points: list[Checkpoint] = []
     for edits in rounds:
         operate(workspace, edits, strict=False)
         points.append(workspace.checkpoint("edit"))
-    plan = workspace.plan_rollback(points[to].tree)
+    plan = plan_for(yard, workspace, points[to].tree)
     assert plan.source == points[-1].tree
-    assert workspace.roll_back(plan).tree == points[to].tree
+    assert carry_out(yard, workspace, plan).tree == points[to].tree
     assert workspace.scan(trust_cache=False).tree == points[to].tree
-    if points[to].tree != points[-1].tree:
-        assert workspace.undo().tree == points[-1].tree
+    assert points[-1] in workspace.checkpoints()
     workspace.discard()
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_a_fork_is_a_workspace_of_its_own(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver, include=["wanted.log"])
-    agent(workspace, "echo one >> README.md; echo w > wanted.log; echo i > ignored.log")
-    first = workspace.checkpoint("first")
-    agent(workspace, "rm -r docs")
-    last = workspace.checkpoint("last")
-    for fork, tree in ((workspace.fork(), last.tree), (workspace.fork(first.tree), first.tree)):
-        assert (fork.scan().tree, fork.driver, fork.base) == (tree, driver, workspace.base)
-        assert "ignored.log" not in agent(fork, "ls -A; echo mine > README.md")
-        assert fork.checkpoint("mine").parent == fork.base.commit
-        fork.discard()
-    assert workspace.scan().tree == last.tree
-    assert agent(workspace, "cat README.md ignored.log") == "hello\none\ni\n"
-    assert yard.workspace(driver).fork().scan().tree == workspace.base.tree
-    with pytest.raises(NotFoundError):
-        workspace.fork("0" * 40)

@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 import click
 
+from chargehand.cli.terminal.conventions import json_wanted
 from chargehand.cli.terminal.failures import guarded
-from chargehand.cli.terminal.options import PROGRAM, json_wanted, no_colour_option, run_elsewhere, server_options
+from chargehand.cli.terminal.options import PROGRAM, no_colour_option, run_elsewhere, server_options
 
 _COMMANDS = {
     # name: the module that declares it, and the command there

@@ -282,7 +282,7 @@ def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> None:
     """Show what a mission changed against its base, as a patch that git applies."""
     from chargehand.app.checkpoints import mission_difference
     from chargehand.app.reading import StateReader
-    from chargehand.cli.checkpoint import show_difference
+    from chargehand.cli.terminal.differences import show_difference
 
     with StateReader.open() as reader:
         found = mission_difference(reader, mission, checkpoint=checkpoint)
@@ -408,7 +408,12 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
     """Start a new mission from one of a native agent's replies; nothing before it is paid for again."""
     from chargehand.app.composition import App
     from chargehand.app.requests import ForkRequest, fork_mission
-    from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
+    from chargehand.cli.terminal.running import (
+        continue_mission,
+        continue_with_answers,
+        leave_to_worker,
+        show_outcome,
+    )
 
     with App.open() as app:
         made, forked_at = fork_mission(app, ForkRequest(mission=mission, at=at, model=model, reply=reply))
@@ -439,17 +444,17 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
     """
     from chargehand.app.composition import App
     from chargehand.app.requests import FollowUp, follow_up_mission
-    from chargehand.cli import run
+    from chargehand.cli.terminal import running
 
     with App.open() as app:
         made = follow_up_mission(app, FollowUp(mission=mission, text=text, **limits))
         if detach:
-            return run.leave_to_worker(app, out, made)
+            return running.leave_to_worker(app, out, made)
         state = app.mission_reader.state(made)
         if state.plan is not None or state.parent:  # a worker has to go on with its tasks, or with its coordinator
-            return run.follow_to_end(app, out, made)
-        return run.show_outcome(
-            app, out, run.continue_with_answers(app, out, run.continue_mission(app, out, made))
+            return running.follow_to_end(app, out, made)
+        return running.show_outcome(
+            app, out, running.continue_with_answers(app, out, running.continue_mission(app, out, made))
         )
 
 
@@ -478,7 +483,7 @@ def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: boo
 
     With --task only what that task changed. Exits 3 where the commit could not be exported.
     """
-    from chargehand.cli.plan import preview_rollback, roll_back
+    from chargehand.cli.terminal.rollback import preview_rollback, roll_back
 
     if with_dependents and task is None:
         raise click.UsageError("--with-dependents goes with --task")

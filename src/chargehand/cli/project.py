@@ -130,6 +130,28 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: 
 @project.command()
 @repo_option
 @json_option
+def untrust(repo: Path | None, out: Output) -> None:
+    """Take back all trust in a repository; a run that needs trust asks again, or is refused.
+
+    That is every content of its chargehand.toml and roles that you trusted, and its setup's way to registries.
+    """
+    from chargehand.app.projects import revoke_trust
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import count_text
+    from chargehand.core.text import shown_path
+
+    with StateReader.open() as reader:
+        done = revoke_trust(reader, repo)
+    out.document(done)
+    if done.revoked:
+        out.text(f"no longer trusted: {shown_path(done.path)} ({count_text(done.revoked, 'grant')} taken back)")
+    else:
+        out.text(f"nothing of {shown_path(done.path)} was trusted, so nothing changed")
+
+
+@project.command()
+@repo_option
+@json_option
 def log(repo: Path | None, out: Output) -> None:
     """Show a project's own log: actions that belong to no mission."""
     from chargehand.cli.mission import show_project_log

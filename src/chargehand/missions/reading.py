@@ -21,7 +21,7 @@ from chargehand.durable.workers import Roster
 from chargehand.store.chain import AuditProblem
 from chargehand.store.heads import LogHead
 from chargehand.store.log import EventLog
-from chargehand.store.rows import MissionListing, MissionRow
+from chargehand.store.rows import MissionFilter, MissionListing, MissionRow
 from chargehand.store.store import Store
 
 # Of a long log no more is in memory at once than so many lines.
@@ -192,7 +192,7 @@ class MissionReader(Struct, frozen=True, kw_only=True):
 
     def listings(self, *, project: str | None = None) -> tuple[MissionListing, ...]:
         """Return all missions as lists show them, as `summaries`; the same tuple while nothing has changed."""
-        return self.store.log.summaries(self.workers.live, project=project)
+        return self.store.log.summaries(self.workers.live, MissionFilter(project=project))
 
     def live(self, row: MissionRow) -> bool:
         """Tell whether a living worker holds the mission right now."""

@@ -36,14 +36,12 @@ from chargehand.missions._attempt_log import (
 )
 from chargehand.missions._messages import (
     CANCEL,
-    FULL_DISK,
     GO_ON,
     events_of_mission_end,
-    is_about_message,
     wait_for_room,
     wake_time,
 )
-from chargehand.missions._questions import check_answer, expire_questions
+from chargehand.missions._questions import check_answer, expire_questions, is_about_message
 from chargehand.missions._questions import require_question as require_question
 from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.holds import events_of_start, is_still_held
@@ -51,6 +49,7 @@ from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_used
 from chargehand.missions.sandboxes.provisioning import remove_leftovers
+from chargehand.missions.services import FULL_DISK
 from chargehand.missions.transcript import WORK, count_replies
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot

@@ -125,7 +125,7 @@ async def _send(
     served: ServedModel, body: Mapping[str, Any], operation: Operation, seconds: float
 ) -> tuple[int, str, bytes]:
     """Return status, content type and body of the reply."""
-    upstream = embeddings_upstream(served, "openai") if operation == "embed" else served.upstream
+    upstream = embeddings_upstream(served, "openai", DIALECTS) if operation == "embed" else served.upstream
     call = ModelCall(
         id=new_id("call"),
         dialect="openai" if operation == "embed" else served.dialect,
@@ -142,7 +142,7 @@ async def _send(
 
 async def _try_embeddings(served: ServedModel, seconds: float) -> TrialResult:
     body = {"model": served.model, "input": ["ready"]}
-    refusal = explain_refusal(served, "openai", body)
+    refusal = explain_refusal(served, "openai", body, DIALECTS)
     if refusal:
         return TrialResult(able=False, why=refusal)
     status, _, content = await _send(served, body, "embed", seconds)

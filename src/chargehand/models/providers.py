@@ -1,26 +1,20 @@
-"""Provider health, and when to ask again: breakers, rests, reset hints, retries, probes of a silent provider."""
+"""Provider health, and when to ask again: breakers, rests, retries, probes of a silent provider."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from chargehand.core.clock import Clock, SystemClock
-from chargehand.models._json import as_mapping, as_mappings, parse_json
 from chargehand.models.contract import GatewayFault, UpstreamReply
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.requested_waits import RequestedWaits
 
 BreakerState = Literal["closed", "open", "half_open"]
-# What says more than that is taken for that: nobody's quota lasts longer than a month.
-LONGEST_REST = 31 * 86_400.0
 # Seconds that a client does not notice much; whoever asks for more is out of quota, and the client is told so.
 LONGEST_WAIT = 60.0
 # Not 408, 504 and 524: a proxy that gave up waiting answers so, and the provider may charge for its reply.
@@ -30,33 +24,10 @@ QUIET_SECONDS = 10.0
 PROBE_SECONDS = 2.0
 # Probes in a row without an answer.
 _DEAD_AFTER = 2
-_MINUTE = 60.0
+_MINUTE_SECONDS = 60.0
 _FIRST_SECONDS = 0.5
-# Of the wait, at most.
+# Share of the wait, at most.
 _JITTER = 0.25
-_NO_QUOTA = frozenset({"insufficient_quota", "quota_exceeded", "billing_hard_limit_reached"})
-# How long a provider is left alone that has no quota and does not say until when.
-_NO_QUOTA_SECONDS = 300.0
-_MILLISECONDS = 1e11
-# Numbers from here on are a moment in seconds since 1970, and from `_MILLISECONDS` on in milliseconds.
-_MOMENT = 1e9
-_NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?", re.ASCII)
-_DURATION = re.compile(
-    r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII
-)
-_UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
-# Those of all dialects together: a router of one dialect passes on the headers of a provider of another.
-_RESETS = tuple(dialect.reset_header for dialect in DIALECTS.values() if dialect.reset_header)
-# A window's reset, and what says how much of it is left.
-_WINDOWS = (
-    *(window for dialect in DIALECTS.values() for window in dialect.reset_windows),
-    ("x-ratelimit-reset", "x-ratelimit-remaining"),
-    ("ratelimit-reset", "ratelimit-remaining"),
-)
-_BODY_FIELDS = (
-    *("resets_in_seconds", "retry_after", "retry_after_seconds"),
-    *("resets_at", "reset_at", "quota_reset_at"),
-)
 
 
 class ProviderLimits(Struct, frozen=True, kw_only=True):
@@ -152,7 +123,9 @@ class ProviderAddress:
                 async with self._gate:
                     if (wait := self._turn - self._clock.monotonic()) > 0:
                         await sleep(wait)
-                    self._turn = max(self._clock.monotonic(), self._turn) + _MINUTE / self._limits.per_minute
+                    self._turn = (
+                        max(self._clock.monotonic(), self._turn) + _MINUTE_SECONDS / self._limits.per_minute
+                    )
             yield
 
 
@@ -238,109 +211,18 @@ class Providers:
         return self._known[address, model]
 
 
-def read_requested_wait(headers: Mapping[str, str], clock: Clock, body: bytes = b"") -> float | None:
-    """Return the seconds that an error reply asks to wait for, `None` where it does not say.
-
-    The first that says it: `retry-after` in seconds or as a date (RFC 9110), `retry-after-ms`, a dialect's own
-    reset, the resets of single windows (the latest of those that are used up, else the earliest of those that do
-    not say how much is left), Google's `RetryInfo`, fields of the body, what a router repeats of its provider's
-    headers, the codes of accounts without quota (300 s). `headers` have names in lower case. At most
-    `LONGEST_REST`.
-    """
-    now = clock.now()
-    found = next((wait for wait in _list_waits(headers, body, now) if wait is not None), None)
-    return None if found is None else min(max(0.0, found), LONGEST_REST)
-
-
-def _list_waits(headers: Mapping[str, str], body: bytes, now: datetime) -> Iterator[float | None]:
-    yield _read_retry_after(headers, now)
-    millis = headers.get("retry-after-ms", "").strip()
-    yield float(millis) / 1000 if _NUMBER.fullmatch(millis) else None
-    for name in _RESETS:
-        yield _read_seconds(headers.get(name, ""), now)
-    yield _read_windows(headers, now)
-    try:
-        found = parse_json(body)
-    except ValueError:
-        return
-    error = as_mapping(as_mapping(found[0] if isinstance(found, list) and found else found).get("error"))
-    for detail in as_mappings(error.get("details")):
-        yield _read_seconds(str(detail.get("retryDelay", "")), now)
-    for name in _BODY_FIELDS:
-        yield _read_seconds(_as_text(error.get(name)), now)
-    # What a router got itself (OpenRouter: `error.metadata.headers`).
-    told = as_mapping(as_mapping(error.get("metadata")).get("headers"))
-    headers = {name.lower(): _as_text(value) for name, value in told.items()}
-    yield _read_retry_after(headers, now)
-    yield _read_windows(headers, now)
-    if _NO_QUOTA & {_as_text(error.get("code")), _as_text(error.get("type"))}:
-        yield _NO_QUOTA_SECONDS
-
-
-def _read_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    given = headers.get("retry-after", "").strip()
-    if _NUMBER.fullmatch(given):
-        return float(given)
-    try:
-        return _count_to(parsedate_to_datetime(given), now)
-    except (ValueError, OverflowError):
-        return _read_moment(given, now)
-
-
-def _read_windows(headers: Mapping[str, str], now: datetime) -> float | None:
-    resets = [
-        (wait, headers.get(left, "").strip())
-        for reset, left in _WINDOWS
-        if (wait := _read_seconds(headers.get(reset, ""), now)) is not None
-    ]
-    used_up = [wait for wait, left in resets if left == "0"]
-    if used_up:
-        return max(used_up)
-    # A window of which something is left is not what refused the call.
-    return min((wait for wait, left in resets if not left), default=None)
-
-
-def _read_seconds(given: str, now: datetime) -> float | None:
-    """Return a reset as seconds from now: a number, a duration such as `6m0s`, or a moment in ISO 8601."""
-    given = given.strip()
-    if _NUMBER.fullmatch(given):
-        number = float(given)
-        number = number / 1000 if number >= _MILLISECONDS else number
-        return number - now.timestamp() if number >= _MOMENT else number
-    spell = _DURATION.fullmatch(given) if given else None
-    if spell is not None:
-        return sum(float(part) * unit for part, unit in zip(spell.groups(), _UNITS, strict=True) if part)
-    return _read_moment(given, now)
-
-
-def _read_moment(given: str, now: datetime) -> float | None:
-    try:
-        return _count_to(datetime.fromisoformat(given), now) if given else None
-    except (ValueError, OverflowError):
-        return None
-
-
-def _count_to(moment: datetime, now: datetime) -> float:
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - now).total_seconds()
-
-
-def _as_text(value: object) -> str:
-    return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-
-
 class Retries:
     """The tries that one request has left, and the waits between them."""
 
-    def __init__(self, count: int, clock: Clock, sleep: Callable[[float], Awaitable[object]]) -> None:
+    def __init__(self, count: int, waits: RequestedWaits, sleep: Callable[[float], Awaitable[object]]) -> None:
+        self.waits = waits
         self._left = count
-        self._clock = clock
         self._sleep = sleep
         self._next = _FIRST_SECONDS
 
     async def wait_for_retry(self, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """Wait and return true where another try is due; at once false where none is, or the wait is too long."""
-        asked = read_requested_wait(headers or {}, self._clock, body)
+        asked = self.waits.read(headers or {}, body)
         # Whoever asks for a longer wait is out of quota, which the client is told at once.
         if self._left <= 0 or (asked or 0.0) > LONGEST_WAIT:
             return False

@@ -50,6 +50,19 @@ class RequestFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     parts: Parts
 
 
+class WholeReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole reply as its client gets it; `cost_usd` is what it cost, `None` where that is not known."""
+
+    call: str
+    model: str
+    upstream: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    usage: Usage
+    cost_usd: float | None = None
+
+
 class CachedReply(msgspec.Struct, frozen=True, kw_only=True):
     """A whole reply and what it answered; `cost_usd` is what it cost, `None` where that is not known.
 
@@ -207,21 +220,9 @@ class ReplayCache:
         reply = self._names.expand(self._redactor.expand(kept.reply))
         return b"".join(recorded_pieces(update_ids(reply, self._pairs.todays)))
 
-    def keep(
-        self,
-        asked: RequestFingerprint,
-        *,
-        call: str,
-        model: str,
-        upstream: str,
-        status: int,
-        headers: Mapping[str, str],
-        body: bytes,
-        usage: Usage,
-        cost: float | None = None,
-    ) -> None:
+    def keep(self, asked: RequestFingerprint, reply: WholeReply) -> None:
         """Write a whole reply, which outlives this process, and a power cut after `sync`; raises `OSError`."""
-        plain = to_recorded_body(body, headers.get("content-type", ""))
+        plain = to_recorded_body(reply.body, reply.headers.get("content-type", ""))
         with self._lock:
             clean = self._names.name_reply(redact_body(plain, self._redactor))
             # Mostly nothing in it was changed, nor will be: only else it is put together again to see.
@@ -231,19 +232,19 @@ class ReplayCache:
                 hidden = b"".join(recorded_pieces(back)) != b"".join(recorded_pieces(plain))
             parts = dict(asked.parts)
             kept = CachedReply(
-                call=call,
+                call=reply.call,
                 turn=asked.turn,
                 operation=asked.operation,
                 dialect=asked.dialect,
                 parts=parts,
-                model=model,
-                upstream=upstream,
-                status=status,
-                headers={name: headers[name] for name in _KEPT_HEADERS if name in headers},
+                model=reply.model,
+                upstream=reply.upstream,
+                status=reply.status,
+                headers={name: reply.headers[name] for name in _KEPT_HEADERS if name in reply.headers},
                 reply=clean,
-                usage=usage,
+                usage=reply.usage,
                 hidden=hidden,
-                cost_usd=cost,
+                cost_usd=reply.cost_usd,
             )
             # Each message comes again with every later call: written once, a long conversation stays small.
             names = [each for name in parts.values() for each in (name if isinstance(name, list) else [name])]

@@ -29,7 +29,6 @@ from chargehand.workspace.host.files import (
     replace_file,
     tree_bytes,
 )
-from chargehand.workspace.rollback import Drop, RollbackPlan, plan_rollback, stale_plan, write_rollback
 from chargehand.workspace.scan import Scan, ScanRules, WorkspaceLimits, scan
 from chargehand.workspace.tree.history import Author, checkpoint_message, read_checkpoint
 from chargehand.workspace.tree.ignore import IgnoreFile
@@ -243,55 +242,6 @@ class Workspace:
             self._commit_tree(f"before {trigger}", before)
             return self._reset(self._depot.replace_paths(before, paths, tree), trigger)
 
-    def plan_rollback(self, target: str, *, drops: Sequence[Drop] | None = None) -> RollbackPlan:
-        """Return what `roll_back` would do, which is nothing yet; see `plan_rollback` of this package."""
-        return plan_rollback(self._depot, self.scan().tree, target, drops=drops)
-
-    def roll_back(self, plan: RollbackPlan, trigger: str = "rollback") -> Checkpoint:
-        """Carry out exactly a plan; what was there is kept as a checkpoint first, so `undo` brings it back.
-
-        Ignored and temporary files go, even where the plan changes no path. Raises `RefusedError` (`plan_stale`)
-        where the files are not those any more that the plan was made for.
-        """
-        with hold_lock(self._lock):
-            self._refresh()
-            found = self.scan().tree
-            # Compared under the lock: a person approved the plan for exactly these files.
-            if found != plan.source:
-                raise stale_plan(plan, found)
-            result = write_rollback(self._depot, plan)
-            self._commit_tree(f"before {trigger}", found)
-            return self._reset(result, trigger)
-
-    def undo(self) -> Checkpoint:
-        """Go to the checkpoint before: back to before a rollback, and by a second `undo` forward again.
-
-        Work that no checkpoint holds yet is kept as one, and undone.
-        """
-        with hold_lock(self._lock):
-            self._refresh()
-            self._commit_tree("before undo", self.scan().tree)
-            last = self.last()
-            return self._reset(self._depot.tree_of(last.parent if last else self.base.commit), "undo")
-
-    def fork(self, tree: str | None = None, *, id: str | None = None) -> Workspace:
-        """Make a workspace of its own that shows `tree` of the depot (default: the last checkpoint's).
-
-        It stands on the same base and layers and costs what `tree` differs from base by. Nothing ignored comes
-        along. Raises `NotFoundError` code `tree_not_found`.
-        """
-        last, state = self.last(), self._state
-        return Workspace.create(
-            self._depot,
-            state.base,
-            driver=state.driver,
-            tree=tree or (last.tree if last else None),
-            environment=_environment_path(state),
-            include=state.include,
-            limits=state.limits,
-            id=id,
-        )
-
     def tidy(self) -> None:
         """Remove generations that a reset left behind; call it when no sandbox has them mounted."""
         with hold_lock(self._lock):
@@ -305,13 +255,6 @@ class Workspace:
         """Remove its files; its checkpoints stay in the depot. Idempotent."""
         with hold_lock(self._lock):
             discard_tree(self.directory)
-
-    def destroy(self) -> None:
-        """Remove its files and its checkpoints' ref: an ordered erasure. Idempotent."""
-        self.discard()
-        commit = self._depot.read_ref(self.ref)
-        if commit is not None:
-            self._depot.swap(self.ref, None, commit)
 
     # --- inside
 

@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from chargehand.cli.terminal.appearance import wants_colour
-from chargehand.cli.terminal.options import json_wanted
+from chargehand.cli.terminal.conventions import INTERRUPTED, json_wanted, wants_colour
 
 INTERNAL = 6
-INTERRUPTED = 130
 _USAGE = 2
 # Tracebacks that are kept: a server meets the same fault as often as somebody asks for it.
 _TRACEBACKS = 200

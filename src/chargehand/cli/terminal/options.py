@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 if TYPE_CHECKING:
-    from chargehand.cli.terminal.appearance import Detail
+    from chargehand.cli.terminal.conventions import Detail
     from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
@@ -19,12 +19,6 @@ _NO_COLOUR, _DETAIL, _ELSEWHERE = "chargehand.no_colour", "chargehand.detail", "
 RunElsewhere = Callable[[click.Context, dict[str, Any]], int]
 """Runs the command of a context with its parameters, and returns the exit code."""
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def json_wanted(words: Sequence[str]) -> bool:
-    """Return whether a command line asks for JSON; what follows `--` belongs to another program."""
-    # Words alone, as click has parsed nothing yet: a `--json` that is a value costs only the form of an error.
-    return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
 def no_colour_option(function: _F) -> _F:

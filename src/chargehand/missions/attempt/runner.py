@@ -57,6 +57,7 @@ from chargehand.missions.journal import AGENT, Journal
 from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
     SandboxProvisioner,
+    SandboxRequest,
     attempt_purpose,
 )
 from chargehand.missions.sandboxes.slots import SlotQueue
@@ -162,12 +163,14 @@ class AttemptRunner:
                 self.provisioner.sandbox(
                     workspace,
                     self.environment,
-                    purpose=AGENT,
-                    gateway=gateway,
-                    egress=egress,
-                    attempt=attempt,
-                    read_only=not assignment.role.writes,
-                    directory=assignment.directory,
+                    SandboxRequest(
+                        purpose=AGENT,
+                        gateway=gateway,
+                        egress=egress,
+                        attempt=attempt,
+                        read_only=not assignment.role.writes,
+                        directory=assignment.directory,
+                    ),
                 )
             )
             snapshot = FailureSnapshot(

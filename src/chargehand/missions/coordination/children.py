@@ -22,7 +22,7 @@ from chargehand.missions.causes import FAILING_TEST
 from chargehand.missions.coordination.decisions import Start
 from chargehand.missions.coordination.reviews import OBJECTED
 from chargehand.missions.fork import create_follow_up
-from chargehand.missions.journal import create_mission
+from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.missions.promotion.rebase import rebase_onto
 from chargehand.missions.reading import MissionReader, plan_seconds_left
 from chargehand.missions.services import Services
@@ -156,15 +156,17 @@ def record_child(
         config["values"] = replace(values, limits=limits)
     create_mission(
         services.store,
-        project=services.project,
-        request=_limit(services, coordinator, request),
-        repository=coordinator.repository,
-        base=base,
-        config=config,
-        user=coordinator.user,
+        MissionSubmission(
+            project=services.project,
+            request=_limit(services, coordinator, request),
+            repository=coordinator.repository,
+            base=base,
+            config=config,
+            user=coordinator.user,
+            parent=coordinator.id,
+            task=task.id,
+        ),
         mission=mission,
-        parent=coordinator.id,
-        task=task.id,
     )
 
 

@@ -44,9 +44,8 @@ from chargehand.missions.breakpoints import PLAN, PROMOTE, stop_at, task_breakpo
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review
-from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.coordination.delegating import add_delegations, read_notes
-from chargehand.missions.coordination.merging import MergeQueue, deliver_promoted
+from chargehand.missions.coordination.merging import MergeQueue
 from chargehand.missions.coordination.observation import ITSELF, PlanObserver
 from chargehand.missions.coordination.planner import PlannerRuns
 from chargehand.missions.coordination.reviews import (
@@ -59,6 +58,8 @@ from chargehand.missions.coordination.reviews import (
 from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left, plan_seconds_used
+from chargehand.missions.results.delivery import ResultDelivery
+from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.services import Services
 
 # What answers a question that needs no answer any more.
@@ -68,13 +69,16 @@ _NEEDLESS = "it went on without an answer"
 class Coordinator:
     """Goes on with one mission that has a plan, until nothing can be decided now."""
 
-    def __init__(self, services: Services, journal: Journal, control: Control, judge: TreeJudge) -> None:
+    def __init__(
+        self, services: Services, journal: Journal, control: Control, judge: TreeJudge, delivery: ResultDelivery
+    ) -> None:
         self._services = services
         self._journal = journal
         self._control = control
         self._judge = judge
+        self._delivery = delivery
         self._planner = PlannerRuns(services, journal)
-        self._queue = MergeQueue(services, journal, control, judge)
+        self._queue = MergeQueue(services, journal, control, judge, delivery.promoter)
         self._look = MissionReader(store=services.store, workers=services.workers)
         self._observer = PlanObserver(services, journal, self._look)
         self._next: list[d.Merge] = []
@@ -483,7 +487,7 @@ class Coordinator:
             reason = Reason(code="nothing_to_do", message="no task had anything to change")
             self._journal.record(MissionFinished(status="promoted", reasons=(reason,)), durable=True)
         else:
-            await deliver_promoted(self._services, self._journal, self._control, self._judge)
+            await self._delivery.deliver_promoted()
 
     # --- sleeping
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from functools import partial
 
-from msgspec.structs import replace
-
 from chargehand.checks.execution import report
 from chargehand.core.fold import read_payload
-from chargehand.core.mission_events import ApplyChanged, ApprovalGiven, BaseResolved, VerdictGiven
+from chargehand.core.mission_events import ApprovalGiven, VerdictGiven
 from chargehand.core.plan_events import TaskMerged, TaskReturned
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, Reason, Verdict
 from chargehand.core.state import MissionState
 from chargehand.missions.control import Control
-from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.promotion.rebase import (
@@ -25,30 +21,26 @@ from chargehand.missions.promotion.rebase import (
     conflict_event,
     conflict_reason,
     conflict_report,
-    name_paths,
     rebase_onto,
-    rebase_promoted,
 )
 from chargehand.missions.reading import MissionReader
-from chargehand.missions.sandboxes.slots import SlotQueue
+from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.missions.verdict.validation import Validator
-from chargehand.workspace.merge import MergeConflictError
-
-# What is left of a mission's time limit for export and applying.
-_DELIVERY_SECONDS = 15.0
 
 
 class MergeQueue:
     """Brings what child missions promoted to the coordinator's branch."""
 
-    def __init__(self, services: Services, journal: Journal, control: Control, judge: TreeJudge) -> None:
+    def __init__(
+        self, services: Services, journal: Journal, control: Control, judge: TreeJudge, promoter: Promoter
+    ) -> None:
         self._services = services
         self._journal = journal
         self._control = control
         self._judge = judge
-        self._promoter = Promoter(services, journal, fault=judge.fault)
+        self._promoter = promoter
 
     async def merge(
         self, task: Task, child: MissionState, tip: Base, *, find_next: Callable[[], str | None]
@@ -162,85 +154,3 @@ class MergeQueue:
             tree=rebase.tree,
             evidence=kept,
         )
-
-
-async def deliver_promoted(services: Services, journal: Journal, control: Control, judge: TreeJudge) -> None:
-    """Export what is promoted, judged once more on the branch that it is to be applied to where that moved."""
-    try:
-        # Where both conflict, or are not good together, it stays on its own branch: applying it says why not.
-        async with SlotQueue(services, journal, control).delivery():
-            if journal.state.cancel_asked or not await promote_on_branch(services, journal, control, judge):
-                await judge.deliver()
-    except asyncio.CancelledError:
-        # What a person cancelled after its promotion stands all the same; of a plan they may want no more.
-        if control.stopped in (None, "cancel") and journal.state.plan is None:
-            await judge.deliver()
-        raise
-
-
-async def promote_on_branch(services: Services, journal: Journal, control: Control, judge: TreeJudge) -> bool:
-    """Promote what was promoted before, on top of the branch that it is still to be applied to, where that moved.
-
-    Tells whether that was done, and delivered: not where the two conflict or are not good together.
-    """
-    rebase_now = partial(rebase_promoted, journal, services.store, services.depot)
-    # A limit of its own: what stands is delivered even where there is no time for more.
-    with contextlib.suppress(MergeConflictError, TimeoutError):
-        async with control.limited(control.seconds_left() - _DELIVERY_SECONDS):
-            rebase = await rebase_now()
-            while rebase is not None:
-                verdict, context = await judge.judge_again(rebase.base, rebase.tree, scope="merged")
-                approval = None
-                if judge_verdict(verdict).mission != "promoted":
-                    approval = await asyncio.to_thread(_carry_approval, services, journal.state, rebase, verdict)
-                    if not isinstance(approval, ApprovalGiven):
-                        _note_difference(journal, approval)
-                        return False
-                # Whoever pauses gives the turn up: somebody else may have been first.
-                before, rebase = rebase, await control.unpaused(rebase_now)
-                if rebase is not None and rebase.base.commit == before.base.commit:
-                    break
-        if rebase is not None:
-            journal.record(BaseResolved(base=rebase.base), *([approval] if approval else ()))
-            await judge.promote(context, rebase.tree, verdict, approved=approval is not None)
-            return True
-    return False
-
-
-def _carry_approval(
-    services: Services, state: MissionState, rebase: Rebase, verdict: Verdict
-) -> ApprovalGiven | str:
-    """Return the approval of what is promoted for the same change on the branch as it is now, or what differs.
-
-    What a person let in is a change and what was found in it: the merge must leave each of its files as it was
-    before and as it is after, pass the checks, and show nothing that the person did not see. "" where nobody
-    approved anything.
-    """
-    events = map(read_payload, services.store.log.read(state.id, types=(ApprovalGiven.type,)))
-    given = [event for event in events if isinstance(event, ApprovalGiven) and event.tree == state.tree]
-    before = next((each for each in reversed(state.verdicts) if each.tree == state.tree), None)
-    base, tree = state.promoted_on, state.tree
-    if not given or before is None or base is None or tree is None:
-        return ""
-    where = rebase.base.branch or rebase.base.revision
-    if verdict.status != "green":
-        return f"together with {where} as it is now it does not pass all checks"
-    seen = {(each.rule, each.path, each.message) for each in before.findings}
-    if new := [each for each in verdict.findings if (each.rule, each.path, each.message) not in seen]:
-        return f"together with {where} as it is now there is more to approve: {new[0].message}"
-    changes, approved = services.depot.diff(rebase.base.tree, rebase.tree), services.depot.diff(base.tree, tree)
-    if others := {each.path for each in {*approved} ^ {*changes}}:
-        return f"{where} changed {name_paths(sorted(others), len(others))} meanwhile, which was approved otherwise"
-    why = f"approved as {tree[:12]}; {where} changed none of it meanwhile"
-    reason = f"{given[-1].reason} ({why})" if given[-1].reason else why
-    return ApprovalGiven(tree=rebase.tree, identity=given[-1].identity, reason=reason)
-
-
-def _note_difference(journal: Journal, why: str) -> None:
-    """Add to why the branch was not moved that an approval does not cover what it would be moved to."""
-    state = journal.state
-    if why and state.applied is not None and state.applied.state == "blocked" and state.commit is not None:
-        export = replace(
-            state.applied, reason=f"{state.applied.reason}; the approval is for another change: {why}"
-        )
-        journal.record(ApplyChanged(export=export, commit=state.commit), durable=True)

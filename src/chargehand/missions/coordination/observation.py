@@ -13,6 +13,7 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, plan_seconds_used
 from chargehand.missions.services import Services
+from chargehand.store.rows import MissionFilter
 
 # Who answers a question that nobody has to answer any more.
 ITSELF = "coordinator"
@@ -31,7 +32,10 @@ class PlanObserver:
     def children(self) -> dict[str, MissionSummary]:
         """Return the child missions by their ids, as their logs and workers are now."""
         log, live = self._services.store.log, self._services.workers.live
-        return {each.summary.id: each.summary for each in log.summaries(live, parent=self._journal.mission)}
+        return {
+            each.summary.id: each.summary
+            for each in log.summaries(live, MissionFilter(parent=self._journal.mission))
+        }
 
     def runs(self) -> dict[str, d.ChildMission]:
         """Return what decisions look at of the child missions, by their ids."""

@@ -40,6 +40,7 @@ from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
     NetworkLog,
     SandboxProvisioner,
+    SandboxRequest,
     as_egress_request,
 )
 from chargehand.missions.services import DepotReader, Registries, Services
@@ -325,9 +326,7 @@ async def _build_layer(
         registries = await stack.enter_async_context(_open_registries(services, journal)) if online else None
         egress = await stack.enter_async_context(provisioner.egress(purpose=SETUP)) if online else None
         workspace = await stack.enter_async_context(provisioner.workspace(bare, purpose=SETUP, tree=tree))
-        async with provisioner.sandbox(
-            workspace,
-            bare,
+        request = SandboxRequest(
             purpose=SETUP if online else OFFLINE,
             registries=registries,
             egress=egress,
@@ -336,7 +335,8 @@ async def _build_layer(
                 **({**registries.environment(), **clients} if registries else _FAIL_AT_ONCE),
                 **({"UV_PROJECT_ENVIRONMENT": VENV} if python else {}),
             },
-        ) as sandbox:
+        )
+        async with provisioner.sandbox(workspace, bare, request) as sandbox:
             # Tools that look at every file would take what clients keep there for the project's own.
             await _write_settings(sandbox, f"{PACKAGES}/.gitignore", "*\n")
             if registries and "CARGO_HOME" in clients:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,10 +29,8 @@ from chargehand.core.errors import (
 )
 from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import Base
-from chargehand.missions._messages import FULL_DISK
-from chargehand.missions.control import Control
 from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
-from chargehand.missions.services import Egress, Registries, Services
+from chargehand.missions.services import FULL_DISK, Egress, Registries, Services
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.depot import Depot
@@ -89,6 +88,51 @@ class BaseEnvironment(Struct, frozen=True, kw_only=True):
         return found
 
 
+class PauseControl(Protocol):
+    """What pauses and stops the sandboxes of a mission: its `Control`."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the mission is paused."""
+        ...
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the mission stops here, `None` while it goes on."""
+        ...
+
+    async def may_go_on(self) -> None:
+        """Wait while the mission is paused."""
+        ...
+
+    def attach(self, sandbox: Sandbox) -> None:
+        """Let a pause freeze this sandbox until it is detached."""
+        ...
+
+    def detach(self, sandbox: Sandbox) -> None:
+        """Leave the sandbox to itself from now on."""
+        ...
+
+
+class SandboxRequest(Struct, frozen=True, kw_only=True):
+    """What one sandbox is opened for, and what it shows and reaches besides its workspace and environment.
+
+    `path` and `directory`, where commands start, are the environment's by default; `variables` add to those of the
+    environment. With `read_only` nothing inside can write to the workspace. `attempt` is named in the log.
+    """
+
+    purpose: str
+    attempt: str | None = None
+    binds: tuple[Bind, ...] = ()
+    registries: Registries | None = None
+    gateway: Path | None = None
+    egress: Egress | None = None
+    path: tuple[str, ...] | None = None
+    variables: Mapping[str, str] = {}
+    read_only: bool = False
+    directory: str | None = None
+
+
 @dataclass(eq=False, slots=True)
 class SandboxProvisioner:
     """Opens workspaces and sandboxes for one mission, always takes them down again, and records each in its log.
@@ -99,7 +143,7 @@ class SandboxProvisioner:
     services: Services
     journal: EventSink
     _: KW_ONLY
-    control: Control | None = None
+    control: PauseControl | None = None
     _making: dict[str, float] = field(init=False, default_factory=dict)
 
     @contextlib.asynccontextmanager
@@ -214,41 +258,26 @@ class SandboxProvisioner:
 
     @contextlib.asynccontextmanager
     async def sandbox(
-        self,
-        workspace: Workspace,
-        environment: BaseEnvironment,
-        *,
-        purpose: str,
-        binds: tuple[Bind, ...] = (),
-        registries: Registries | None = None,
-        gateway: Path | None = None,
-        egress: Egress | None = None,
-        path: tuple[str, ...] | None = None,
-        variables: Mapping[str, str] | None = None,
-        attempt: str | None = None,
-        read_only: bool = False,
-        directory: str | None = None,
+        self, workspace: Workspace, environment: BaseEnvironment, request: SandboxRequest
     ) -> AsyncIterator[Sandbox]:
-        """Open a sandbox over a workspace and close it, with all that runs in it, at the end.
-
-        With `read_only` nothing inside can write to the workspace. Commands start in `directory`, that of the
-        environment by default.
-        """
-        services, began = self.services, self.services.clock.monotonic()
+        """Open a sandbox over a workspace and close it, with all that runs in it, at the end."""
+        services = self.services
+        purpose = request.purpose
+        began = services.clock.monotonic()
         spec = SandboxSpec(
-            mounts=replace(workspace.mount_plan(), read_only=read_only),
-            environment={**environment.variables, **(variables or {})},
-            path=environment.path if path is None else path,
-            binds=binds,
+            mounts=replace(workspace.mount_plan(), read_only=request.read_only),
+            environment={**environment.variables, **request.variables},
+            path=environment.path if request.path is None else request.path,
+            binds=request.binds,
             limits=services.limits(),
-            registries=registries.socket_path if registries else None,
-            gateway=gateway,
-            egress=egress.socket_path if egress else None,
-            directory=environment.directory if directory is None else directory,
+            registries=request.registries.socket_path if request.registries else None,
+            gateway=request.gateway,
+            egress=request.egress.socket_path if request.egress else None,
+            directory=environment.directory if request.directory is None else request.directory,
         )
         sandbox = await services.tier.open(spec)
         # An agent's writes are watched with its work, and end the attempt rather than one of its commands.
-        if purpose != AGENT and not read_only and isinstance(sandbox, LimitsDisk):
+        if purpose != AGENT and not request.read_only and isinstance(sandbox, LimitsDisk):
             setup = purpose in (SETUP, OFFLINE)
             sandbox.limit_disk(await _open_quota(workspace, services.config.sandbox, setup=setup))
         ready = services.clock.monotonic() - began + self._making.get(workspace.id, 0.0)
@@ -264,8 +293,8 @@ class SandboxProvisioner:
                     tier=sandbox.tier,
                     driver=workspace.driver,
                     limits=dict(sandbox.limits_in_force),
-                    attempt=attempt,
-                    egress=egress is not None,
+                    attempt=request.attempt,
+                    egress=request.egress is not None,
                 )
             )
             async with self._full_disk_first(workspace, purpose):
@@ -274,7 +303,7 @@ class SandboxProvisioner:
             if self.control is not None:
                 self.control.detach(sandbox)
             await asyncio.shield(sandbox.close())
-            await self._record_closed(sandbox, workspace, purpose, attempt, began=began, ready=ready)
+            await self._record_closed(sandbox, workspace, request, began=began, ready=ready)
 
     @contextlib.asynccontextmanager
     async def _full_disk_first(self, workspace: Workspace, purpose: str) -> AsyncIterator[None]:
@@ -290,34 +319,27 @@ class SandboxProvisioner:
             raise refusal
 
     async def _record_closed(
-        self,
-        sandbox: Sandbox,
-        workspace: Workspace,
-        purpose: str,
-        attempt: str | None,
-        *,
-        began: float,
-        ready: float,
+        self, sandbox: Sandbox, workspace: Workspace, request: SandboxRequest, *, began: float, ready: float
     ) -> None:
         """Record what a sandbox used, and what was written in it where an agent worked there."""
         if self.journal.mission is None:
             return
         files = written = None
-        if purpose == AGENT and not workspace.holds_base:
+        if request.purpose == AGENT and not workspace.holds_base:
             with contextlib.suppress(ChargehandError, OSError):
                 files, written = await asyncio.to_thread(workspace.usage)
         # After the close: the numbers cover its whole life.
         used = sandbox.usage()
         closed = SandboxClosed(
             sandbox=sandbox.id,
-            purpose=purpose,
+            purpose=request.purpose,
             ready_seconds=ready,
             seconds=self.services.clock.monotonic() - began,
             peak_memory=used.peak_memory,
             freezes=used.freezes,
             written_files=files,
             written_bytes=written,
-            attempt=attempt,
+            attempt=request.attempt,
             cpu_seconds=used.cpu_seconds,
             peak_processes=used.peak_processes,
             disk_written=used.disk_written,

@@ -60,6 +60,7 @@ from chargehand.missions.sandboxes.packages import installed_modules
 from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
     SandboxProvisioner,
+    SandboxRequest,
     acceptance_directory,
     lay_out_files,
 )
@@ -526,16 +527,15 @@ class Validator:
                 provisioner.workspace(environment, purpose=place, tree=tree, caches=caches) as workspace,
                 provisioner.egress(purpose=CHECKS) as egress,
             ):
-                async with provisioner.sandbox(
-                    workspace,
-                    environment,
+                request = SandboxRequest(
                     purpose=CHECKS,
                     binds=(*files, *binds),
                     egress=egress,
                     gateway=gateway,
                     path=environment.path if gateway is None else (OUTSIDE_PROGRAMS, *environment.path),
-                    variables=_CACHE_PLACES if self._can_be_warm else None,
-                ) as sandbox:
+                    variables=_CACHE_PLACES if self._can_be_warm else {},
+                )
+                async with provisioner.sandbox(workspace, environment, request) as sandbox:
                     yield sandbox
                 # Only with the sandbox closed. What cannot be kept makes later checks slower and no other.
                 if keeps_caches and self._can_be_warm:

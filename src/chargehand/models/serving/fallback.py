@@ -66,7 +66,7 @@ class FallbackChain:
                     return
         except GatewayFault as fault:
             if fault.code.startswith("upstream_"):
-                self._admission.on_fault(f"{fault.code}: {fault.message}")
+                self._admission.listeners.on_fault(f"{fault.code}: {fault.message}")
             await refuse(self._answer, self._requests[0].rules, fault)
 
     async def _ask(self, request: UpstreamRequest) -> None:
@@ -107,7 +107,7 @@ class FallbackChain:
         message = f"model {request.served.name!r} failed too often and is not asked for another {wait:.0f} s"
         if wait <= LONGEST_WAIT:
             # Told now, since a client may give up meanwhile; a call that is sent then takes it back.
-            self._admission.on_fault(f"upstream_resting: {message}")
+            self._admission.listeners.on_fault(f"upstream_resting: {message}")
             await self._sleep(wait)
             return
         refusal = find_quota_refusal(self._admission, self._requests)

@@ -24,9 +24,7 @@ from chargehand.models.contract import (
     ServedModel,
     UpstreamReply,
 )
-from chargehand.models.conversation import UntranslatableError, fold_reply
 from chargehand.models.dialects.base import UNKNOWN_USAGE, RequestFormat, StreamMeter
-from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 from chargehand.models.http.server import ClientGoneError, HttpAnswer
 from chargehand.models.metering import CallBound, drop_empty_counts
@@ -37,8 +35,8 @@ from chargehand.models.providers import (
     ProviderHealth,
     Retries,
     await_head,
-    read_requested_wait,
 )
+from chargehand.models.replay_cache import WholeReply
 from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
 from chargehand.models.serving.cached import CacheEntry
 from chargehand.models.serving.headers import JSON_HEADERS, refuse, select_headers
@@ -347,7 +345,7 @@ class RequestHandler:
         health = self._request.health
         if health is None:
             return
-        wait = read_requested_wait(headers, self._admission.clock, body)
+        wait = self._retries.waits.read(headers, body)
         if status in (429, 503, 529) and wait is not None:
             health.note_rest(wait)
         elif status == 429:
@@ -425,13 +423,7 @@ class RequestHandler:
         except ValueError:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
-        wrote = False
-        if metered.usage.output == 0 and self._request.operation == "reply":
-            try:
-                said = fold_reply(DIALECTS[self._rules.name].reply_reader("").read_whole(content))
-                wrote = bool(said.text or said.thoughts or said.calls)
-            except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
-                wrote = True  # what cannot be read is taken for a reply that has text or calls
+        wrote = metered.usage.output == 0 and self._rules.has_output(content)
         metered = drop_empty_counts(metered, wrote=wrote)
         if reply.left_out is not None:
             headers = call.name_left_out(reply, reply.left_out()).lower_headers
@@ -452,17 +444,20 @@ class RequestHandler:
         It is written before its call is settled, so that whoever ends this process finds both or the reserve; the
         disk works meanwhile.
         """
-        request, on_disk = self._request, None
+        request = self._request
+        on_disk = None
         if request.entry is not None:
-            on_disk = await request.entry.keep(
+            kept = WholeReply(
                 call=call.id,
-                served=request.served,
+                model=request.served.name,
+                upstream=request.served.model,
                 status=reply.status,
                 headers=headers,
                 body=body,
                 usage=metered.usage,
-                cost=call.cost(metered),
+                cost_usd=call.cost(metered),
             )
+            on_disk = await request.entry.worker.write(request.entry, kept)
         if request.health is not None:
             request.health.note_success()
         fault = reply.fault() if reply.fault is not None else ""

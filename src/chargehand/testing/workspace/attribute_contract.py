@@ -68,7 +68,7 @@ class AttributeContract:
             "n.auto": b"n\n",
         }
         # Shown again, as another workspace and after a way back, each is what was written or what git makes of it.
-        other = workspace.fork(found.tree)
+        other = harness.workspace(tree=found.tree)
         assert harness.run(other, "od -An -c t.utf16; cat new.bat") == harness.run(
             workspace, "od -An -c t.utf16; cat new.bat"
         )
@@ -96,7 +96,7 @@ class AttributeContract:
         }
         assert found.tree == harness.seen_by_git(workspace)
         # A workspace of that tree shows all by its attributes: what nobody touched too.
-        other = workspace.fork(found.tree)
+        other = harness.workspace(tree=found.tree)
         shown = harness.run(other, "for f in a.bat s/b.bat; do od -An -c $f | tr -d ' '; done")
         assert shown == "one\\r\\n\ntwo\\n\n"
         assert other.scan().tree == found.tree
