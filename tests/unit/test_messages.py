@@ -277,3 +277,10 @@ def test_parts_that_are_handed_on_come_with_a_success_alone_and_bounded() -> Non
             finish(delegate=[part | more])
     with pytest.raises(MessageError):
         finish(delegate=[part] * 51)
+
+
+@pytest.mark.parametrize("summary", [" ", "\n\t"])
+def test_a_blank_summary_does_not_let_evidence_speak_as_the_reason(summary: str) -> None:
+    payload = {"summary": summary, "evidence": ["ran the tests"], "open_points": []}
+    message = decode_message(json.dumps(example("task_completion", payload=payload)))
+    assert outcome_of_message(DONE, message).reason == "the agent says it is done: "

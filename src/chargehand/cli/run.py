@@ -102,7 +102,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
     )
     from chargehand.core.errors import UsageError
 
-    # Only here is it known that somebody can answer.
+    # Only the command line knows that a person is there to answer.
     if options["red_base"] is None and out.can_ask and not options["yes"] and not options["detach"]:
         options["red_base"] = "ask"
     request = RunRequest(**options)
@@ -119,7 +119,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
             mission = record_mission(app, request, confirm_trust=ask, plan=plan)
             return leave_to_worker(app, out, mission) if request.detach else follow_to_end(app, out, mission)
         outcome = run_mission(app, out, request)
-        if outcome.state.held is not None:  # a worker begins it once the earlier mission has ended
+        if outcome.state.held is not None:  # a worker starts it once the earlier mission has ended
             return follow_to_end(app, out, outcome.state.id)
         code = show_outcome(app, out, outcome if request.yes else continue_with_answers(app, out, outcome))
         if outcome.failure is None and start_needed_worker(app, outcome.state.id):
@@ -160,7 +160,8 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, 
                     until_eof=until_eof,
                 )
             )
-        # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
+        # Checked again once this worker has left: a command that recorded a mission before that saw a living
+        # worker and started none.
         with App.open() as app:
             left = (
                 app.steering.tell_coordinators()
@@ -182,7 +183,8 @@ async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: 
     from chargehand.app.worker import Worker
 
     worker = Worker(app, slots=slots)
-    signals, stopped = (signal.SIGINT, signal.SIGTERM), False
+    signals = (signal.SIGINT, signal.SIGTERM)
+    stopped = False
     loop = asyncio.get_running_loop()
 
     # A second signal meets the default handler, which ends the process at once.
@@ -200,7 +202,8 @@ async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: 
 
     for number in signals:
         loop.add_signal_handler(number, stop)
-    # Whoever holds the other end, and writes nothing, has ended by then, even of `kill -9`.
+    # The server holds the other end of stdin and writes nothing: the end of input says that it has ended, even by
+    # `kill -9`.
     if until_eof:
         loop.add_reader(0, hang_up)
     await worker.work(until_idle=until_idle, sleepers=sleepers)

@@ -14,7 +14,6 @@ from chargehand.core.plan_events import CoordinatorWoken
 from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, VerdictScope
 from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
-from chargehand.missions._interruptions import run_interruptible
 from chargehand.missions._policy import admit
 from chargehand.missions.attempt.admission import Admission
 from chargehand.missions.attempt.settlement import AttemptSettlement
@@ -28,7 +27,7 @@ from chargehand.missions.promotion.rebase import advance_base, has_branch_moved,
 from chargehand.missions.reading import MissionReader, find_checkpoint, is_part_of_plan, is_undelivered
 from chargehand.missions.results.delivery import ResultDelivery
 from chargehand.missions.results.tree_judge import TreeJudge
-from chargehand.missions.run import MissionRun
+from chargehand.missions.run import MissionRun, run_interruptible
 from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import (
     SandboxProvisioner,
@@ -89,28 +88,28 @@ class Missions:
                 reason = Reason(code="coordinator_gone", message=message)
                 journal.record(MissionFinished(status="waiting", reasons=(reason,)))
             elif journal.state.status == "running":
-                await self._run(journal, control, on_output, on_check_output)
+                own = (self._services, journal, control)
+                judge = TreeJudge(*own, fault=self._fault, on_output=on_check_output)
+                delivery = ResultDelivery(*own, judge)
+                admission = Admission(self._services, journal, judge.queue)
+                attempts = AttemptSettlement(self._services, journal, admission)
+                flow = MissionFlow(
+                    *own,
+                    judge=judge,
+                    delivery=delivery,
+                    admission=admission,
+                    attempts=attempts,
+                    on_output=on_output,
+                )
+
+                async def go_through_steps() -> None:
+                    if journal.state.plan is None:
+                        await flow.run()
+                    else:
+                        await Coordinator(*own, judge, delivery).run()
+
+                await MissionRun(*own, attempts=attempts, delivery=delivery).run(go_through_steps)
             return journal.state
-
-    async def _run(
-        self, journal: Journal, control: Control, on_output: OnOutput | None, on_check_output: OnOutput | None
-    ) -> None:
-        own = (self._services, journal, control)
-        judge = TreeJudge(*own, fault=self._fault, on_output=on_check_output)
-        delivery = ResultDelivery(*own, judge)
-        admission = Admission(self._services, journal, judge.queue)
-        attempts = AttemptSettlement(self._services, journal, admission)
-        flow = MissionFlow(
-            *own, judge=judge, delivery=delivery, admission=admission, attempts=attempts, on_output=on_output
-        )
-
-        async def go_through_steps() -> None:
-            if journal.state.plan is None:
-                await flow.run()
-            else:
-                await Coordinator(*own, judge, delivery).run()
-
-        await MissionRun(*own, attempts=attempts, delivery=delivery).run(go_through_steps)
 
     @contextlib.asynccontextmanager
     async def _claim(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:

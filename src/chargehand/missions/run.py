@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 from chargehand.core.attempt_events import TierChosen
-from chargehand.core.errors import ChargehandError, FencedError, RefusedError, WaitingError
-from chargehand.core.mission_events import MissionFinished, MissionReleased
+from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, WaitingError
+from chargehand.core.mission_events import MissionFinished, MissionInterrupted, MissionReleased
 from chargehand.core.records import AttemptStatus, MissionStatus, Reason
 from chargehand.core.state import MissionState
-from chargehand.missions._interruptions import MOST_INTERRUPTIONS, run_interruptible
 from chargehand.missions._messages import record_mission_end, wait_for_room
 from chargehand.missions._questions import rest_for_person
 from chargehand.missions.attempt.settlement import AttemptSettlement
@@ -25,6 +25,14 @@ from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.results.delivery import ResultDelivery
 from chargehand.missions.services import FULL_DISK, Services, system_errors
+
+_T = TypeVar("_T")
+# What may pass by itself in a new sandbox. Not among them: `sandbox_memory`, which the work itself used up.
+_PASSING = frozenset({"sandbox_died", "launcher_lost", "forwarder_failed", "freeze_timeout", "link_failed"})
+# Interruptions without one recorded step between them; more of them are no accident.
+_MOST_INTERRUPTIONS = 5
+# Processes of the sandbox that died may take a moment to be gone; a machine without memory needs longer.
+_PAUSE_SECONDS = (0.3, 0.3, 0.5, 1.0, 3.0)
 
 
 class MissionRun:
@@ -88,8 +96,8 @@ class MissionRun:
         """Finish what an earlier worker left half-done, then go through the steps."""
         state = self._journal.state
         # A mission that kills its worker (by memory, say) would otherwise go round all workers for ever.
-        if state.fruitless_claims > MOST_INTERRUPTIONS:
-            message = f"its worker ended {MOST_INTERRUPTIONS} times without making any progress"
+        if state.fruitless_claims > _MOST_INTERRUPTIONS:
+            message = f"its worker ended {_MOST_INTERRUPTIONS} times without making any progress"
             self._settle("failed", "lost", Reason(code="worker_lost", message=message))
         elif state.base is None:
             self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))
@@ -113,3 +121,21 @@ class MissionRun:
         self._attempts.break_off(attempt, reason)
         if self._journal.state.status != "promoted":
             record_mission_end(self._journal, MissionFinished(status=status, reasons=(reason,)))
+
+
+async def run_interruptible(journal: Journal, work: Callable[[], Awaitable[_T]]) -> _T:
+    """Do work made of recorded steps, again where a sandbox ended under it; each interruption is recorded.
+
+    A sandbox that is killed looks the same whether the kernel's memory killer, another program or a fault of ours
+    did it, and says nothing about the work in it: it goes on as where a worker was killed. Raises what interrupted
+    the work once that happened `_MOST_INTERRUPTIONS` times without a step further.
+    """
+    while True:
+        try:
+            return await work()
+        except InfrastructureError as error:
+            seen = journal.state.fruitless_claims
+            if error.code not in _PASSING or seen >= _MOST_INTERRUPTIONS:
+                raise
+            journal.record(MissionInterrupted(code=error.code, message=error.message))
+            await asyncio.sleep(_PAUSE_SECONDS[seen])

@@ -1,4 +1,4 @@
-"""What missions need from outside, as ports and records that `app` fills."""
+"""What missions need from outside: ports, and the record `Services` that `app` fills."""
 
 from __future__ import annotations
 

@@ -159,17 +159,9 @@ def gather_statistics(
         if before is None or before[0] != block:
             if len(known) >= _MOST_BLOCKS:
                 known.clear()
-            before = known[project, begin] = (block, _tally(block))
+            before = known[project, begin] = (block, MissionTally.of(block))
         _add_up(total, before[1])
     return total.stats()
-
-
-def _tally(listings: Iterable[MissionListing]) -> MissionTally:
-    tally = MissionTally()
-    for listing in listings:
-        assert listing.measures is not None
-        tally.add(listing.summary, listing.measures)
-    return tally
 
 
 def _add_up(total: Struct, part: Struct) -> None:
@@ -313,6 +305,15 @@ class MissionTally(Struct):
     checkpoints: Sample = field(default_factory=Sample)
     sandboxes: _SandboxTally = field(default_factory=_SandboxTally)
     network: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, listings: Iterable[MissionListing]) -> MissionTally:
+        """Return what these missions come to, which were listed with their measures."""
+        tally = cls()
+        for listing in listings:
+            assert listing.measures is not None
+            tally.add(listing.summary, listing.measures)
+        return tally
 
     def add(self, state: MissionSummary, measures: MissionMeasures) -> None:
         """Count one mission."""

@@ -122,7 +122,10 @@ class Steering(Struct, frozen=True, kw_only=True):
         if before.expiring and self.wake(mission, now=self.clock.now()):
             before = self.look.state(mission)
         if before.held is not None:
-            return self._let_begin(mission, *stops)
+            with self._hold(mission, ("planned",), verb="resume", code="not_resumable") as (epoch, state):
+                events = events_of_start(self.look, state, identity=self.identity)
+                self.store.log.append(mission, *events, *stops, epoch=epoch, durable=True)
+            return self.look.state(mission)
         if before.status == "planned" or self.store.log.get(mission).runnable or (before.asleep and stops):
             open_ones: tuple[MissionStatus, ...] = ("planned", "paused")
             wanted = partial(self._record, among=open_ones, verb="resume", code="not_resumable")
@@ -139,12 +142,6 @@ class Steering(Struct, frozen=True, kw_only=True):
             # First, for a worker may take it at once: what was paid for is not asked for again.
             restore_replies(self.store, mission, before.attempts[-1].id)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
-
-    def _let_begin(self, mission: str, *stops: Payload) -> MissionState:
-        with self._hold(mission, ("planned",), verb="resume", code="not_resumable") as (epoch, state):
-            events = events_of_start(self.look, state, identity=self.identity)
-            self.store.log.append(mission, *events, *stops, epoch=epoch, durable=True)
-        return self.look.state(mission)
 
     def follow_up(
         self, mission: str, text: str, *, attempts: int, seconds: float, budget_usd: float | None = None

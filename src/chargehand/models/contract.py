@@ -139,7 +139,8 @@ class DerivedChunks:
     """
 
     def __init__(self, pieces: AsyncIterator[bytes], source: AsyncIterator[bytes]) -> None:
-        self._pieces, self._source = pieces, source
+        self._pieces = pieces
+        self._source = source
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

@@ -25,7 +25,6 @@ from chargehand.models.contract import (
     GatewayFault,
     HttpLimits,
     ModelCall,
-    ModelUpstream,
     Operation,
     ServedModel,
 )
@@ -33,17 +32,13 @@ from chargehand.models.counted_inputs import CountedInputs
 from chargehand.models.dialects.base import (
     EmbeddingsFormat,
     ModelDialect,
-    RequestFormat,
     RequestRoute,
     WireHeaders,
     estimate_tokens,
     is_bare,
 )
-from chargehand.models.dialects.embeddings import embeddings_upstream
 from chargehand.models.dialects.table import DIALECTS
-from chargehand.models.dialects.translation import TranslatingUpstream
 from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
-from chargehand.models.metering import DEFAULT_OUTPUT, CallBound
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
 from chargehand.models.replay_cache import ReplayCache
 from chargehand.models.requested_waits import RequestedWaits
@@ -52,7 +47,7 @@ from chargehand.models.serving.cached import ONLY_KEPT, CachedReplyHandler, Cach
 from chargehand.models.serving.fallback import FallbackChain
 from chargehand.models.serving.handler import UpstreamRequest
 from chargehand.models.serving.headers import JSON_HEADERS
-from chargehand.models.serving.routes import Candidate, RequestRouter, shorten_path
+from chargehand.models.serving.routes import RequestRouter, shorten_path
 from chargehand.network.unix_socket import bind_listener
 
 # Short, since there is an estimate where the provider does not count in time.
@@ -195,8 +190,16 @@ class Gateway:
         await self._admission.close()
 
     async def _handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        given = [bearer.strip() if scheme.lower() == "bearer" else ""]
+        given += [request.headers.get(name, "") for name in _KEY_HEADERS]
+        # All are compared, so that the time taken tells nothing of which one is close.
+        right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
         try:
-            self._check_token(request)
+            if not any(right):
+                raise GatewayFault("token_invalid", "the token is not valid for this gateway")
+            if self._revoked:
+                raise _revocation()
             prepared = await self._prepare_answer(request, answer)
         except GatewayFault as fault:
             body = self._write_refusal(request.path, fault.status, fault.message, code=fault.code)
@@ -216,17 +219,6 @@ class Gateway:
         """Return the body of a refusal in the dialect that belongs to `path`."""
         dialect = self._router.dialect_at(path)
         return dialect.write_error(status, code or _CODES.get(status, "gateway_error"), message)
-
-    def _check_token(self, request: HttpRequest) -> None:
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = [bearer.strip() if scheme.lower() == "bearer" else ""]
-        given += [request.headers.get(name, "") for name in _KEY_HEADERS]
-        # All are compared, so that the time taken tells nothing of which one is close.
-        right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
-        if not any(right):
-            raise GatewayFault("token_invalid", "the token is not valid for this gateway")
-        if self._revoked:
-            raise _revocation()
 
     async def _prepare_answer(
         self, request: HttpRequest, answer: HttpAnswer
@@ -291,7 +283,8 @@ class Gateway:
         bare = route.operation == "reply" and is_bare(body)
         # Requests for titles and summaries are counted apart: when they come differs from run to run, and a
         # script or a recording finds the turn of the attempt's work without them.
-        turn, bares = self._turns[route.operation], self._bares
+        turn = self._turns[route.operation]
+        bares = self._bares
         self._turns[route.operation] += 1
         self._bares += bare
         return [
@@ -299,14 +292,14 @@ class Gateway:
                 served=one.served,
                 rules=rules,
                 body=one.body,
-                bound=_bound_call(one, rules, request, self._inputs),
+                bound=one.bound_use(rules, request.body, self._inputs),
                 turn=turn,
                 seconds=self._limits.call_seconds,
                 quiet=self._limits.quiet_seconds,
                 # In another dialect they would name versions and features of one that it does not know.
                 headers=headers.kept if one.served.dialect == route.dialect else {},
                 operation=route.operation,
-                upstream=_select_upstream(one.served, route),
+                upstream=one.upstream,
                 health=self._providers.of(one.served.provider, one.served.model) if one.served.provider else None,
                 shown=one.describe(many=len(chain) > 1),
                 skipped=one.skipped,
@@ -355,32 +348,6 @@ class Gateway:
 def new_token() -> str:
     """Return a token that nobody guesses."""
     return f"cht-{secrets.token_urlsafe(32)}"
-
-
-def _bound_call(
-    candidate: Candidate, rules: RequestFormat, request: HttpRequest, inputs: CountedInputs
-) -> CallBound:
-    """Return the most that a request can use of a model."""
-    served = candidate.served
-    asked = inputs.bound((served.provider, served.name, served.model), request.body, candidate.body)
-    limit = rules.output_limit(candidate.body)
-    most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
-    return CallBound(
-        input=asked.tokens,
-        output=most if limit is None else min(limit, most),
-        asked=limit is not None or served.max_output is not None,
-        choices=rules.count_choices(candidate.body),
-        hour_cache=b'"1h"' in request.body,
-        on_counted=asked.note_count,
-    )
-
-
-def _select_upstream(served: ServedModel, route: RequestRoute) -> ModelUpstream:
-    if route.operation == "embed":
-        return embeddings_upstream(served, route.dialect, DIALECTS)
-    if served.dialect == route.dialect:
-        return served.upstream
-    return TranslatingUpstream(served.upstream, served.dialect, DIALECTS, reasoning=served.reasoning)
 
 
 def _screen_headers(headers: Mapping[str, str]) -> WireHeaders:

@@ -15,7 +15,7 @@ from chargehand.models.contract import GatewayFault, UpstreamReply
 from chargehand.models.requested_waits import RequestedWaits
 
 BreakerState = Literal["closed", "open", "half_open"]
-# Seconds that a client does not notice much; whoever asks for more is out of quota, and the client is told so.
+# The seconds that a client does not notice much. A provider that asks for more has no quota left for us.
 LONGEST_WAIT = 60.0
 # Not 408, 504 and 524: a proxy that gave up waiting answers so, and the provider may charge for its reply.
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 529})
@@ -25,6 +25,7 @@ PROBE_SECONDS = 2.0
 # Probes in a row without an answer.
 _DEAD_AFTER = 2
 _MINUTE_SECONDS = 60.0
+_BUSY_SECONDS = 1.0
 _FIRST_SECONDS = 0.5
 # Share of the wait, at most.
 _JITTER = 0.25
@@ -45,10 +46,10 @@ class ProviderLimits(Struct, frozen=True, kw_only=True):
 
 
 class CircuitBreaker:
-    """Whether what failed is asked again; its methods are for one event loop.
+    """Decides whether an address or a model that failed is asked again; for use on one event loop.
 
-    Closed: it is asked. Open: after faults in a row it is left alone for a while. Half open: that while is over,
-    and one call, or one probe, finds out whether it is back.
+    Closed: calls go out. Open: after several faults in a row, none go out for a while. Half open: that while is
+    over, and one call or one probe finds out whether the provider is back.
     """
 
     def __init__(self, limits: ProviderLimits, clock: Clock) -> None:
@@ -61,29 +62,31 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """Where it stands."""
+        """The state now; an open breaker becomes half open by the clock alone."""
         if self._open_until is None:
             return "closed"
         return "open" if self._open_until > self._clock.monotonic() else "half_open"
 
     def wait(self) -> float:
-        """Return the seconds until it lets a call through, 0 for now."""
+        """Return the seconds until the breaker lets a call through, 0 for now."""
         if self._open_until is None:
             return 0.0
-        # Somebody may be finding out already: ask again in a second.
+        # Another call may be finding out already: the caller asks again in a second.
         return max(0.0, self._open_until - self._clock.monotonic(), float(self._trying))
 
     def note_success(self) -> None:
-        """It answered: whatever was held against it is forgotten."""
+        """Close the breaker: the provider answered, so its earlier faults no longer count."""
         self._failed = self._opened = 0
-        self._open_until, self._trying = None, False
+        self._open_until = None
+        self._trying = False
 
     def note_failure(self) -> None:
-        """It failed; what was sent before it opened, and fails now, tells nothing new."""
+        """Count a fault. A call that was sent before the breaker opened, and fails now, tells nothing new."""
         if self.state == "open":
             return
         self._failed += 1
-        tried, self._trying = self.state == "half_open", False
+        tried = self.state == "half_open"
+        self._trying = False
         if tried or self._failed >= self._limits.failures:
             # Twice as long each time: a provider that is down for hours is not asked every few seconds.
             rest = min(self._limits.longest_seconds, self._limits.rest_seconds * 2**self._opened)
@@ -92,19 +95,19 @@ class CircuitBreaker:
             self._open_until = self._clock.monotonic() + rest
 
     def begin_probe(self) -> bool:
-        """Return whether the caller is the one who finds out if it is back, and has to note the outcome."""
+        """Return whether the caller is to find out if the provider is back; it must then note the outcome."""
         if self.state != "half_open" or self._trying:
             return False
         self._trying = True
         return True
 
     def end_probe(self) -> None:
-        """Whoever was to find out left without knowing."""
+        """Let another caller find out: the one that was to do so left without an outcome."""
         self._trying = False
 
 
 class ProviderAddress:
-    """One address: whether it can be connected to, and the places for calls that all of its models share."""
+    """One address of a provider: its breaker, and the slots for calls that all models there share."""
 
     def __init__(self, limits: ProviderLimits, clock: Clock) -> None:
         self.breaker = CircuitBreaker(limits, clock)
@@ -116,10 +119,10 @@ class ProviderAddress:
 
     @contextlib.asynccontextmanager
     async def hold_slot(self, sleep: Callable[[float], Awaitable[object]]) -> AsyncIterator[None]:
-        """Wait for a free place and for the minute's share, first come first served, and hold the place."""
+        """Wait for a free slot and for the minute's share, first come first served, and hold the slot."""
         async with self._slots if self._slots is not None else contextlib.nullcontext():
             if self._limits.per_minute:
-                # In line, so that whoever leaves while waiting has taken nothing from those behind.
+                # Under a lock, so that a caller that leaves while it waits takes nothing from those behind it.
                 async with self._gate:
                     if (wait := self._turn - self._clock.monotonic()) > 0:
                         await sleep(wait)
@@ -130,10 +133,10 @@ class ProviderAddress:
 
 
 class ProviderHealth:
-    """How one model of one provider does; its methods are for one event loop.
+    """The health of one model of one provider; for use on one event loop.
 
-    Its own faults are its own: they open its `breaker` alone. Connections that fail open that of its `address`,
-    and with it all models there. A rest that the provider asked for comes on top.
+    Faults of the model open its own `breaker` alone. Connections that fail open the breaker of its `address`,
+    which holds back all models there. A rest that the provider asked for comes on top.
     """
 
     def __init__(self, address: ProviderAddress, limits: ProviderLimits, clock: Clock) -> None:
@@ -144,51 +147,64 @@ class ProviderHealth:
 
     @property
     def state(self) -> BreakerState:
-        """Where the breaker stands that holds it back most."""
+        """The state of the breaker that holds the model back most."""
         states = (self.address.breaker.state, self.breaker.state)
         return "open" if "open" in states else "half_open" if "half_open" in states else "closed"
 
     @property
     def resting(self) -> float:
-        """Seconds of the rest that the provider itself asked for."""
+        """The seconds left of the rest that the provider itself asked for."""
         return max(0.0, self._rests_until - self._clock.monotonic())
 
     def wait(self) -> float:
-        """Return the seconds until it may be asked, 0 for now."""
+        """Return the seconds until the model may be asked, 0 for now."""
         return max(self.resting, self.address.breaker.wait(), self.breaker.wait())
 
     def note_success(self) -> None:
-        """It answered: whatever was held against it and its address is forgotten."""
+        """Note a reply: earlier faults of the model and its address no longer count."""
         self.note_reached()
         self.breaker.note_success()
 
     def note_reached(self) -> None:
-        """It was connected to, whatever came of it."""
+        """Note that the provider was connected to, whatever it answered."""
         self.address.breaker.note_success()
 
     def note_failure(self) -> None:
-        """It failed by itself, broke off, or wrote what nobody can read."""
+        """Note that the model failed, broke off its reply, or wrote one that nobody can read."""
         self.breaker.note_failure()
 
     def note_unreachable(self) -> None:
-        """Its address cannot be connected to, or is silent altogether."""
+        """Note that the address cannot be connected to, or does not answer at all."""
         self.address.breaker.note_failure()
 
     def note_rest(self, seconds: float) -> None:
-        """It asked to be left alone for that long."""
-        # It answered, so whoever tried it out knows.
+        """Note that the provider asked to be left alone for that long."""
+        # That is an answer, so a probe under way has its outcome.
         self.end_probe()
         self._rests_until = max(self._rests_until, self._clock.monotonic() + seconds)
 
+    def note_error(self, status: int, wait: float | None) -> None:
+        """Note what an error reply says of the model; `wait` is the seconds that the reply asks for, if any."""
+        if status in (429, 503, 529) and wait is not None:
+            self.note_rest(wait)
+        elif status == 429:
+            # Busy is not broken: without a word on how long, the model rests for a moment, its breaker closed.
+            self.note_rest(_BUSY_SECONDS)
+        elif status >= 500:
+            self.note_failure()
+        else:
+            # A refusal is an answer too: the provider is up.
+            self.note_success()
+
     def begin_probe(self) -> bool:
-        """Return whether the caller's call is the one that finds out if it is back; it has to note the outcome."""
+        """Return whether the caller's call is to find out if the model is back; it must then note the outcome."""
         if self.wait() > 0:
             return False
-        # Of both where both are to be found out: one call tells of address and model.
+        # Both breakers, where both are half open: one call tells of the address and of the model.
         return any([self.address.breaker.begin_probe(), self.breaker.begin_probe()])
 
     def end_probe(self) -> None:
-        """Whoever was to find out left without knowing."""
+        """Let another caller find out: the one that was to do so left without an outcome."""
         self.address.breaker.end_probe()
         self.breaker.end_probe()
 
@@ -223,7 +239,7 @@ class Retries:
     async def wait_for_retry(self, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """Wait and return true where another try is due; at once false where none is, or the wait is too long."""
         asked = self.waits.read(headers or {}, body)
-        # Whoever asks for a longer wait is out of quota, which the client is told at once.
+        # A provider that asks for a longer wait is out of quota, and the client is told so at once.
         if self._left <= 0 or (asked or 0.0) > LONGEST_WAIT:
             return False
         self._left -= 1

@@ -28,7 +28,8 @@ from chargehand.models.request_matching import (
     update_ids,
 )
 
-_FORMAT, _VERSION = "chargehand-calls", 1
+_FORMAT = "chargehand-calls"
+_VERSION = 1
 _TOKEN = "chargehand-token"
 # What a reply's head says of it beside its call, which is the same whenever it is given.
 _KEPT_HEADERS = (
@@ -97,7 +98,9 @@ class KeptCalls(msgspec.Struct, frozen=True):
 
 def read_kept_calls(path: Path) -> KeptCalls:
     """Read what an attempt's kept calls cost; nothing where there is no such file. Raises `OSError`."""
-    replies, costs, bounds = dict[str, CachedReply](), dict[str, float](), dict[str, float]()
+    replies = dict[str, CachedReply]()
+    costs = dict[str, float]()
+    bounds = dict[str, float]()
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -106,9 +109,13 @@ def read_kept_calls(path: Path) -> KeptCalls:
         call: object
         if isinstance(line, CachedReply):
             replies[line.call] = line
-            call, usd, known = line.call, line.cost_usd, costs
+            call = line.call
+            usd = line.cost_usd
+            known = costs
         else:
-            call, usd, known = line.get("begun"), line.get("most_usd"), bounds
+            call = line.get("begun")
+            usd = line.get("most_usd")
+            known = bounds
         # A damaged line must not stop the attempt that it belongs to.
         if isinstance(call, str) and isinstance(usd, int | float) and 0 <= usd < _MOST_USD:
             known[call] = float(usd)
@@ -200,7 +207,9 @@ class ReplayCache:
                 self._missing -= 1  # it was on its way when its worker died
                 return None
             first = self._waiting[0]
-            where, was, now = "", "a reply not kept: it held what looks like a secret", "the same request"
+            where = ""
+            was = "a reply not kept: it held what looks like a secret"
+            now = "the same request"
             if found is None:
                 was_asked = {**self._restore(first.parts), "dialect": first.dialect}
                 now_asked = {**self._restore(asked.parts), "dialect": asked.dialect}

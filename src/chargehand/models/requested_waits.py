@@ -11,18 +11,20 @@ from chargehand.core.clock import Clock
 from chargehand.models._json import as_mapping, as_mappings, parse_json
 from chargehand.models.dialects.base import DialectTable
 
-# What says more than that is taken for that: nobody's quota lasts longer than a month.
+# Seconds. Longer waits are cut to this: no quota is renewed less often than once a month.
 LONGEST_REST = 31 * 86_400.0
 _NO_QUOTA = frozenset({"insufficient_quota", "quota_exceeded", "billing_hard_limit_reached"})
 # How long a provider is left alone that has no quota and does not say until when.
 _NO_QUOTA_SECONDS = 300.0
-_MILLISECONDS = 1e11
-# Numbers from here on are a moment in seconds since 1970, and from `_MILLISECONDS` on in milliseconds.
-_MOMENT = 1e9
+# Numbers from here on are a moment in seconds since 1970, smaller ones a number of seconds from now.
+_MOMENT_SECONDS = 1e9
+# Numbers from here on are a moment in milliseconds since 1970.
+_MOMENT_MILLISECONDS = 1e11
 _NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?", re.ASCII)
 _DURATION = re.compile(
     r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII
 )
+# The seconds of the units in `_DURATION`: days, hours, minutes, seconds, milliseconds.
 _UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 # Windows of no dialect: the header of a window's reset, and the one that says how much of it is left.
 _COMMON_WINDOWS = (
@@ -109,8 +111,8 @@ def _read_seconds(given: str, now: datetime) -> float | None:
     given = given.strip()
     if _NUMBER.fullmatch(given):
         number = float(given)
-        number = number / 1000 if number >= _MILLISECONDS else number
-        return number - now.timestamp() if number >= _MOMENT else number
+        number = number / 1000 if number >= _MOMENT_MILLISECONDS else number
+        return number - now.timestamp() if number >= _MOMENT_SECONDS else number
     spell = _DURATION.fullmatch(given) if given else None
     if spell is not None:
         return sum(float(part) * unit for part, unit in zip(spell.groups(), _UNITS, strict=True) if part)

@@ -106,7 +106,8 @@ class ScriptUpstream:
         if call.operation != "reply":
             return side_reply(dialect, call)
         attempt = self._attempts.of(call.attempt)
-        like, turn = attempt if attempt in self._named else 0, call.turn
+        like = attempt if attempt in self._named else 0
+        turn = call.turn
         if like in self._working:
             if is_bare(call.body):  # for a title, a summary, a look at the quota
                 return self._render(call, ScriptedReply(text="As the script says."))
@@ -201,7 +202,8 @@ class _ToolFit(msgspec.Struct, frozen=True, kw_only=True):
     names: Mapping[str, str]
 
     def convert(self, call: ScriptedCall, given: Mapping[str, Any]) -> ScriptedCall:
-        properties, made = _list_properties(self.offer), dict[str, Any]()
+        properties = _list_properties(self.offer)
+        made = dict[str, Any]()
         for name, to in self.names.items():
             made[to] = given[name]
             if to in _ARGUMENTS["command"] and as_mapping(properties[to]).get("type") == "array":

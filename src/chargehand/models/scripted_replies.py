@@ -27,7 +27,9 @@ from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, parse_ev
 
 # What tells official clients not to try again: by default they do after 409.
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
-_TEXT_PIECE, _ARGUMENT_PIECE, _BYTES_A_TOKEN = 24, 12, 4
+_TEXT_PIECE = 24
+_ARGUMENT_PIECE = 12
+_BYTES_A_TOKEN = 4
 _DIMENSIONS = 8
 
 

@@ -20,7 +20,8 @@ from chargehand.models.faults import Fault
 from chargehand.models.recording import read_header, read_source
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 
-_FORMAT, _VERSION = "chargehand-script", 1
+_FORMAT = "chargehand-script"
+_VERSION = 1
 
 
 class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +35,56 @@ class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int | None = None
     turn: int | None = None
     expect: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, line: bytes, *, name: str, number: int) -> ScriptLine:
+        """Read line `number` of the script `name`; raises `UsageError` (`script_invalid`) that says both."""
+        try:
+            found = json.loads(line)
+            raw = convert_to(found, _RawLine)
+            fault = Fault.parse(raw.fault) if raw.fault else None
+            if fault is not None and (fault.turn is not None or fault.probability is not None):
+                raise ValueError(f"the fault {raw.fault!r} names a turn, but its line already stands for one")
+        except (ValueError, msgspec.ValidationError) as error:
+            raise _invalid(name, number, str(error)) from error
+        _check_keys(found, _RawLine.__struct_fields__, name, number)
+        for call in found.get("tools", ()):
+            _check_keys(call, _RawCall.__struct_fields__, name, number)
+        if min(raw.attempt or 1, raw.turn or 1) < 1 or raw.attempt == 0 or raw.turn == 0 or raw.delay < 0:
+            raise _invalid(name, number, "attempts and turns count from 1, and a delay is not negative")
+        tools = tuple(ScriptedCall(name=c.name, arguments=c.arguments or {}, id=c.id) for c in raw.tools)
+        return cls(
+            line=number,
+            attempt=raw.attempt,
+            turn=raw.turn,
+            expect=(raw.expect,) if isinstance(raw.expect, str) else raw.expect,
+            reply=ScriptedReply(
+                text=raw.text, tools=tools, usage=raw.usage, stop=raw.stop, fault=raw.fault, delay=raw.delay
+            ),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the line as its file has it, without what says nothing."""
+        reply = self.reply
+        usage = {} if reply.usage is None else asdict(reply.usage)
+        tools = [
+            {"name": call.name, "arguments": call.arguments, **({"id": call.id} if call.id else {})}
+            for call in reply.tools
+        ]
+        made = {
+            "text": reply.text,
+            "tools": tools,
+            "usage": {key: value for key, value in usage.items() if value is not None},
+            "stop": reply.stop,
+            "fault": reply.fault,
+            "delay": reply.delay,
+            "expect": list(self.expect),
+        }
+        due = {"attempt": self.attempt, "turn": self.turn}
+        return {
+            **{key: value for key, value in due.items() if value is not None},
+            **{key: value for key, value in made.items() if value},
+        }
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +109,11 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
         content, name = read_source(source, "script")
         lines = content.split(b"\n")
         header = read_header(lines[0], _FORMAT, _VERSION, lambda text: _invalid(name, 1, text))
-        found = tuple(_read_line(line, name, n) for n, line in enumerate(lines[1:], start=2) if line.strip())
+        found = tuple(
+            ScriptLine.parse(line, name=name, number=number)
+            for number, line in enumerate(lines[1:], start=2)
+            if line.strip()
+        )
         if header.get("tools", "as written") not in ("as written", "neutral"):
             raise _invalid(name, 1, f'tools are "neutral" or "as written", not {header["tools"]!r}')
         neutral = header.get("tools") == "neutral"
@@ -74,7 +129,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
         """Return the script as the file that `load` reads."""
         header = {"format": _FORMAT, "version": _VERSION, "note": self.note}
         header |= {"tools": "neutral"} if self.neutral else {}
-        return b"".join(json.dumps(line).encode() + b"\n" for line in (header, *map(_write_line, self.lines)))
+        documents = [header, *(line.to_document() for line in self.lines)]
+        return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
 
     def turns(self) -> Iterator[tuple[int | None, int, ScriptLine]]:
         """Yield each line with the attempt and the turn that it is due for."""
@@ -106,60 +162,11 @@ class _RawLine(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def _read_line(line: bytes, name: str, number: int) -> ScriptLine:
-    try:
-        found = json.loads(line)
-        raw = convert_to(found, _RawLine)
-        fault = Fault.parse(raw.fault) if raw.fault else None
-        if fault is not None and (fault.turn is not None or fault.probability is not None):
-            raise ValueError(f"the fault {raw.fault!r} names a turn, but its line already stands for one")
-    except (ValueError, msgspec.ValidationError) as error:
-        raise _invalid(name, number, str(error)) from error
-    _check_keys(found, _RawLine.__struct_fields__, name, number)
-    for call in found.get("tools", ()):
-        _check_keys(call, _RawCall.__struct_fields__, name, number)
-    if min(raw.attempt or 1, raw.turn or 1) < 1 or raw.attempt == 0 or raw.turn == 0 or raw.delay < 0:
-        raise _invalid(name, number, "attempts and turns count from 1, and a delay is not negative")
-    tools = tuple(ScriptedCall(name=c.name, arguments=c.arguments or {}, id=c.id) for c in raw.tools)
-    return ScriptLine(
-        line=number,
-        attempt=raw.attempt,
-        turn=raw.turn,
-        expect=(raw.expect,) if isinstance(raw.expect, str) else raw.expect,
-        reply=ScriptedReply(
-            text=raw.text, tools=tools, usage=raw.usage, stop=raw.stop, fault=raw.fault, delay=raw.delay
-        ),
-    )
-
-
 def _check_keys(found: Mapping[str, Any], known: Iterable[str], name: str, number: int) -> None:
     names = list(known)
     for key in found:
         if key not in names:
             raise _invalid(name, number, f"{key!r} is no field of a script", nearest(key, names))
-
-
-def _write_line(line: ScriptLine) -> dict[str, Any]:
-    reply = line.reply
-    usage = {} if reply.usage is None else asdict(reply.usage)
-    tools = [
-        {"name": call.name, "arguments": call.arguments, **({"id": call.id} if call.id else {})}
-        for call in reply.tools
-    ]
-    made = {
-        "text": reply.text,
-        "tools": tools,
-        "usage": {key: value for key, value in usage.items() if value is not None},
-        "stop": reply.stop,
-        "fault": reply.fault,
-        "delay": reply.delay,
-        "expect": list(line.expect),
-    }
-    due = {"attempt": line.attempt, "turn": line.turn}
-    return {
-        **{key: value for key, value in due.items() if value is not None},
-        **{key: value for key, value in made.items() if value},
-    }
 
 
 def _invalid(name: str, line: int, problem: str, hint: str = "") -> UsageError:

@@ -24,7 +24,7 @@ _Kind = TypeVar("_Kind", bound="RestArguments")
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
-# Bounds of what a client may send; the use cases have closer ones of their own.
+# Bounds of what a client may send; the use cases check more closely.
 Text = Annotated[str, Meta(min_length=1, max_length=100_000)]
 Words = Annotated[str, Meta(min_length=1, max_length=4096)]
 Short = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -34,7 +34,7 @@ Offset = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
 class _AnyPath(PathConvertor):
-    """The rest of a path, line breaks included: with the usual one nobody answers such an address in JSON."""
+    """The rest of a path, line breaks included: Starlette's own refuses such an address, and not in JSON."""
 
     regex = r"[\s\S]*"
 
@@ -230,10 +230,10 @@ def read_arguments(
             given[name] = text
     given |= path
     try:
-        # Whatever runs a mission expects texts that could stand on a command line.
+        # A mission's texts reach programs as arguments, which hold no zero byte and have to be valid Unicode.
         if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
             raise _invalid("an argument holds a zero byte or a character that is not valid Unicode")
-        # In a body a number is a number; in an address there is nothing but text.
+        # JSON has types, so a body has to name a number as one; an address holds nothing but text.
         return convert_to(given, kind, strict=bool(body))
     except RecursionError as error:
         raise _invalid("an argument is nested too deeply") from error

@@ -33,8 +33,8 @@ from chargehand.server._idempotency import KeyedReply, KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
 from chargehand.server._responses import (
-    COMPRESSION,
-    LEAST_COMPRESSED,
+    COMPRESSION_LEVEL,
+    LEAST_COMPRESSED_BYTES,
     KnownAnswers,
     document_response,
     error_response,
@@ -120,8 +120,8 @@ class ChargehandServer:
         ]
         zipped = GZipMiddleware(
             Starlette(routes=routes, lifespan=self._lifespan),
-            minimum_size=LEAST_COMPRESSED,
-            compresslevel=COMPRESSION,
+            minimum_size=LEAST_COMPRESSED_BYTES,
+            compresslevel=COMPRESSION_LEVEL,
         )
         guarded = RequestGuard(zipped, hosts=hosts)
         self.application: ASGIApp = AccessLines(

@@ -56,27 +56,38 @@ class MergeQueue:
         base, tree = child.promoted_on, child.tree
         assert base is not None
         assert tree is not None
-        # Trees of the child that a person let in.
+        # Trees of the child that a person approved.
         events = map(read_payload, self._services.store.log.read(child.id, types=(ApprovalGiven.type,)))
         approved = frozenset(event.tree for event in events if isinstance(event, ApprovalGiven))
         if base.commit == tip.commit:
             verdict = next(each for each in reversed(child.verdicts) if each.tree == tree)
-            # What judged a promoted tree stands in the log of whoever promoted it.
+            # The log of whoever promotes a tree holds its verdict: the coordinator's takes over the child's.
             self._journal.record(VerdictGiven(verdict=verdict))
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
         rebase = await asyncio.to_thread(
             rebase_onto, self._services.depot, base, tip, tree, mission=self._journal.mission
         )
-        if rebase is None:  # the branch has all of it already
+        if rebase is None:  # the branch already holds the whole change
             return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
         if rebase.count:
-            return self._return_conflict(task, child, rebase, tree)
+            event = conflict_event(
+                self._services.store,
+                self._journal.mission,
+                rebase.conflicts,
+                count=rebase.count,
+                branch=None,
+                commit=rebase.base.commit,
+                tree=tree,
+            )
+            self._journal.record(event)
+            reason = conflict_reason(rebase.conflicts, branch="what was merged since", count=rebase.count)
+            return self._return(task, child, rebase, reason, conflict_report(rebase))
         meanwhile = partial(self._run_ahead, rebase, find_next)
         verdict, context = await self._judge.judge_again(tip, rebase.tree, scope="merged", meanwhile=meanwhile)
         good = person_may_promote(verdict) if tree in approved else judge_verdict(verdict).mission == "promoted"
         if good:
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
-        await self._judge.ahead.stop()  # what comes next will be another tree
+        await self._judge.ahead.stop()  # the result that comes next will be merged into another tree
         reasons = judge_verdict(verdict).reasons
         why = "; ".join(reason.message for reason in reasons[:3])
         return self._return(
@@ -97,7 +108,7 @@ class MergeQueue:
             return
         depot = self._services.depot
         reader = MissionReader(store=self._services.store, workers=self._services.workers)
-        # One: more would take places from those who work, for what comes to nothing once a result goes back.
+        # One result ahead: more would take check slots from agents at work, in vain once a result is returned.
         child = await asyncio.to_thread(reader.at_rest, mission)
         assert child.promoted_on is not None
         assert child.tree is not None
@@ -126,24 +137,10 @@ class MergeQueue:
         await self._control.finish(promote())
         return TaskMerged(task=task.id, mission=child.id, commit=made[0], tree=verdict.tree)
 
-    def _return_conflict(self, task: Task, child: MissionState, rebase: Rebase, tree: str) -> TaskReturned:
-        event = conflict_event(
-            self._services.store,
-            self._journal.mission,
-            rebase.conflicts,
-            count=rebase.count,
-            branch=None,
-            commit=rebase.base.commit,
-            tree=tree,
-        )
-        self._journal.record(event)
-        where = "what was merged since"
-        reason = conflict_reason(rebase.conflicts, branch=where, count=rebase.count)
-        return self._return(task, child, rebase, reason, conflict_report(rebase))
-
     def _return(
         self, task: Task, child: MissionState, rebase: Rebase, reason: Reason, evidence: bytes
     ) -> TaskReturned:
+        """Return the event that gives a result back to its task; tree and evidence are kept for the next round."""
         kept = self._services.store.artifacts.put(evidence, kind="report", mission=self._journal.mission)
         self._services.depot.keep_base(rebase.base.commit)
         return TaskReturned(

@@ -99,7 +99,8 @@ class OpenAIChatDialect(OpenAIDialect):
             return UNKNOWN_USAGE
         details = as_mapping(usage.get("prompt_tokens_details"))
         cached = as_tokens(details.get("cached_tokens"))
-        output, given = as_tokens(usage.get("completion_tokens")), as_tokens(usage.get("prompt_tokens"))
+        output = as_tokens(usage.get("completion_tokens"))
+        given = as_tokens(usage.get("prompt_tokens"))
         total = as_tokens(usage.get("total_tokens"))
         if output is not None and total is not None and given is not None:
             # Some providers leave reasoning out of `completion_tokens`, and charge for it.

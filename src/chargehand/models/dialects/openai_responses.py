@@ -163,8 +163,12 @@ class _ResponsesStreamMeter(StreamMeter):
             case "error":
                 self.failed = str(content.get("message") or error_message(content, "error"))
             case "response.completed" | "response.incomplete":
-                self.metered, self.ended, self.finished = self._dialect.read_usage(response), True, True
+                self.metered = self._dialect.read_usage(response)
+                self.ended = True
+                self.finished = True
             case "response.failed":
-                self.metered, self.ended, self.finished = self._dialect.read_usage(response), True, False
+                self.metered = self._dialect.read_usage(response)
+                self.ended = True
+                self.finished = False
                 self.failed = error_message(response, "the response failed")
         return True

@@ -129,7 +129,8 @@ class _TranslatedReply(DerivedChunks):
             # Some providers stream unasked, or do not although asked: the client gets what it asked for.
             body = await self._reply.read_all()
             if streamed:
-                split, meter = EventSplitter(), self._provider.stream_meter({})
+                split = EventSplitter()
+                meter = self._provider.stream_meter({})
                 events = [*split.feed(body), split.rest()]
                 deltas = [delta for event in events for delta in self._read_event(event, meter)]
                 deltas += self._take(self._reader.finish())
@@ -150,7 +151,8 @@ class _TranslatedReply(DerivedChunks):
             raise _unreadable_reply(f"the model's reply cannot be read: {error}") from None
 
     async def _stream_deltas(self) -> AsyncIterator[ReplyDelta]:
-        split, meter = EventSplitter(), self._provider.stream_meter({})
+        split = EventSplitter()
+        meter = self._provider.stream_meter({})
         async for chunk in self._reply.chunks:
             for event in split.feed(chunk):
                 for delta in self._read_event(event, meter):
@@ -192,7 +194,8 @@ class _CallSorter:
         """Yield what goes on now."""
         for delta in deltas:
             if isinstance(delta, ReplyEnd | ReplyError):
-                held, self._held = self._held, {}
+                held = self._held
+                self._held = {}
                 yield from (one for several in held.values() for one in several)
                 yield delta
                 continue
@@ -219,7 +222,8 @@ class _CustomToolUnwrapper:
                 self._held[delta.index] += delta.text
                 continue
             if isinstance(delta, ToolCallStart | ReplyEnd | ReplyError):
-                held, self._held = self._held, {}
+                held = self._held
+                self._held = {}
                 yield from (ToolCallDelta(index=index, text=_unwrap_input(text)) for index, text in held.items())
             if isinstance(delta, ToolCallStart) and delta.name in self._custom and not delta.custom:
                 self._held[delta.index] = ""

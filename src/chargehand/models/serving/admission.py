@@ -45,17 +45,20 @@ from chargehand.models.metering import (
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-# Work, and who waits for it, or what it is called where that fails and nobody does.
+# The work, and the future that waits for its outcome, or, where nobody waits, what the log says of a failure.
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any] | str"]
 _UNKNOWN = ReplyUsage(usage=Usage())
-# How long a call waits for the reserves of others, and how often it looks whether another process settled one.
-RESERVE_SECONDS, _LOOK_SECONDS = 60.0, 0.25
-# Tokens of output that are worth having at once; a call that could have less waits for more.
+# How long a call waits for money that other calls hold in reserve.
+RESERVE_SECONDS = 60.0
+# How often a waiting call looks whether another process settled one of its calls.
+_LOOK_SECONDS = 0.25
+# A call that could have fewer tokens of output than this waits for calls under way to be settled.
 _GOOD_OUTPUT = 4_096
 _MOST_REFUSED = 20
 # USD: more than any limit that a person sets.
 _PLENTY = 1e9
-_MOST_NOTES, _LONGEST_NOTE = 8, 200
+_MOST_NOTES = 8
+_LONGEST_NOTE = 200  # characters
 _UNKNOWN_PRICE = (
     "the price of model {name!r} is not known, and money is limited here: set price, or price_in and price_out, "
     "in [models.{name}], or limits.assume_usd_per_mtok"
@@ -100,13 +103,14 @@ class SerialExecutor:
 
     def close(self) -> None:
         """End the thread once it has done what was submitted. Idempotent."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is not None:
             self._jobs.put(None)
 
     def _run(self) -> None:
         def settle(outcome: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-            if outcome.done():  # cancelled by whoever waited for it
+            if outcome.done():  # the caller that waited for it was cancelled
                 return
             if error is None:
                 outcome.set_result(result)
@@ -115,10 +119,11 @@ class SerialExecutor:
 
         while (job := self._jobs.get()) is not None:
             work, outcome = job
-            result, failure = None, None
+            result = None
+            failure = None
             try:
                 result = work()
-            except BaseException as error:  # whatever it is belongs to who submitted the work
+            except BaseException as error:  # of any kind: it is for the caller who submitted the work
                 failure = error
             self._done += 1
             if isinstance(outcome, str):
@@ -275,9 +280,11 @@ class BudgetAdmission:
                 return self._reserve(call, served, bound, _PLENTY)
         if patient:
             # Refused where more of the output could be paid once the calls under way are settled.
-            price, left = served.price, self._read_left(served)
+            price = served.price
+            left = self._read_left(served)
             if price is not None and left is not None:
-                now, wanted = affordable_output(price, bound, left), min(bound.output, _GOOD_OUTPUT)
+                now = affordable_output(price, bound, left)
+                wanted = min(bound.output, _GOOD_OUTPUT)
                 if now < wanted and affordable_output(price, bound, self._ledger.left(settled=True) or 0.0) > now:
                     raise GatewayFault(
                         "budget_reserved", "what is left of the budget is reserved by calls under way"

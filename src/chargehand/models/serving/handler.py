@@ -41,15 +41,18 @@ from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, qu
 from chargehand.models.serving.cached import CacheEntry
 from chargehand.models.serving.headers import JSON_HEADERS, refuse, select_headers
 
-# What a proxy answers that gave up waiting: the provider may have written, and charged, all the same.
+# The statuses of a proxy that gave up waiting: the provider may have written, and charged, all the same.
 _GAVE_UP = frozenset({408, 504, 524})
-# Refusals that say something of the model or of the account and not of the request, as all from 500 on do.
+# Refusals that another model may not share: they are about the model or the account, not about the request. So
+# are all statuses from 500 on.
 _ELSEWHERE = frozenset({401, 402, 403, 404, 408, 413, 429})
+# Codes of faults that are the provider's.
 _FAULTS = frozenset(
     {"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed", "reply_unreadable"}
 )
+# The status in the record of a call whose client left; nginx uses it so.
 _GONE = 499
-_BUSY_SECONDS = 1.0
+# How long the gateway reads on behind the last event, so that the upstream's connection can be used again.
 _TAIL_SECONDS = 1.0
 
 
@@ -279,7 +282,8 @@ class RequestHandler:
                     body = self._redact((await self._read_whole(reply)).decode("utf-8", "replace")).encode()
                 except GatewayFault:
                     body = b""
-                self._note_error(reply.status, headers, body)
+                if self._request.health is not None:
+                    self._request.health.note_error(reply.status, self._retries.waits.read(headers, body))
             again = reply.status in RETRIED_STATUS and await self._wait_for_retry(
                 call, str(reply.status), headers, body
             )
@@ -292,7 +296,7 @@ class RequestHandler:
         request = self._request
         probe = getattr(request.served.upstream, "probe", None)
         while True:
-            # Set before sending: whoever cancels in the midst of it leaves a cost that nobody knows.
+            # Set before sending: a client that cancels in the midst of it leaves a cost that nobody knows.
             call.sent = True
             try:
                 async with asyncio.timeout(model_call.seconds):
@@ -339,23 +343,6 @@ class RequestHandler:
         if whole:
             return known
         return ReplyUsage(usage=replace(known.usage, output=None, cost_usd=None))
-
-    def _note_error(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """Remember what an error reply says of its provider."""
-        health = self._request.health
-        if health is None:
-            return
-        wait = self._retries.waits.read(headers, body)
-        if status in (429, 503, 529) and wait is not None:
-            health.note_rest(wait)
-        elif status == 429:
-            # Busy is not broken: without a word on how long, it rests for a moment and its breaker stays closed.
-            health.note_rest(_BUSY_SECONDS)
-        elif status >= 500:
-            health.note_failure()
-        else:
-            # A refusal is an answer too: the provider is up.
-            health.note_success()
 
     def _convert_error(self, error: UpstreamError) -> GatewayFault:
         message = self._redact(error.message)
@@ -471,7 +458,8 @@ class RequestHandler:
         self._meter = meter = self._rules.stream_meter(self._request.body)
         limit = call.grant.limit
         forwarder = StreamForwarder(meter, None if limit is None else limit * self._request.bound.choices)
-        sent, bounded = list[bytes](), self._request.entry is None
+        sent = list[bytes]()
+        bounded = self._request.entry is None
         async with contextlib.aclosing(self._read_pieces(reply)) as pieces:
             async for piece in pieces:
                 call.note_first_piece()
@@ -516,8 +504,9 @@ class RequestHandler:
                         pass
 
     def _note_bound(self, call: MeteredCall) -> bool:
-        """Have it written what a stream costs at most, once that is less than its reserve; tell whether it is."""
-        most, entry = call.most(self._partial_usage()), self._request.entry
+        """Keep what a stream costs at most, once that is below the reserve; tell whether it is."""
+        most = call.most(self._partial_usage())
+        entry = self._request.entry
         if entry is None or most >= call.grant.usd:
             return False
         self._admission.spawn(entry.worker.note_bound(call.id, most, durable=False))

@@ -10,10 +10,13 @@ from typing import Any
 from msgspec import Struct
 
 from chargehand.core.errors import nearest
-from chargehand.models.contract import Dialect, GatewayFault, ServedModel
+from chargehand.models.contract import Dialect, GatewayFault, ModelUpstream, ServedModel
 from chargehand.models.conversation import FilePart, UntranslatableError
-from chargehand.models.dialects.base import DialectTable, ModelDialect, RequestRoute
-from chargehand.models.dialects.embeddings import explain_refusal
+from chargehand.models.counted_inputs import CountedInputs
+from chargehand.models.dialects.base import DialectTable, ModelDialect, RequestFormat, RequestRoute
+from chargehand.models.dialects.embeddings import embeddings_upstream, explain_refusal
+from chargehand.models.dialects.translation import TranslatingUpstream
+from chargehand.models.metering import DEFAULT_OUTPUT, CallBound
 
 # Where parts stand, if there is a list: arguments of tools are objects and never looked into.
 _LISTS = ("messages", "input", "contents", "content", "parts", "output")
@@ -21,16 +24,33 @@ _NO_TEXT = ("image/", "audio/", "video/")
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """A model that takes all of a request, with the body for it.
+    """A model that takes all of a request, and the body for it.
 
-    `converted` says what of that has another form than the client gave it, `skipped` which models before it do not
-    take the request, and why.
+    The body is in the client's dialect, which `upstream` puts into the model's own. `converted` says what of the
+    body has another form than the client gave it, `skipped` which models before this one do not take the request,
+    and why.
     """
 
     served: ServedModel
+    upstream: ModelUpstream
     body: Mapping[str, Any]
     converted: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+
+    def bound_use(self, rules: RequestFormat, raw: bytes, inputs: CountedInputs) -> CallBound:
+        """Return the most that the request can use of the model; `raw` is the request as the client sent it."""
+        served = self.served
+        asked = inputs.bound((served.provider, served.name, served.model), raw, self.body)
+        limit = rules.output_limit(self.body)
+        most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
+        return CallBound(
+            input=asked.tokens,
+            output=most if limit is None else min(limit, most),
+            asked=limit is not None or served.max_output is not None,
+            choices=rules.count_choices(self.body),
+            hour_cache=b'"1h"' in raw,
+            on_counted=asked.note_count,
+        )
 
     def describe(self, *, many: bool) -> dict[str, str]:
         """Return the headers that tell the client who answers, and what was done to its request.
@@ -100,17 +120,35 @@ class RequestRouter:
         self, chain: Sequence[ServedModel], route: RequestRoute, body: Mapping[str, Any]
     ) -> tuple[Candidate, ...]:
         """Return who of a chain takes all of a request; raises `GatewayFault` (`uncarried`) where nobody does."""
-        good, skipped = list[Candidate](), list[str]()
+        good = list[Candidate]()
+        skipped = list[str]()
         for served in chain:
             if route.operation == "reply":
                 fitting, converted, refusal = self._fit_request(served, route.dialect, body)
             else:
-                fitting, converted = body, ()
+                fitting = body
+                converted = ()
                 refusal = explain_refusal(served, route.dialect, body, self._dialects)
             if refusal:
                 skipped.append(f"{served.name} ({served.model}): {refusal}")
+                continue
+            if route.operation == "embed":
+                upstream = embeddings_upstream(served, route.dialect, self._dialects)
+            elif served.dialect == route.dialect:
+                upstream = served.upstream
             else:
-                good.append(Candidate(served=served, body=fitting, converted=converted, skipped=tuple(skipped)))
+                upstream = TranslatingUpstream(
+                    served.upstream, served.dialect, self._dialects, reasoning=served.reasoning
+                )
+            good.append(
+                Candidate(
+                    served=served,
+                    upstream=upstream,
+                    body=fitting,
+                    converted=converted,
+                    skipped=tuple(skipped),
+                )
+            )
         if not good:
             wanted = "takes this request" if route.operation == "reply" else "makes these embeddings"
             raise GatewayFault("uncarried", f"no model {wanted}: {'; '.join(skipped)}")
@@ -207,7 +245,8 @@ def _walk_parts(dialect: ModelDialect, value: object) -> Iterator[FilePart]:
 def _find_inner(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of an object may hold parts: lists of known names, an answer of Gemini's, a document's pages."""
     found = {name: value[name] for name in _LISTS if isinstance(value.get(name), list)}
-    answer, source = value.get("functionResponse"), value.get("source")
+    answer = value.get("functionResponse")
+    source = value.get("source")
     if isinstance(answer, dict):
         found["functionResponse"] = answer
     if isinstance(source, dict) and isinstance(source.get("content"), list):
