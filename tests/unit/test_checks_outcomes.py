@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.checks._outcomes import HeadTail, Runner, outcome_of, runner_of, shown_tail
+from chargehand.checks._output import HeadTail, shown_tail
+from chargehand.checks.runners.table import RUNNERS, runner_of
 from chargehand.sandbox.contract import ExecResult
 
 
@@ -44,7 +45,7 @@ from chargehand.sandbox.contract import ExecResult
     ],
 )
 def test_the_runner_of_a_line(command: str, runner: str):
-    assert runner_of(command) == runner
+    assert runner_of(command).name == runner
 
 
 @pytest.mark.parametrize(
@@ -57,12 +58,13 @@ def test_the_runner_of_a_line(command: str, runner: str):
         ("unittest", "Ran 2 tests in 0.1s\n\nFAILED (failures=1)\n"),
     ],
 )
-def test_a_run_that_ends_with_0_though_tests_failed_does_not_pass(runner: Runner, text: str) -> None:
+def test_a_run_that_ends_with_0_though_tests_failed_does_not_pass(runner: str, text: str) -> None:
     ended = ExecResult(exit_code=0, stdout=b"", stderr=b"", seconds=0.1)
-    outcome = outcome_of(runner, ended, text, None)
+    known = {each.name: each for each in RUNNERS}[runner]
+    outcome = known.outcome(ended, text, None)
     assert (outcome.status, outcome.reason) == ("failed", "exit_code_disagrees")
     good = text.replace("1 failed", "0 failed").replace("FAIL", "PASS").replace("fail 1", "fail 0")
-    assert outcome_of(runner, ended, good, None).status == "passed"
+    assert known.outcome(ended, good, None).status == "passed"
 
 
 def test_head_and_tail():

@@ -11,9 +11,10 @@ from chargehand.checks.ran_tests import (
     TestMoves,
     count_in_output,
     find_lost_tests,
-    names_in_output,
     names_in_reports,
 )
+from chargehand.checks.runners.node import NodeTest
+from chargehand.checks.runners.table import RUNNERS
 
 GO = """=== RUN   TestAdd
 --- PASS: TestAdd (0.00s)
@@ -132,7 +133,7 @@ JEST = """  calc
     ],
 )
 def test_names(runner: str, text: str, names: tuple[str, ...] | None) -> None:
-    assert names_in_output(runner, text) == names
+    assert {each.name: each for each in RUNNERS}[runner].names(text) == names
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,7 @@ SAME = "# Subtest: one\n    ok 1 - it\nok 1 - one\n# Subtest: two\n    ok 1 - it
 
 
 def test_node_tells_groups_apart_by_what_tests_are_in() -> None:
-    assert names_in_output("node", SAME) == ("one", "one::it", "two", "two::it")
+    assert NodeTest().names(SAME) == ("one", "one::it", "two", "two::it")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_pytest_that_passes_counts_its_tests_and_leaves_nothing_behind(
     run: Run, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):
     reports = tmp_path_factory.mktemp("reports")  # tests beside this one have theirs in /tmp
-    monkeypatch.setattr("chargehand.checks.execution._REPORT", f"{reports}/chargehand-report-")
+    monkeypatch.setattr("chargehand.checks.runners.python._REPORT", f"{reports}/chargehand-report-")
     result = run(PYTEST, {"test_a.py": PASSING})
     assert ended(result) == ("passed", "", 2)
     assert result.exit_code == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,8 @@ def is_reply(message: ModelMessage) -> bool:
 
 def answered_calls(messages: Sequence[ModelMessage]) -> list[AnsweredCall]:
     """Return all calls that have a result, in the order of the results; an id used again means its latest call."""
-    found, open_calls = [], dict[str, tuple[int, Any]]()
+    found = []
+    open_calls = dict[str, tuple[int, Any]]()
     part: Any
     for index, message in enumerate(messages):
         for at, part in enumerate(message.parts):
@@ -159,7 +160,10 @@ _PATCHED = late_pattern(
 _SENTENCE = late_pattern(r"(.+?[.!?])(?:\s|$)")
 _WRITTEN = late_pattern(r"```tool\s*\n(.*?)\n```", re.DOTALL)
 _NO_TIME = datetime.fromtimestamp(0, UTC)
-_LINE, _ERRORS, _ERROR = 160, 3, 600
+# Characters of a line; errors in a summary; characters of an error.
+_LINE = 160
+_ERRORS = 3
+_ERROR = 600
 
 
 class _WorkSoFar(Struct):
@@ -170,6 +174,49 @@ class _WorkSoFar(Struct):
     errors: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
 
+    def collect(self, messages: Sequence[ModelMessage], gone: Iterable[int]) -> None:
+        """Add what was done in the messages at the indexes `gone`."""
+        by_reply = dict[int, list[AnsweredCall]]()
+        for pair in answered_calls(messages):
+            by_reply.setdefault(pair.call_at, []).append(pair)
+        for index in sorted(set(gone)):
+            message: Any = messages[index]
+            if not is_reply(message):
+                # An earlier summary goes on in this one: its entries travel in the message's metadata.
+                earlier = (getattr(message, "metadata", None) or {}).get(_KEY)
+                for name in ("files", "commands", "errors", "decisions"):
+                    getattr(self, name).extend((earlier or {}).get(name, ()))
+                continue
+            text = "".join(part.content for part in message.parts if part.part_kind == "text")
+            opening = _WRITTEN.sub("", text).strip().split("\n\n", 1)[0].replace("\n", " ").strip()
+            sentence = _SENTENCE.match(opening)
+            if line := _one_line(sentence[1] if sentence else opening):
+                self.decisions.append(line)
+            self.add_written_calls(text)
+            for pair in by_reply.get(index, ()):
+                given = json.loads(pair.arguments)
+                if not pair.failed:
+                    self.files += _changed_files(pair.name, given)
+                if pair.name == "bash":
+                    code = pair.exit_code
+                    end = f"exit code {code}" if code is not None else "failed" if pair.failed else "done"
+                    self.commands.append(f"{_one_line(given.get('command', ''))} ({end})")
+                if pair.failed:
+                    self.errors.append(f"{pair.name}: {shorten_middle(pair.result.strip(), _ERROR)}")
+
+    def add_written_calls(self, text: str) -> None:
+        """Add calls that a model without tools wrote as text; nothing reliable says how they ended."""
+        for block in _WRITTEN.findall(text):
+            try:
+                call = json.loads(block)
+            except (ValueError, RecursionError):
+                continue
+            given = call.get("arguments") if isinstance(call, dict) else None
+            if isinstance(given, dict):
+                self.files += _changed_files(str(call.get("name")), given)
+                if call.get("name") == "bash":
+                    self.commands.append(_one_line(given.get("command", "")))
+
 
 def summary(messages: Sequence[ModelMessage], gone: Sequence[int], *, level: int) -> ModelRequest:
     """Return a message that stands for those at the indexes `gone`, `level` entries of each kind at most.
@@ -178,7 +225,8 @@ def summary(messages: Sequence[ModelMessage], gone: Sequence[int], *, level: int
     """
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-    done = _collect_work(messages, set(gone))
+    done = _WorkSoFar()
+    done.collect(messages, gone)
     for name, least in (("files", level), ("commands", level), ("errors", _ERRORS), ("decisions", level)):
         entries = list(dict.fromkeys(getattr(done, name)))
         setattr(done, name, entries[-min(least, level) :])
@@ -199,51 +247,6 @@ def summary(messages: Sequence[ModelMessage], gone: Sequence[int], *, level: int
     lines.append("[end of the summary; read files again before you change them]")
     part = UserPromptPart("\n".join(lines), timestamp=when)
     return ModelRequest(parts=[part], timestamp=when, metadata={_KEY: asdict(done)})
-
-
-def _collect_work(messages: Sequence[ModelMessage], gone: set[int]) -> _WorkSoFar:
-    done, by_reply = _WorkSoFar(), dict[int, list[AnsweredCall]]()
-    for pair in answered_calls(messages):
-        by_reply.setdefault(pair.call_at, []).append(pair)
-    for index in sorted(gone):
-        message: Any = messages[index]
-        if not is_reply(message):
-            # An earlier summary goes on in this one: its entries travel in the message's metadata.
-            earlier = (getattr(message, "metadata", None) or {}).get(_KEY)
-            for name in ("files", "commands", "errors", "decisions"):
-                getattr(done, name).extend((earlier or {}).get(name, ()))
-            continue
-        text = "".join(part.content for part in message.parts if part.part_kind == "text")
-        opening = _WRITTEN.sub("", text).strip().split("\n\n", 1)[0].replace("\n", " ").strip()
-        sentence = _SENTENCE.match(opening)
-        if line := _one_line(sentence[1] if sentence else opening):
-            done.decisions.append(line)
-        _add_written_calls(done, text)
-        for pair in by_reply.get(index, ()):
-            given = json.loads(pair.arguments)
-            if not pair.failed:
-                done.files += _changed_files(pair.name, given)
-            if pair.name == "bash":
-                code = pair.exit_code
-                end = f"exit code {code}" if code is not None else "failed" if pair.failed else "done"
-                done.commands.append(f"{_one_line(given.get('command', ''))} ({end})")
-            if pair.failed:
-                done.errors.append(f"{pair.name}: {shorten_middle(pair.result.strip(), _ERROR)}")
-    return done
-
-
-def _add_written_calls(done: _WorkSoFar, text: str) -> None:
-    """Add calls that a model without tools wrote as text; how they ended stands nowhere that can be relied on."""
-    for block in _WRITTEN.findall(text):
-        try:
-            call = json.loads(block)
-        except (ValueError, RecursionError):
-            continue
-        given = call.get("arguments") if isinstance(call, dict) else None
-        if isinstance(given, dict):
-            done.files += _changed_files(str(call.get("name")), given)
-            if call.get("name") == "bash":
-                done.commands.append(_one_line(given.get("command", "")))
 
 
 def _changed_files(name: str, given: dict[str, Any]) -> list[str]:

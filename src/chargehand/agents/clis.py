@@ -21,6 +21,7 @@ from chargehand.sandbox.contract import WORKSPACE
 # The attempt's gateway as programs inside the sandbox see it.
 GATEWAY = "http://127.0.0.1:8871"
 OutputForm = Literal["stream_json", "opencode", "codex", "gemini"]
+_TEMPLATE_LISTS = ("words", "resume")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -64,6 +65,19 @@ class CliSpec(Struct, frozen=True, kw_only=True):
     tried: str = ""
     outside: str = ""
     template: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, name: CliName) -> CliSpec:
+        """Return a CLI as its file describes it."""
+        data = tomllib.loads((resources.files("chargehand.agents") / "clis" / f"{name}.toml").read_text("utf-8"))
+        acp = data.pop("acp", None)
+        template = {
+            key: data.pop(key) for key in tuple(data) if isinstance(data[key], dict) or key in _TEMPLATE_LISTS
+        }
+        dialects = tuple(data.pop("dialects"))
+        return cls(
+            name=name, dialects=dialects, acp=None if acp is None else tuple(acp), template=template, **data
+        )
 
     def words(self, launch: CliLaunch) -> tuple[str, ...]:
         """Return the arguments after the program's name."""
@@ -129,15 +143,4 @@ def _fill_template(value: Any, terms: Mapping[str, str]) -> Any:
     return value
 
 
-def _read_spec(name: CliName) -> CliSpec:
-    data = tomllib.loads((resources.files("chargehand.agents") / "clis" / f"{name}.toml").read_text("utf-8"))
-    acp = data.pop("acp", None)
-    template = {key: data.pop(key) for key in tuple(data) if isinstance(data[key], dict) or key in _TEMPLATE_LISTS}
-    dialects = tuple(data.pop("dialects"))
-    return CliSpec(
-        name=name, dialects=dialects, acp=None if acp is None else tuple(acp), template=template, **data
-    )
-
-
-_TEMPLATE_LISTS = ("words", "resume")
-SPECS: Mapping[CliName, CliSpec] = {name: _read_spec(name) for name in sorted(get_args(CliName))}
+SPECS: Mapping[CliName, CliSpec] = {name: CliSpec.read(name) for name in sorted(get_args(CliName))}

@@ -83,7 +83,7 @@ def compact(
     if calibration is not None and min(calibration) > 0:
         scale = min(max(calibration[0] / calibration[1], _LEAST_SCALE), _MOST_SCALE)
     conversation = _Conversation(messages, limit=limit, pins=pins, scale=scale)
-    for tier, candidate in _candidates(conversation):
+    for tier, candidate in conversation.candidates():
         made = conversation.measure(tier, candidate)
         if made is not None:
             return made
@@ -100,6 +100,19 @@ class _KeptMessage(Struct, frozen=True):
     message: ModelMessage
     pinned: bool
 
+    def shortened(self, length: int) -> _KeptMessage:
+        """Return the message with its results cut to a length, as it is where it is pinned or a reply."""
+        message: Any = self.message
+        if self.pinned or is_reply(message):
+            return self
+        parts = [
+            part
+            if (text := result_text(part)) is None or (len(text) <= length and not holds_picture(part))
+            else with_text(part, shorten_middle(text, length))
+            for part in message.parts
+        ]
+        return _KeptMessage(replace(message, parts=parts), False)
+
 
 class _Conversation:
     """The conversation to shorten, and whether a candidate is short enough."""
@@ -111,7 +124,8 @@ class _Conversation:
             for index, message in enumerate(messages)
             if index in pins or any(part.part_kind == "system-prompt" for part in message.parts)
         }
-        self._limit, self._scale = limit, scale
+        self._limit = limit
+        self._scale = scale
 
     def measure(self, tier: Tier, candidate: Sequence[_KeptMessage]) -> Compacted | None:
         """Return the candidate as the result where it fits."""
@@ -153,85 +167,69 @@ class _Conversation:
     def _links(self) -> set[tuple[int, int]]:
         return {(pair.call_at, pair.result_at) for pair in answered_calls(self.messages)}
 
+    def candidates(self) -> Iterator[tuple[Tier, list[_KeptMessage]]]:
+        """Yield shorter and shorter conversations, each with the tier of what was left out.
 
-# Each tier is tried on what the one before left, so that what is needed least goes first.
-def _candidates(conversation: _Conversation) -> Iterator[tuple[Tier, list[_KeptMessage]]]:
-    original = list(conversation.messages)
-    yield "none", conversation.all()
-    twins: dict[tuple[str, str], list[AnsweredCall]] = defaultdict(list)
-    for pair in answered_calls(conversation.messages):
-        if pair.name in _READERS:
-            twins[pair.name, pair.arguments].append(pair)
-    for same in twins.values():
-        # A failed read is no newer state of the file, so the last good one stays.
-        newest = max((number for number, pair in enumerate(same) if not pair.failed), default=0)
-        for pair in same[:newest]:
-            _replace_result(conversation, pair.result_at, pair.part_at, _REPLACED)
-    yield "duplicates", conversation.all()
-    _clear_results(conversation)
-    yield "results", conversation.all()
-    for turns in SUMMARY_TURNS:
-        keep = conversation.kept_indexes(turns)
-        for level in SUMMARY_LEVELS:
-            yield "summary", _with_summary(conversation, original, keep, level)
-    keep = conversation.kept_indexes(1)
-    for length in _CUTS:
-        for last_level in (SUMMARY_LEVELS[-1], 0):
-            shorter = _with_summary(conversation, original, keep, last_level)
-            yield "last_turn", [_with_short_results(kept, length) for kept in shorter]
+        Each tier is tried on what the one before left, so that what is needed least goes first.
+        """
+        original = list(self.messages)
+        yield "none", self.all()
+        twins: dict[tuple[str, str], list[AnsweredCall]] = defaultdict(list)
+        for pair in answered_calls(self.messages):
+            if pair.name in _READERS:
+                twins[pair.name, pair.arguments].append(pair)
+        for same in twins.values():
+            # A failed read is no newer state of the file, so the last good one stays.
+            newest = max((number for number, pair in enumerate(same) if not pair.failed), default=0)
+            for pair in same[:newest]:
+                self._replace_result(pair.result_at, pair.part_at, _REPLACED)
+        yield "duplicates", self.all()
+        self._clear_results()
+        yield "results", self.all()
+        for turns in SUMMARY_TURNS:
+            keep = self.kept_indexes(turns)
+            for level in SUMMARY_LEVELS:
+                yield "summary", self._with_summary(original, keep, level)
+        keep = self.kept_indexes(1)
+        for length in _CUTS:
+            for last_level in (SUMMARY_LEVELS[-1], 0):
+                shorter = self._with_summary(original, keep, last_level)
+                yield "last_turn", [kept.shortened(length) for kept in shorter]
 
+    def _with_summary(self, original: Messages, keep: set[int], level: int) -> list[_KeptMessage]:
+        """Return the kept messages with a summary of the others where the first of them stood."""
+        gone = [index for index in range(len(original)) if index not in keep]
+        made = [_KeptMessage(self.messages[index], index in self.pins) for index in sorted(keep)]
+        if gone and level:
+            place = self.outside_pairs(gone[0])
+            before = sum(index < place for index in keep)
+            made.insert(before, _KeptMessage(summary(original, gone, level=level), False))
+        return made
 
-def _with_summary(
-    conversation: _Conversation, original: Messages, keep: set[int], level: int
-) -> list[_KeptMessage]:
-    """Return the kept messages with a summary of the others where the first of them stood."""
-    gone = [index for index in range(len(original)) if index not in keep]
-    made = [_KeptMessage(conversation.messages[index], index in conversation.pins) for index in sorted(keep)]
-    if gone and level:
-        place = conversation.outside_pairs(gone[0])
-        before = sum(index < place for index in keep)
-        made.insert(before, _KeptMessage(summary(original, gone, level=level), False))
-    return made
+    def _clear_results(self) -> None:
+        """Clear old results, also those that stand in text for models without tools."""
+        # By place: results for models without tools stand in plain text, and belong to no call.
+        named = {(pair.result_at, pair.part_at): pair for pair in answered_calls(self.messages)}
+        first, end = (
+            self.start_of_last(len(self.messages) + 1),
+            self.start_of_last(RESULT_TURNS),
+        )
+        for index in range(first, end):
+            for at, part in enumerate(self.messages[index].parts):
+                text = result_text(part)
+                if text is not None and not is_reply(self.messages[index]):
+                    pair = named.get((index, at))
+                    what = f"{len(text.encode('utf-8', 'surrogatepass'))} bytes of output"
+                    what += f" of {pair.name}" if pair else ""
+                    what += f", kept as artifact {pair.artifact}" if pair and pair.artifact else ""
+                    self._replace_result(index, at, f"[cleared: {what}]")
 
-
-def _clear_results(conversation: _Conversation) -> None:
-    """Clear old results, also those that stand in text for models without tools."""
-    # By place: results for models without tools stand in plain text, and belong to no call.
-    named = {(pair.result_at, pair.part_at): pair for pair in answered_calls(conversation.messages)}
-    first, end = (
-        conversation.start_of_last(len(conversation.messages) + 1),
-        conversation.start_of_last(RESULT_TURNS),
-    )
-    for index in range(first, end):
-        for at, part in enumerate(conversation.messages[index].parts):
-            text = result_text(part)
-            if text is not None and not is_reply(conversation.messages[index]):
-                pair = named.get((index, at))
-                what = f"{len(text.encode('utf-8', 'surrogatepass'))} bytes of output"
-                what += f" of {pair.name}" if pair else ""
-                what += f", kept as artifact {pair.artifact}" if pair and pair.artifact else ""
-                _replace_result(conversation, index, at, f"[cleared: {what}]")
-
-
-def _replace_result(conversation: _Conversation, index: int, at: int, line: str) -> None:
-    message: Any = conversation.messages[index]
-    text = result_text(message.parts[at])
-    if index in conversation.pins or text is None:
-        return
-    if len(text) <= max(len(line), _LEAST_CLEARED) and not holds_picture(message.parts[at]):
-        return
-    parts = [with_text(part, line) if number == at else part for number, part in enumerate(message.parts)]
-    conversation.messages[index] = replace(message, parts=parts)
-
-
-def _with_short_results(kept: _KeptMessage, length: int) -> _KeptMessage:
-    message: Any = kept.message
-    if kept.pinned or is_reply(message):
-        return kept
-    parts = [
-        part
-        if (text := result_text(part)) is None or (len(text) <= length and not holds_picture(part))
-        else with_text(part, shorten_middle(text, length))
-        for part in message.parts
-    ]
-    return _KeptMessage(replace(message, parts=parts), False)
+    def _replace_result(self, index: int, at: int, line: str) -> None:
+        message: Any = self.messages[index]
+        text = result_text(message.parts[at])
+        if index in self.pins or text is None:
+            return
+        if len(text) <= max(len(line), _LEAST_CLEARED) and not holds_picture(message.parts[at]):
+            return
+        parts = [with_text(part, line) if number == at else part for number, part in enumerate(message.parts)]
+        self.messages[index] = replace(message, parts=parts)

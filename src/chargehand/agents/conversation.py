@@ -43,6 +43,52 @@ class ConversationEntry(Struct, frozen=True, kw_only=True):
     report: bool = False
     image: str | None = None
 
+    def message_with_own_ids(self, reply: int) -> dict[str, Any]:
+        """Return the recorded reply with call ids of ours.
+
+        Every provider accepts ours; it may refuse those of another provider, or ids that a person's edit doubled.
+        """
+        assert self.message is not None
+        parts = []
+        index = 0
+        for part in self.message["parts"]:
+            if part["part_kind"] == "tool-call":
+                part = part | {"tool_call_id": _call_id(reply, index)}
+                index += 1
+            parts.append(part)
+        return self.message | {"parts": parts}
+
+    def request_part(self, reply: int, native: bool, picture: bytes | str | None) -> ModelRequestPart:
+        """Return a user's words, or the result of a call of reply number `reply`, with its picture, if any."""
+        from pydantic_ai.messages import BinaryContent, ToolReturnPart, UserPromptPart
+
+        text = f"{self.text}\n{picture}" if isinstance(picture, str) else self.text
+        if self.call is None:
+            return UserPromptPart(text)
+        shown: list[str | BinaryContent] = []
+        if isinstance(picture, bytes):
+            assert self.image is not None
+            shown = [BinaryContent(picture, media_type=self.image)]
+        if native and not self.call.written:
+            about = {"artifact": self.artifact, "failed": self.failed}
+            content = [text, *shown] if shown else text
+            return ToolReturnPart(self.call.name, content, _call_id(reply, self.call.index), metadata=about)
+        # A model without tools knows no results: they come to it as words of the user.
+        rendered = render_result(self.call.name, text)
+        return UserPromptPart([rendered, *shown] if shown else rendered)
+
+    def reply_as_text(self) -> ModelResponse:
+        """Return the reply with its calls as text, for a model without tools."""
+        from pydantic_ai.messages import ModelResponse, TextPart
+
+        blocks = [
+            "```tool\n" + json.dumps({"name": call.name, "arguments": call.arguments}) + "\n```"
+            for call in self.calls
+            if not call.written
+        ]
+        # Never empty: some providers refuse an empty message.
+        return ModelResponse(parts=[TextPart("\n".join([self.text, *blocks]).strip() or "(nothing)")])
+
 
 def missing_results(reply: ConversationEntry, results: Sequence[ConversationEntry]) -> list[ConversationEntry]:
     """Return results for the calls that have none, because the reply finished or its attempt ended there.
@@ -85,9 +131,9 @@ def to_messages(
             end_request()
             replies += 1
             if native and not any(call.written for call in entry.calls):
-                messages.extend(ModelMessagesTypeAdapter.validate_python([_with_own_ids(entry, replies)]))
+                messages.extend(ModelMessagesTypeAdapter.validate_python([entry.message_with_own_ids(replies)]))
             else:
-                messages.append(_reply_as_text(entry))
+                messages.append(entry.reply_as_text())
             continue
         if entry.pinned:  # a message of its own, so that nothing else is kept with it
             end_request()
@@ -95,7 +141,7 @@ def to_messages(
         if entry.image is not None and entry.artifact is not None:
             content = picture(entry.artifact) if picture is not None and id(entry) in visible else None
             shown = _NO_PICTURES if picture is None else _OLDER_PICTURE if content is None else content
-        parts.append(_request_part(entry, replies, native, shown))
+        parts.append(entry.request_part(replies, native, shown))
         if entry.pinned:
             end_request()
             pins.add(len(messages) - 1)
@@ -105,50 +151,3 @@ def to_messages(
 
 def _call_id(reply: int, index: int) -> str:
     return f"call-{reply}-{index}"
-
-
-def _with_own_ids(entry: ConversationEntry, reply: int) -> dict[str, Any]:
-    """Return a recorded reply with call ids of ours.
-
-    Those of another provider, or of a person's edit, may be refused or be there twice; ours are accepted by all.
-    """
-    assert entry.message is not None
-    parts, index = [], 0
-    for part in entry.message["parts"]:
-        if part["part_kind"] == "tool-call":
-            part, index = part | {"tool_call_id": _call_id(reply, index)}, index + 1
-        parts.append(part)
-    return entry.message | {"parts": parts}
-
-
-def _request_part(
-    entry: ConversationEntry, reply: int, native: bool, picture: bytes | str | None
-) -> ModelRequestPart:
-    from pydantic_ai.messages import BinaryContent, ToolReturnPart, UserPromptPart
-
-    text = f"{entry.text}\n{picture}" if isinstance(picture, str) else entry.text
-    if entry.call is None:
-        return UserPromptPart(text)
-    shown: list[str | BinaryContent] = []
-    if isinstance(picture, bytes):
-        assert entry.image is not None
-        shown = [BinaryContent(picture, media_type=entry.image)]
-    if native and not entry.call.written:
-        about = {"artifact": entry.artifact, "failed": entry.failed}
-        content = [text, *shown] if shown else text
-        return ToolReturnPart(entry.call.name, content, _call_id(reply, entry.call.index), metadata=about)
-    # A model without tools knows no results: they come to it as words of the user.
-    rendered = render_result(entry.call.name, text)
-    return UserPromptPart([rendered, *shown] if shown else rendered)
-
-
-def _reply_as_text(entry: ConversationEntry) -> ModelResponse:
-    from pydantic_ai.messages import ModelResponse, TextPart
-
-    blocks = [
-        "```tool\n" + json.dumps({"name": call.name, "arguments": call.arguments}) + "\n```"
-        for call in entry.calls
-        if not call.written
-    ]
-    # Never empty: some providers refuse an empty message.
-    return ModelResponse(parts=[TextPart("\n".join([entry.text, *blocks]).strip() or "(nothing)")])

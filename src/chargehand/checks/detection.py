@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import configparser
-import json
 import posixpath
-import re
-import tomllib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from msgspec import Struct
 
 from chargehand.checks import _dependencies
 from chargehand.checks.areas import OWN_CONFIG
-from chargehand.checks.paths import is_test_file, language_of
 from chargehand.checks.reads import PROJECT_FILES
+from chargehand.checks.runners.base import RunnableCheck
+from chargehand.checks.runners.python import Pytest
+from chargehand.checks.runners.table import RUNNERS
+from chargehand.checks.stacks import Stack, table
 from chargehand.checks.surface.makefile import MAKEFILES, targets
-from chargehand.checks.trees import TreeReader, text_of
+from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change
 from chargehand.core.text import late_pattern
 
-# Source files that are opened at most to find out what they use.
-_MAX_READ = 200
-_REQUIREMENTS = late_pattern(
-    r"(?:requirements[\w.-]*|(?:dev|test|tests)[\w-]*requirements)\.(?:txt|in)|[\w-]*requirements\.txt"
-)
-_PYTEST_REQUIREMENT = late_pattern(r"^\s*pytest\b", re.MULTILINE)
-_PYTEST = "python -m pytest -q"
-_PLACEHOLDER = "no test specified"  # of the script that `npm init` writes
-_RUST_TEST = late_pattern(r"#\[\s*(?:\w+::)*(?:test|rstest)\b")
-_IMPORTS_PYTEST = late_pattern(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
-_USES_UNITTEST = late_pattern(r"^\s*(?:import|from)\s+unittest\b|\bTestCase\b", re.MULTILINE)
-_PLAIN_TEST = late_pattern(r"^(?:async\s+)?def\s+test", re.MULTILINE)
 _EXTRAS = ("test", "tests", "testing", "dev")
 # Requirements that no test needs, and that contradict others more often than those of tests do.
 _OTHER_PURPOSE = late_pattern(
@@ -64,111 +50,11 @@ _PROJECT_FILES = (
 )
 
 
-class Stack:
-    """A tree's files below a directory, read on demand; paths are relative to it."""
-
-    def __init__(self, reader: TreeReader, tree: str, directory: str = "") -> None:
-        self._reader = reader
-        above = f"{directory}/" if directory else ""
-        self._files = {
-            path[len(above) :]: (mode, blob) for path, mode, blob in reader.entries(tree) if path.startswith(above)
-        }
-
-    def has(self, path: str) -> bool:
-        """Whether the tree has a file at `path`."""
-        return path in self._files
-
-    def text(self, path: str) -> str:
-        """Return a file's text, "" where there is none that can be read."""
-        mode, blob = self._files.get(path, (None, None))
-        return text_of(self._reader, mode, blob) or ""
-
-    def under(self, *prefixes: str) -> list[str]:
-        """Return the paths that start with one of `prefixes`, which end with a slash."""
-        return [path for path in self._files if path.startswith(prefixes)]
-
-    def tests(self, language: str) -> list[str]:
-        """Return the test files of a language, hidden and vendored directories aside."""
-        return [p for p in sorted(self._files) if language_of(p) == language and is_test_file(p) and _own(p)]
-
-    def sources(self, language: str) -> Iterator[str]:
-        """Yield the texts of the first source files of a language."""
-        paths = [path for path in sorted(self._files) if language_of(path) == language and _own(path)]
-        return (self.text(path) for path in paths[:_MAX_READ])
-
-    def toml(self, path: str) -> dict[str, Any]:
-        """Return a TOML document, empty where it is absent or broken."""
-        try:
-            return tomllib.loads(self.text(path))
-        except (ValueError, RecursionError):
-            return {}
-
-    def json(self, path: str) -> dict[str, Any]:
-        """Return a JSON object, empty where it is absent or broken."""
-        try:
-            document = json.loads(self.text(path) or "{}")
-        except (ValueError, RecursionError):
-            return {}
-        return document if isinstance(document, dict) else {}
-
-    def has_section(self, path: str, section: str) -> bool:
-        """Whether an INI file has a section."""
-        parser = configparser.RawConfigParser(strict=False)
-        try:
-            parser.read_string(self.text(path))
-        except configparser.Error:
-            return False
-        return parser.has_section(section)
-
-    def requirements(self) -> list[str]:
-        """Return the requirements files at the top and in `requirements/`."""
-        names = ((path, path.removeprefix("requirements/")) for path in sorted(self._files))
-        return [p for p, name in names if _REQUIREMENTS.fullmatch(name) or (name != p and name.endswith(".txt"))]
-
-    def pytest_required(self) -> str | None:
-        """Return the file that names pytest as a dependency."""
-        pyproject = self.toml("pyproject.toml")
-        poetry = table(pyproject, "tool", "poetry")
-        lists = [
-            table(pyproject, "project").get("dependencies"),
-            *table(pyproject, "project", "optional-dependencies").values(),
-            *table(pyproject, "dependency-groups").values(),
-            *table(pyproject, "tool", "pdm", "dev-dependencies").values(),
-            table(pyproject, "tool", "uv").get("dev-dependencies"),
-        ]
-        for group in (poetry, *table(poetry, "group").values()):
-            # Poetry names its requirements by the keys of a table, all others by the texts of a list.
-            lists += [list(table(group, "dependencies")), list(table(group, "dev-dependencies"))]
-        texts = [text for each in lists if isinstance(each, list) for text in each if isinstance(text, str)]
-        if any(re.match(r"pytest\b", text.strip().lower()) for text in texts):
-            return "pyproject.toml"
-        for path in (*self.requirements(), "setup.cfg", "tox.ini", "Pipfile"):
-            if _PYTEST_REQUIREMENT.search(self.text(path)):
-                return path
-        return None
-
-
-def _own(path: str) -> bool:
-    folders = path.split("/")[:-1]
-    return not any(f.startswith(".") or f in {"node_modules", "vendor", "third_party", "venv"} for f in folders)
-
-
-def table(document: Any, *names: str) -> dict[str, Any]:
-    """Return a nested table, empty where any step of the way is missing or no table."""
-    for name in names:
-        document = document.get(name) if isinstance(document, dict) else None
-    return document if isinstance(document, dict) else {}
-
-
 class Detected(Struct, frozen=True):
     """Commands found, and for each of them in `why` what in the tree speaks for it."""
 
     commands: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
-
-
-# A command, and what in the tree speaks for it.
-_Found = tuple[str, str]
 
 
 def find_project(reader: TreeReader, tree: str, start: str) -> str:
@@ -198,58 +84,23 @@ def above(directory: str) -> Iterator[str]:
 def detect_checks(reader: TreeReader, tree: str, directory: str = "") -> Detected:
     """Return the test commands of a directory: one for each ecosystem, tox or make only where none was found."""
     stack = Stack(reader, tree, directory)
-    found = [hit] if (hit := _detect_python(stack)) is not None else []
-    script = table(stack.json("package.json"), "scripts").get("test")
-    if isinstance(script, str) and script.strip() and _PLACEHOLDER not in script:
-        found.append(("npm test", "package.json has a test script"))
-    if stack.has("Cargo.toml") and any(_RUST_TEST.search(text) for text in stack.sources("rust")):
-        found.append(("cargo test", "Cargo.toml, and sources with #[test]"))
-    if stack.has("go.mod") and (tests := stack.tests("go")):
-        found.append(("go test ./...", f"go.mod and {tests[0]}"))
-    if stack.has("pom.xml") and (tests := stack.tests("jvm")):
-        found.append(("mvn -B test", f"pom.xml and {tests[0]}"))
+    by_ecosystem: dict[str, RunnableCheck] = {}
+    for runner in RUNNERS:
+        check = runner.detect(stack) if runner.ecosystem not in by_ecosystem else None
+        if check is not None:
+            by_ecosystem[runner.ecosystem] = check
+    found = list(by_ecosystem.values())
     # tox and make mostly run what was found already, in environments that the sandbox would have to fetch.
     if not found:
         named = [path for path in ("tox.ini", "tox.toml") if stack.has(path)]
         named += ["pyproject.toml"] if "tox" in table(stack.toml("pyproject.toml"), "tool") else []
-        found = [("tox", f"{path} configures tox") for path in named[:1]] or [
-            (f"make {target}", f"{path} has the target {target}")
+        found = [RunnableCheck("tox", f"{path} configures tox") for path in named[:1]] or [
+            RunnableCheck(f"make {target}", f"{path} has the target {target}")
             for path in sorted(MAKEFILES)
             for target in ("test", "check")
             if target in targets(stack.text(path))
         ][:1]
-    return Detected(tuple(command for command, _ in found), tuple(why for _, why in found))
-
-
-def _detect_python(stack: Stack) -> _Found | None:
-    names = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml")
-    sections = (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest"))
-    configured = [path for path in names if stack.has(path)]
-    configured += ["pyproject.toml"] if "pytest" in table(stack.toml("pyproject.toml"), "tool") else []
-    configured += [path for path, section in sections if stack.has_section(path, section)]
-    if configured:
-        return _PYTEST, f"{configured[0]} configures pytest"
-    texts = {path: stack.text(path) for path in stack.tests("python")}
-    if not texts:
-        return None
-    importing = next((path for path, text in texts.items() if _IMPORTS_PYTEST.search(text)), None)
-    if importing:
-        return _PYTEST, f"{importing} imports pytest"
-    required = stack.pytest_required()
-    if required:
-        return _PYTEST, f"{required} names pytest"
-    plain = next((path for path, text in texts.items() if _PLAIN_TEST.search(text)), None)
-    if plain:
-        return _PYTEST, f"{plain} has plain test functions"
-    using = next((path for path, text in texts.items() if _USES_UNITTEST.search(text)), None)
-    if using is None:
-        return None
-    *folders, _ = using.split("/")
-    packages = ["/".join(folders[: length + 1]) for length in range(len(folders))]
-    # Without __init__.py discovery does not descend from the root, so it has to start where the tests are.
-    importable = all(stack.has(f"{package}/__init__.py") for package in packages)
-    start = "" if importable else f" -s {'/'.join(folders)}"
-    return f"python -m unittest discover{start}", f"{using} uses unittest"
+    return Detected(tuple(each.command for each in found), tuple(each.why for each in found))
 
 
 # How programs say that something is not installed: package clients, compilers and interpreters.
@@ -326,8 +177,7 @@ def _locked_installs(stack: Stack) -> list[str]:
 def _pip_commands(stack: Stack) -> list[str]:
     files = [path for path in stack.requirements() if not _OTHER_PURPOSE.search(path)]
     own, prefix = _install_project(stack)
-    detected = _detect_python(stack)
-    pytest = ["pytest"] if detected and detected[0] == _PYTEST else []
+    pytest = ["pytest"] if Pytest().detect(stack) else []
     unnamed = pytest if stack.pytest_required() is None else []
     tries = [
         [*_options("-r", stack.requirements()), *own, *unnamed],

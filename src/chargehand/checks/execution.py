@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-import secrets
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.checks._outcomes import HeadTail, outcome_of, runner_of, shown_tail
+from chargehand.checks._build_reports import BuildReports
+from chargehand.checks._output import HeadTail, shown_tail
 from chargehand.checks.junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
-from chargehand.checks.ran_tests import count_in_output, names_in_output, names_in_reports
+from chargehand.checks.ran_tests import count_in_output, names_in_reports
 from chargehand.checks.reads import ReadObserver
+from chargehand.checks.runners.base import CheckScript
+from chargehand.checks.runners.table import runner_of
 from chargehand.core.ports import ArtifactSink
 from chargehand.core.records import (
     CheckResult,
@@ -26,30 +27,13 @@ from chargehand.core.records import (
     VerdictScope,
     VerdictStatus,
 )
-from chargehand.core.text import late_pattern, printable, shown_path
+from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 
 # Raise when the same commands would be judged differently: kept verdicts are then not reused.
 _VERSION = 4
 SCHEMA = 1
 _READ_SECONDS = 60.0
-_REPORT = "/tmp/chargehand-report-"
-# Where Maven (surefire, failsafe) and gradle put a report of each class.
-_BUILD_REPORTS = """
-find . \\( -name .git -o -name node_modules -o -name .chargehand \\) -prune -o -type f \\( \\
-  -path '*/target/surefire-reports/TEST-*.xml' -o -path '*/target/failsafe-reports/TEST-*.xml' \\
-  -o -path '*/build/test-results/*/TEST-*.xml' \\) -newer "$1" \\
-  -exec sh -c 'for each; do printf "%s\\0" "$each"; cat -- "$each"; printf "\\0"; done' sh {} +
-status=$?
-rm -f -- "$1"
-exit $status
-"""
-# Files get the time of the last tick, at most 10 ms ago: what is written within the mark's own would not be
-# newer than it. Some programs called `sleep` know whole seconds only.
-_SET_MARK = 'touch -- "$1"; sleep 0.02 2> /dev/null || sleep 1'
-_MAX_REPORTS = 64_000_000
-_EXPLICIT_REPORT = late_pattern(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
-_OWN_OPTIONS = late_pattern(r"\bPYTEST_ADDOPTS=")
 
 
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,25 +121,26 @@ async def run_checks(
     if reads is not None:
         await reads.begin(sandbox)
     for command in plan.commands:
-        runner, collected = runner_of(command), HeadTail(also=on_output)
+        runner = runner_of(command)
+        collected = HeadTail(also=on_output)
         if on_output is not None:
             on_output("stdout", f"$ {command}\n".encode())
-        script, report_path = _script_of(command, runner)
-        mark = await _set_mark(sandbox) if runner == "plain" else None
-        ended = await sandbox.exec([*shell, script], timeout=plan.seconds_each, on_output=collected.add)
+        script = runner.script(command)
+        reports = None if runner.is_known else await BuildReports.begin(sandbox, timeout=_READ_SECONDS)
+        ended = await sandbox.exec([*shell, script.text], timeout=plan.seconds_each, on_output=collected.add)
         if reads is not None:
             await reads.note_check(sandbox)
-        counts = None if report_path is None else await _read_report(sandbox, report_path)
+        counts = await _read_report(sandbox, script)
         content = collected.content()
         text = printable(content.decode("utf-8", "replace"))
-        outcome = outcome_of(runner, ended, text, counts)
-        names = counts.names if counts else names_in_output(runner, text)
-        if mark is not None and names is None:
-            names = names_in_reports(await _read_build_reports(sandbox, mark))
-        elif mark is not None:
-            await sandbox.exec(["rm", "-f", "--", mark], timeout=_READ_SECONDS)
+        outcome = runner.outcome(ended, text, counts)
+        names = counts.names if counts else runner.names(text)
+        if reports is not None and names is None:
+            names = names_in_reports(await reports.collect())
+        elif reports is not None:
+            await reports.discard()
         tests = outcome.tests
-        if runner == "plain":
+        if not runner.is_known:
             counted = count_in_output(text)
             tests = len(names) if counted is None and names is not None else counted
         result = CheckResult(
@@ -186,59 +171,19 @@ def _place_failure(test: FailingTest, directory: str) -> FailingTest:
     return replace(test, file=file.removeprefix(f"{WORKSPACE}/"))
 
 
-def _script_of(command: str, runner: str) -> tuple[str, str | None]:
-    """Return what is run for a command, so that it tells of its tests, and where pytest will write its report.
-
-    The path is new for every run, so that nothing that lay there before can be taken for this run's report.
-    """
-    if runner == "go":  # which names its tests only where it is asked to
-        return f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}-v"\n{command}', None
-    if runner != "pytest":
-        return command, None
-    explicit = _EXPLICIT_REPORT.findall(command)
-    if explicit:
-        return f"rm -f -- {shlex.quote(explicit[-1])}\n{command}", explicit[-1]
-    path = f"{_REPORT}{secrets.token_hex(8)}.xml"
-    option = f"--junitxml={path}"
-    # An assignment in the command itself would hide ours: put the option in front of its value.
-    inline = _OWN_OPTIONS.sub(f"PYTEST_ADDOPTS='{option} '", command)
-    return f'export PYTEST_ADDOPTS="${{PYTEST_ADDOPTS:+$PYTEST_ADDOPTS }}{option}"\n{inline}', path
-
-
-async def _read_report(sandbox: Sandbox, path: str) -> TestCounts | None:
-    argv = ["head", "-c", str(MAX_REPORT + 1), "--", path]
+async def _read_report(sandbox: Sandbox, script: CheckScript) -> TestCounts | None:
+    if script.report is None:
+        return None
+    argv = ["head", "-c", str(MAX_REPORT + 1), "--", script.report]
     result = await sandbox.exec(argv, timeout=_READ_SECONDS, output_limit=MAX_REPORT + 2)
-    # Only ours: a report that the command itself asked for may be an output of the project.
-    if path.startswith(_REPORT):
-        await sandbox.exec(["rm", "-f", "--", path], timeout=_READ_SECONDS)
+    if not script.keeps_report:
+        await sandbox.exec(["rm", "-f", "--", script.report], timeout=_READ_SECONDS)
     if result.exit_code != 0 or result.truncated:
         return None
     try:
         return read_junit(result.stdout)
     except ReportError:
         return None
-
-
-async def _set_mark(sandbox: Sandbox) -> str:
-    """Make a file by whose time reports of a check are told from those that were there before."""
-    mark = f"{_REPORT}{secrets.token_hex(8)}.mark"
-    await sandbox.exec(["sh", "-c", _SET_MARK, "sh", mark], timeout=_READ_SECONDS)
-    return mark
-
-
-async def _read_build_reports(sandbox: Sandbox, mark: str) -> dict[str, bytes]:
-    """Return the JUnit reports that build tools wrote since a mark, by path, and remove the mark.
-
-    None are returned where they are too large.
-    """
-    argv = ["sh", "-c", _BUILD_REPORTS, "sh", mark]
-    result = await sandbox.exec(argv, cwd=WORKSPACE, timeout=_READ_SECONDS, output_limit=_MAX_REPORTS)
-    if result.exit_code != 0 or result.truncated:
-        return {}
-    # XML holds no NUL.
-    parts = result.stdout.split(b"\0")[:-1]
-    pairs = zip(parts[::2], parts[1::2], strict=False)
-    return {path.decode("utf-8", "replace").removeprefix("./"): content for path, content in pairs}
 
 
 class FailingCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,44 @@ class _Form(Struct, frozen=True, kw_only=True):
     title: re.Pattern[str] | None = None
     innermost_first: bool = False
 
+    def split_blocks(self, lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+        """Yield the blocks of lines, each with the name of the test that failed."""
+        name = ""
+        block = list[str]()
+        for line in lines:
+            begins = self.start.match(line)
+            if (begins or self.end.match(line)) and name:
+                yield name, block
+                name = ""
+            if begins:
+                groups = begins.groupdict()
+                name, block = groups.get("name") or groups.get("failed") or line, []
+                if owner := groups.get("owner"):
+                    name = f"{owner.removesuffix(f'.{name}')}.{name}"
+            elif name:
+                block.append(line)
+        if name:
+            yield name, block
+
+    def pick_lines(self, block: Sequence[str]) -> list[str]:
+        """Return the lines of a block that say why, and where."""
+        places = [match for line in block if (match := self.place.match(line))]
+        picked = []
+        for line in block:
+            if self.keep is not None:
+                kept = self.keep.match(line)
+                line = kept.groupdict().get("text", line) if kept else ""
+            elif self.noise.match(line):
+                continue
+            if line.strip():
+                picked.append(line.strip())
+        if self.innermost_first and not picked:
+            return []
+        # Where it failed is worth more than a sixth line.
+        place = (places[0] if self.innermost_first else places[-1]) if places else None
+        at = [f"at {place['file'].removeprefix(f'{WORKSPACE}/')}:{place['line']}"] if place else []
+        return [*picked[: _MOST_LINES - len(at)], *at]
+
 
 def _form(start: str, end: str, *, innermost_first: bool = False, **patterns: str) -> _Form:
     more = {name: re.compile(pattern) for name, pattern in patterns.items()}
@@ -155,11 +193,11 @@ def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
     lines = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-_MOST_READ:]]
     for form in _FORMS:
         reasons: dict[str, tuple[str, ...]] = {}
-        for name, block in _split_blocks(lines, form):
+        for name, block in form.split_blocks(lines):
             # What is told again at the end adds nothing, except where blocks are there for all: those come in
             # pieces.
             if len(reasons) < _MOST_TESTS and (form.failed is not None or not reasons.get(name)):
-                reasons[name] = (*reasons.get(name, ()), *_pick_lines(block, form))[:_MOST_LINES]
+                reasons[name] = (*reasons.get(name, ()), *form.pick_lines(block))[:_MOST_LINES]
         if form.failed is not None:
             failed = [match["name"] for line in lines if (match := form.failed.match(line))]
             parents = {name.rpartition("/")[0] for name in failed}
@@ -192,40 +230,3 @@ def end_of_output(output: str) -> tuple[str, ...]:
     told = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-1000:] if line.strip()]
     plain = [line for line in told if not line.lstrip().startswith(("{", "["))]
     return tuple((plain or told)[-_TAIL:])
-
-
-def _split_blocks(lines: Sequence[str], form: _Form) -> Iterator[tuple[str, list[str]]]:
-    name, block = "", list[str]()
-    for line in lines:
-        begins = form.start.match(line)
-        if (begins or form.end.match(line)) and name:
-            yield name, block
-            name = ""
-        if begins:
-            groups = begins.groupdict()
-            name, block = groups.get("name") or groups.get("failed") or line, []
-            if owner := groups.get("owner"):
-                name = f"{owner.removesuffix(f'.{name}')}.{name}"
-        elif name:
-            block.append(line)
-    if name:
-        yield name, block
-
-
-def _pick_lines(block: Sequence[str], form: _Form) -> list[str]:
-    places = [match for line in block if (match := form.place.match(line))]
-    picked = []
-    for line in block:
-        if form.keep is not None:
-            kept = form.keep.match(line)
-            line = kept.groupdict().get("text", line) if kept else ""
-        elif form.noise.match(line):
-            continue
-        if line.strip():
-            picked.append(line.strip())
-    if form.innermost_first and not picked:
-        return []
-    # Where it failed is worth more than a sixth line.
-    place = (places[0] if form.innermost_first else places[-1]) if places else None
-    at = [f"at {place['file'].removeprefix(f'{WORKSPACE}/')}:{place['line']}"] if place else []
-    return [*picked[: _MOST_LINES - len(at)], *at]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from chargehand.checks.detection import Stack, table
+from chargehand.checks.stacks import Stack, table
 from chargehand.checks.trees import TreeReader, is_regular
 
 _COMMANDS = {

@@ -9,53 +9,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from chargehand.checks._outcomes import runner_of
 from chargehand.checks.junit import ReportError, read_junit
+from chargehand.checks.runners.base import Runner
+from chargehand.checks.runners.table import runner_of
 from chargehand.core.records import Finding
 from chargehand.core.text import late_pattern, printable
 
 _SHOWN = 5
 _OUTPUTS = late_pattern(r"/(?:target|build)/")
-# A test's name: its place, its own name, and which variant of it: parameters (`[1-2]`), subtests (`/case`).
-_NAME = late_pattern(r"(?:(?P<place>.*)::)?(?P<own>.*)(?P<variant>)", re.DOTALL)
-_NAME_BY_RUNNER = {
-    "pytest": late_pattern(r"(?:(?P<place>[^\[]*)::)?(?P<own>[^\[]*)(?P<variant>.*)", re.DOTALL),
-    "go": late_pattern(r"(?:(?P<place>[^:]*)::)?(?P<own>[^/]*)(?P<variant>.*)", re.DOTALL),
-    "plain": late_pattern(r"(?:(?P<place>[^\[({]*)::)?(?P<own>[^\[({]*)(?P<variant>.*)", re.DOTALL),
-}
-# Tests come before the line of their package.
-_GO = late_pattern(r"^\s*--- (?:PASS|FAIL): (?P<test>\S+)|^(?:ok|FAIL)[ \t]+(?P<package>\S+)", re.MULTILINE)
-_CARGO = late_pattern(r"^test (?P<test>.+?) \.\.\. (?:ok|FAILED)|^running \d+ tests?$", re.MULTILINE)
-# What cargo says before it starts a binary: its source, and its file with a hash; or whose examples it tries.
-_CARGO_BINARY = late_pattern(
-    r"^ +(?:Running (?:unittests )?(?P<source>\S+) \((?:\S*/)?(?P<crate>[^/\s]+?)-[0-9a-f]{16}\)"
-    r"|Doc-tests (?P<documented>\S+))$",
-    re.MULTILINE,
-)
-_CTEST = late_pattern(r"^ *\d+/\d+ Test +#\d+: (\S+) \.+ *(?:Passed|\*\*\*(?!Not Run|Skipped)\w+)", re.MULTILINE)
 # An example in the documentation has no name but its item's: its line moves with every line above it.
 _LINE = late_pattern(r" \(line \d+\)(?=$| - [a-z ]+$)")
-# With `-v`: name, then module and class (from Python 3.11 on with the name again), then a docstring's first line.
-_UNITTEST = late_pattern(
-    r"^(?P<name>\w+) \((?P<place>[\w.]+)\)(?:\n[^\n]*?)? \.\.\. "
-    r"(?:ok|FAIL|ERROR|expected failure|unexpected success)$",
-    re.MULTILINE,
-)
-# TAP ("ok 1 - adds"), and the marks that node, mocha, jest and vitest set before a name, its duration behind it.
-# TAP tells what a test is in by what is above it: a heading, or the line of a group that goes on with "{".
-_NODE = late_pattern(
-    r"^(?P<indent>[ \t]*)(?:# Subtest: (?P<heading>.+)"
-    r"|(?:not )?ok \d+ - (?P<tap>.+?)(?:[ \t]+# time=[\d.]+m?s)?(?P<opens> \{)?"
-    r"|[✔✓✖✗✕×] (?P<marked>.+?)(?: \(?\d[\d.]* ?m?s\)?)?)"
-    r"(?P<not_run>[ \t]+# (?:SKIP|TODO)\b.*)?$",
-    re.MULTILINE,
-)
-_TAP_INDENT = 4
-_VITEST_FILE = late_pattern(r"^[ \t]*[✓❯×] (?:\S+ )?\S+\.\w+ \(\d+ tests?(?: \| [^)\n]*)?\)", re.MULTILINE)
 # How runners sum up, for commands that start one by another program: what ran in each, and what was skipped.
 _SUMMARIES = tuple(
     late_pattern(pattern, re.MULTILINE)
@@ -82,50 +48,6 @@ class RanTests(Struct, frozen=True, kw_only=True):
     count: int | None = None
 
 
-def names_in_output(runner: str, text: str) -> tuple[str, ...] | None:
-    """Return the tests that an output says have run, `None` for a runner that does not name them.
-
-    Before `::` stands the package (go), the binary (cargo) or the class that a test is in, where the output tells.
-    What has no name of its own is there as often as it ran.
-    """
-    match runner:
-        case "go":
-            found, package = list[str](), list[str]()
-            for line in _GO.finditer(text):
-                if line["test"]:
-                    package.append(line["test"])
-                else:
-                    found += [f"{line['package']}::{name}" for name in package]
-                    package.clear()
-            found += package
-        case "cargo":
-            found = _cargo_names(text)
-        case "plain":
-            found = _CTEST.findall(text)
-        case "node":
-            found = _node_names(text)
-        case "unittest":
-            tests = ((match["name"], match["place"]) for match in _UNITTEST.finditer(text))
-            found = [f"{place.removesuffix(f'.{name}')}::{name}" for name, place in tests]
-        case _:
-            return None
-    return tuple(sorted(found)) or None
-
-
-def _cargo_names(text: str) -> list[str]:
-    blocks = list[list[str]]()
-    for line in _CARGO.finditer(text):
-        if line["test"] is None or not blocks:
-            blocks.append([])
-        if line["test"] is not None:
-            blocks[-1].append(line["test"])
-    places = [each["documented"] or f"{each['crate']} {each['source']}" for each in _CARGO_BINARY.finditer(text)]
-    # The two come by different streams, so only their order tells which belong together.
-    if len(places) != len(blocks):
-        return [name for block in blocks for name in block]
-    return [f"{place}::{name}" for place, block in zip(places, blocks, strict=True) for name in block]
-
-
 def names_in_reports(reports: Mapping[str, bytes]) -> tuple[str, ...] | None:
     """Return the tests that ran by a build tool's JUnit reports, given by path; `None` where one is unreadable.
 
@@ -140,27 +62,6 @@ def names_in_reports(reports: Mapping[str, bytes]) -> tuple[str, ...] | None:
             return None
         found += [f"{module}/{name}" if module else name for name in names]
     return tuple(sorted(found)) or None
-
-
-def _node_names(text: str) -> list[str]:
-    if _VITEST_FILE.search(text):  # beside its files it names the slow and the failing tests alone
-        return []
-    good, bad, groups = list[str](), set[str](), list[str]()
-    for line in _NODE.finditer(text):
-        depth = len(line["indent"]) // _TAP_INDENT
-        if line["heading"] or line["opens"]:
-            groups[depth:] = [line["heading"] or line["tap"]]
-        name = line["tap"] or line["marked"]
-        # What node sets above those that it tells again is no test.
-        if name is None or line["not_run"] or name == "failing tests:":
-            continue
-        if line["tap"] and depth and len(groups) >= depth:
-            name = f"{' > '.join(groups[:depth])}::{name}"
-        if line[0].lstrip().startswith(("not ok", "✖", "✗", "✕", "×")):
-            bad.add(name)  # told twice: where it ran, and again at the end
-        else:
-            good.append(name)
-    return [*good, *bad.difference(good)]
 
 
 def count_in_output(text: str) -> int | None:
@@ -201,13 +102,12 @@ def find_lost_tests(
         added, lost, message = moves.added.get(tree.check, {}), list[str](), ""
         if base.names is not None and tree.names is not None:
             runner = runner_of(tree.check)
-            pattern = _NAME_BY_RUNNER.get(runner, _NAME)
             ran, runs = ([_LINE.sub("", name) for name in names] for names in (base.names, tree.names))
-            lost = _find_lost_names(ran, runs, moves, pattern)
-            if runner == "node" and not lost:
-                # It does not tell files apart: a new test of one name stands for one that is gone, so that a name
+            lost = _find_lost_names(ran, runs, moves, runner)
+            if not lost and not runner.tells_files_apart:
+                # A new test of one name stands for one that is gone, so that a name
                 # runs as often as before although one more test of it was written.
-                old, new = (Counter(_split_name(name, pattern).own for name in names) for names in (ran, runs))
+                old, new = (Counter(runner.split_name(name).own for name in names) for names in (ran, runs))
                 lost = sorted(
                     own for own, more in added.items() if more > 0 and old[own] > 0 and new[own] < old[own] + more
                 )
@@ -228,10 +128,8 @@ def find_lost_tests(
     return tuple(found)
 
 
-def _find_lost_names(
-    before: Sequence[str], after: Sequence[str], moves: TestMoves, pattern: re.Pattern[str]
-) -> list[str]:
-    parts = {name: _split_name(name, pattern) for name in {*before, *after}}
+def _find_lost_names(before: Sequence[str], after: Sequence[str], moves: TestMoves, runner: Runner) -> list[str]:
+    parts = {name: runner.split_name(name) for name in {*before, *after}}
     ran, runs = Counter(before), Counter(after)
     gained = Counter(parts[name].own + parts[name].variant for name in (runs - ran).elements())
     variants_before, variants_after = (Counter(parts[name][:2] for name in names) for names in (before, after))
@@ -251,15 +149,3 @@ def _find_lost_names(
             continue
         lost.append(name)
     return lost
-
-
-class _TestName(NamedTuple):
-    place: str
-    own: str
-    variant: str
-
-
-def _split_name(name: str, pattern: re.Pattern[str]) -> _TestName:
-    found = pattern.fullmatch(name)
-    assert found is not None  # each part may be empty
-    return _TestName(found["place"] or "", found["own"], found["variant"])

@@ -37,8 +37,8 @@ _AROUND = 6
 _SHOWN = 3
 _EXECUTABLE = 0o100755
 _FILES = 60
-_BRIEFLY = 20.0
-_SHORTEST = 5.0
+_BRIEF_SECONDS = 20.0
+_SHORTEST_SECONDS = 5.0
 """Seconds that a check may take on a fault at least, however quick it is without one."""
 _WRITE = 'cat > "$1" && touch -d "@$2" "$1"'
 # They are run by tools, not by tests.
@@ -116,7 +116,8 @@ def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: Tree
     They may where lines that did something are gone, or where others came that end a test early, skip it or give
     another meaning to what it uses. Further tests, data and assertions take nothing away.
     """
-    lines, grown = Counter[tuple[str, str]](), list[tuple[str, str, str]]()
+    lines = Counter[tuple[str, str]]()
+    grown = list[tuple[str, str, str]]()
     for change in changes:
         if not is_test_path(change.path) and change.path not in inner:
             continue
@@ -216,9 +217,10 @@ async def measure_tests(
     plan = replace(
         plan,
         commands=tuple(check.name for check in counted),
-        seconds_each=min(plan.seconds_each, max(_SHORTEST, 4 * usual)),
+        seconds_each=min(plan.seconds_each, max(_SHORTEST_SECONDS, 4 * usual)),
     )
-    subject, guard = _FaultyTree(plan, tree, counted), None
+    subject = _FaultyTree(plan, tree, counted)
+    guard = None
     weakened: list[Mutant] = []
     tried = unbuilt = 0
     for fault in faults:
@@ -256,7 +258,7 @@ async def measure_tests(
 
 def fault_seconds(limit: float, *, must_measure: bool) -> float:
     """Return how long faults may be tried: briefly where tests were only added to, as far as their text tells."""
-    return limit if must_measure else min(limit, _BRIEFLY)
+    return limit if must_measure else min(limit, _BRIEF_SECONDS)
 
 
 def describe_no_faults(*, must_measure: bool) -> tuple[Finding, ...]:

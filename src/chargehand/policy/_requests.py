@@ -27,9 +27,9 @@ from chargehand.policy.actions import (
 )
 from chargehand.policy.paths import absolute, places
 from chargehand.policy.shell.lines import Parsed, Simple, parse
-from chargehand.policy.shell.programs import flags, hosts, positionals, subcommands, touched
+from chargehand.policy.shell.programs import flags, hosts, program_given_to, subcommands, touched
 from chargehand.policy.shell.scripts import Line, lines_of, shell_script, task_of
-from chargehand.policy.shell.wrappers import INTERPRETERS, fed_by_file, inner_of, program_of
+from chargehand.policy.shell.wrappers import fed_by_file, inner_of, program_of
 
 # Things that one action is taken apart into at most; one with more is not understood.
 MOST_PARTS = 400
@@ -258,6 +258,9 @@ class _Splitter(Struct):
                 self._ask_file(kind, path, command.cwd, via, quiet=kind == "read")
         for host, port in hosts(program, words) or ():
             self._ask_host(host, port, via)
+        fed_by = fed_by_file(command.argv)
+        if fed_by is not None:
+            command = replace(command, feed=(self._text(absolute(fed_by, command.cwd, self.around)),))
         self._split_inner(program, command, depth)
 
     def _facts(self, program: str, command: Simple, text: str) -> dict[str, Any]:
@@ -314,9 +317,6 @@ class _Splitter(Struct):
 
     def _split_inner(self, program: str, command: Simple, depth: int) -> None:
         """Look into what a command runs besides itself: programs, lines for a shell, scripts, tasks."""
-        fed_by = fed_by_file(command.argv)
-        if fed_by is not None:
-            command = replace(command, feed=(self._text(absolute(fed_by, command.cwd, self.around)),))
         inner = inner_of(command)
         via = (*command.via, inner.label)
         if depth > _DEEPEST:
@@ -330,7 +330,10 @@ class _Splitter(Struct):
                 path = absolute(script, command.cwd, self.around)
                 state = "stream" if path is None or path.startswith("/dev/") else "script"
                 self._ask_opaque(state, script or "an unknown script", via)
-        self._ask_interpreter(program, command)
+        given = program_given_to(command)
+        if given is not None:
+            # To read `python -c` would promise what cannot be kept: the sandbox is the wall.
+            self._ask_opaque("program", given, (*command.via, program))
         own = command.argv[0] or ""
         if not inner.scripts and "/" in own:
             # A program that is run by its path: a script where the caller knows its text, else not looked into.
@@ -343,18 +346,6 @@ class _Splitter(Struct):
                 self._ask_opaque("program", own, via)
         self._split_task(program, command, depth)
         return None
-
-    def _ask_interpreter(self, program: str, command: Simple) -> None:
-        """Say of an interpreter that its program is not looked into."""
-        # To read `python -c` would promise what cannot be kept: the sandbox is the wall.
-        words = command.argv[1:]
-        fed = command.feed is not None and not any(
-            word is None or not word.startswith("-") or word in ("-c", "-e", "-m") for word in words
-        )
-        given = "-m" not in words and (bool(positionals(words)) or bool({"-c", "-e", "--eval", "-p"} & set(words)))
-        if program in INTERPRETERS and (fed or given):
-            text = f"{program} reads a program" if fed else f"a program that {program} runs"
-            self._ask_opaque("program", text, (*command.via, program))
 
     def _text(self, path: str | None) -> str | None:
         # Read through the sandbox, not from the host's files: what counts is what a program there would get.

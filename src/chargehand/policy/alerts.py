@@ -51,6 +51,25 @@ class Threshold(Struct, frozen=True, kw_only=True):
         band = self.limit * _BAND
         return value >= self.limit + band if self.below else value <= self.limit - band
 
+    def add_breach(self, alert: Alert | None, reading: Reading) -> Alert:
+        """Return an alert with another breach; a level that stays where it is counts once."""
+        time = _text(reading.time)
+        if alert is None:
+            return Alert(
+                rule=reading.rule,
+                subject=reading.subject,
+                raised=time,
+                last=time,
+                value=reading.value,
+                limit=self.limit,
+            )
+        return replace(
+            alert,
+            last=_later(alert.last, reading.time),
+            value=min(alert.value, reading.value) if self.below else max(alert.value, reading.value),
+            count=alert.count + self.single,
+        )
+
 
 class Reading(Struct, frozen=True, kw_only=True):
     """What was read for a rule and subject, and when."""
@@ -99,7 +118,7 @@ def decide_alerts(
         clear.discard(key)
         alert = alerts.get(key)
         if threshold.is_breached(reading.value):
-            alerts[key] = _with_breach(alert, reading, threshold)
+            alerts[key] = threshold.add_breach(alert, reading)
         elif alert is not None and threshold.is_clear(reading.value):
             clear.add(key)
         elif alert is not None and not threshold.single:
@@ -129,26 +148,6 @@ def _kind(alert: Alert, before: Alert | None, now: datetime, repeat: float) -> N
         return "ended"
     due = alert.count > alert.told_count and now - datetime.fromisoformat(alert.told) >= timedelta(seconds=repeat)
     return "repeated" if due else None
-
-
-def _with_breach(alert: Alert | None, reading: Reading, threshold: Threshold) -> Alert:
-    """Return an alert with another breach; a level that stays where it is counts once."""
-    time = _text(reading.time)
-    if alert is None:
-        return Alert(
-            rule=reading.rule,
-            subject=reading.subject,
-            raised=time,
-            last=time,
-            value=reading.value,
-            limit=threshold.limit,
-        )
-    return replace(
-        alert,
-        last=_later(alert.last, reading.time),
-        value=min(alert.value, reading.value) if threshold.below else max(alert.value, reading.value),
-        count=alert.count + threshold.single,
-    )
 
 
 def _later(last: str, time: datetime) -> str:

@@ -52,11 +52,10 @@ def cedar() -> ModuleType:
     return cedarpy
 
 
-class Source(Struct, frozen=True, kw_only=True):
-    """Text with rules: `name` is the file as a person knows it."""
+class Statement(Struct, frozen=True, kw_only=True):
+    """The text of one rule, and the line that it begins at."""
 
-    origin: Origin
-    name: str
+    line: int
     text: str
 
 
@@ -71,6 +70,82 @@ class Rule(Struct, frozen=True, kw_only=True):
     place: str
     overrides: str
     order: int
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """Text with rules: `name` is the file as a person knows it."""
+
+    origin: Origin
+    name: str
+    text: str
+
+    def parse(self) -> Iterator[tuple[Statement, dict[str, Any]]]:
+        """Yield the rules as written and as Cedar's JSON; templates and unknown facts are errors as well."""
+        found = list(statements(self.text))
+        if self.origin == "default":  # known to be right: parsed as a whole, which is several times as fast
+            whole = json.loads(cedar().policies_to_json_str(self.text))["staticPolicies"]
+            yield from zip(found, (whole[f"policy{number}"] for number in range(len(whole))), strict=True)
+            return
+        schema = cedar().Schema.from_str(facts_schema())
+        for statement in found:
+            id_written = re.search(r'@id\("([^"]*)"\)', statement.text)
+            name = id_written[1] if id_written else ""
+            try:
+                policies = list(
+                    json.loads(cedar().policies_to_json_str(statement.text))["staticPolicies"].values()
+                )
+            except ValueError as error:
+                raise self.invalid(statement.line, name, str(error)) from error
+            if len(policies) != 1:
+                raise self.invalid(statement.line, name, "templates are not supported")
+            # Without this, a misspelt fact would fail only at the first request that comes to it.
+            checked = cedar().validate_policies(statement.text, schema)
+            if not checked.validation_passed:
+                message = re.sub(r"^for policy `policy0`, ", "", checked.errors[0].error)
+                raise self.invalid(statement.line, name, message)
+            yield statement, policies[0]
+
+    def build_rule(self, statement: Statement, effect: str, annotations: Mapping[str, str], order: int) -> Rule:
+        """Return the rule that a statement makes; raises `ConfigError` where an annotation is wrong."""
+        # A rule that is not understood must not be left out: an agent would then be allowed what it was to forbid.
+        name, decision = annotations.get("id", ""), annotations.get("decision")
+        reason, overrides = annotations.get("reason", ""), annotations.get("overrides", "")
+        made: Effect = "deny" if effect == "forbid" else "ask" if decision else "allow"
+        unknown = next((key for key in annotations if key not in _ANNOTATIONS), None)
+        problem = ""
+        if not _ID.fullmatch(name):
+            problem = 'a rule needs an @id("…") of small letters, digits, ".", "_" and "-"'
+        elif unknown is not None:
+            problem = f"there is no annotation @{unknown}: {nearest(unknown, _ANNOTATIONS)}"
+        elif decision not in (None, "ask") or (decision and effect == "forbid"):
+            problem = '@decision can only be "ask", on a permit: permit is allow, forbid is deny'
+        elif overrides and (self.origin != "user" or made == "deny"):
+            problem = "only a permit in your own file can override a rule"
+        elif overrides and not reason.strip():
+            problem = 'a rule that overrides another needs a @reason("…")'
+        elif self.origin == "repository" and made == "allow":
+            problem = "a repository's rules can only ask or deny, never allow"
+        if problem:
+            raise self.invalid(statement.line, name, problem)
+        return Rule(
+            key=f"{self.origin}:{name}",
+            id=name if self.origin == "default" else f"{self.origin}:{name}",
+            effect=made,
+            reason=reason or f"rule {name} says so",
+            origin=self.origin,
+            place=f"{self.name}:{statement.line}",
+            overrides=overrides,
+            order=order,
+        )
+
+    def invalid(self, line: int, rule: str, message: str) -> ConfigError:
+        """Return the error of a rule that begins at a line, "" for the name of one that has none."""
+        named = f" rule {rule!r}:" if rule else ""
+        return ConfigError(
+            f"{self.name}:{line}:{named} {message}",
+            code="policy_invalid",
+            hint="correct the rule: `chargehand policy show --facts` lists what rules may ask",
+        )
 
 
 class Match(Struct, frozen=True, kw_only=True):
@@ -154,11 +229,6 @@ class _Loaded(Struct, frozen=True, kw_only=True):
     rules: Mapping[str, Rule]
 
 
-class _Statement(Struct, frozen=True, kw_only=True):
-    line: int
-    text: str
-
-
 @lru_cache(maxsize=8)
 def _load(sources: tuple[Source, ...]) -> _Loaded:
     """Parse rules; a worker has one mission after the other under the same ones."""
@@ -166,12 +236,12 @@ def _load(sources: tuple[Source, ...]) -> _Loaded:
     policies: dict[str, Any] = {}
     for source in sources:
         if len(source.text) > LARGEST:
-            raise _invalid(source, 1, "", f"the file has {len(source.text)} characters, more than {LARGEST}")
-        for statement, policy in _parse(source):
+            raise source.invalid(1, "", f"the file has {len(source.text)} characters, more than {LARGEST}")
+        for statement, policy in source.parse():
             annotations = {key: value or "" for key, value in policy.get("annotations", {}).items()}
-            rule = _build_rule(source, statement, policy["effect"], annotations, len(rules))
+            rule = source.build_rule(statement, policy["effect"], annotations, len(rules))
             if rule.key in rules:
-                raise _invalid(source, statement.line, rule.id, "another rule has the same id")
+                raise source.invalid(statement.line, rule.id, "another rule has the same id")
             # As a permit, whatever it is: of a request that a forbid decides Cedar would name no other rule.
             rules[rule.key], policies[rule.key] = rule, {**policy, "effect": "permit"}
 
@@ -181,7 +251,7 @@ def _load(sources: tuple[Source, ...]) -> _Loaded:
             name, _, line = rule.place.rpartition(":")
             source = next(each for each in sources if each.name == name and each.origin == rule.origin)
             message = f"there is no rule {rule.overrides!r} to override: {nearest(rule.overrides, known)}"
-            raise _invalid(source, int(line), rule.id, message)
+            raise source.invalid(int(line), rule.id, message)
     whole = json.dumps({"templates": {}, "staticPolicies": policies, "templateLinks": []})
     return _Loaded(
         policies=cedar().PolicySet.from_json_str(whole),
@@ -190,67 +260,7 @@ def _load(sources: tuple[Source, ...]) -> _Loaded:
     )
 
 
-def _parse(source: Source) -> Iterator[tuple[_Statement, dict[str, Any]]]:
-    """Yield a source's rules as written and as Cedar's JSON; templates and unknown facts are errors as well."""
-    found = list(statements(source.text))
-    if source.origin == "default":  # known to be right: parsed as a whole, which is several times as fast
-        whole = json.loads(cedar().policies_to_json_str(source.text))["staticPolicies"]
-        yield from zip(found, (whole[f"policy{number}"] for number in range(len(whole))), strict=True)
-        return
-    schema = cedar().Schema.from_str(facts_schema())
-    for statement in found:
-        id_written = re.search(r'@id\("([^"]*)"\)', statement.text)
-        name = id_written[1] if id_written else ""
-        try:
-            policies = list(json.loads(cedar().policies_to_json_str(statement.text))["staticPolicies"].values())
-        except ValueError as error:
-            raise _invalid(source, statement.line, name, str(error)) from error
-        if len(policies) != 1:
-            raise _invalid(source, statement.line, name, "templates are not supported")
-        # Without this, a misspelt fact would fail only at the first request that comes to it.
-        checked = cedar().validate_policies(statement.text, schema)
-        if not checked.validation_passed:
-            message = re.sub(r"^for policy `policy0`, ", "", checked.errors[0].error)
-            raise _invalid(source, statement.line, name, message)
-        yield statement, policies[0]
-
-
-def _build_rule(
-    source: Source, statement: _Statement, effect: str, annotations: Mapping[str, str], order: int
-) -> Rule:
-    # A rule that is not understood must not be left out: an agent would then be allowed what it was to forbid.
-    name, decision = annotations.get("id", ""), annotations.get("decision")
-    reason, overrides = annotations.get("reason", ""), annotations.get("overrides", "")
-    made: Effect = "deny" if effect == "forbid" else "ask" if decision else "allow"
-    unknown = next((key for key in annotations if key not in _ANNOTATIONS), None)
-    problem = ""
-    if not _ID.fullmatch(name):
-        problem = 'a rule needs an @id("…") of small letters, digits, ".", "_" and "-"'
-    elif unknown is not None:
-        problem = f"there is no annotation @{unknown}: {nearest(unknown, _ANNOTATIONS)}"
-    elif decision not in (None, "ask") or (decision and effect == "forbid"):
-        problem = '@decision can only be "ask", on a permit: permit is allow, forbid is deny'
-    elif overrides and (source.origin != "user" or made == "deny"):
-        problem = "only a permit in your own file can override a rule"
-    elif overrides and not reason.strip():
-        problem = 'a rule that overrides another needs a @reason("…")'
-    elif source.origin == "repository" and made == "allow":
-        problem = "a repository's rules can only ask or deny, never allow"
-    if problem:
-        raise _invalid(source, statement.line, name, problem)
-    return Rule(
-        key=f"{source.origin}:{name}",
-        id=name if source.origin == "default" else f"{source.origin}:{name}",
-        effect=made,
-        reason=reason or f"rule {name} says so",
-        origin=source.origin,
-        place=f"{source.name}:{statement.line}",
-        overrides=overrides,
-        order=order,
-    )
-
-
-def statements(text: str) -> Iterator[_Statement]:
+def statements(text: str) -> Iterator[Statement]:
     """Yield the rules of a text with the lines they begin at; and text that is none, for the parser to refuse."""
     line, start, held = 1, 1, ""
     for token in _TOKENS.findall(text):
@@ -260,16 +270,7 @@ def statements(text: str) -> Iterator[_Statement]:
             held += token
         line += token.count("\n")
         if token == ";":
-            yield _Statement(line=start, text=held)
+            yield Statement(line=start, text=held)
             held = ""
     if held.strip():
-        yield _Statement(line=start, text=held)
-
-
-def _invalid(source: Source, line: int, rule: str, message: str) -> ConfigError:
-    named = f" rule {rule!r}:" if rule else ""
-    return ConfigError(
-        f"{source.name}:{line}:{named} {message}",
-        code="policy_invalid",
-        hint="correct the rule: `chargehand policy show --facts` lists what rules may ask",
-    )
+        yield Statement(line=start, text=held)

@@ -124,9 +124,11 @@ class AcpAgent:
         environment = environment_of(self._spec, launch, context)
         log = SessionLog(redact=redactor(context.endpoint), show=text_output(context))
         # The log is the agent's own word: nothing is decided by it but that it can be read.
-        client, run, began = AcpClient(context, log), AcpRun(), time.monotonic()
+        client = AcpClient(context, log)
+        run = AcpRun()
+        began = time.monotonic()
         session = _AcpSession(assignment, context, client, log, answers, repairs)
-        work = _run_session(session, program, environment, run)
+        work = session.run(program, environment, run)
         finished = await run_while_paid(work, context.endpoint)
         client.updates.flush()
         seconds = time.monotonic() - began
@@ -194,46 +196,45 @@ class _AcpSession(Struct, frozen=True):
                 return "end_turn"
             text = more
 
-
-async def _run_session(
-    session: _AcpSession, program: tuple[str, ...], environment: Mapping[str, str], run: AcpRun
-) -> bool:
-    """Start the agent, hold a session with it, and end it; return True, unless `run_while_paid` cancels it."""
-    context, connection = session.context, session.client.connection
-    environment = {**environment, **await offer_message(context.sandbox)}
-    assert isinstance(context.sandbox, Converses)
-    show = redacted_output(context)
-    seconds = session.assignment.seconds
-    async with running_agent(context.sandbox, show, program, connection, environment, seconds, run) as running:
-        prompting = asyncio.ensure_future(session.prompt())
-        try:
-            waited: list[asyncio.Future[Any]] = [running, prompting, connection.failed]
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if connection.failed.done():
-                connection.failed.result()
-            if not prompting.done():
-                run.problem = "it ended before it answered"
-            elif isinstance(error := prompting.exception(), RpcError):
-                run.problem = error.message
-            else:
-                run.stop_reason = prompting.result()
-                if run.stop_reason != "end_turn":
-                    lines, odd = connection.messages, ""
-                    if lines.malformed:
-                        odd = f"; {lines.malformed} lines were not JSON, the last: {lines.odd}"
-                    run.problem = f"it stopped: {run.stop_reason[:100] or 'for no reason'}{odd}"
-        finally:
-            # In the middle of a turn the agent is told, and gets a moment to end by itself.
-            if not prompting.done():
-                if session.log.session:
-                    connection.notify("session/cancel", {"sessionId": session.log.session})
-                    await asyncio.wait([prompting], timeout=_LEAVE_SECONDS)
-                prompting.cancel()
-                await asyncio.wait([prompting])
-            if not prompting.cancelled():
-                prompting.exception()  # else asyncio warns of an exception that nobody looked at
-            await connection.cancel_handlers()
-    return True
+    async def run(self, program: tuple[str, ...], environment: Mapping[str, str], run: AcpRun) -> bool:
+        """Start the agent, hold a session with it, and end it; return True, unless `run_while_paid` cancels it."""
+        context = self.context
+        connection = self.client.connection
+        environment = {**environment, **await offer_message(context.sandbox)}
+        assert isinstance(context.sandbox, Converses)
+        show = redacted_output(context)
+        seconds = self.assignment.seconds
+        async with running_agent(context.sandbox, show, program, connection, environment, seconds, run) as running:
+            prompting = asyncio.ensure_future(self.prompt())
+            try:
+                waited: list[asyncio.Future[Any]] = [running, prompting, connection.failed]
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                if connection.failed.done():
+                    connection.failed.result()
+                if not prompting.done():
+                    run.problem = "it ended before it answered"
+                elif isinstance(error := prompting.exception(), RpcError):
+                    run.problem = error.message
+                else:
+                    run.stop_reason = prompting.result()
+                    if run.stop_reason != "end_turn":
+                        lines = connection.messages
+                        odd = ""
+                        if lines.malformed:
+                            odd = f"; {lines.malformed} lines were not JSON, the last: {lines.odd}"
+                        run.problem = f"it stopped: {run.stop_reason[:100] or 'for no reason'}{odd}"
+            finally:
+                # In the middle of a turn the agent is told, and gets a moment to end by itself.
+                if not prompting.done():
+                    if self.log.session:
+                        connection.notify("session/cancel", {"sessionId": self.log.session})
+                        await asyncio.wait([prompting], timeout=_LEAVE_SECONDS)
+                    prompting.cancel()
+                    await asyncio.wait([prompting])
+                if not prompting.cancelled():
+                    prompting.exception()  # else asyncio warns of an exception that nobody looked at
+                await connection.cancel_handlers()
+        return True
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, field
 
@@ -29,6 +29,31 @@ class Case(Struct, frozen=True, kw_only=True):
     approximations: int = 0
     body: str = ""
 
+    def loosened_since(self, old: Case) -> Iterator[str]:
+        """Yield which tolerances are wider than those of the same test before."""
+        for name, value in self.looser.items():
+            if name in old.looser and value > old.looser[name]:
+                yield f"{name} was {old.looser[name]:g}, is {value:g}"
+        for name, value in self.stricter.items():
+            if name in old.stricter and value < old.stricter[name]:
+                yield f"{name} was {old.stricter[name]:g}, is {value:g}"
+        if self.approximations > old.approximations and self.assertions <= old.assertions:
+            yield "an exact comparison became an approximate one"
+            return
+        before = max(
+            [*old.looser.values(), *(_tolerance(digits) for digits in old.stricter.values())], default=None
+        )
+        if before is None:
+            return
+        # `rel=1e-9` that became `abs=1` has no old value of its own: the largest one before stands in for it.
+        fresh = [(name, value, value) for name, value in self.looser.items() if name not in old.looser]
+        fresh += [(name, n, _tolerance(n)) for name, n in self.stricter.items() if name not in old.stricter]
+        yield from (
+            f"{name} is {value:g}, and nothing was above {before:g}"
+            for name, value, is_now in fresh
+            if is_now > before
+        )
+
 
 class Suite(Struct, frozen=True, kw_only=True):
     """The tests of one file; `marks` hold for all of them, `blank` says that the file says nothing at all."""
@@ -36,3 +61,8 @@ class Suite(Struct, frozen=True, kw_only=True):
     cases: tuple[Case, ...] = ()
     marks: tuple[str, ...] = ()
     blank: bool = False
+
+
+def _tolerance(digits: float) -> float:
+    """Return what so many equal decimal places allow, bounded so that no float overflows."""
+    return float(10 ** -max(-300.0, min(300.0, digits)))

@@ -74,6 +74,35 @@ class _Above(Struct):
     marks: list[str] = field(default_factory=list)
     is_test: bool = False
 
+    def read_rust(self, line: str) -> Iterator[_Found]:
+        """Yield what a line of Rust holds, a test where an attribute above it makes one."""
+        text = line.strip()
+        if text.startswith("#["):
+            self.marks.append(text)
+        if not (found := _RUST_FN.search(line)):
+            # Attributes hold for the item below them; empty lines between the two do not part them.
+            if text and not text.startswith("#["):
+                self.marks.clear()
+            return
+        attributes = " ".join(self.marks)
+        self.marks.clear()
+        if _RUST_TEST.search(attributes):
+            yield found[1], tuple(match[0] for match in _RUST_OFF.finditer(attributes))
+
+    def read_jvm(self, line: str) -> Iterator[_Found]:
+        """Yield what a line of Java or Kotlin holds, a test where an annotation above it makes one."""
+        self.is_test |= bool(_JVM_TEST.search(line))
+        self.marks += [match[0] for match in _JVM_OFF.finditer(line)]
+        # An annotation of a class keeps all its tests from running.
+        if _JVM_CLASS.search(line) and self.marks:
+            yield None, tuple(self.marks)
+            self.marks.clear()
+        if found := _JVM_FN.search(line):
+            if self.is_test:
+                yield found[1], tuple(self.marks)
+            self.marks.clear()
+            self.is_test = False
+
 
 def suite_of(path: str, source: str) -> Suite | None:
     """Return the tests of a source file, `None` for a language this does not know."""
@@ -134,37 +163,10 @@ def _read_line(language: Language, line: str, above: _Above) -> Iterator[_Found]
                 yield case[1] or case[4], (("xit",) if case[2] == "x" else ())
             elif skip := _RUBY_SKIP.search(line):
                 yield None, (skip[0].strip(),)
+        case "rust":
+            yield from above.read_rust(line)
         case _:
-            yield from (_read_rust if language == "rust" else _read_jvm)(line, above)
-
-
-def _read_rust(line: str, above: _Above) -> Iterator[_Found]:
-    text = line.strip()
-    if text.startswith("#["):
-        above.marks.append(text)
-    if not (found := _RUST_FN.search(line)):
-        # Attributes hold for the item below them; empty lines between the two do not part them.
-        if text and not text.startswith("#["):
-            above.marks.clear()
-        return
-    attributes = " ".join(above.marks)
-    above.marks.clear()
-    if _RUST_TEST.search(attributes):
-        yield found[1], tuple(match[0] for match in _RUST_OFF.finditer(attributes))
-
-
-def _read_jvm(line: str, above: _Above) -> Iterator[_Found]:
-    above.is_test |= bool(_JVM_TEST.search(line))
-    above.marks += [match[0] for match in _JVM_OFF.finditer(line)]
-    # An annotation of a class keeps all its tests from running.
-    if _JVM_CLASS.search(line) and above.marks:
-        yield None, tuple(above.marks)
-        above.marks.clear()
-    if found := _JVM_FN.search(line):
-        if above.is_test:
-            yield found[1], tuple(above.marks)
-        above.marks.clear()
-        above.is_test = False
+            yield from above.read_jvm(line)
 
 
 def _add_assertion(case: Case, language: Language, line: str) -> Case:

@@ -256,36 +256,8 @@ def _find_softened(pairs: Sequence[Pair]) -> Iterator[Finding]:
         if old.variants is not None and new.variants is not None and new.variants < old.variants:
             count = f"{new.variants} of {old.variants} parameter sets are left"
             yield _warning("assertions_removed", pair.path, f"test {new.name!r}: {count}", new.line)
-        for what in _loosened_tolerances(old, new):
+        for what in new.loosened_since(old):
             yield _warning("tolerance_loosened", pair.path, f"test {new.name!r}: {what}", new.line)
-
-
-def _loosened_tolerances(old: Case, new: Case) -> Iterator[str]:
-    for name, value in new.looser.items():
-        if name in old.looser and value > old.looser[name]:
-            yield f"{name} was {old.looser[name]:g}, is {value:g}"
-    for name, value in new.stricter.items():
-        if name in old.stricter and value < old.stricter[name]:
-            yield f"{name} was {old.stricter[name]:g}, is {value:g}"
-    if new.approximations > old.approximations and new.assertions <= old.assertions:
-        yield "an exact comparison became an approximate one"
-        return
-    before = max([*old.looser.values(), *(_tolerance(digits) for digits in old.stricter.values())], default=None)
-    if before is None:
-        return
-    # `rel=1e-9` that became `abs=1` has no value of its own to be compared with: the largest one before stands in.
-    fresh = [(name, value, value) for name, value in new.looser.items() if name not in old.looser]
-    fresh += [(name, n, _tolerance(n)) for name, n in new.stricter.items() if name not in old.stricter]
-    yield from (
-        f"{name} is {value:g}, and nothing was above {before:g}"
-        for name, value, is_now in fresh
-        if is_now > before
-    )
-
-
-def _tolerance(digits: float) -> float:
-    """Return what so many equal decimal places allow, bounded so that no float overflows."""
-    return float(10 ** -max(-300.0, min(300.0, digits)))
 
 
 def _error(rule: str, path: str, message: str, line: int | None = None) -> Finding:

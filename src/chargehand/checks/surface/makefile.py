@@ -68,6 +68,61 @@ class _ParsedMakefile(Struct):
         names = (rule.names[0] for rule in self.rules if rule.names)
         return next((name for name in names if not name.startswith(".") and "%" not in name), None)
 
+    def needs(self, rule: _Rule) -> list[str]:
+        """Return the targets that a rule leads to: its prerequisites, and goals of make in its recipe."""
+        before, _, first_line = _expand(rule.needs, self).partition(";")
+        found = [word for word in before.replace("|", " ").replace(":", " ").split() if "=" not in word]
+        for line in (first_line, *rule.recipe):
+            found += sorted(_goals(_expand(line, self, keep=("MAKE",)), self.first))
+        return found
+
+    def used_variables(self, text: Sequence[str]) -> tuple[dict[str, list[str]], bool]:
+        """Return the assignments that `text` depends on, and whether a name is computed, so that it may be any."""
+        names = [name for name in self.variables if _AMBIENT.fullmatch(name)]
+        waiting = list(text)
+        used = dict[str, list[str]]()
+        computed = False
+        while waiting or names:
+            for line in waiting:
+                computed = computed or _COMPUTED.search(line) is not None
+                names += [named or single for named, single in _REFERENCE.findall(line)]
+                names += _NAMED_IN_CALL.findall(line)
+            waiting = []
+            while names:
+                name = names.pop()
+                if name in self.variables and name not in used:
+                    used[name] = self.variables[name]
+                    waiting += used[name]
+        return dict(sorted(used.items())), computed
+
+    def add_statement(self, line: str, conditions: tuple[str, ...]) -> list[_Rule]:
+        """Take a line that is no recipe; return the rule that the recipe below it belongs to."""
+        if found := _ASSIGNMENT.fullmatch(line):
+            if found[2] == "!=" or _ACTS.search(found[3]):
+                self.unconditional.append(line)
+            text = line if not conditions else f"{line}\n{' '.join(conditions)}"
+            self.variables.setdefault(found[1], []).append(text)
+            return []
+        found = _RULE.fullmatch(line)
+        if found is None or found[1].split()[0] in {
+            "export",
+            "unexport",
+            "override",
+            "private",
+            "include",
+            "vpath",
+        }:
+            self.unconditional.append(line)
+            if included := _INCLUDE.fullmatch(line):
+                self.included += included[1].split()
+            return []
+        rule = _Rule(conditions, line, tuple(found[1].split()), found[2].strip())
+        if rule.names == (".PHONY",) and "$" not in rule.needs and not conditions:
+            self.phony |= set(rule.needs.split())
+            return []
+        self.rules.append(rule)
+        return [rule]
+
 
 class ReachedPart(Struct, frozen=True, kw_only=True):
     """What the goals of some commands run: target names, recipe lines with their variables, and `digest`.
@@ -104,16 +159,16 @@ def reached_part(source: str, commands: Sequence[str]) -> ReachedPart:
         goals |= _goals(command, makefile.first)
     always = [rule for rule in makefile.rules if rule.always]
     waiting = [*goals, *makefile.included]
-    waiting += [word for rule in always for word in _needs(rule, makefile)]
+    waiting += [word for rule in always for word in makefile.needs(rule)]
     reached: dict[str, list[_Rule]] = {}
     while waiting:
         name = waiting.pop()
         if name not in reached:
             reached[name] = [rule for rule in makefile.rules if name in rule.names and not rule.always]
-            waiting += [word for rule in reached[name] for word in _needs(rule, makefile)]
+            waiting += [word for rule in reached[name] for word in makefile.needs(rule)]
     kept = [rule for rule in makefile.rules if rule.always or any(name in reached for name in rule.names)]
     recipes = [line for rule in kept for line in (rule.needs, *rule.recipe)]
-    used, computed = _used_variables(makefile, [*recipes, *makefile.unconditional])
+    used, computed = makefile.used_variables([*recipes, *makefile.unconditional])
     # A carriage return is part of a recipe's line for make, and of nothing for a reader.
     opaque = (
         computed or ".RECIPEPREFIX" in makefile.variables or any("$" in name for name in reached) or "\r" in source
@@ -131,33 +186,6 @@ def reached_part(source: str, commands: Sequence[str]) -> ReachedPart:
         files=named - makefile.phony,
         digest=makefile.lines if opaque else digest,
     )
-
-
-def _used_variables(makefile: _ParsedMakefile, text: Sequence[str]) -> tuple[dict[str, list[str]], bool]:
-    """Return the assignments that `text` depends on, and whether a name is computed, so that it may be any."""
-    names = [name for name in makefile.variables if _AMBIENT.fullmatch(name)]
-    waiting, used, computed = list(text), dict[str, list[str]](), False
-    while waiting or names:
-        for line in waiting:
-            computed = computed or _COMPUTED.search(line) is not None
-            names += [named or single for named, single in _REFERENCE.findall(line)]
-            names += _NAMED_IN_CALL.findall(line)
-        waiting = []
-        while names:
-            name = names.pop()
-            if name in makefile.variables and name not in used:
-                used[name] = makefile.variables[name]
-                waiting += used[name]
-    return dict(sorted(used.items())), computed
-
-
-def _needs(rule: _Rule, makefile: _ParsedMakefile) -> list[str]:
-    """Return the targets that a rule leads to: its prerequisites, and goals of make in its recipe."""
-    before, _, first_line = _expand(rule.needs, makefile).partition(";")
-    found = [word for word in before.replace("|", " ").replace(":", " ").split() if "=" not in word]
-    for line in (first_line, *rule.recipe):
-        found += sorted(_goals(_expand(line, makefile, keep=("MAKE",)), makefile.first))
-    return found
 
 
 def _goals(command: str, first: str | None) -> set[str]:
@@ -184,7 +212,8 @@ def _expand(text: str, makefile: _ParsedMakefile, *, keep: Iterable[str] = (), d
 
 
 def _parse(source: str) -> _ParsedMakefile:
-    makefile, current = _ParsedMakefile(), list[_Rule]()
+    makefile = _ParsedMakefile()
+    current = list[_Rule]()
     conditions: list[str] = []
     defining = 0
     for line in re.sub(r"\\\r?\n[ \t]*", " ", source).split("\n"):
@@ -208,27 +237,5 @@ def _parse(source: str) -> _ParsedMakefile:
             if current:  # it may stand within the recipe
                 current[-1].recipe.append(stripped)
         else:
-            current = _take_statement(makefile, stripped, tuple(conditions))
+            current = makefile.add_statement(stripped, tuple(conditions))
     return makefile
-
-
-def _take_statement(makefile: _ParsedMakefile, line: str, conditions: tuple[str, ...]) -> list[_Rule]:
-    """Take a line that is no recipe; return the rule that the recipe below it belongs to."""
-    if found := _ASSIGNMENT.fullmatch(line):
-        if found[2] == "!=" or _ACTS.search(found[3]):
-            makefile.unconditional.append(line)
-        text = line if not conditions else f"{line}\n{' '.join(conditions)}"
-        makefile.variables.setdefault(found[1], []).append(text)
-        return []
-    found = _RULE.fullmatch(line)
-    if found is None or found[1].split()[0] in {"export", "unexport", "override", "private", "include", "vpath"}:
-        makefile.unconditional.append(line)
-        if included := _INCLUDE.fullmatch(line):
-            makefile.included += included[1].split()
-        return []
-    rule = _Rule(conditions, line, tuple(found[1].split()), found[2].strip())
-    if rule.names == (".PHONY",) and "$" not in rule.needs and not conditions:
-        makefile.phony |= set(rule.needs.split())
-        return []
-    makefile.rules.append(rule)
-    return [rule]

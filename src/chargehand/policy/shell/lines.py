@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from chargehand.policy.actions import HOME
-from chargehand.policy.shell.words import UNKNOWN, Values, Variables, expand, node_text, to_grammar
+from chargehand.policy.shell.words import UNKNOWN, Values, Variables, node_text, to_grammar
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node
@@ -22,6 +22,7 @@ LONGEST = 100_000
 _DEEPEST = 150
 _VARIANTS = 16
 _FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "egrep", "fgrep", "rg", "shuf", "tac", "cat", "tee"})
+_ECHO_OPTIONS = ("-n", "-e", "-E", "-ne", "-en", "--")
 _LISTING = ("--files-with-matches", "--files", "--files-without-match")
 
 
@@ -37,6 +38,33 @@ class Simple(Struct, frozen=True, kw_only=True):
     via: tuple[str, ...] = ()
     feed: tuple[str | None, ...] | None = None
     number: int = 1
+
+    def directory_after(self) -> str | None:
+        """Return where `cd`, `pushd` or `popd` leaves the shell, `None` where that is not known."""
+        words = [word for word in self.argv[1:] if word is None or not word.startswith("-") or word == "-"]
+        if not words and self.argv[0] == "cd":
+            return HOME
+        target = words[0] if words else None
+        if self.argv[0] == "popd" or target is None or target == "-" or target.startswith("+"):
+            return None
+        if target.startswith("~"):
+            target = HOME + target[1:] if target[1:2] in ("", "/") else "/home"
+        if target.startswith("/"):
+            return posixpath.normpath(target)
+        return None if self.cwd is None else posixpath.normpath(posixpath.join(self.cwd, target))
+
+    def echoed(self) -> tuple[str | None, ...]:
+        """Return what `echo` or `printf` prints, as far as it can be told."""
+        words = [word for word in self.argv[1:] if word not in _ECHO_OPTIONS]
+        if any(word is None for word in words):
+            return (None,)
+        if posixpath.basename(self.argv[0] or "") == "echo":
+            return (" ".join(word or "" for word in words),)
+        shape, *rest = [word or "" for word in words] or [""]
+        text = shape.replace("\\n", "\n").replace("\\t", "\t").replace("\\0", "\n")
+        if "%" not in text:
+            return (text,) if "\\" not in text else (None,)
+        return tuple(rest) if set(text.split()) <= {"%s", "%s\n"} and rest else (None,)
 
 
 class Redirect(Struct, frozen=True, kw_only=True):
@@ -115,7 +143,7 @@ class _Walk(Struct):
                 self._visit_command(node, feed)
             case "declaration_command" | "unset_command":
                 others = [child for child in node.named_children if child.type != "variable_assignment"]
-                words = [word for child in others for word in expand(child, self.variables)]
+                words = [word for child in others for word in self.variables.expand(child)]
                 self._add([(node.children[0].type,), *words], None, node)
                 self._children(node)
             case "pipeline":
@@ -176,7 +204,7 @@ class _Walk(Struct):
     def _fed_in(self, redirect: Node) -> list[str | None]:
         """Return what a here-document or here-string feeds in."""
         if redirect.type == "herestring_redirect":
-            words = [word for child in redirect.named_children for word in expand(child, self.variables)]
+            words = [word for child in redirect.named_children for word in self.variables.expand(child)]
             return [value for word in words for value in (word or (None,))]
         if redirect.type == "file_redirect":
             return [None] if any(child.type == "<" for child in redirect.children) else []
@@ -196,7 +224,7 @@ class _Walk(Struct):
         found = redirect.children_by_field_name("argument")
         if redirect.type == "file_redirect":
             found = redirect.children_by_field_name("destination")[1:]
-        stray = [word for child in found for word in expand(child, self.variables)]
+        stray = [word for child in found for word in self.variables.expand(child)]
         nested = [
             word for child in redirect.children_by_field_name("redirect") for word in self._stray_words(child)
         ]
@@ -206,7 +234,7 @@ class _Walk(Struct):
         if node.type == "file_redirect":
             operator = next((child.type for child in node.children if not child.is_named), ">")
             for target in node.children_by_field_name("destination")[:1]:
-                text, words = node_text(target), expand(target, self.variables)
+                text, words = node_text(target), self.variables.expand(target)
                 if (operator in (">&", "<&") and text.rstrip("-").isdigit()) or text == "-":
                     continue  # another descriptor, no file
                 writes, number = ">" in operator, target.start_point[0] + 1
@@ -225,13 +253,13 @@ class _Walk(Struct):
         words: list[Values] = []
         for child in node.named_children:
             if child.type == "command_name":
-                words += [word for part in child.named_children for word in expand(part, self.variables)]
+                words += [word for part in child.named_children for word in self.variables.expand(part)]
             elif child.type.endswith("_redirect"):
                 self._visit_redirect(child)
                 words += self._stray_words(child)
                 feed = tuple(self._fed_in(child)) or feed
             elif child.type != "variable_assignment":
-                words += expand(child, self.variables)
+                words += self.variables.expand(child)
         for child in node.named_children:
             if not child.type.endswith("_redirect"):
                 self._children(child) if child.type == "command_name" else self.visit(child)
@@ -251,24 +279,11 @@ class _Walk(Struct):
                 count //= len(word)
         for argv in itertools.product(*known):
             number = node.start_point[0] + 1
-            self.commands.append(Simple(argv=argv, cwd=self.cwd, via=self.via, feed=feed, number=number))
+            command = Simple(argv=argv, cwd=self.cwd, via=self.via, feed=feed, number=number)
+            self.commands.append(command)
             self.recursive |= argv[0] is not None and argv[0] in self.inside
             if argv[0] in ("cd", "pushd", "popd"):
-                self.cwd = _directory_after(argv, self.cwd)
-
-
-def _directory_after(argv: Sequence[str | None], cwd: str | None) -> str | None:
-    words = [word for word in argv[1:] if word is None or not word.startswith("-") or word == "-"]
-    if not words and argv[0] == "cd":
-        return HOME
-    target = words[0] if words else None
-    if argv[0] == "popd" or target is None or target == "-" or target.startswith("+"):
-        return None
-    if target.startswith("~"):
-        target = HOME + target[1:] if target[1:2] in ("", "/") else "/home"
-    if target.startswith("/"):
-        return posixpath.normpath(target)
-    return None if cwd is None else posixpath.normpath(posixpath.join(cwd, target))
+                self.cwd = command.directory_after()
 
 
 def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> tuple[str | None, ...]:
@@ -280,9 +295,7 @@ def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> 
     words = argv[1:]
     plain = [word for word in words if word is None or not word.startswith("-")]
     if program in ("echo", "printf"):
-        return _echo_output(
-            program, [word for word in words if word not in ("-n", "-e", "-E", "-ne", "-en", "--")]
-        )
+        return commands[0].echoed()
     if program == "find":
         return tuple(None if root == "$" else f"{root}/*" for root in find_roots(words))
     # A pattern stands for the names of files that only the run knows: a rule then minds any that it may match.
@@ -298,18 +311,6 @@ def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> 
     if program in _FILTERS and feed is not None and len(plain) <= ("grep" in program or program == "rg"):
         return feed
     return (None,)
-
-
-def _echo_output(program: str, words: Sequence[str | None]) -> tuple[str | None, ...]:
-    if any(word is None for word in words):
-        return (None,)
-    if program == "echo":
-        return (" ".join(word or "" for word in words),)
-    shape, *rest = [word or "" for word in words] or [""]
-    text = shape.replace("\\n", "\n").replace("\\t", "\t").replace("\\0", "\n")
-    if "%" not in text:
-        return (text,) if "\\" not in text else (None,)
-    return tuple(rest) if set(text.split()) <= {"%s", "%s\n"} and rest else (None,)
 
 
 def find_roots(words: Sequence[str | None]) -> tuple[str, ...]:

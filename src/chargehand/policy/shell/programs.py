@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from chargehand.core.text import late_pattern
-from chargehand.policy.shell.lines import find_roots
-from chargehand.policy.shell.wrappers import below
+from chargehand.policy.shell.lines import Simple, find_roots
+from chargehand.policy.shell.wrappers import INTERPRETERS, below, program_of
 
 Argv = Sequence[str | None]
 _REMOVES = frozenset({"rm", "rmdir", "unlink", "shred", "srm"})
@@ -70,6 +70,19 @@ def positionals(words: Argv, valued: str = "") -> list[str | None]:
         else:
             found.append(word)
     return found
+
+
+def program_given_to(command: Simple) -> str | None:
+    """Return words for the program that an interpreter is given to run, `None` where a command gives it none."""
+    program = program_of(command.argv[0])
+    words = command.argv[1:]
+    fed = command.feed is not None and not any(
+        word is None or not word.startswith("-") or word in ("-c", "-e", "-m") for word in words
+    )
+    given = "-m" not in words and (bool(positionals(words)) or bool({"-c", "-e", "--eval", "-p"} & set(words)))
+    if program not in INTERPRETERS or not (fed or given):
+        return None
+    return f"{program} reads a program" if fed else f"a program that {program} runs"
 
 
 def subcommands(program: str, words: Argv) -> list[str]:

@@ -101,7 +101,7 @@ def task_of(program: str, words: Argv) -> ScriptTask | None:
 def lines_of(task: ScriptTask, text: str) -> tuple[Line, ...]:
     """Return the lines for a shell that a task runs of its file."""
     if task.files != ("package.json",):
-        return _lines_in_makefile(text, task)
+        return _Makefile.parse(text).lines_of(task)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -126,6 +126,39 @@ class _Makefile(Struct):
     recipes: dict[str, list[Line]] = field(default_factory=dict)
     first: str | None = None
 
+    @classmethod
+    def parse(cls, text: str) -> _Makefile:
+        """Return what a Makefile says."""
+        makefile = cls()
+        targets = [""]
+        number = 0
+        lines = text.split("\n")
+        while number < len(lines):
+            start, line = number + 1, lines[number]
+            while line.endswith("\\") and number + 1 < len(lines):
+                number += 1
+                line = f"{line}\n{lines[number]}"
+            number += 1
+            if line.startswith("\t"):
+                for target in targets:
+                    makefile.add_recipe(target, line[1:].replace("\n\t", "\n"), start)
+            elif line.strip() and not line.lstrip().startswith("#"):
+                targets = makefile.add_statement(line.replace("\\\n", " ").strip(), start)
+        return makefile
+
+    def lines_of(self, task: ScriptTask) -> tuple[Line, ...]:
+        """Return the recipes of the goals and of all that they need; what make itself makes up is unknown."""
+        variables = {**_IMPLICIT, **self.variables, **task.variables}
+        waiting = list(task.names) or ([self.first] if self.first else [])
+        reached: dict[str, None] = {}
+        while waiting and len(reached) < _MOST_RULES:
+            name = waiting.pop(0)
+            if name not in reached and (name in self.needs or name in self.recipes):
+                reached[name] = None
+                waiting += self.needs.get(name, [])
+        found = [line for name in reached for line in self.recipes.get(name, [])]
+        return tuple(Line(text=_expand(line.text, variables), number=line.number) for line in found)
+
     def add_statement(self, line: str, number: int) -> list[str]:
         """Take one line that is no recipe; return the targets whose recipe follows."""
         assigned = _ASSIGNMENT.fullmatch(line)
@@ -149,33 +182,6 @@ class _Makefile(Struct):
         text = line.lstrip(" \t@+-")
         if text:
             self.recipes.setdefault(target, []).append(Line(text=text, number=number))
-
-
-def _lines_in_makefile(text: str, task: ScriptTask) -> tuple[Line, ...]:
-    """Return the recipes of the goals and of all that they need; what make itself makes up is unknown."""
-    makefile, targets, number = _Makefile(), [""], 0
-    lines = text.split("\n")
-    while number < len(lines):
-        start, line = number + 1, lines[number]
-        while line.endswith("\\") and number + 1 < len(lines):
-            number += 1
-            line = f"{line}\n{lines[number]}"
-        number += 1
-        if line.startswith("\t"):
-            for target in targets:
-                makefile.add_recipe(target, line[1:].replace("\n\t", "\n"), start)
-        elif line.strip() and not line.lstrip().startswith("#"):
-            targets = makefile.add_statement(line.replace("\\\n", " ").strip(), start)
-    variables = {**_IMPLICIT, **makefile.variables, **task.variables}
-    waiting = list(task.names) or ([makefile.first] if makefile.first else [])
-    reached: dict[str, None] = {}
-    while waiting and len(reached) < _MOST_RULES:
-        name = waiting.pop(0)
-        if name not in reached and (name in makefile.needs or name in makefile.recipes):
-            reached[name] = None
-            waiting += makefile.needs.get(name, [])
-    found = [line for name in reached for line in makefile.recipes.get(name, [])]
-    return tuple(Line(text=_expand(line.text, variables), number=line.number) for line in found)
 
 
 def _expand(text: str, variables: Mapping[str, str], depth: int = 0) -> str:

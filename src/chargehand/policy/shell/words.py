@@ -103,7 +103,7 @@ class Variables:
         try:
             found = []
             for node in self._set[name]:
-                words = [UNKNOWN] if node is None else expand(node, self)
+                words = [UNKNOWN] if node is None else self.expand(node)
                 found.append(words[0] if len(words) == 1 else UNKNOWN)
         finally:
             self._busy.discard(name)
@@ -115,78 +115,75 @@ class Variables:
         """Whether words are divided at blanks."""
         return "IFS" not in self._set
 
+    def expand(self, node: Node) -> list[Values]:
+        """Return the words that a node becomes, each with all that it may be."""
+        text = node_text(node)
+        if node.type in ("word", "concatenation", "brace_expression") and _OPAQUE_BRACE.search(text):
+            braced = _expand_braces(text)
+            return [(word,) for word in braced] if braced is not None else [UNKNOWN]
+        values = self._values_of(node)
+        if node.type not in ("simple_expansion", "expansion"):
+            return [values]
+        # bash divides what an unquoted variable holds into words.
+        if not any(re.search(r"\s", value) for value in values):
+            return [values] if self.splits_as_usual else [UNKNOWN]
+        if len(values) > 1 or not self.splits_as_usual:
+            return [UNKNOWN]
+        return [(word,) for word in values[0].split()]
 
-def expand(node: Node, variables: Variables) -> list[Values]:
-    """Return the words that a node becomes, each with what it may be: braces and variables can give several."""
-    text = node_text(node)
-    if node.type in ("word", "concatenation", "brace_expression") and _OPAQUE_BRACE.search(text):
-        braced = _expand_braces(text)
-        return [(word,) for word in braced] if braced is not None else [UNKNOWN]
-    values = _values(node, variables)
-    if node.type not in ("simple_expansion", "expansion"):
-        return [values]
-    # bash divides what an unquoted variable holds into words.
-    if not any(re.search(r"\s", value) for value in values):
-        return [values] if variables.splits_as_usual else [UNKNOWN]
-    if len(values) > 1 or not variables.splits_as_usual:
-        return [UNKNOWN]
-    return [(word,) for word in values[0].split()]
+    def _values_of(self, node: Node) -> Values:
+        text = node_text(node)
+        match node.type:
+            case kind if kind in _LITERAL:
+                return (_BARE.sub(lambda found: "" if found[1] == "\n" else found[1], text),)
+            case "raw_string":
+                return (text[1:-1],)
+            case "ansi_c_string":
+                return ansi(text[2:-1])
+            case "translated_string":
+                return self._values_of(node.named_children[0]) if node.named_children else ("",)
+            case "string" | "concatenation" | "command_name":
+                return self._join_parts(node, quoted=node.type == "string")
+            case "simple_expansion" | "expansion":
+                names = node.named_children
+                plain = len(names) == 1 and names[0].type == "variable_name" and len(node.children) <= 3
+                if plain and re.fullmatch(r"\$(\w+|\{\w+\})", text):
+                    return self.values(node_text(names[0]))
+            case "process_substitution":
+                return ("/dev/fd/63",)
+            case "command_substitution":
+                # What a few well-known commands print; what others print is not known.
+                inner = text[2:-1] if text.startswith("$(") else text[1:-1]
+                words = inner.split()
+                makes = words[:1] == ["mktemp"] and not re.search(r"[;&|<>$`]", inner) and "-p" not in words
+                tells = words in (["pwd"], ["git", "rev-parse", "--show-toplevel"])
+                return ("/tmp/mktemp",) if makes else ("./.",) if tells else UNKNOWN
+        return UNKNOWN
 
-
-def _values(node: Node, variables: Variables) -> Values:
-    text = node_text(node)
-    match node.type:
-        case kind if kind in _LITERAL:
-            return (_BARE.sub(lambda found: "" if found[1] == "\n" else found[1], text),)
-        case "raw_string":
-            return (text[1:-1],)
-        case "ansi_c_string":
-            return ansi(text[2:-1])
-        case "translated_string":
-            return _values(node.named_children[0], variables) if node.named_children else ("",)
-        case "string" | "concatenation" | "command_name":
-            return _join_parts(node, variables, quoted=node.type == "string")
-        case "simple_expansion" | "expansion":
-            names = node.named_children
-            plain = len(names) == 1 and names[0].type == "variable_name" and len(node.children) <= 3
-            if plain and re.fullmatch(r"\$(\w+|\{\w+\})", text):
-                return variables.values(node_text(names[0]))
-        case "process_substitution":
-            return ("/dev/fd/63",)
-        case "command_substitution":
-            # What a few well-known commands print; what others print is not known.
-            inner = text[2:-1] if text.startswith("$(") else text[1:-1]
-            words = inner.split()
-            makes = words[:1] == ["mktemp"] and not re.search(r"[;&|<>$`]", inner) and "-p" not in words
-            tells = words in (["pwd"], ["git", "rev-parse", "--show-toplevel"])
-            return ("/tmp/mktemp",) if makes else ("./.",) if tells else UNKNOWN
-    return UNKNOWN
-
-
-def _join_parts(node: Node, variables: Variables, *, quoted: bool) -> Values:
-    """Return what the parts of a word give together; what stands between parts is text."""
-    data = node.text or b""
-    parts: list[Values] = []
-    at = node.start_byte
-    for child in node.named_children:
-        parts.append(_between(data[at - node.start_byte : child.start_byte - node.start_byte], quoted))
-        at = child.end_byte
-        if child.type == "string_content":
-            text = _IN_QUOTES.sub(lambda found: "" if found[1] == "\n" else found[1], node_text(child))
-            parts.append((text,))
-            continue
-        values = _values(child, variables)
-        # Unquoted, bash would divide what a variable holds into words; these are not told apart inside of one.
-        divided = child.type in ("simple_expansion", "expansion") and not quoted
-        splits = not variables.splits_as_usual or any(re.search(r"\s", value) for value in values)
-        parts.append(UNKNOWN if divided and splits else values)
-    parts.append(_between(data[at - node.start_byte :], quoted))
-    found = [""]
-    for part in parts:
-        if not part or len(found) * len(part) > _MOST:
-            return UNKNOWN
-        found = [before + after for before in found for after in part]
-    return tuple(found)
+    def _join_parts(self, node: Node, *, quoted: bool) -> Values:
+        """Return what the parts of a word give together; what stands between parts is text."""
+        data = node.text or b""
+        parts: list[Values] = []
+        at = node.start_byte
+        for child in node.named_children:
+            parts.append(_between(data[at - node.start_byte : child.start_byte - node.start_byte], quoted))
+            at = child.end_byte
+            if child.type == "string_content":
+                text = _IN_QUOTES.sub(lambda found: "" if found[1] == "\n" else found[1], node_text(child))
+                parts.append((text,))
+                continue
+            values = self._values_of(child)
+            # Unquoted, bash would divide what a variable holds into words; these are not told apart inside of one.
+            divided = child.type in ("simple_expansion", "expansion") and not quoted
+            splits = not self.splits_as_usual or any(re.search(r"\s", value) for value in values)
+            parts.append(UNKNOWN if divided and splits else values)
+        parts.append(_between(data[at - node.start_byte :], quoted))
+        found = [""]
+        for part in parts:
+            if not part or len(found) * len(part) > _MOST:
+                return UNKNOWN
+            found = [before + after for before in found for after in part]
+        return tuple(found)
 
 
 def _between(data: bytes, quoted: bool) -> Values:

@@ -27,6 +27,48 @@ class _Wrapper(Struct, frozen=True):
     assignments: bool = False
     after: tuple[str, ...] = ()
 
+    def inner_of(self, program: str, command: Simple) -> Inner:
+        """Return what a command of this wrapper runs."""
+        words = command.argv[1:]
+        rest = self.words_behind(words)
+        if program in ("xargs", "parallel"):
+            return Inner(commands=_commands_of_xargs(rest, words, command.feed), label=program)
+        if program == "ssh" or (program == "watch" and rest):
+            return Inner(lines=_as_line(rest), label=program)
+        split: tuple[str | None, ...] = ()
+        for index, word in enumerate(words if program == "env" else ()):
+            if word in ("-S", "--split-string", "-vS", "-iS"):
+                split = words[index + 1 : index + 2]
+                break
+            if word is not None and word.startswith(("-S", "--split-string=")):
+                split = (word.removeprefix("-S").removeprefix("--split-string="),)
+                break
+        return Inner(commands=(rest,) if rest else (), lines=split, label=program)
+
+    def words_behind(self, words: Argv) -> Argv:
+        """Return the words of the command that a wrapper runs."""
+        if self.after:
+            at = next((index for index, word in enumerate(words) if word in self.after), None)
+            before = words[: max((at or 0) - 1, 0)]
+            if at is None or any(word is not None and not word.startswith("-") for word in before):
+                return ()
+            words = words[at + 1 :]
+        valued, skip, index = self.valued.split(), self.skip, 0
+        while index < len(words):
+            word = words[index]
+            if word == "--":
+                index += 1
+                return words[index + skip :]
+            if word is not None and len(word) > 1 and word.startswith("-"):
+                index += 2 if word in valued else 1
+            elif word is not None and self.assignments and _ASSIGNMENT.match(word):
+                index += 1
+            elif skip:
+                skip, index = skip - 1, index + 1
+            else:
+                return words[index:]
+        return ()
+
 
 # What is run by what; `after` names the sub-command behind which it stands.
 _WRAPPERS = {
@@ -134,56 +176,13 @@ def inner_of(command: Simple) -> Inner:
         case "git":
             return _run_by_git(words)
     wrapper = _WRAPPERS.get(program)
-    return Inner() if wrapper is None else _run_by_wrapper(program, wrapper, command)
+    return Inner() if wrapper is None else wrapper.inner_of(program, command)
 
 
 def _as_line(words: Argv) -> tuple[str | None, ...]:
     """Return words as the one line that a shell is given them as, `None` where one of them is not known."""
     known = [word for word in words if word is not None]
     return (" ".join(known) if len(known) == len(words) else None,) if words else ()
-
-
-def _run_by_wrapper(program: str, wrapper: _Wrapper, command: Simple) -> Inner:
-    words = command.argv[1:]
-    rest = _words_behind(wrapper, words)
-    if program in ("xargs", "parallel"):
-        return Inner(commands=_commands_of_xargs(rest, words, command.feed), label=program)
-    if program == "ssh" or (program == "watch" and rest):
-        return Inner(lines=_as_line(rest), label=program)
-    split: tuple[str | None, ...] = ()
-    for index, word in enumerate(words if program == "env" else ()):
-        if word in ("-S", "--split-string", "-vS", "-iS"):
-            split = words[index + 1 : index + 2]
-            break
-        if word is not None and word.startswith(("-S", "--split-string=")):
-            split = (word.removeprefix("-S").removeprefix("--split-string="),)
-            break
-    return Inner(commands=(rest,) if rest else (), lines=split, label=program)
-
-
-def _words_behind(wrapper: _Wrapper, words: Argv) -> Argv:
-    """Return the words of the command that a wrapper runs."""
-    if wrapper.after:
-        at = next((index for index, word in enumerate(words) if word in wrapper.after), None)
-        before = words[: max((at or 0) - 1, 0)]
-        if at is None or any(word is not None and not word.startswith("-") for word in before):
-            return ()
-        words = words[at + 1 :]
-    valued, skip, index = wrapper.valued.split(), wrapper.skip, 0
-    while index < len(words):
-        word = words[index]
-        if word == "--":
-            index += 1
-            return words[index + skip :]
-        if word is not None and len(word) > 1 and word.startswith("-"):
-            index += 2 if word in valued else 1
-        elif word is not None and wrapper.assignments and _ASSIGNMENT.match(word):
-            index += 1
-        elif skip:
-            skip, index = skip - 1, index + 1
-        else:
-            return words[index:]
-    return ()
 
 
 def fed_by_file(argv: Argv) -> str | None:

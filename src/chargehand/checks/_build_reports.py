@@ -1,0 +1,57 @@
+"""The JUnit reports that build tools leave in a workspace while a check runs."""
+
+from __future__ import annotations
+
+import secrets
+
+from msgspec import Struct
+
+from chargehand.sandbox.contract import WORKSPACE, Sandbox
+
+# Where Maven (surefire, failsafe) and gradle put a report of each class.
+_COLLECT = """
+find . \\( -name .git -o -name node_modules -o -name .chargehand \\) -prune -o -type f \\( \\
+  -path '*/target/surefire-reports/TEST-*.xml' -o -path '*/target/failsafe-reports/TEST-*.xml' \\
+  -o -path '*/build/test-results/*/TEST-*.xml' \\) -newer "$1" \\
+  -exec sh -c 'for each; do printf "%s\\0" "$each"; cat -- "$each"; printf "\\0"; done' sh {} +
+status=$?
+rm -f -- "$1"
+exit $status
+"""
+# Files get the time of the last tick, at most 10 ms ago: what is written within the mark's own would not be
+# newer than it. Some programs called `sleep` know whole seconds only.
+_SET_MARK = 'touch -- "$1"; sleep 0.02 2> /dev/null || sleep 1'
+_MAX_BYTES = 64_000_000
+
+
+class BuildReports(Struct, frozen=True):
+    """Tells reports of a check from those that were there before, by the time of a file, the `mark`.
+
+    `seconds` is how long each look into the sandbox may take.
+    """
+
+    sandbox: Sandbox
+    mark: str
+    seconds: float
+
+    @classmethod
+    async def begin(cls, sandbox: Sandbox, *, timeout: float) -> BuildReports:
+        """Set the mark, before the check starts; `timeout` is in seconds."""
+        mark = f"/tmp/chargehand-report-{secrets.token_hex(8)}.mark"
+        await sandbox.exec(["sh", "-c", _SET_MARK, "sh", mark], timeout=timeout)
+        return cls(sandbox, mark, timeout)
+
+    async def collect(self) -> dict[str, bytes]:
+        """Return the reports that were written since the mark, by path; none where they are too large together."""
+        argv = ["sh", "-c", _COLLECT, "sh", self.mark]
+        result = await self.sandbox.exec(argv, cwd=WORKSPACE, timeout=self.seconds, output_limit=_MAX_BYTES)
+        if result.exit_code != 0 or result.truncated:
+            return {}
+        # XML holds no NUL.
+        parts = result.stdout.split(b"\0")[:-1]
+        pairs = zip(parts[::2], parts[1::2], strict=False)
+        return {path.decode("utf-8", "replace").removeprefix("./"): content for path, content in pairs}
+
+    async def discard(self) -> None:
+        """Remove the mark without a look."""
+        await self.sandbox.exec(["rm", "-f", "--", self.mark], timeout=self.seconds)

@@ -1,0 +1,1 @@
+"""Test runners: a module for each, and the table of them all."""

@@ -1,0 +1,60 @@
+"""cargo test."""
+
+from __future__ import annotations
+
+import re
+
+from chargehand.checks.junit import TestCounts
+from chargehand.checks.runners.base import Outcome, RunnableCheck, Runner, judge_counted, judge_silent
+from chargehand.checks.stacks import Stack
+from chargehand.core.text import late_pattern
+
+_HAS_TEST = late_pattern(r"#\[\s*(?:\w+::)*(?:test|rstest)\b")
+_RESULT = late_pattern(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
+_RUNNING = late_pattern(r"^running (\d+) tests?$", re.MULTILINE)
+_NAMED = late_pattern(r"^test (?P<test>.+?) \.\.\. (?:ok|FAILED)|^running \d+ tests?$", re.MULTILINE)
+# What cargo says before it starts a binary: its source, and its file with a hash; or whose examples it tries.
+_BINARY = late_pattern(
+    r"^ +(?:Running (?:unittests )?(?P<source>\S+) \((?:\S*/)?(?P<crate>[^/\s]+?)-[0-9a-f]{16}\)"
+    r"|Doc-tests (?P<documented>\S+))$",
+    re.MULTILINE,
+)
+
+
+class CargoTest(Runner):
+    """cargo test, which counts and names the tests of each binary; a test's place is its binary."""
+
+    name = "cargo"
+    ecosystem = "rust"
+    starts = ("cargo test",)
+
+    def detect(self, stack: Stack) -> RunnableCheck | None:
+        """Return its command where sources hold tests."""
+        if stack.has("Cargo.toml") and any(_HAS_TEST.search(text) for text in stack.sources("rust")):
+            return RunnableCheck("cargo test", "Cargo.toml, and sources with #[test]")
+        return None
+
+    def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
+        """Judge by the results of all binaries together."""
+        results = _RESULT.findall(text)
+        if not results and not _RUNNING.search(text):
+            return judge_silent(code)
+        return judge_counted(code, sum(int(passed) + int(failed) for passed, failed in results))
+
+    def says_failed(self, text: str) -> bool:
+        """Tell whether the result of any binary counts a failure."""
+        return any(int(failed) for _, failed in _RESULT.findall(text))
+
+    def find_names(self, text: str) -> list[str]:
+        """Return the tests with their binaries, where the output tells which belong together."""
+        blocks = list[list[str]]()
+        for line in _NAMED.finditer(text):
+            if line["test"] is None or not blocks:
+                blocks.append([])
+            if line["test"] is not None:
+                blocks[-1].append(line["test"])
+        places = [each["documented"] or f"{each['crate']} {each['source']}" for each in _BINARY.finditer(text)]
+        # Binaries and their tests are named on two streams, so only the order tells which belong together.
+        if len(places) != len(blocks):
+            return [name for block in blocks for name in block]
+        return [f"{place}::{name}" for place, block in zip(places, blocks, strict=True) for name in block]

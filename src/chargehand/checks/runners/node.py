@@ -1,0 +1,94 @@
+"""The test runners of node: `npm test`, jest, vitest, mocha, ava, tap and `node --test`."""
+
+from __future__ import annotations
+
+import re
+
+from chargehand.checks.junit import TestCounts
+from chargehand.checks.runners.base import Outcome, RunnableCheck, Runner, judge_counted, judge_exit
+from chargehand.checks.stacks import Stack, table
+from chargehand.core.text import late_pattern
+
+_PLACEHOLDER = "no test specified"  # of the script that `npm init` writes
+# jest and vitest ("Tests: 1 failed, 2 passed, 3 total"), mocha ("2 passing"), node --test ("# pass 2").
+_SUMMARY = late_pattern(
+    r"^\s*Tests:?\s+(?=\d|no tests)(.*)$|^\s*(\d+ (?:passing|failing|pending)\b)", re.MULTILINE
+)
+_TAP_RAN = late_pattern(r"^\W{0,3}\s?(?:pass|fail) (\d+)$", re.MULTILINE)
+_RAN = late_pattern(r"(\d+) (?:passed|failed|passing|failing)\b")
+_BAD = late_pattern(r"(\d+) (?:failed|failing)\b")
+_TAP_BAD = late_pattern(r"^\W{0,3}\s?fail (\d+)$", re.MULTILINE)
+# TAP ("ok 1 - adds"), and the marks that node, mocha, jest and vitest set before a name, its duration behind it.
+# TAP tells what a test is in by what is above it: a heading, or the line of a group that goes on with "{".
+_NAMED = late_pattern(
+    r"^(?P<indent>[ \t]*)(?:# Subtest: (?P<heading>.+)"
+    r"|(?:not )?ok \d+ - (?P<tap>.+?)(?:[ \t]+# time=[\d.]+m?s)?(?P<opens> \{)?"
+    r"|[✔✓✖✗✕×] (?P<marked>.+?)(?: \(?\d[\d.]* ?m?s\)?)?)"
+    r"(?P<not_run>[ \t]+# (?:SKIP|TODO)\b.*)?$",
+    re.MULTILINE,
+)
+_TAP_INDENT = 4
+_VITEST_FILE = late_pattern(r"^[ \t]*[✓❯×] (?:\S+ )?\S+\.\w+ \(\d+ tests?(?: \| [^)\n]*)?\)", re.MULTILINE)
+
+
+class NodeTest(Runner):
+    """What `npm test` runs: any of node's runners, told apart by nothing but their output."""
+
+    name = "node"
+    ecosystem = "node"
+    starts = (
+        *("npm test", "npm t", "npm run test", "bun test", "bun t", "bun run test"),
+        *("jest", "vitest", "mocha", "ava", "tap"),
+    )
+    tells_files_apart = False
+
+    def detect(self, stack: Stack) -> RunnableCheck | None:
+        """Return `npm test` where package.json has a script for it that somebody wrote."""
+        script = table(stack.json("package.json"), "scripts").get("test")
+        if isinstance(script, str) and script.strip() and _PLACEHOLDER not in script:
+            return RunnableCheck("npm test", "package.json has a test script")
+        return None
+
+    def is_started_by(self, program: str, arguments: list[str]) -> bool:
+        """Tell it by its programs, and `node` by its option."""
+        return super().is_started_by(program, arguments) or (program == "node" and "--test" in arguments)
+
+    def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
+        """Judge by the counts of all summaries together; without one, a script may be no runner at all."""
+        summaries = [words or line for words, line in _SUMMARY.findall(text)]
+        counts = _TAP_RAN.findall(text) + [n for line in summaries for n in _RAN.findall(line)]
+        if not counts and not summaries:
+            return judge_exit(code)
+        tests = sum(map(int, counts))
+        if code and tests and not self.says_failed(text):
+            return Outcome(status="failed", reason="no_test_failed", tests=tests)
+        return judge_counted(code, tests)
+
+    def says_failed(self, text: str) -> bool:
+        """Tell whether any summary counts a failure."""
+        summaries = [words or line for words, line in _SUMMARY.findall(text)]
+        bad = _TAP_BAD.findall(text) + [n for line in summaries for n in _BAD.findall(line)]
+        return any(map(int, bad))
+
+    def find_names(self, text: str) -> list[str]:
+        """Return the tests with the groups that TAP puts them in."""
+        if _VITEST_FILE.search(text):  # beside its files vitest names the slow and the failing tests alone
+            return []
+        good = list[str]()
+        bad = set[str]()
+        groups = list[str]()
+        for line in _NAMED.finditer(text):
+            depth = len(line["indent"]) // _TAP_INDENT
+            if line["heading"] or line["opens"]:
+                groups[depth:] = [line["heading"] or line["tap"]]
+            name = line["tap"] or line["marked"]
+            # The heading above the tests that node tells again is no test.
+            if name is None or line["not_run"] or name == "failing tests:":
+                continue
+            if line["tap"] and depth and len(groups) >= depth:
+                name = f"{' > '.join(groups[:depth])}::{name}"
+            if line[0].lstrip().startswith(("not ok", "✖", "✗", "✕", "×")):
+                bad.add(name)  # told twice: where it ran, and again at the end
+            else:
+                good.append(name)
+        return [*good, *bad.difference(good)]

@@ -1,0 +1,150 @@
+"""pytest and unittest."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+
+from chargehand.checks.junit import TestCounts
+from chargehand.checks.runners.base import (
+    NO_TESTS_CODE,
+    CheckScript,
+    Outcome,
+    RunnableCheck,
+    Runner,
+    judge_counted,
+    judge_exit,
+    judge_silent,
+)
+from chargehand.checks.stacks import Stack, table
+from chargehand.core.text import late_pattern
+
+_REPORT = "/tmp/chargehand-report-"
+_USAGE_ERROR_CODE = 4
+_NO_MODULE = late_pattern(r"No module named '?(?:pytest|unittest)\b")
+_EXPLICIT_REPORT = late_pattern(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
+_OWN_OPTIONS = late_pattern(r"\bPYTEST_ADDOPTS=")
+_IMPORTS_PYTEST = late_pattern(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
+_PLAIN_TEST = late_pattern(r"^(?:async\s+)?def\s+test", re.MULTILINE)
+_CONFIGURATION_FILES = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml")
+_CONFIGURATION_SECTIONS = (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest"))
+
+_USES_UNITTEST = late_pattern(r"^\s*(?:import|from)\s+unittest\b|\bTestCase\b", re.MULTILINE)
+_RAN = late_pattern(r"^Ran (\d+) tests? in ", re.MULTILINE)
+_SKIPPED = late_pattern(r"^(?:OK|FAILED) \(.*?\bskipped=(\d+)", re.MULTILINE)
+_FAILED = late_pattern(r"^FAILED \((?:failures|errors|unexpected)", re.MULTILINE)
+# unittest counts a module that cannot be imported as a test that ran.
+_UNLOADED = late_pattern(r"^ERROR: .*\bunittest\.loader\._FailedTest\b", re.MULTILINE)
+# With `-v`: name, then module and class (from Python 3.11 on with the name again), then a docstring's first line.
+_NAMED = late_pattern(
+    r"^(?P<name>\w+) \((?P<place>[\w.]+)\)(?:\n[^\n]*?)? \.\.\. "
+    r"(?:ok|FAIL|ERROR|expected failure|unexpected success)$",
+    re.MULTILINE,
+)
+
+
+class Pytest(Runner):
+    """pytest, whose JUnit report tells what ran; its variants are parameters, `test_add[1-2]`."""
+
+    name = "pytest"
+    ecosystem = "python"
+    module = "pytest"
+    starts = ("pytest", "py.test")
+    name_form = late_pattern(r"(?:(?P<place>[^\[]*)::)?(?P<own>[^\[]*)(?P<variant>.*)", re.DOTALL)
+
+    def detect(self, stack: Stack) -> RunnableCheck | None:
+        """Return its command where it is configured, imported, required, or needed for plain test functions."""
+        command = "python -m pytest -q"
+        configured = [path for path in _CONFIGURATION_FILES if stack.has(path)]
+        configured += ["pyproject.toml"] if "pytest" in table(stack.toml("pyproject.toml"), "tool") else []
+        configured += [path for path, section in _CONFIGURATION_SECTIONS if stack.has_section(path, section)]
+        if configured:
+            return RunnableCheck(command, f"{configured[0]} configures pytest")
+        texts = {path: stack.text(path) for path in stack.tests("python")}
+        if not texts:
+            return None
+        importing = next((path for path, text in texts.items() if _IMPORTS_PYTEST.search(text)), None)
+        if importing:
+            return RunnableCheck(command, f"{importing} imports pytest")
+        required = stack.pytest_required()
+        if required:
+            return RunnableCheck(command, f"{required} names pytest")
+        plain = next((path for path, text in texts.items() if _PLAIN_TEST.search(text)), None)
+        return RunnableCheck(command, f"{plain} has plain test functions") if plain else None
+
+    def script(self, command: str) -> CheckScript:
+        """Have pytest write a report, to the path that the command names or to one of ours.
+
+        Ours is new for every run, so that nothing that lay there before can be taken for this run's report.
+        """
+        explicit = _EXPLICIT_REPORT.findall(command)
+        if explicit:
+            text = f"rm -f -- {shlex.quote(explicit[-1])}\n{command}"
+            return CheckScript(text, explicit[-1], keeps_report=not explicit[-1].startswith(_REPORT))
+        path = f"{_REPORT}{secrets.token_hex(8)}.xml"
+        option = f"--junitxml={path}"
+        # An assignment in the command itself would hide ours: put the option in front of its value.
+        inline = _OWN_OPTIONS.sub(f"PYTEST_ADDOPTS='{option} '", command)
+        exported = f'export PYTEST_ADDOPTS="${{PYTEST_ADDOPTS:+$PYTEST_ADDOPTS }}{option}"'
+        return CheckScript(f"{exported}\n{inline}", path)
+
+    def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
+        """Judge by the report: without one, a success that nobody can confirm is none."""
+        if report is not None and report.collection_errors:
+            return Outcome(status="failed", reason="collection_error", tests=report.ran)
+        if code == NO_TESTS_CODE:
+            return Outcome(status="failed", reason="no_tests_ran", tests=0)
+        if report is None:
+            if code == 0:
+                return Outcome(status="error", reason="no_report")
+            if code == 1 and _NO_MODULE.search(text):
+                return Outcome(status="missing", reason="command_not_found")
+            return Outcome(status="failed", reason="usage_error" if code == _USAGE_ERROR_CODE else "exit_code")
+        if report.ran == 0 and not report.bad:
+            return Outcome(status="failed", reason="no_tests_ran", tests=0)
+        if report.bad:
+            # A line such as `pytest || true` ends with 0 all the same.
+            reason = "tests_failed" if code else "exit_code_disagrees"
+            return Outcome(status="failed", reason=reason, tests=report.ran)
+        return judge_exit(code, tests=report.ran)
+
+
+class Unittest(Runner):
+    """unittest, which counts its tests and names them with `-v`."""
+
+    name = "unittest"
+    ecosystem = "python"
+    module = "unittest"
+
+    def detect(self, stack: Stack) -> RunnableCheck | None:
+        """Return its command where a test file uses it."""
+        using = next((path for path in stack.tests("python") if _USES_UNITTEST.search(stack.text(path))), None)
+        if using is None:
+            return None
+        *folders, _ = using.split("/")
+        packages = ["/".join(folders[: length + 1]) for length in range(len(folders))]
+        # Without __init__.py discovery does not descend from the root, so it has to start where the tests are.
+        importable = all(stack.has(f"{package}/__init__.py") for package in packages)
+        start = "" if importable else f" -s {'/'.join(folders)}"
+        return RunnableCheck(f"python -m unittest discover{start}", f"{using} uses unittest")
+
+    def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
+        """Judge by the count in the output, without the tests that were skipped."""
+        counts = _RAN.findall(text)
+        if not counts:
+            return judge_silent(code)
+        skipped = _SKIPPED.findall(text)
+        tests = int(counts[-1]) - (int(skipped[-1]) if skipped else 0)
+        if code and _UNLOADED.search(text):
+            return Outcome(status="failed", reason="collection_error", tests=tests)
+        return judge_counted(code, tests)
+
+    def says_failed(self, text: str) -> bool:
+        """Tell whether the last line says FAILED."""
+        return _FAILED.search(text) is not None
+
+    def find_names(self, text: str) -> list[str]:
+        """Return what `-v` prints, as class and name."""
+        tests = ((match["name"], match["place"]) for match in _NAMED.finditer(text))
+        return [f"{place.removesuffix(f'.{name}')}::{name}" for name, place in tests]
