@@ -108,8 +108,8 @@ async def _gateway(place: Path, upstream_port: int) -> None:
     from chargehand.core.records import MissionRequest
     from chargehand.missions._attempt_log import call_event
     from chargehand.missions.journal import Journal
-    from chargehand.models.contract import Price, ServedModel
-    from chargehand.models.gateway import Gateway
+    from chargehand.models.contract import CallListeners, Price, ServedModel
+    from chargehand.models.gateway import Gateway, ServedAttempt
     from chargehand.models.http_upstream import HttpUpstream
     from chargehand.models.metering import MemoryLedger
     from chargehand.models.replay_cache import ReplayCache
@@ -141,12 +141,13 @@ async def _gateway(place: Path, upstream_port: int) -> None:
                     ServedModel(name=name, dialect="openai", model=name, upstream=upstream, price=price)
                     for name in PIECES
                 ],
-                ledger=ledger if kept else MemoryLedger(_LIMIT_USD),
-                attempt=attempt,
-                on_call=told if kept else lambda _: None,
-                on_loop=True,
-                calls=calls,
-                token=_TOKEN,
+                ServedAttempt(
+                    id=attempt,
+                    ledger=ledger if kept else MemoryLedger(_LIMIT_USD),
+                    calls=calls,
+                    token=_TOKEN,
+                ),
+                CallListeners(on_call=told if kept else lambda _: None, on_loop=True),
             )
             await stack.enter_async_context(gateway)
             await gateway.listen_unix(place / f"{attempt}.sock")

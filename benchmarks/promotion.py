@@ -145,7 +145,6 @@ def _services(opened: Opened) -> Services:
         config=Config(),
         workers=opened.app.workers,
         worker=(opened.app.member.id, "command"),
-        controls=opened.app.controls,
         version="benchmark",
         open_agent=unused,
         open_gateway=unused,

@@ -12,7 +12,7 @@ from benchmarks.measure import Result, Sample, Side, compare, spend
 from benchmarks.shop import Shop
 from chargehand.core.attempt_events import AttemptStarted, CommandFinished
 from chargehand.core.records import Base, MissionRequest
-from chargehand.missions.journal import create_mission
+from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.store.store import open_store
 
 HELP_AIM, LIST_AIM, LONG_LIST_AIM = 0.2, 0.35, 0.5
@@ -48,7 +48,9 @@ def _fill(home: Path) -> None:
     with open_store(home) as store:
         for number in range(MISSIONS):
             request = MissionRequest(text=f"task {number}", agent="a", command=(), slug=f"task-{number}")
-            mission = create_mission(store, project="p", request=request, repository="/r", base=base, config={})
+            mission = create_mission(
+                store, MissionSubmission(project="p", request=request, repository="/r", base=base, config={})
+            )
             started = AttemptStarted(attempt="a-1", number=1, agent="a", workspace="w-1", tree=base.tree)
             command = CommandFinished(sandbox="s-1", argv=("true",), exit_code=0, seconds=0.1)
             store.log.append(mission, started, *[command] * (EVENTS - 3))  # after two of its creation

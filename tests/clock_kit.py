@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from chargehand.core.clock import SystemClock
-from chargehand.missions.control import Control
-from chargehand.missions.flow import _GRACE_SECONDS
+from chargehand.missions.control import GRACE_SECONDS, Control
 
 
 class AheadClock(SystemClock):
@@ -36,5 +35,5 @@ class AheadClock(SystemClock):
 def time_of_an_agent(seconds: float) -> Iterator[None]:
     """Give each agent these seconds, however long what comes before it took of the mission's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Control, "seconds_left", lambda _: _GRACE_SECONDS + seconds)
+        patch.setattr(Control, "seconds_left", lambda _: GRACE_SECONDS + seconds)
         yield

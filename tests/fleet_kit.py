@@ -24,7 +24,7 @@ from chargehand.app.composition import App
 from chargehand.core.events import decode
 from chargehand.core.records import MissionRequest, MissionStatus
 from chargehand.core.state import SETTLED, MissionState
-from chargehand.missions.journal import create_mission
+from chargehand.missions.journal import MissionSubmission, create_mission
 from tests.conftest import git, repository_state
 from tests.crash_kit import CHECK, SECOND_TRY, Scene, Site, Yard, descendants, once_only, wait_until
 from tests.forked import ForkedProcess
@@ -89,11 +89,13 @@ class Fleet(Yard):
         )
         mission = create_mission(
             app.store,
-            project=found.project.id,
-            request=request,
-            repository=str(self.shared.repository),
-            base=found.base,
-            config={},
+            MissionSubmission(
+                project=found.project.id,
+                request=request,
+                repository=str(self.shared.repository),
+                base=found.base,
+                config={},
+            ),
         )
         self.jobs[mission] = job
         return mission

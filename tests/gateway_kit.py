@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from msgspec import Struct
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.ports import Ledger, Spent
-from chargehand.models.contract import CallRecord, Dialect, ModelCall, Price, ServedModel, UpstreamReply
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import (
+    CallListeners,
+    CallRecord,
+    Dialect,
+    ModelCall,
+    Price,
+    ServedModel,
+    UpstreamReply,
+)
+from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 
 PRICE = Price(input=1.0, output=10.0, cached=0.1, cache_write=1.25)
@@ -205,11 +214,15 @@ async def gateway(
 
     money = ledger or MemoryLedger(limit)
     options = {"sleep": sleep, "on_call": records.append, **options}
+
+    def pick(record: type[Struct]) -> dict[str, Any]:
+        return {name: options.pop(name) for name in record.__struct_fields__ if name in options}
+
     running = Gateway(
         [served],
-        ledger=money,
-        attempt="a-1",
-        on_alert=alerts.append,
+        ServedAttempt(id="a-1", ledger=money, **pick(ServedAttempt)),
+        CallListeners(on_alert=alerts.append, **pick(CallListeners)),
+        limits=GatewayLimits(**pick(GatewayLimits)),
         clock=clock,
         **options,
     )

@@ -18,8 +18,9 @@ from chargehand.core.config import Config
 from chargehand.core.state import MissionState
 from chargehand.models.contract import Dialect, Usage
 from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.script_upstream import fit_tools
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render_for
-from chargehand.models.scripts import Script, ScriptLine, fit_tools
+from chargehand.models.scripts import Script, ScriptLine
 from tests.integration.workshop import CHECK, FILES, REQUEST, Workshop
 
 GOOD = ("a - b", "a + b")
@@ -176,7 +177,7 @@ class ModelServer:
             return 410, "application/json", b'{"error": {"message": "no such reply"}}'
         said = self.replies[number - 1]
         said = fit_tools(said, DIALECTS[self.dialect].read_request(body).tools) if self.neutral else said
-        reply = render_for(self.dialect, said, body, id=f"t{number}")
+        reply = render_for(DIALECTS[self.dialect], said, body, id=f"t{number}")
 
         async def collected() -> bytes:
             return b"".join([chunk async for chunk in reply.chunks])

@@ -23,7 +23,7 @@ from typing import Any
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Checkpoint, MissionRequest
-from chargehand.missions.journal import create_mission
+from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.missions.reading import mission_ref
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.process_tier import ProcessTier
@@ -93,7 +93,8 @@ class World:
         request = MissionRequest(text=f"do {slug}", agent="a", command=(), slug=slug)
         place = str(self.yard.repository)
         return create_mission(
-            self.store, project="p", request=request, repository=place, base=self.base, config={}
+            self.store,
+            MissionSubmission(project="p", request=request, repository=place, base=self.base, config={}),
         )
 
     def desk(self, slug: str) -> Desk:

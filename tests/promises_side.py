@@ -22,7 +22,6 @@ from chargehand.core.errors import ChargehandError
 from chargehand.core.records import Verdict
 from chargehand.core.state import MissionState
 from chargehand.durable.workers import LocalWorkers
-from chargehand.missions.control import Controls
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.services import Services
@@ -63,7 +62,6 @@ def services(depot: Depot, store: Store) -> Services:
         config=Config(),
         workers=LocalWorkers(home, version="1"),
         worker=("k-1", "worker"),
-        controls=Controls(),
         version="1",
         open_agent=refuse,
         open_gateway=refuse,

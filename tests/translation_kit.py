@@ -29,8 +29,9 @@ from chargehand.models.conversation import (
     fold_reply,
     reply_deltas,
 )
+from chargehand.models.dialects.left_out import LEFT_OUT
 from chargehand.models.dialects.table import DIALECTS
-from chargehand.models.dialects.translation import LEFT_OUT, TranslatingUpstream, read_event_data
+from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
 from chargehand.models.event_stream import EventSplitter
 from tests.translation_features import BASES, FEATURES, MODELS, REPLY_EXTRAS, Feature, put
 
@@ -97,7 +98,7 @@ def send(client: Dialect, upstream: Dialect, body: Mapping[str, Any], model: str
         screened = rules.screen(copy.deepcopy(dict(body)))
         ready = rules.prepare(screened.body, model, rules.output_limit(screened.body))
         call = ModelCall(id="c", dialect=client, body=ready, attempt="a", turn=1)
-        inner = listener if client == upstream else TranslatingUpstream(listener, upstream)
+        inner = listener if client == upstream else TranslatingUpstream(listener, upstream, DIALECTS)
         reply = run(inner.send(call))
     except (UntranslatableError, GatewayFault):
         return Sent(refused=True)
@@ -171,7 +172,7 @@ def receive(client: Dialect, upstream: Dialect, pieces: Iterable[bytes], *, stre
 
     async def answered() -> tuple[UpstreamReply, bytes]:
         inner = _Answering(list(pieces), stream=stream)
-        reply = await (inner if client == upstream else TranslatingUpstream(inner, upstream)).send(call)
+        reply = await (inner if client == upstream else TranslatingUpstream(inner, upstream, DIALECTS)).send(call)
         return reply, b"".join([piece async for piece in reply.chunks])
 
     reply, raw = run(answered())

@@ -16,8 +16,8 @@ import pytest
 from tests.gateway_kit import DONE, PRICE, chunk, openai_whole
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models.contract import CallRecord, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, ServedModel
+from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt
 from chargehand.models.http_upstream import HttpUpstream
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.providers import ProviderHealth, ProviderLimits, Providers
@@ -277,14 +277,15 @@ async def run(case: Case, tmp_path: Path, *, chain: bool) -> Run:
         )
         gateway = Gateway(
             [served],
-            ledger=MemoryLedger(1.0),
-            attempt="a-1",
-            on_call=records.append,
+            ServedAttempt(id="a-1", ledger=MemoryLedger(1.0)),
+            CallListeners(on_call=records.append),
+            limits=GatewayLimits(
+                call_seconds=60.0 if chain and not case.alive else case.seconds,
+                quiet_seconds=0.02 if case.behave is silence else 60.0,
+            ),
+            providers=providers,
             clock=clock,
             sleep=sleep,
-            providers=providers,
-            call_seconds=60.0 if chain and not case.alive else case.seconds,
-            quiet_seconds=0.02 if case.behave is silence else 60.0,
         )
         await stack.enter_async_context(gateway)
         await gateway.listen_unix(tmp_path / "gateway.sock")

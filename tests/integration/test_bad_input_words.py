@@ -116,6 +116,36 @@ def test_trust_is_of_one_exact_content(desk: Desk, tmp_path: Path) -> None:
     desk.refused("trust_needed", 3, *run_words(), cwd=repo)
 
 
+def test_trust_is_taken_back(desk: Desk, tmp_path: Path) -> None:
+    wants = '[sandbox]\ntoolchain = ["/opt"]\n'
+    repo = make_repository(tmp_path / "repo", {**FILES, "chargehand.toml": wants})
+    other = make_repository(tmp_path / "other", {**FILES, "chargehand.toml": wants})
+    never = desk.say("project", "untrust", cwd=repo)
+    assert (never.code, never.document["revoked"]) == (0, 0), never
+    assert "was trusted, so nothing changed" in desk.say("project", "untrust", cwd=repo, as_json=False).stdout
+    desk.say("project", "trust", "--yes", cwd=other)
+    desk.say("project", "trust", "--yes", cwd=repo)
+    write_files(repo, {"chargehand.toml": wants + "# changed\n"})
+    git(repo, "commit", "-qam", "changed")
+    desk.say("project", "trust", "--yes", cwd=repo)
+    assert desk.run(repo).code == 0
+    before = repository_state(repo)
+    # From elsewhere, and what was trusted before the change goes as well.
+    taken = desk.say("project", "untrust", "--repo", str(repo), cwd=tmp_path, as_json=False)
+    assert (taken.code, taken.stderr) == (0, ""), taken
+    assert taken.stdout == f"no longer trusted: {repo} (2 grants taken back)\n"
+    assert desk.say("project", "show", cwd=repo).document["trusted"] is False
+    desk.refused("trust_needed", 3, *run_words(), cwd=repo)
+    assert repository_state(repo) == before
+    git(repo, "checkout", "-q", "HEAD~1")
+    desk.refused("trust_needed", 3, *run_words(), cwd=repo)
+    git(repo, "checkout", "-q", "-")
+    assert desk.say("project", "show", cwd=other).document["trusted"] is True
+    assert desk.say("project", "trust", "--yes", cwd=repo).document["trusted"] is True
+    assert desk.run(repo).code == 0
+    desk.refused("not_a_repository", 2, "project", "untrust", "--repo", "nowhere", cwd=repo)
+
+
 def test_request_of_100_kilobytes_reaches_the_agent_whole(desk: Desk, shared: Path, tmp_path: Path) -> None:
     text = ("mend it\n" + "why: " + "ü" * 70 + "\n" + "x" * 100_000)[:99_900]
     text = text.encode()[:100_000].decode(errors="ignore")

@@ -118,7 +118,9 @@ async def test_who_is_resumed_waits_for_its_turn_and_may_be_paused_again_meanwhi
 
         mission = both.create(request("a"))
         commit(shop.repository, "theirs.txt", "theirs\n")
-        going = asyncio.create_task(Missions(both.missions._services, fault=pause).run(mission))
+        going = asyncio.create_task(
+            Missions(both.missions._services, controls=both.missions._controls, fault=pause).run(mission)
+        )
         await until(lambda: both.state(mission).status == "paused")
         async with asyncio.timeout(LIMIT), both.turns.place():
             await both.order(mission, "resume")
@@ -153,7 +155,9 @@ async def test_who_is_cancelled_while_it_waits_to_go_on_ends_and_holds_nothing(t
 
         mission = both.create(request("a"))
         commit(shop.repository, "theirs.txt", "theirs\n")
-        going = asyncio.create_task(Missions(both.missions._services, fault=pause).run(mission))
+        going = asyncio.create_task(
+            Missions(both.missions._services, controls=both.missions._controls, fault=pause).run(mission)
+        )
         await until(lambda: both.state(mission).status == "paused")
         async with asyncio.timeout(LIMIT), both.turns.place():
             await both.order(mission, "resume")
@@ -212,7 +216,7 @@ async def test_who_died_around_its_promotion_is_taken_up_where_the_branch_is_the
         mission = both.create(request("a"))
         commit(shop.repository, "theirs.txt", "theirs\n")
         with pytest.raises(DiedError):
-            await Missions(both.missions._services, fault=die).run(mission)
+            await Missions(both.missions._services, controls=both.missions._controls, fault=die).run(mission)
         await both.land("b")
         state = await both.missions.run(mission)
     assert applied(state) == ("promoted", "done")
@@ -234,7 +238,7 @@ async def test_what_died_after_its_promotion_and_is_red_with_what_landed_stays_o
 
         mission = both.create(request("a", checks=("test $(ls *.txt | wc -l) -lt 3",)))
         with pytest.raises(DiedError):
-            await Missions(both.missions._services, fault=die).run(mission)
+            await Missions(both.missions._services, controls=both.missions._controls, fault=die).run(mission)
         await both.land("b")
         state = await both.missions.run(mission)
     assert applied(state) == ("promoted", "blocked")

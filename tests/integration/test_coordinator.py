@@ -36,6 +36,7 @@ from chargehand.core.mission_events import ApprovalGiven, MergeConflicted
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState
 from chargehand.missions.provenance import verify_mission
+from chargehand.store.rows import MissionFilter
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -93,7 +94,7 @@ class Crew:
     def children(self, mission: str) -> dict[str, str]:
         """Return the last status of each task's missions."""
         with App.open(environ=self.environ, cwd=self.repo) as app:
-            listed = app.store.log.summaries(app.workers.live, parent=mission)
+            listed = app.store.log.summaries(app.workers.live, MissionFilter(parent=mission))
         return {each.summary.task: each.summary.status for each in listed}
 
     def mission_of(self, coordinator: str, name: str) -> str:

@@ -29,8 +29,8 @@ from tests.gateway_kit import (
 from tests.late import LateModule
 
 from chargehand.core.errors import UpstreamError
-from chargehand.models.contract import CallRecord, Dialect, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, ServedModel
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 
 anthropic, openai = LateModule("anthropic"), LateModule("openai")
@@ -52,7 +52,8 @@ async def served(
     upstream = Scripted(*replies)
     records: list[CallRecord] = []
     model = ServedModel(name="m", dialect=dialect, model="up", upstream=upstream, price=PRICE)
-    async with Gateway([model], ledger=MemoryLedger(limit), attempt="a-1", on_call=records.append) as gateway:
+    attempt = ServedAttempt(id="a-1", ledger=MemoryLedger(limit))
+    async with Gateway([model], attempt, CallListeners(on_call=records.append)) as gateway:
         port = await gateway.listen_tcp()
         yield f"http://127.0.0.1:{port}", gateway.token, records, upstream
 

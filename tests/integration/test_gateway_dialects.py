@@ -25,15 +25,17 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from tests.late import LateModule
 
-from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel, Usage
-from chargehand.models.faults import Faults, FaultyUpstream
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel, Usage
+from chargehand.models.faults import Faults
+from chargehand.models.faulty_upstream import FaultyUpstream
+from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
 from chargehand.models.replay import ReplayUpstream
+from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.scripts import Script
 
 anthropic, openai, genai = LateModule("anthropic"), LateModule("openai"), LateModule("google.genai")
 errors, types = LateModule("google.genai.errors"), LateModule("google.genai.types")
@@ -64,7 +66,10 @@ async def served(
     records: list[CallRecord] = []
     model = ServedModel(name="m", dialect=dialect, model="up", upstream=upstream, price=PRICE)
     async with Gateway(
-        [model], ledger=MemoryLedger(limit), attempt="a-1", on_call=records.append, retries=0
+        [model],
+        ServedAttempt(id="a-1", ledger=MemoryLedger(limit)),
+        CallListeners(on_call=records.append),
+        limits=GatewayLimits(retries=0),
     ) as gateway:
         port = await gateway.listen_tcp()
         yield f"http://127.0.0.1:{port}", gateway.token, records

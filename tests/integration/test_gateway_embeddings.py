@@ -11,12 +11,13 @@ import pytest
 from tests.late import LateModule
 from tests.provider_kit import Provider, serving
 
-from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel
+from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt
 from chargehand.models.http_upstream import HttpUpstream
 from chargehand.models.metering import MemoryLedger
+from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedReply
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.scripts import Script
 
 openai, genai = LateModule("openai"), LateModule("google.genai")
 errors, types = LateModule("google.genai.errors"), LateModule("google.genai.types")
@@ -34,7 +35,10 @@ async def served(
     records: list[CallRecord] = []
     model = ServedModel(name="m", dialect=dialect, model="up", upstream=upstream, price=PRICE, ollama=ollama)
     async with Gateway(
-        [model], ledger=MemoryLedger(limit), attempt="a", on_call=records.append, retries=0
+        [model],
+        ServedAttempt(id="a", ledger=MemoryLedger(limit)),
+        CallListeners(on_call=records.append),
+        limits=GatewayLimits(retries=0),
     ) as gateway:
         yield f"http://127.0.0.1:{await gateway.listen_tcp()}", gateway.token, records
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 from tests import tiny_model
 
-from chargehand.models.contract import CallRecord, Price, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Price, ServedModel
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.http_upstream import HttpUpstream
 from chargehand.models.metering import MemoryLedger
 
@@ -70,7 +70,8 @@ async def desk(server: str, tmp_path: Path) -> AsyncIterator[tuple[httpx.AsyncCl
     upstream, records = HttpUpstream(server, None, "openai"), list[CallRecord]()
     price = Price(input=1.0, output=2.0)
     served = ServedModel(name="m", dialect="openai", model="tiny", upstream=upstream, price=price)
-    async with Gateway([served], ledger=MemoryLedger(1.0), attempt="a", on_call=records.append) as gateway:
+    attempt = ServedAttempt(id="a", ledger=MemoryLedger(1.0))
+    async with Gateway([served], attempt, CallListeners(on_call=records.append)) as gateway:
         await gateway.listen_unix(tmp_path / "g.sock")
         transport = httpx.AsyncHTTPTransport(uds=str(tmp_path / "g.sock"), verify=False)
         headers = {"authorization": f"Bearer {gateway.token}"}

@@ -315,7 +315,7 @@ async def test_what_was_merged_is_found_again_after_a_crash(tmp_path: Path, poin
 
     try:
         async with app.session() as session:
-            dying = Missions(session.missions._services, fault=die)
+            dying = Missions(session.missions._services, controls=session.missions._controls, fault=die)
             mission = dying.create(wanted, repository=str(shop.repository), base=session.base, config={})
             first = commit(shop.repository, "f.txt", "one\ntheirs\nthree\n")
             with pytest.raises(DiedError):

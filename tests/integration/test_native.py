@@ -23,7 +23,8 @@ from chargehand.missions.transcript import read_transcript
 from chargehand.models.contract import ModelCall
 from chargehand.models.recording import RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.script_upstream import ScriptUpstream
+from chargehand.models.scripts import Script
 
 pytestmark = pytest.mark.needs_bwrap
 ACCEPTANCE = "grep -rq docstring calc"

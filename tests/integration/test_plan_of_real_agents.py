@@ -22,6 +22,7 @@ from chargehand.app.composition import App
 from chargehand.core.config import CliName
 from chargehand.core.plan_events import TaskMerged, TaskReturned, TaskStarted
 from chargehand.models.scripts import Script
+from chargehand.store.rows import MissionFilter
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 LAST = says("Done as asked.")
@@ -93,4 +94,4 @@ def test_they_work_side_by_side_and_the_later_one_mends_what_conflicts(crew: Cre
 
 
 def app_children(app: App, mission: str) -> list[str]:
-    return [each.summary.id for each in app.store.log.summaries(app.workers.live, parent=mission)]
+    return [each.summary.id for each in app.store.log.summaries(app.workers.live, MissionFilter(parent=mission))]

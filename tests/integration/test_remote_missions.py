@@ -80,6 +80,7 @@ def test_a_key_starts_one_mission(remote: Remote) -> None:
         (("gc",), "command_local"),
         (("role", "path"), "command_local"),
         (("worker",), "command_local"),
+        (("project", "untrust"), "command_local"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )

@@ -163,7 +163,9 @@ def test_a_roll_back_that_is_broken_off_happened_or_did_not(crew: Steered, point
 
     async def back(app: App) -> MissionState:
         async with app.mission_session(mission) as (found, session):
-            return await Missions(session.missions._services, fault=fault).roll_back_task(found, "a")
+            return await Missions(
+                session.missions._services, controls=session.missions._controls, fault=fault
+            ).roll_back_task(found, "a")
 
     with App.open(environ=crew.environ, cwd=crew.repo) as app, pytest.raises(Killed):
         asyncio.run(back(app))

@@ -20,6 +20,7 @@ from tests.gateway_kit import SSE, Reply, Scripted, event, gateway, message
 
 from chargehand.core.clock import SteppedClock
 from chargehand.models.contract import (
+    CallListeners,
     CallRecord,
     GatewayFault,
     ModelCall,
@@ -87,7 +88,10 @@ async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: S
     for attempt, mission in MISSIONS.items():
         money = store.spending.ledger(mission=mission, attempt=attempt, limits=limits, user=USERS[mission])
         desks[attempt] = BudgetAdmission(
-            money, clock, attempt=attempt, on_call=records.append, on_alert=lambda spent: told.append(spent.limit)
+            money,
+            clock,
+            attempt=attempt,
+            listeners=CallListeners(on_call=records.append, on_alert=lambda spent: told.append(spent.limit)),
         )
     told: list[str] = []
 

@@ -31,7 +31,7 @@ from chargehand.core.records import Base, MissionRequest, Reason
 from chargehand.core.state import SETTLED, AttemptState, MissionState
 from chargehand.durable.workers import LocalMembership, LocalWorkers
 from chargehand.missions.control import Control
-from chargehand.missions.journal import Journal, claim_mission, create_mission
+from chargehand.missions.journal import Journal, MissionSubmission, claim_mission, create_mission
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.steering import Steering
 from chargehand.store.audit import verify
@@ -230,7 +230,8 @@ class MissionMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.seen) < 4)
     def create(self) -> None:
         mission = create_mission(
-            self.store, project="p", request=REQUEST, repository="/r", base=BASE, config={"values": {}}
+            self.store,
+            MissionSubmission(project="p", request=REQUEST, repository="/r", base=BASE, config={"values": {}}),
         )
         self.seen[mission] = "planned"
 

@@ -191,7 +191,7 @@ def test_a_reply_survives_each_pair(
     call = ModelCall(id="c", dialect=client, body=sent, attempt="a", turn=1)
 
     async def answered() -> tuple[bytes, Usage]:
-        reply = await TranslatingUpstream(Provider(said, cut), upstream).send(call)
+        reply = await TranslatingUpstream(Provider(said, cut), upstream, DIALECTS).send(call)
         body = b"".join([piece async for piece in reply.chunks])
         assert reply.meter is not None
         return body, reply.meter().usage
@@ -240,7 +240,7 @@ def test_a_plain_text_tool_goes_as_a_function_and_comes_back_as_itself() -> None
 
     async def answered() -> bytes:
         call = ModelCall(id="c", dialect="responses", body=body, attempt="a", turn=1)
-        reply = await TranslatingUpstream(Keeping(said, 9), "openai").send(call)
+        reply = await TranslatingUpstream(Keeping(said, 9), "openai", DIALECTS).send(call)
         return b"".join([piece async for piece in reply.chunks])
 
     out = asyncio.run(answered())

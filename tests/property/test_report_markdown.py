@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chargehand.app.documents import mission_details
 from chargehand.app.outcome import FailingTestDocument, FailureDocument
 from chargehand.app.reporting.markdown import block, code, render_report, words
-from chargehand.app.reporting.report import ReportSource, build_report
+from chargehand.app.reporting.report import ReportSource, advise_undo, build_report
 from chargehand.app.storage import ArtifactEntry
 from chargehand.core.attempt_events import AttemptStarted, ReportMade, RoleChosen
 from chargehand.core.events import Event, Payload, encode
@@ -41,15 +41,18 @@ from chargehand.core.records import (
     Export,
     Finding,
     MissionRequest,
+    MissionStatus,
     Reason,
     Reverted,
     Verdict,
 )
+from chargehand.core.state import MissionState
 from chargehand.core.text import printable, shown_path
 from chargehand.store.chain import audit_problem
 from chargehand.workspace.depot import LineCount
 
 markdown_it = pytest.importorskip("markdown_it")
+BASE = Base(commit="b" * 40, tree="c" * 40, revision="HEAD")
 PARSER = markdown_it.MarkdownIt("commonmark").enable(["table", "strikethrough"])
 STRINGS = Path(__file__).parents[3] / "shared/data/naughty_strings.json"
 CONTROLS = re.compile(
@@ -181,3 +184,30 @@ def test_what_is_shown_in_code_is_the_text(text: str) -> None:
     assert "\n" not in code(text) + words(text)
     (fence,) = PARSER.parse("\n".join(block(text)))
     assert fence.content.split("\n")[:-1] == [line.rstrip() for line in printable(text).expandtabs(4).split("\n")]
+
+
+@pytest.mark.parametrize(
+    ("status", "verb"),
+    [
+        *(("planned", "cancel"), ("running", "cancel"), ("paused", "cancel"), ("waiting", "discard")),
+        *(("refused", ""), ("failed", ""), ("exhausted", ""), ("cancelled", ""), ("discarded", "")),
+    ],
+)
+def test_what_was_not_promoted_is_ended_or_has_nothing_to_undo(status: MissionStatus, verb: str) -> None:
+    advice = advise_undo(MissionState(id="m-1", status=status))
+    assert advice.commands == ((f"chargehand mission {verb} m-1",) if verb else ())
+
+
+def test_what_was_promoted_is_undone_by_what_fits_how_far_it_went() -> None:
+    promoted: dict[str, Any] = {"id": "m-1", "status": "promoted", "base": BASE}
+    promoted |= {"commit": "1" * 40, "tree": "2" * 40}
+    back = "chargehand mission rollback m-1"
+    blocked = MissionState(**promoted, promoted_on=BASE)
+    assert advise_undo(blocked).commands == (back,)
+    done = Export(ref="refs/heads/chargehand/x", state="done")
+    exported = MissionState(**promoted, promoted_on=BASE, export=done, exported="1" * 40)
+    assert advise_undo(exported).commands == (back, "git branch -D chargehand/x")
+    applied = MissionState(**promoted, promoted_on=BASE, applied=done)
+    assert advise_undo(applied).commands == (back, f"git revert {'b' * 40}..{'1' * 40}")
+    undone = MissionState(**(promoted | {"tree": BASE.tree}), promoted_on=BASE)
+    assert advise_undo(undone).commands == ("chargehand mission promote m-1",)

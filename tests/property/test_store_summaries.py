@@ -29,7 +29,7 @@ from chargehand.core.records import MissionRequest
 from chargehand.core.state import MissionMeasures, MissionState, MissionSummary
 from chargehand.missions.reading import FoldedMissions
 from chargehand.store.chain import PositionedEvent
-from chargehand.store.rows import MissionListing
+from chargehand.store.rows import MissionFilter, MissionListing
 from chargehand.store.store import Store, open_store
 
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
@@ -204,7 +204,7 @@ class SummaryMachine(RuleBasedStateMachine):
         counted = Counter(each.summary.status for each in listings)
         assert store.log.counts(self.alive.__contains__) == counted
         for status in counted:
-            found = store.log.summaries(self.alive.__contains__, statuses=[status])
+            found = store.log.summaries(self.alive.__contains__, MissionFilter(statuses=[status]))
             assert [each.row.id for each in found] == [
                 each.row.id for each in listings if each.summary.status == status
             ]
@@ -293,7 +293,7 @@ def test_filters_leave_out_and_pages_go_on_from_where_one_was(tmp_path: Path) ->
             store.log.append(f"m-{number}", STEP)
 
         def ids(**wanted: Any) -> list[str]:
-            return [each.row.id.removeprefix("m-") for each in store.log.summaries(**wanted)]
+            return [each.row.id.removeprefix("m-") for each in store.log.summaries(wanted=MissionFilter(**wanted))]
 
         assert ids() == list("012345")
         assert ids(project="q") == list("45")

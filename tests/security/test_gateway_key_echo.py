@@ -19,8 +19,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.gateway_kit import DONE, PRICE, chunk, event, message, openai_whole
 
-from chargehand.models.contract import CallRecord, Dialect, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, ServedModel
+from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt
 from chargehand.models.http_upstream import HttpUpstream
 from chargehand.models.key_filter import KeyFilter, explain_weak_key
 from chargehand.models.metering import MemoryLedger
@@ -188,11 +188,9 @@ async def ask(echo: Echo, tmp_path: Path, *, path: str) -> str:
         )
         gateway = Gateway(
             [served],
-            ledger=MemoryLedger(1.0),
-            attempt="a-1",
-            on_call=records.append,
-            calls=cache,
-            retries=0,
+            ServedAttempt(id="a-1", ledger=MemoryLedger(1.0), calls=cache),
+            CallListeners(on_call=records.append),
+            limits=GatewayLimits(retries=0),
         )
         await stack.enter_async_context(gateway)
         await gateway.listen_unix(tmp_path / "gateway.sock")

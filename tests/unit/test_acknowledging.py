@@ -35,9 +35,9 @@ from chargehand.missions._messages import (
     NEXT,
     OPTIONS,
     events_of_mission_end,
-    question_about,
     requires_next_attempt,
 )
+from chargehand.missions._questions import question_about
 from chargehand.missions.attempt.supervision import CriticalMessageGuard
 from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal

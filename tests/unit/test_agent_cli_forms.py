@@ -1,4 +1,4 @@
-"""The JSON Lines of every agent CLI: as its stand-in writes them, and lines that the real ones wrote."""
+"""What agents of other programs say: the JSON Lines of every CLI, and what ACP agents ask permission for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chargehand.agents._json_rpc import JsonLines
+from chargehand.agents.acp.client import action_of_call, lines_of
 from chargehand.agents.clis import SPECS, CliLaunch
 from chargehand.agents.programs.cli_forms import FORMS
 from chargehand.agents.programs.events import AgentEvent, SessionLog
 from chargehand.core.config import CliName
 from chargehand.models.contract import Usage
+from chargehand.policy.actions import Action, FileWrite, Other, Shell
 from chargehand.testing.agents import fake_agent as _fake_agent
 
 NAMES: tuple[CliName, ...] = get_args(CliName)
@@ -181,3 +183,40 @@ def test_claude_asks_through_its_adapter_and_lets_no_model_of_its_own_judge() ->
     (text,) = SPECS["claude"].files(replace(LAUNCH, asks=True)).values()
     assert json.loads(text) == {"permissions": {"defaultMode": "default"}}
     assert SPECS["claude"].files(LAUNCH) == {}
+
+
+@pytest.mark.parametrize(
+    ("call", "action"),
+    [
+        ({"kind": "execute", "title": "rm -rf build"}, Shell(text="rm -rf build")),  # gemini
+        ({"kind": "execute", "rawInput": {"command": "make"}, "title": "Build it"}, Shell(text="make")),
+        (
+            {"kind": "execute", "rawInput": {"command": ["/bin/sh", "-lc", "make"], "cwd": "/workspace"}},  # codex
+            Shell(text="make", cwd="/workspace"),
+        ),
+        ({"kind": "execute", "rawInput": {"script": "make"}, "title": "make"}, Other(kind="tool", name="make")),
+        ({"kind": "execute"}, Other(kind="tool", name="execute")),
+        ({"kind": "other", "title": "make"}, Other(kind="tool", name="make")),
+        ({"title": "make"}, Other(kind="tool", name="make")),
+        ({"kind": "edit", "locations": [{"path": "/workspace/a"}]}, FileWrite(path="/workspace/a")),
+    ],
+)
+def test_what_a_call_would_do(call: dict[str, Any], action: Action) -> None:
+    assert action_of_call(call) == action
+
+
+@pytest.mark.parametrize(
+    ("first", "limit", "lines"),
+    [
+        (None, None, "a\x0cb\u2028c\n\r\nd\n\ne"),
+        (1, 1, "a\x0cb\u2028c\n"),
+        (2, 1, "\r\n"),
+        (3, None, "d\n\ne"),
+        (4, 9, "\ne"),
+        (0, 1, "a\x0cb\u2028c\n"),
+        (6, None, ""),
+        (2, 0, ""),
+    ],
+)
+def test_lines_of_a_file_end_at_line_feeds_alone(first: int | None, limit: int | None, lines: str) -> None:
+    assert lines_of("a\x0cb\u2028c\n\r\nd\n\ne", first=first, limit=limit) == lines

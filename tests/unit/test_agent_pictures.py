@@ -17,8 +17,8 @@ from chargehand.agents.native.model_client import open_client
 from chargehand.agents.tool_specs import ToolCall
 from chargehand.agents.toolbox import Toolbox
 from chargehand.core.errors import UpstreamError
-from chargehand.models.contract import Price, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, Price, ServedModel
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.probes import red_square
 
@@ -100,7 +100,8 @@ async def test_a_picture_reaches_the_model_through_the_gateway(tmp_path: Path, d
     price = Price(input=0.0, output=0.0)
     seeing = ServedModel(name="eyes", dialect="openai", model="up", upstream=upstream, price=price)
     blind = ServedModel(name="blind", dialect="openai", model="no", upstream=upstream, price=price, images=False)
-    async with Gateway([seeing, blind], ledger=MemoryLedger(1.0), attempt="a", on_call=lambda _: None) as gateway:
+    attempt = ServedAttempt(id="a", ledger=MemoryLedger(1.0))
+    async with Gateway([seeing, blind], attempt, CallListeners(on_call=lambda _: None)) as gateway:
         await gateway.listen_unix(tmp_path / "s")
         models = tuple(EndpointModel(name=name, dialect=dialect) for name in ("eyes", "blind"))
         endpoint = Endpoint(

@@ -1,4 +1,4 @@
-"""Faults are small, can be read by the language's parser, and come first where tests lost something."""
+"""Faults are small, parse, come first where tests lost something, and measure the tests that run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit._local_sandbox import LocalSandbox
 
+from chargehand.checks.execution import CheckPlan
 from chargehand.checks.reads import Copy, ReadObserver
-from chargehand.checks.soft_tests import changed_tests, code_under_test, leave_out_unread, pick_faults
+from chargehand.checks.soft_tests import (
+    changed_tests,
+    code_under_test,
+    fault_seconds,
+    leave_out_unread,
+    measure_tests,
+    pick_faults,
+)
 from chargehand.checks.suites.faults import choose_faults, find_faults, words_of
 from chargehand.checks.trees import MemoryTrees
+from chargehand.core.records import CheckResult, Finding
+from chargehand.sandbox.contract import Sandbox
 
 CODE = """import os
 
@@ -31,6 +42,9 @@ class T:
         self.n += 1
         return x <= 4
 """
+LOADS = "LIMIT = 1\nassert LIMIT == 1\n"
+TEST = "import unittest\nimport calc\n\n\nclass T(unittest.TestCase):\n    def test_it(self):\n        pass\n"
+CHECK = "python3 -m unittest -q"
 RUST = """use a + b;
 // a + b
 let x = "1 + 2"; /* 3 + 4 */
@@ -176,3 +190,44 @@ def test_what_is_named_around_a_lost_line_comes_before_what_is_named_at_all() ->
     softer = changed_tests(trees.changes(old, new), (), trees)
     faults = pick_faults(trees, new, softer, ("calc.go",), ())
     assert [fault.within for fault in faults][:2] == [("Price",)] * 2
+
+
+async def measure(place: Path, code: str, *, must_measure: bool) -> tuple[Finding, ...]:
+    (place / "calc.py").write_text(code)
+    (place / "test_calc.py").write_text(TEST)
+    sandbox = LocalSandbox(place, environment={"PYTHONDONTWRITEBYTECODE": "1"})
+
+    async def base() -> Sandbox:
+        return sandbox
+
+    usual = CheckResult(name=CHECK, status="passed", seconds=0.1, exit_code=0, tests=1, reason="", artifact=None)
+    return await measure_tests(
+        CheckPlan(commands=(CHECK,)),
+        [usual],
+        find_faults("calc.py", code),
+        tree=sandbox,
+        base=base,
+        inner={},
+        seconds=60.0,
+        must_measure=must_measure,
+    )
+
+
+async def test_faults_that_keep_the_code_from_loading_measure_nothing(tmp_path: Path) -> None:
+    faults = len(find_faults("calc.py", LOADS))
+    (found,) = await measure(tmp_path, LOADS, must_measure=True)
+    assert (found.rule, found.needs_person) == ("tests_unmeasured", True)
+    assert (
+        f"with {faults} of {faults} faults that were tried the code could not be built or loaded" in found.message
+    )
+
+
+async def test_faults_in_what_runs_measure_though_others_do_not(tmp_path: Path) -> None:
+    code = LOADS + "".join(f"def f{n}():\n    return f'{n}' * {n}\n" for n in range(5))
+    assert await measure(tmp_path, code, must_measure=True) == ()
+
+
+def test_tests_that_were_only_added_to_are_measured_briefly() -> None:
+    assert fault_seconds(120.0, must_measure=True) == 120.0
+    assert fault_seconds(120.0, must_measure=False) < 30.0
+    assert fault_seconds(1.0, must_measure=False) == 1.0

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from chargehand.checks._outcomes import HeadTail, runner_of, shown_tail
 from chargehand.checks.execution import CheckOutput, CheckPlan, judge, report
 from chargehand.checks.junit import FailingTest, ReportError, read_junit
 from chargehand.core.records import CheckResult, CheckStatus, Finding, Reverted, Severity, Verdict
@@ -127,54 +126,3 @@ def test_what_is_no_honest_report_is_refused(content: bytes):
 def test_reports_of_many_failures_stay_small():
     counts = read("<testcase name='a'><failure message='%s'/></testcase>" % ("x" * 9000) * 200)
     assert (counts.bad, len(counts.failing), len(counts.failing[0].message)) == (200, 50, 2000)
-
-
-@pytest.mark.parametrize(
-    ("command", "runner"),
-    [
-        ("pytest", "pytest"),
-        ("python -m pytest -q", "pytest"),
-        ("/usr/bin/python3 -W error -m pytest", "pytest"),
-        ("ruff check . && .venv/bin/pytest -x", "pytest"),
-        ("uv run --extra test pytest tests", "pytest"),
-        ("uv run --with pytest mypy src", "plain"),
-        ("uv run --python 3.12 pytest", "pytest"),
-        ("timeout -k 5 600 pytest", "pytest"),
-        ("time -p pytest", "plain"),
-        ("uv pip install pytest", "plain"),
-        ("A=1 uv run pytest tests", "pytest"),
-        ("coverage run -m pytest", "pytest"),
-        ("(cd sub; pytest)", "pytest"),
-        ("true\npytest", "pytest"),
-        ("pip install pytest && make test", "plain"),
-        ("echo 'pytest; pytest'", "plain"),
-        ("grep pytest file", "plain"),
-        ("python -m unittest", "unittest"),
-        ("cargo +nightly test --all", "cargo"),
-        ("cargo clippy", "plain"),
-        ("go test ./...", "go"),
-        ("go vet ./...", "plain"),
-        ("npm test", "node"),
-        ("npm run test", "node"),
-        ("npm run lint", "plain"),
-        ("pnpm test", "node"),
-        ("npx vitest run", "node"),
-        ("node --test", "node"),
-        ("echo 'unbalanced", "plain"),
-        ("", "plain"),
-    ],
-)
-def test_the_runner_of_a_line(command: str, runner: str):
-    assert runner_of(command) == runner
-
-
-def test_head_and_tail():
-    kept = HeadTail(head=4, tail=6)
-    for piece in (b"ab", b"cdef", b"ghij", b"klmnopqrst"):
-        kept.add("stdout", piece)
-    assert kept.content() == b"abcd\n[... 10 bytes left out ...]\nopqrst"
-    exact = HeadTail(head=4, tail=6)
-    exact.add("stderr", b"abcdefghij")
-    assert exact.content() == b"abcdefghij"
-    assert shown_tail(b"abcdef", limit=3) == "[...]\ndef"
-    assert shown_tail(b"abc", limit=3) == "abc"

@@ -1,7 +1,8 @@
-"""Every bad end is one message and one documented exit code; stdout stays empty."""
+"""Every bad end is one message and one documented exit code; stdout stays empty; Ctrl-C ends the work."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import pytest
@@ -16,6 +18,7 @@ from click.testing import CliRunner
 
 from chargehand.cli.main import chargehand
 from chargehand.cli.terminal.failures import guarded, keep_traceback
+from chargehand.cli.terminal.interrupt import Stop, run_async
 from chargehand.core.errors import (
     ChargehandError,
     ConfigError,
@@ -184,3 +187,35 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
     assert done.stderr == ""
+
+
+class KeyPressed(asyncio.DefaultEventLoopPolicy):
+    """Somebody presses Ctrl-C in the midst of making a loop."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().new_event_loop()
+
+
+@pytest.fixture
+def pressed() -> Iterator[None]:
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    asyncio.set_event_loop_policy(KeyPressed())
+    yield
+    asyncio.set_event_loop_policy(None)
+    assert signal.signal(signal.SIGINT, before) is interrupt
+
+
+@pytest.mark.usefixtures("pressed")
+def test_ctrl_c_as_a_loop_is_made_is_met_once_it_is_whole() -> None:
+    begun = []
+
+    async def work(stop: Stop) -> None:
+        begun.append(stop)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_async(work)
+    assert begun == []

@@ -8,13 +8,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.app.documents import to_json
-from chargehand.cli.terminal.output import Output
+from chargehand.cli.terminal.output import Output, local_time
 from chargehand.core.records import Reason
 from chargehand.core.text import printable
 
@@ -110,3 +111,18 @@ def test_once_the_reader_is_gone_writing_goes_on_silently() -> None:
         check=True,
     )
     assert done.stderr == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("zone", "shown"), [("UTC", "12:00 UTC"), ("Asia/Kathmandu", "17:45 +0545"), ("America/New_York", "07:00 EST")]
+)
+def test_a_time_is_told_in_the_zone_of_whoever_reads_it(
+    monkeypatch: pytest.MonkeyPatch, zone: str, shown: str
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert local_time("2026-01-31T12:00:00+00:00") == f"2026-01-31 {shown}"
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chargehand.app.config.locations import UserFile
+from chargehand.app.config.locations import UserFile, load_user_file, state_home, user_config_path
 from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig
 from chargehand.app.config.resolve import LARGEST_FILE, resolve, trust_nothing
 from chargehand.app.projects import describe_untrusted, require_trust, trust_needed
@@ -578,3 +578,33 @@ def test_a_bad_variable_or_option_is_named() -> None:
     )
     assert _fails(limits__time="x").message.startswith("--time: time must be a duration, got 'x'")
     assert "'limits.time'" in _fails(limits__tme="1").hint
+
+
+def test_where_the_users_file_is() -> None:
+    assert user_config_path({"XDG_CONFIG_HOME": "/c", "HOME": "/h"}) == Path("/c/chargehand/config.toml")
+    assert user_config_path({"HOME": "/h"}) == Path("/h/.config/chargehand/config.toml")
+    assert user_config_path({"XDG_CONFIG_HOME": "rel", "HOME": "/h"}) == Path("/h/.config/chargehand/config.toml")
+    assert user_config_path({}).is_absolute()
+
+
+def test_where_state_is() -> None:
+    assert state_home({"CHARGEHAND_HOME": "/s", "XDG_STATE_HOME": "/x"}) == Path("/s")
+    assert state_home({"XDG_STATE_HOME": "/x", "HOME": "/h"}) == Path("/x/chargehand")
+    assert state_home({"CHARGEHAND_HOME": "", "HOME": "/h"}) == Path("/h/.local/state/chargehand")
+    with pytest.raises(ConfigError, match="CHARGEHAND_HOME"):
+        state_home({"CHARGEHAND_HOME": "state"})
+
+
+def test_reading_the_users_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    assert load_user_file(path) is None
+    assert load_user_file(path / "below") is None
+    path.write_bytes(b"# \xc3\xa4\r\n")
+    read = load_user_file(path)
+    assert read is not None
+    assert (read.path, read.text) == (path, "# ä\r\n")
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_user_file(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_user_file(tmp_path)

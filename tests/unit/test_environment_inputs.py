@@ -11,7 +11,6 @@ from tests.workspace_kit import Yard
 from chargehand.workspace.bases import BaseLayers
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.environment import EnvironmentLayers
-from chargehand.workspace.tree import objects as trees
 
 NAMES = ("pyproject.toml", "web/package.json", "web.lock", "src/app.py", "src/b/requirements-dev.txt", "a/b/c.md")
 
@@ -93,19 +92,3 @@ def test_a_trees_key_is_that_of_a_base_of_the_same_content(yard: Yard) -> None:
         there = yard.base()
         expected = key(depot, there.commit)
         assert key(depot, base.commit, tree=there.tree) == expected
-
-
-def test_a_tree_that_is_read_again_stays_in_memory(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    depot = yard.depot()
-    found = [bytes.fromhex(yard.base().tree)]
-    for number in range(3):
-        put(yard, "number", f"{number}\n")
-        found.append(bytes.fromhex(yard.base().tree))
-    monkeypatch.setattr(trees, "_CACHED_TREES", 2)
-    reader, read = depot.reader, []
-    original = reader.read
-    monkeypatch.setattr(reader, "read", lambda raw: (read.append(raw), original(raw))[1])
-    for tree in found[1:]:
-        reader.tree(found[0])
-        reader.tree(tree)
-    assert read.count(found[0]) == 1

@@ -27,8 +27,8 @@ from tests.gateway_kit import (
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError
-from chargehand.models.contract import CallRecord, QuotaRest, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, QuotaRest, ServedModel
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.providers import ProviderLimits, Providers
 
@@ -101,13 +101,11 @@ async def bench(
     path = tmp_path / "gateway.sock"
     async with Gateway(
         [model],
-        ledger=MemoryLedger(1.0),
-        attempt="a-1",
-        on_call=records.append,
-        on_quota=(rests if rests is not None else []).append,
+        ServedAttempt(id="a-1", ledger=MemoryLedger(1.0)),
+        CallListeners(on_call=records.append, on_quota=(rests if rests is not None else []).append),
+        providers=providers,
         clock=clock,
         sleep=sleep,
-        providers=providers,
     ) as gateway:
         await gateway.listen_unix(path)
         transport = httpx.AsyncHTTPTransport(uds=str(path), verify=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,11 +13,11 @@ import httpx
 import pytest
 from tests.gateway_kit import Reply, Scripted
 
-from chargehand.models.contract import CallRecord, Dialect, Price, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, Price, ServedModel
+from chargehand.models.dialects import table
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.scripted_replies import ScriptedReply, render
-from chargehand.models.serving.routes import convert_text_files, find_content_kinds
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0").decode()
 PDF = base64.b64encode(b"%PDF-1.7 words").decode()
@@ -107,7 +108,9 @@ DIALECTS: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 
 
 def _upstream(dialect: Dialect) -> Scripted:
-    return Scripted(Reply(pieces=tuple(render(dialect, ScriptedReply(text="seen"), model="up", stream=False))))
+    return Scripted(
+        Reply(pieces=tuple(render(table.DIALECTS[dialect], ScriptedReply(text="seen"), model="up", stream=False)))
+    )
 
 
 @asynccontextmanager
@@ -128,7 +131,8 @@ async def chain(
         files=False,
         fallback=(other,) if behind else (),
     )
-    async with Gateway([first], ledger=MemoryLedger(9.0), attempt="a", on_call=records.append) as gateway:
+    attempt = ServedAttempt(id="a", ledger=MemoryLedger(9.0))
+    async with Gateway([first], attempt, CallListeners(on_call=records.append)) as gateway:
         await gateway.listen_unix(place / "s")
         transport = httpx.AsyncHTTPTransport(uds=str(place / "s"), verify=False)
         headers = {"authorization": f"Bearer {gateway.token}"}
@@ -146,9 +150,11 @@ async def test_the_next_model_gets_what_the_first_does_not_take(tmp_path: Path, 
         reply = await client.post(PATHS[dialect], json=BODIES["notes"][dialect])
     assert (reply.status_code, reply.headers["x-chargehand-model"]) == (200, "m")
     assert (len(blind.calls), len(seeing.calls)) == (1, len(SAYS))
-    # What goes to the one that takes it is what the client sent.
-    held = [find_content_kinds(dialect, call.body) for call in seeing.calls]
-    assert held == [{"image"}, {"image"}, {"image"}, {"file"}, {"file"}]
+    # What goes to the one that takes it is what the client sent; Gemini takes two spellings, and one goes on.
+    turns = {"responses": "input", "gemini": "contents"}.get(dialect, "messages")
+    sent = json.dumps([BODIES[what][dialect][turns] for what in SAYS])
+    sent = sent.replace("inline_data", "inlineData").replace("mime_type", "mimeType")
+    assert [call.body[turns] for call in seeing.calls] == json.loads(sent)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -169,7 +175,7 @@ async def test_a_file_whose_text_is_at_hand_goes_as_text(tmp_path: Path, dialect
     assert (reply.status_code, reply.headers["x-chargehand-converted"]) == (200, "1")
     (call,) = blind.calls
     assert "grüße\nüber alles" in str(call.body).replace("\\n", "\n")
-    assert find_content_kinds(dialect, call.body) == set()
+    assert NOTES not in str(call.body)
     (record,) = records
     assert "(text/plain, 16 characters) as text" in record.converted[0]
     assert record.first_seconds is not None
@@ -184,16 +190,19 @@ async def test_a_text_file_reaches_a_model_of_any_dialect_as_words(
     async with chain(tmp_path, to, behind=False) as (client, blind, _, _records):
         reply = await client.post(PATHS[dialect], json=BODIES["notes"][dialect])
         assert reply.status_code == 200, reply.text
-    assert find_content_kinds(to, blind.calls[0].body) == set()
+    assert NOTES not in str(blind.calls[0].body)
     assert "über alles" in str(blind.calls[0].body)
 
 
-def test_arguments_of_tools_are_never_taken_for_content() -> None:
+async def test_arguments_of_tools_are_never_taken_for_content(tmp_path: Path) -> None:
     part = {"type": "document", "source": {"type": "base64", "media_type": "text/plain", "data": NOTES}}
     used = {"type": "tool_use", "id": "c", "name": "n", "input": {"type": "document", "content": [part]}}
-    body = {"messages": [{"role": "assistant", "content": [used]}]}
-    assert find_content_kinds("anthropic", body) == set()
-    assert convert_text_files("anthropic", body) == (body, ())
+    body = _anthropic({"type": "text", "text": "go on"})
+    body["messages"].append({"role": "assistant", "content": [used]})
+    async with chain(tmp_path, "anthropic", behind=False) as (client, blind, _, records):
+        reply = await client.post(PATHS["anthropic"], json=body)
+        assert reply.status_code == 200, reply.text
+    assert (blind.calls[0].body["messages"], records[0].converted) == (body["messages"], ())
 
 
 async def test_a_request_that_only_its_own_dialect_knows_still_goes_to_a_model_without_pictures(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.gateway_kit import Reply, gateway, openai_whole
 
 from chargehand.core.errors import InfrastructureError
-from chargehand.models.contract import HttpLimits
+from chargehand.models.contract import CallListeners, HttpLimits
 from chargehand.models.event_stream import EventSplitter
-from chargehand.models.gateway import Gateway
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 
 ASK: dict[str, Any] = {"model": "m", "messages": [], "max_tokens": 20}
@@ -92,7 +92,7 @@ async def test_paths_without_a_version_and_with_a_query_are_known(tmp_path: Path
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_over_the_limit_is_refused(tmp_path: Path, chunked: bool) -> None:
-    async with gateway(tmp_path, GOOD, limits=HttpLimits(body_bytes=1_000)) as desk:
+    async with gateway(tmp_path, GOOD, http=HttpLimits(body_bytes=1_000)) as desk:
 
         async def pieces() -> Any:
             for _ in range(100):
@@ -111,7 +111,7 @@ async def test_compressed_bodies_are_refused(tmp_path: Path) -> None:
 
 
 async def test_more_connections_than_allowed_are_refused(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD, limits=HttpLimits(connections=1)) as desk:
+    async with gateway(tmp_path, GOOD, http=HttpLimits(connections=1)) as desk:
         _, first = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
         await asyncio.sleep(0.01)
         assert (await desk.client.get("/v1/models")).status_code == 503
@@ -184,7 +184,7 @@ async def test_a_client_that_waits_to_be_asked_is_asked(tmp_path: Path) -> None:
 
 async def test_a_client_that_does_not_read_is_cut(tmp_path: Path) -> None:
     large = Reply(pieces=[openai_whole("x" * 4_000_000)])
-    async with gateway(tmp_path, large, limits=HttpLimits(write_seconds=0.03)) as desk:
+    async with gateway(tmp_path, large, http=HttpLimits(write_seconds=0.03)) as desk:
         body = json.dumps(ASK).encode()
         head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {desk.gateway.token}\r\n"
         _, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"), limit=1_000)
@@ -229,7 +229,8 @@ async def test_an_error_of_a_listener_is_not_swallowed(tmp_path: Path, caplog: p
 
 
 def _gateway() -> Gateway:
-    return Gateway([], ledger=MemoryLedger(None), attempt="a", on_call=lambda _: None)
+    attempt = ServedAttempt(id="a", ledger=MemoryLedger(None))
+    return Gateway([], attempt, CallListeners(on_call=lambda _: None))
 
 
 @given(

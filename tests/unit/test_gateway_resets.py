@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.core.clock import SteppedClock
-from chargehand.models.providers import LONGEST_REST, read_requested_wait
+from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.requested_waits import LONGEST_REST, RequestedWaits
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = int(NOW.timestamp())
@@ -86,7 +87,7 @@ INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.0
     ],
 )
 def test_every_way_to_say_when(headers: dict[str, str], body: bytes, seconds: float | None) -> None:
-    found = read_requested_wait(headers, CLOCK, body)
+    found = RequestedWaits(DIALECTS, CLOCK).read(headers, body)
     assert found == (None if seconds is None else pytest.approx(seconds, abs=1e-3))
 
 
@@ -106,5 +107,5 @@ JSON = st.recursive(
 
 @given(headers=st.dictionaries(st.sampled_from(NAMES), VALUES), body=JSON.map(json.dumps) | VALUES)
 def test_whatever_stands_there_gives_a_bounded_wait_or_none(headers: dict[str, str], body: str) -> None:
-    found = read_requested_wait(headers, CLOCK, body.encode("utf-8", "replace"))
+    found = RequestedWaits(DIALECTS, CLOCK).read(headers, body.encode("utf-8", "replace"))
     assert found is None or 0 <= found <= LONGEST_REST

@@ -12,7 +12,7 @@ from chargehand.app.composition import App
 from chargehand.cli.main import chargehand
 from chargehand.core.mission_events import MissionFinished
 from chargehand.core.records import MissionRequest
-from chargehand.missions.journal import create_mission
+from chargehand.missions.journal import MissionSubmission, create_mission
 
 ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
 
@@ -21,12 +21,9 @@ def ask(app: App, parent: str | None = None, task: str | None = None) -> str:
     found, more = app.find(), {} if parent is None else {"parent": parent, "task": task}
     return create_mission(
         app.store,
-        project=found.project.id,
-        request=ASKED,
-        repository=str(app.cwd),
-        base=found.base,
-        config={},
-        **more,
+        MissionSubmission(
+            project=found.project.id, request=ASKED, repository=str(app.cwd), base=found.base, config={}, **more
+        ),
     )
 
 

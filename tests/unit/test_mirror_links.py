@@ -1,14 +1,18 @@
-"""Index pages: what is read from them, what never comes out of them, and that writing them loses nothing."""
+"""Index pages: what is read from them, what never comes out of them, and where they may lead."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chargehand.network.allow_list import Address
+from chargehand.network.contract import MirrorRefusal
 from chargehand.network.mirror.links import (
     FileLink,
     may_belong_to,
@@ -17,6 +21,7 @@ from chargehand.network.mirror.links import (
     render_html,
     render_json,
 )
+from chargehand.network.mirror.upstream import AddressPolicy
 
 BASE = "https://index.invalid/simple/a/"
 DIGEST = "ab" * 32
@@ -109,3 +114,66 @@ def test_both_forms_keep_every_link_whole(given_links: list[FileLink]) -> None:
 def test_pages_never_show_the_upstream_address(given_links: list[FileLink]) -> None:
     for render in (render_html, render_json):
         assert b"files.invalid" not in render("a", given_links, rewrite=lambda link: f"/files/{link.filename}")
+
+
+NAMES = {
+    "public.example": ["151.101.0.223"],
+    "files.example": ["151.101.0.224"],
+    "inner.example": ["10.1.2.3"],
+    "neighbour.example": ["10.1.2.4"],
+    "both.example": ["151.101.0.225", "127.0.0.1"],
+    "loop.example": ["127.0.0.1"],
+    "mapped.example": ["::ffff:127.0.0.1"],
+    "zero.example": ["0.0.0.0"],
+    "odd.example": ["198.18.0.1"],
+    "metadata.example": ["169.254.169.254"],
+}
+
+
+async def resolve(host: str, port: int) -> Sequence[Address]:
+    """Answer from the table; an address is its own answer."""
+    try:
+        return [ipaddress.ip_address(host)]
+    except ValueError:
+        return [ipaddress.ip_address(text) for text in NAMES.get(host, ())]
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "allowed"),
+    [
+        ("https://public.example/", "https://files.example/x", True),
+        ("https://public.example/", "https://inner.example/x", False),
+        ("https://public.example/", "http://10.0.0.1/", False),
+        ("https://public.example/", "http://[fd00::1]/", False),
+        ("https://public.example/", "https://both.example/x", False),
+        ("https://public.example/", "http://metadata.example/", False),
+        ("https://public.example/", "http://mapped.example/", False),
+        ("https://public.example/", "http://zero.example/", False),
+        ("https://public.example/", "https://nothing.example/", False),
+        ("https://inner.example/", "https://neighbour.example/x", True),
+        ("https://inner.example/", "https://loop.example/", False),
+        ("https://inner.example/", "http://169.254.169.254/latest", False),
+        ("https://odd.example/", "http://zero.example/", False),
+        ("https://odd.example/", "http://198.18.0.9/", True),
+        ("http://metadata.example/", "http://169.254.169.254/", False),
+        ("http://127.0.0.1:80/", "http://loop.example:81/", True),
+        ("http://gone.example/", "https://files.example/x", True),
+    ],
+)
+async def test_only_what_is_public_or_as_private_as_the_registry(own: str, asked: str, allowed: bool) -> None:
+    reach = AddressPolicy([own, "file:///srv/index"], resolve=resolve)
+    assert await reach.address(own) is None
+    if allowed:
+        address = await reach.address(asked)
+        assert address is not None
+    else:
+        with pytest.raises(MirrorRefusal) as caught:
+            await reach.address(asked)
+        assert caught.value.status == (502 if "nothing" in asked else 403)
+
+
+@pytest.mark.parametrize(
+    ("url", "literal"), [("http://10.0.0.1/", True), ("http://[::1]:80/", True), ("http://a/", False)]
+)
+def test_an_address_is_known_as_one(url: str, literal: bool) -> None:
+    assert AddressPolicy([]).names_address(url) == literal

@@ -15,7 +15,7 @@ from chargehand.cli.main import chargehand
 from chargehand.core.mission_events import MissionClaimed, MissionFinished
 from chargehand.core.records import MissionRequest, Reason
 from chargehand.durable.workers import LocalMembership
-from chargehand.missions.journal import create_mission
+from chargehand.missions.journal import MissionSubmission, create_mission
 
 ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
 
@@ -23,7 +23,10 @@ ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
 def ask(app: App) -> str:
     found = app.find()
     return create_mission(
-        app.store, project=found.project.id, request=ASKED, repository=str(app.cwd), base=found.base, config={}
+        app.store,
+        MissionSubmission(
+            project=found.project.id, request=ASKED, repository=str(app.cwd), base=found.base, config={}
+        ),
     )
 
 

@@ -12,9 +12,11 @@ from tests.unit._model_clients import anthropic_client, call, document, openai_c
 
 from chargehand.core.errors import UpstreamError, UsageError
 from chargehand.models.contract import ModelCall, UpstreamReply
-from chargehand.models.faults import Fault, Faults, FaultyUpstream
+from chargehand.models.faults import Fault, Faults
+from chargehand.models.faulty_upstream import FaultyUpstream
+from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.scripts import Script
 
 anthropic, openai = LateModule("anthropic"), LateModule("openai")
 

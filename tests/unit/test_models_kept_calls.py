@@ -29,7 +29,7 @@ from tests.gateway_kit import (
 from chargehand.core.errors import UpstreamError
 from chargehand.models.contract import Usage
 from chargehand.models.metering import MemoryLedger
-from chargehand.models.replay_cache import ReplayCache, read_kept_calls
+from chargehand.models.replay_cache import ReplayCache, WholeReply, read_kept_calls
 from chargehand.models.request_matching import Divergence
 
 TOKEN = "cht-0123456789abcdef0123456789abcdef"
@@ -54,8 +54,7 @@ class Life:
         if kept is not None:
             return text(self.log.body(kept))
         if reply is not None:
-            self.log.keep(
-                asked,
+            whole = WholeReply(
                 call=f"c-{uuid.uuid4()}",
                 model="m",
                 upstream="up",
@@ -64,6 +63,7 @@ class Life:
                 body=openai_whole(reply),
                 usage=Usage(input=1, output=2),
             )
+            self.log.keep(asked, whole)
         return None
 
 

@@ -11,6 +11,7 @@ from tests.provider_kit import Provider, serving
 from chargehand.app.providers.probe import probe_model
 from chargehand.core.config import LimitsConfig, ModelConfig
 from chargehand.models.contract import Dialect
+from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.probes import small_answer
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render
 
@@ -28,7 +29,7 @@ class Newer(Provider):
         if path.endswith("/models"):
             rows = [{"name": "models/tiny", "id": "tiny"}]
             return 200, {"models": rows} if self.dialect == "gemini" else {"data": rows}
-        (whole,) = render(self.dialect, self.said, model="tiny", stream=False)
+        (whole,) = render(DIALECTS[self.dialect], self.said, model="tiny", stream=False)
         return 200, json.loads(whole)
 
 

@@ -13,9 +13,11 @@ from tests.late import LateModule
 from tests.unit._model_clients import anthropic_client, openai_client
 
 from chargehand.models.contract import Dialect, Usage
+from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.event_stream import event_bytes, parse_events
+from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, decode_body, render
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.scripts import Script
 
 openai = LateModule("openai")
 
@@ -92,8 +94,8 @@ def test_the_client_of_anthropic_reads_what_the_script_says(reply: ScriptedReply
 @settings(max_examples=100, deadline=None)
 @given(reply=REPLIES, dialect=st.sampled_from(["openai", "anthropic"]), stream=st.booleans())
 def test_what_is_rendered_is_decoded_to_the_same(reply: ScriptedReply, dialect: Dialect, stream: bool) -> None:
-    body = b"".join(render(dialect, reply, model="m", stream=stream, usage_chunk=True))
-    found = decode_body(dialect, body, stream=stream)
+    body = b"".join(render(DIALECTS[dialect], reply, model="m", stream=stream, usage_chunk=True))
+    found = decode_body(DIALECTS[dialect], body, stream=stream)
     assert said(found, "") == said(reply, "")
     assert found.why == reply.why
     assert all(call.id for call in found.tools)
@@ -103,26 +105,31 @@ def test_what_is_rendered_is_decoded_to_the_same(reply: ScriptedReply, dialect: 
 async def test_other_ends_have_the_words_of_their_dialect(stop: Any) -> None:
     reply = ScriptedReply(text="so", stop=stop)
     words = {"length": ("length", "max_tokens"), "refusal": ("content_filter", "refusal")}
-    body = b"".join(render("openai", reply, model="m", stream=False))
+    body = b"".join(render(DIALECTS["openai"], reply, model="m", stream=False))
     assert json.loads(body)["choices"][0]["finish_reason"] == words[stop][0]
     assert (await through_anthropic(reply, stream=True))[2] == words[stop][1]
 
 
 def test_streamed_arguments_come_in_pieces_and_usage_only_when_asked_for() -> None:
     reply = ScriptedReply(tools=(ScriptedCall(name="write", arguments={"path": "a" * 40}),))
-    plain = list(render("openai", reply, model="m", stream=True))
+    plain = list(render(DIALECTS["openai"], reply, model="m", stream=True))
     assert sum(b'"arguments"' in piece for piece in plain) > 3
     assert plain[-1] == b"data: [DONE]\n\n"
     assert not [piece for piece in plain if b"usage" in piece]
-    assert b'"usage"' in list(render("openai", reply, model="m", stream=True, usage_chunk=True))[-2]
-    kinds = [event.event for event in parse_events(b"".join(render("anthropic", reply, model="m", stream=True)))]
+    assert b'"usage"' in list(render(DIALECTS["openai"], reply, model="m", stream=True, usage_chunk=True))[-2]
+    kinds = [
+        event.event
+        for event in parse_events(b"".join(render(DIALECTS["anthropic"], reply, model="m", stream=True)))
+    ]
     assert kinds[:3] == ["message_start", "ping", "content_block_start"]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
 def test_arguments_that_are_no_json_are_sent_as_they_are() -> None:
     reply = ScriptedReply(tools=(ScriptedCall(name="write", arguments='{"path": '),))
-    found = decode_body("openai", b"".join(render("openai", reply, model="m", stream=True)), stream=True)
+    found = decode_body(
+        DIALECTS["openai"], b"".join(render(DIALECTS["openai"], reply, model="m", stream=True)), stream=True
+    )
     assert found.tools[0].arguments == '{"path": '
 
 

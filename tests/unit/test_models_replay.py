@@ -18,13 +18,15 @@ from tests.unit._model_clients import anthropic_client, call, document, openai_c
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError
 from chargehand.models.contract import ModelCall, ModelUpstream, UpstreamReply
-from chargehand.models.faults import Faults, FaultyUpstream
+from chargehand.models.faults import Faults
+from chargehand.models.faulty_upstream import FaultyUpstream
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
 from chargehand.models.replay import ReplayUpstream, script_from_recording
 from chargehand.models.request_matching import Divergence, find_difference
+from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.scripts import Script
 
 TOOLS = ScriptedReply(text="hello there", tools=(ScriptedCall(name="read", arguments={"path": "/srv/work/a"}),))
 NOTHING = Redactor()

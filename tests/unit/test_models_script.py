@@ -13,8 +13,9 @@ from tests.unit._model_clients import call, document
 
 from chargehand.core.errors import UsageError
 from chargehand.models.contract import Usage
+from chargehand.models.script_upstream import ScriptUpstream, find_newest_text
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
-from chargehand.models.scripts import Script, ScriptLine, ScriptUpstream, find_newest_text
+from chargehand.models.scripts import Script, ScriptLine
 
 HEADER: dict[str, Any] = {"format": "chargehand-script", "version": 1}
 

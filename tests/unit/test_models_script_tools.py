@@ -14,8 +14,9 @@ from tests.unit._model_clients import read
 
 from chargehand.models.contract import Dialect, ModelCall
 from chargehand.models.conversation import OfferedTool
+from chargehand.models.script_upstream import ScriptUpstream, ToolUnknownError, fit_tools
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
-from chargehand.models.scripts import Script, ScriptUpstream, ToolUnknownError, fit_tools
+from chargehand.models.scripts import Script
 
 
 def offer(name: str, *required: str, **properties: str) -> OfferedTool:

@@ -12,7 +12,7 @@ import pytest
 from chargehand.core.errors import UsageError
 from chargehand.models.conversation import OfferedTool
 from chargehand.models.replay import load_script
-from chargehand.models.scripts import fit_tools
+from chargehand.models.script_upstream import fit_tools
 
 SHELL = (OfferedTool(name="shell", schema={"properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}),)
 STATE = "{'open_file': 'n/a', 'working_dir': '/testbed'}"

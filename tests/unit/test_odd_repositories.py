@@ -20,10 +20,8 @@ from chargehand.core.ports import DriverName
 from chargehand.workspace.checkout import _content_ids, fast_forward
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.export import export_branch
-from chargehand.workspace.host.git import user_git
 from chargehand.workspace.repository import find_repository
 from chargehand.workspace.scan import WorkspaceLimits
-from chargehand.workspace.tree.names import passes_for_repository
 from chargehand.workspace.workspace import Workspace
 
 DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
@@ -388,9 +386,8 @@ def test_apply_asks_git_once_for_any_number_of_paths(tmp_path: Path) -> None:
         Path(os.fsdecode(os.path.join(os.fsencode(repository), name))).write_bytes(b"a\r\n")
     os.symlink("target", repository / "link")
     (repository / "directory").mkdir()
-    found = _content_ids(
-        user_git(repository), os.fsencode(repository), [*names, b"link", b"directory", b"gone", b"gone/below"]
-    )
+    asked = [*names, b"link", b"directory", b"gone", b"gone/below"]
+    found = _content_ids(find_repository(repository).git, os.fsencode(repository), asked)
     assert set(found) == {*names, b"link"}
     assert {found[name] for name in names} == {"78981922613b2afb6025042ff6bd878ac1994e85"}, (
         "as git stores it: a\\n"
@@ -417,33 +414,6 @@ def test_a_crash_half_way_through_20_000_files_is_mended(yard: Yard) -> None:
     (yard.repository / "README.md").write_text("mine\n")
     assert fast_forward(there, many, branch="main", at=base.commit).state == "blocked"
     assert (yard.repository / "README.md").read_text() == "mine\n"
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        ({b"HEAD", b"objects", b"refs"}, True),
-        ({b"HEAD", b"commondir"}, True),
-        ({b"HEAD", b"objects", b"refs", b"config", b"x"}, True),
-        ({b"objects", b"refs", b"config"}, False),
-        ({b"HEAD", b"refs"}, False),
-        ({b"head", b"objects", b"refs"}, False),
-    ],
-)
-def test_what_git_takes_for_a_bare_repository(names: set[bytes], expected: bool, tmp_path: Path) -> None:
-    assert passes_for_repository(names) == expected
-    if b"commondir" in names:
-        return
-    for name in names:
-        place = tmp_path / os.fsdecode(name)
-        if name in (b"objects", b"refs"):
-            place.mkdir()
-        else:
-            place.write_text("ref: refs/heads/main\n" if name == b"HEAD" else "")
-    asked = subprocess.run(
-        ["git", "rev-parse", "--git-dir"], cwd=tmp_path, capture_output=True, env={"PATH": os.environ["PATH"]}
-    )
-    assert (asked.returncode == 0) == expected
 
 
 # --- what is not whole

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-import yaml
-from jsonschema import Draft202012Validator
 
-from chargehand.app.progress.plan_graph import PlanDocument, ReviewDocument, TaskDocument, plan_tree
 from chargehand.core.errors import UsageError
 from chargehand.core.plans import MOST_TASKS, Ambiguity, Estimate, Loop, Obligation, Plan, Task, order_tasks
 from chargehand.missions.plan_documents import parse_plan
-from chargehand.missions.planning.schema import render_schema
 
 
 def plan(text: str) -> Plan:
@@ -454,53 +447,3 @@ def test_what_is_wrong_with_a_delegation_is_told(delegate: str, said: str) -> No
     found = problems(f"tasks:\n  - {{id: a, text: x, delegate: {delegate}}}\n")
     assert len(found) == 2  # and its way out
     assert said in found[0]
-
-
-def test_the_published_schema_is_that_of_the_reader_and_takes_the_example() -> None:
-    root = Path(__file__).parents[2]
-    published = (root / "docs/reference/plan.schema.json").read_text()
-    assert published == render_schema()
-    schema = json.loads(published)
-    validator = Draft202012Validator(schema)
-    examples = re.findall(r"```yaml\n(.*?)```", (root / "docs/how-to/plans.md").read_text(), re.DOTALL)
-    assert len(examples) >= 2
-    assert all(validator.is_valid(yaml.safe_load(example)) for example in examples)
-    assert set(schema["$defs"]["task"]["properties"]) >= {
-        field.encode_name for field in msgspec.structs.fields(Task)
-    }
-    assert not validator.is_valid({"tasks": [{"id": "a"}]})
-    assert not validator.is_valid({"tasks": [{"id": "a", "text": "x", "afer": ["b"]}]})
-
-
-def test_a_plan_is_shown_as_a_tree() -> None:
-    tasks = [
-        TaskDocument(id=name, text=name, status="pending", after=before, missions=(), reviews=(), reason=None)
-        for name, before in (("a", ()), ("d", ("a", "b")), ("b", ("a",)), ("c", ()))
-    ]
-    shown = plan_tree(PlanDocument(mission="m", status="planned", planners=(), tasks=tasks, plan=Plan(tasks=())))
-    assert [(row.name, row.why) for row in shown] == [
-        ("a", ""),
-        ("  b", ""),
-        ("    d", "also after a"),
-        ("c", ""),
-    ]
-
-
-def test_the_reviews_of_the_last_result_stand_below_their_task() -> None:
-    def review(mission: str, of: str, vote: str | None, *points: str) -> ReviewDocument:
-        return ReviewDocument(mission=mission, of=of, role="reviewer", status="promoted", vote=vote, points=points)
-
-    reviews = (
-        review("m-r1", "m-1", "objects", "first"),
-        review("m-r2", "m-2", "objects", "say\x1b[2J two", "and more"),
-        review("m-r3", "m-2", None),
-    )
-    task = TaskDocument(
-        id="a", text="A", status="in_review", after=(), missions=("m-1", "m-2"), reviews=reviews, reason=None
-    )
-    rows = plan_tree(PlanDocument(mission="m", status="running", planners=(), tasks=[task], plan=Plan(tasks=())))
-    assert [(row.name, row.mission, row.why) for row in rows] == [
-        ("a", "m-2", ""),
-        ("  review: reviewer", "m-r2", "objects: say two; and more"),
-        ("  review: reviewer", "m-r3", ""),
-    ]

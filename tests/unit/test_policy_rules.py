@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from chargehand.app.config.policy_files import add_override, user_rules_path
+from chargehand.app.configuration import override_rule
+from chargehand.app.reading import StateReader
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.policy.actions import FileWrite, Network, Other, Shell, Surroundings
 from chargehand.policy.judgement import judge
@@ -123,18 +124,20 @@ def test_a_line_with_too_many_parts_is_asked_for() -> None:
 
 
 def test_an_override_is_written_where_it_is_right_and_else_nothing_is(tmp_path: Path) -> None:
-    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
-    path = user_rules_path(environ)
+    path = tmp_path / "chargehand" / "policy.cedar"
+    environ = {"XDG_CONFIG_HOME": str(tmp_path), "CHARGEHAND_HOME": str(tmp_path / "state")}
     when = 'context has line && context.line like "git fetch mirror*"'
-    assert add_override(environ, "git-fetch", reason='my "mirror"', when=when) == path
-    add_override(environ, "git-fetch", reason="again", when="context has program")
-    before = path.read_text()
-    with pytest.raises(ConfigError):
-        add_override(environ, "git-fetch", reason="x", when="context.line like 3")
-    with pytest.raises(NotFoundError):
-        add_override(environ, "git-read", reason="x")
-    with pytest.raises(UsageError):
-        add_override(environ, "git-push", reason="  ")
+    with StateReader.open(environ=environ, cwd=tmp_path) as reader:
+        set_aside = partial(override_rule, reader)
+        assert set_aside("git-fetch", reason='my "mirror"', when=when).path == str(path)
+        set_aside("git-fetch", reason="again", when="context has program")
+        before = path.read_text()
+        with pytest.raises(ConfigError):
+            set_aside("git-fetch", reason="x", when="context.line like 3")
+        with pytest.raises(NotFoundError):
+            set_aside("git-read", reason="x", when="")
+        with pytest.raises(UsageError):
+            set_aside("git-push", reason="  ", when="")
     assert path.read_text() == before
     loaded = user(before)
     assert [rule.id for rule in loaded.all if rule.origin == "user"] == [

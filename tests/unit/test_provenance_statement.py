@@ -11,7 +11,6 @@ import pytest
 from tests.conftest import git
 from tests.workspace_kit import Yard
 
-from chargehand.app.reporting.report import advise_undo
 from chargehand.core.attempt_events import ActionJudged, AttemptStarted, ModelCalled, RoleChosen
 from chargehand.core.errors import StoreError
 from chargehand.core.events import Event, Payload, encode
@@ -27,21 +26,18 @@ from chargehand.core.mission_events import (
 from chargehand.core.records import (
     Base,
     CheckResult,
-    Export,
     MissionRequest,
-    MissionStatus,
     Verdict,
     VerdictScope,
     VerdictStatus,
 )
-from chargehand.core.state import MissionState
 from chargehand.missions.provenance import build_statement
-from chargehand.store.database.keys import AuditKey, KnownKeys
 from chargehand.store.envelopes import Envelope, _signed_bytes
 from chargehand.store.heads import LogHead
 from chargehand.store.store import open_store
 from chargehand.workspace.export import export_branch, export_notes, exported_provenance
-from chargehand.workspace.tree.history import NOTES, PROVENANCE
+
+NOTES, PROVENANCE = "refs/notes/chargehand", "refs/notes/chargehand-provenance"
 
 BASE = Base(commit="b" * 40, tree="c" * 40, revision="HEAD")
 REQUEST = MissionRequest(
@@ -154,8 +150,9 @@ def test_an_envelope_is_signed_as_dsse_says(tmp_path: Path) -> None:
     (key,) = known.keys.values()
     assert key.verifies(base64.b64decode(made.signatures[0].sig), b"DSSEv1 3 a/b 4 body")
     assert made.signer(known) == key.id
-    other = AuditKey.generate().public
-    assert made.signer(KnownKeys(keys={other.id: other})) == ""
+    with open_store(tmp_path / "other") as other:
+        other.sign_envelope(b"body", kind="a/b")
+        assert made.signer(other.known_keys()) == ""
     document = json.loads(made.encode())
     assert set(document) == {"payload", "payloadType", "signatures"}
     document["payloadType"] = "a/c"
@@ -211,30 +208,3 @@ def test_neither_note_is_written_where_one_cannot_be(yard: Yard) -> None:
 
 
 # --- advice
-
-
-@pytest.mark.parametrize(
-    ("status", "verb"),
-    [
-        *(("planned", "cancel"), ("running", "cancel"), ("paused", "cancel"), ("waiting", "discard")),
-        *(("refused", ""), ("failed", ""), ("exhausted", ""), ("cancelled", ""), ("discarded", "")),
-    ],
-)
-def test_what_was_not_promoted_is_ended_or_has_nothing_to_undo(status: MissionStatus, verb: str) -> None:
-    advice = advise_undo(MissionState(id="m-1", status=status))
-    assert advice.commands == ((f"chargehand mission {verb} m-1",) if verb else ())
-
-
-def test_what_was_promoted_is_undone_by_what_fits_how_far_it_went() -> None:
-    promoted: dict[str, Any] = {"id": "m-1", "status": "promoted", "base": BASE}
-    promoted |= {"commit": "1" * 40, "tree": "2" * 40}
-    back = "chargehand mission rollback m-1"
-    blocked = MissionState(**promoted, promoted_on=BASE)
-    assert advise_undo(blocked).commands == (back,)
-    done = Export(ref="refs/heads/chargehand/x", state="done")
-    exported = MissionState(**promoted, promoted_on=BASE, export=done, exported="1" * 40)
-    assert advise_undo(exported).commands == (back, "git branch -D chargehand/x")
-    applied = MissionState(**promoted, promoted_on=BASE, applied=done)
-    assert advise_undo(applied).commands == (back, f"git revert {'b' * 40}..{'1' * 40}")
-    undone = MissionState(**(promoted | {"tree": BASE.tree}), promoted_on=BASE)
-    assert advise_undo(undone).commands == ("chargehand mission promote m-1",)

@@ -1,7 +1,10 @@
-"""Each command of the command line has its route, or a reason why a client elsewhere has no use for it."""
+"""The server's routes and its feed: each command has a route or a reason, and who follows is told."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.mission_events import MissionCreated, QuestionAsked, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.policy.access import ACCESS_RULES
+from chargehand.server import _feed
+from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._routes import NamedMission, RestArguments, read_arguments
 from chargehand.server.commands import LOCAL_COMMANDS, call_arguments, find_call, known_routes, served_commands
 from chargehand.server.openapi import ROUTES, openapi_document
@@ -281,3 +286,66 @@ def test_a_page_of_a_transcript_reads_what_it_shows(tmp_path: Path) -> None:
         # What no page has to show is not read: it may be gone.
         (reader.home / "artifacts" / kept[:2] / kept).unlink(missing_ok=True)
         assert len(page_transcript(reader, name, limit=15).lines) == 15
+
+
+@contextlib.asynccontextmanager
+async def running(reader: StateReader) -> AsyncIterator[EventFeed]:
+    feed = EventFeed(reader, pause=0.0)
+    task = asyncio.create_task(feed.run())
+    try:
+        yield feed
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def valid() -> bool:
+    return True
+
+
+async def read_to_end(feed: EventFeed, after: int | None, seen: asyncio.Event) -> list[bytes]:
+    """Follow until the feed ends the stream."""
+    found = []
+    async for piece in feed.follow(after, FeedFilter(), is_valid=valid):
+        found.append(piece)
+        seen.set()
+    return found
+
+
+async def test_a_log_that_was_restored_is_told_to_who_follows(tmp_path: Path) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        record_missions(reader, 3)
+        async with running(reader) as feed:
+            seen = asyncio.Event()
+            following = asyncio.create_task(read_to_end(feed, None, seen))
+            await seen.wait()
+            with reader.store.database.write() as connection:
+                connection.execute("DELETE FROM events WHERE position = 3")
+            assert await following == [b": connected\n\n"]
+            # Who comes back learns where the log ends now.
+            first = await anext(feed.follow(3, FeedFilter(), is_valid=valid))
+            assert first == b'id: 2\nevent: reset\ndata: {"position":2}\n\n'
+
+
+async def test_a_fault_of_ours_ends_the_streams_and_not_the_feed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
+        record_missions(reader, 1)
+        whole = _feed.events_after
+        failed: list[int] = []
+
+        def fail_once(*given: Any, **more: Any) -> object:
+            if not failed:
+                failed.append(1)
+                raise ZeroDivisionError
+            return whole(*given, **more)
+
+        async with running(reader) as feed:
+            seen = asyncio.Event()
+            monkeypatch.setattr(_feed, "events_after", fail_once)
+            assert await read_to_end(feed, None, seen) == [b": connected\n\n"]
+            again: Any = feed.follow(0, FeedFilter(), is_valid=valid)
+            assert await anext(again) == b": connected\n\n"
+            assert b"mission.created" in await anext(again)
+            await again.aclose()

@@ -14,7 +14,7 @@ from chargehand.core.fold import fold
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.store.audit import verify
-from chargehand.store.rows import MissionRow
+from chargehand.store.rows import MissionFilter, MissionRow
 from chargehand.store.store import Store, open_store
 
 CREATED = MissionCreated(
@@ -124,7 +124,11 @@ def test_a_row_tells_who_asked_for_its_mission(store: Store) -> None:
     for name, user in (("m-1", "ann"), ("m-2", "")):
         store.log.append(name, replace(CREATED, user=user))
     assert {row.id: row.user for row in store.log.takeable()} == {"m-1": "ann", "m-2": ""}
-    assert store.log.get("m-1").user == next(each.row.user for each in store.log.summaries(user="ann")) == "ann"
+    assert (
+        store.log.get("m-1").user
+        == next(each.row.user for each in store.log.summaries(wanted=MissionFilter(user="ann")))
+        == "ann"
+    )
 
 
 def test_the_latest_mission_of_a_project_is_the_one_created_last(store: Store, clock: SteppedClock) -> None:

@@ -5,7 +5,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from chargehand.core.errors import StoreError
 from chargehand.core.mission_events import MissionCreated, StepFinished
 from chargehand.core.records import MissionRequest
 from chargehand.store.database import migrate as _migrate
+from chargehand.store.database.connection import SingleFlight
 from chargehand.store.store import Store, open_store
 
 CREATED = MissionCreated(
@@ -288,3 +292,47 @@ def test_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeypatc
         pass
     assert caught.value.code == "store_exposed"
     assert list(home.iterdir()) == []
+
+
+def test_who_waits_while_the_work_is_done_shares_the_next_run() -> None:
+    runs: list[float] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        runs.append(time.monotonic())
+        begun.set()
+        assert go_on.wait(30)
+
+    together = SingleFlight(work)
+
+    def waited() -> tuple[float, int]:
+        asked = time.monotonic()
+        together.wait()
+        return asked, len(runs)
+
+    with ThreadPoolExecutor(9) as pool:
+        first = pool.submit(waited)
+        assert begun.wait(30)
+        others = [pool.submit(waited) for _ in range(8)]
+        while together._asked < 9:
+            time.sleep(0.001)
+        go_on.set()
+        assert first.result()[1] >= 1
+        for asked, seen in (each.result() for each in others):
+            assert runs[seen - 1] >= asked, "the run that it waited for began after it asked"
+    assert len(runs) == 2
+
+
+def test_a_run_that_fails_is_done_again_for_who_still_waits() -> None:
+    outcomes = iter([OSError(5, "no"), None])
+
+    def work() -> None:
+        if (error := next(outcomes)) is not None:
+            raise error
+
+    together = SingleFlight(work)
+    with pytest.raises(OSError, match="no"):
+        together.wait()
+    together.wait()
+    with pytest.raises(StopIteration):  # each asks for a run of its own
+        together.wait()

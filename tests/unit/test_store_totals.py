@@ -6,9 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from tests.unit.older_stores import as_of_version_6
 
 from chargehand.core.errors import StoreError
 from chargehand.core.ports import Ledger
-from chargehand.store.database.connection import SingleFlight
 from chargehand.store.ledger import SpendingLimits
 from chargehand.store.store import Store, open_store
 
@@ -113,50 +109,6 @@ def test_a_killed_process_takes_no_reserve_with_it(tmp_path: Path) -> None:
     assert told.keys() <= kept.keys()
     assert sum(kept[call] != usd for call, usd in told.items()) <= 3
     assert len(kept) - len(told) <= 3
-
-
-def test_who_waits_while_the_work_is_done_shares_the_next_run() -> None:
-    runs: list[float] = []
-    begun, go_on = threading.Event(), threading.Event()
-
-    def work() -> None:
-        runs.append(time.monotonic())
-        begun.set()
-        assert go_on.wait(30)
-
-    together = SingleFlight(work)
-
-    def waited() -> tuple[float, int]:
-        asked = time.monotonic()
-        together.wait()
-        return asked, len(runs)
-
-    with ThreadPoolExecutor(9) as pool:
-        first = pool.submit(waited)
-        assert begun.wait(30)
-        others = [pool.submit(waited) for _ in range(8)]
-        while together._asked < 9:
-            time.sleep(0.001)
-        go_on.set()
-        assert first.result()[1] >= 1
-        for asked, seen in (each.result() for each in others):
-            assert runs[seen - 1] >= asked, "the run that it waited for began after it asked"
-    assert len(runs) == 2
-
-
-def test_a_run_that_fails_is_done_again_for_who_still_waits() -> None:
-    outcomes = iter([OSError(5, "no"), None])
-
-    def work() -> None:
-        if (error := next(outcomes)) is not None:
-            raise error
-
-    together = SingleFlight(work)
-    with pytest.raises(OSError, match="no"):
-        together.wait()
-    together.wait()
-    with pytest.raises(StopIteration):  # each asks for a run of its own
-        together.wait()
 
 
 def test_a_disk_that_cannot_be_waited_for_is_told(tmp_path: Path) -> None:

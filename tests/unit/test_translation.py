@@ -258,7 +258,7 @@ async def test_calls_that_come_mixed_into_each_other_reach_each_client_whole(
             call = {"index": text, "id": f"c{text}", "function": {**call["function"], "name": f"look_{text}"}}
         pieces.append(chunk({"tool_calls": [call], **({"content": after} if number == 9 else {})}))
     pieces += [chunk({}, finish="tool_calls", usage=USAGE), DONE]
-    upstream = TranslatingUpstream(Scripted(Reply(headers=SSE, pieces=pieces)), "openai")
+    upstream = TranslatingUpstream(Scripted(Reply(headers=SSE, pieces=pieces)), "openai", DIALECTS)
     body = {**BASES[client], "model": "m", "stream": True}
     reply = await upstream.send(ModelCall(id="c", dialect=client, body=body, attempt="a", turn=1))
     reader, split = DIALECTS[client].reply_reader("c"), EventSplitter()

@@ -15,7 +15,8 @@ from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.errors import RefMovedError
 from chargehand.workspace.export import export_branch, export_notes
-from chargehand.workspace.tree.history import NOTES
+
+NOTES = "refs/notes/chargehand"
 
 BRANCH = "chargehand/work"
 

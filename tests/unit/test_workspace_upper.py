@@ -6,14 +6,12 @@ import os
 import stat
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.workspace_kit import Yard, agent, changed, operate, oracle, rules, write
 
 from chargehand.core.errors import InfrastructureError
-from chargehand.workspace.tree.objects import ObjectWriter
 from chargehand.workspace.workspace import Workspace
 
 ROOT = os.geteuid() == 0
@@ -141,11 +139,3 @@ def test_new_content_is_written_whether_loose_or_packed(workspace: Workspace, ya
             fresh.read_blob(entry.id)
     assert list((depot.path / "objects/pack").glob("tmp_*")) == []
     depot.git("fsck", "--strict", "--no-dangling")
-
-
-def test_objects_of_a_failed_block_are_not_written(yard: Yard) -> None:
-    depot = yard.depot()
-    with suppress(RuntimeError), ObjectWriter(depot.path / "objects") as writer:
-        raw = writer.add("blob", b"never kept")
-        raise RuntimeError
-    assert depot.git.run("cat-file", "-e", raw.hex()).code != 0

@@ -22,7 +22,7 @@ from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.missions.journal import OnEvent
+    from chargehand.core.events import OnEvent
 
 # Names of what a mission started from and of what it came to, where a checkpoint is named.
 BASE, RESULT = "base", "result"

@@ -45,13 +45,13 @@ from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
 from chargehand.core.errors import RefusedError
+from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
 from chargehand.core.state import MissionState
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
 from chargehand.missions.control import Controls
-from chargehand.missions.journal import OnEvent, ignore_event
 from chargehand.missions.missions import Missions
 from chargehand.missions.services import DepotReader, Services, Tier, available_cores, system_errors
 from chargehand.missions.steering import Steering
@@ -392,7 +392,7 @@ class App(StateReader):
                     is_trusted=self._command_trust(found, resolved, head=revision is None),
                     open_snippets=snippets,
                 )
-                missions = Missions(services)
+                missions = Missions(services, controls=self.controls)
                 # Before anything new: a dead process may have swapped a branch and not have come to say so.
                 await missions.recover()
                 yield Session(
@@ -470,7 +470,6 @@ class App(StateReader):
             config=resolved.config,
             workers=self.workers,
             worker=(self.member.id, self._role),
-            controls=self.controls,
             version=__version__,
             open_agent=lambda request: requested_agent(resolved, request),
             open_gateway=gateways,

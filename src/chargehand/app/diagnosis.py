@@ -29,6 +29,7 @@ from chargehand.sandbox.probe import DRIVERS, ProbePart, ProbeReport
 from chargehand.sandbox.snippet_pool import probe_snippets
 from chargehand.sandbox.tool_versions import ToolVersion, describe_origin, read_tool_versions
 from chargehand.sandbox.toolchain import HiddenPrograms, Toolchain, discover
+from chargehand.store.rows import MissionFilter
 
 if TYPE_CHECKING:
     from chargehand.sandbox.vm_kernel import VmKernel
@@ -294,7 +295,9 @@ def describe_system(reader: StateReader) -> SystemView:
     held = Counter(log.owners())
     members = reader.watched_workers.members()
     usage = shutil.disk_usage(reader.home)
-    waiting = log.summaries(reader.watched_workers.live, statuses=frozenset[MissionStatus]({"waiting"}))
+    waiting = log.summaries(
+        reader.watched_workers.live, MissionFilter(statuses=frozenset[MissionStatus]({"waiting"}))
+    )
     return SystemView(
         version=__version__,
         home=str(reader.home),

@@ -25,16 +25,17 @@ from chargehand.app.wiring.gateways import ledger_by_hand
 from chargehand.core.addresses import is_loopback
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
-from chargehand.models.contract import CallRecord, Dialect, ModelUpstream, Price, ServedModel
-from chargehand.models.faults import Faults, FaultyUpstream
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel
+from chargehand.models.faults import Faults
+from chargehand.models.faulty_upstream import FaultyUpstream
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.providers import ProviderLimits, Providers
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
 from chargehand.models.replay import ReplayUpstream, load_script
 from chargehand.models.request_matching import Divergence
-from chargehand.models.scripts import ScriptUpstream
+from chargehand.models.script_upstream import ScriptUpstream
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -184,12 +185,10 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
         try:
             async with Gateway(
                 models,
-                ledger=service.ledger,
-                attempt=_ATTEMPT,
-                on_call=lambda record: tell(_describe_call(record)),
-                on_alert=tell_alert,
-                redact=service.redactor.text,
+                ServedAttempt(id=_ATTEMPT, ledger=service.ledger),
+                CallListeners(on_call=lambda record: tell(_describe_call(record)), on_alert=tell_alert),
                 providers=Providers(service.limits),
+                redact=service.redactor.text,
             ) as gateway:
                 port = await gateway.listen_tcp(host, port)
                 url = f"http://{_url_host(host)}:{port}"

@@ -41,12 +41,13 @@ from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, 
 from chargehand.durable.actions import OutputLine
 from chargehand.missions.waiting import Addressee, Deed, WaitingTask, find_addressee, waiting_tasks
 from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
+from chargehand.store.rows import MissionFilter
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.reporting.review import ChangeReview
-    from chargehand.missions.journal import OnEvent
+    from chargehand.core.events import OnEvent
     from chargehand.missions.reading import Queue
 
 _CANCEL_SECONDS = 30.0
@@ -149,7 +150,9 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
 
 def children_of(reader: StateReader, mission: str) -> tuple[MissionSummary, ...]:
     """Return how the missions of a coordinator's tasks stand; none of any other mission."""
-    return tuple(each.summary for each in reader.store.log.summaries(reader.workers.live, parent=mission))
+    return tuple(
+        each.summary for each in reader.store.log.summaries(reader.workers.live, MissionFilter(parent=mission))
+    )
 
 
 def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
@@ -388,7 +391,7 @@ def cancel_mission(app: App, name: str) -> MissionState:
 
 def open_children(app: StateReader, mission: str) -> tuple[str, ...]:
     """Return the missions that do tasks of a coordinator and have not ended."""
-    listed = app.store.log.summaries(app.workers.live, parent=mission)
+    listed = app.store.log.summaries(app.workers.live, MissionFilter(parent=mission))
     return tuple(each.summary.id for each in listed if each.summary.status not in ENDED)
 
 

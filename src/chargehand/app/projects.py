@@ -142,6 +142,14 @@ class TrustView(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[RoleDigest, ...]
 
 
+class RevokedTrust(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository that nobody trusts any more, and how many of its contents a person trusted until now."""
+
+    project: str
+    path: str
+    revoked: int
+
+
 class SetupResult(msgspec.Struct, frozen=True, kw_only=True):
     """The setup command whose environment layer is there now (null: none is configured), and how long it took."""
 
@@ -208,6 +216,16 @@ async def set_up_project(app: App, repo: Path | None, *, base: str | None) -> Se
     async with app.session(repo, revision=base) as session, session.open_workspace():
         command = session.resolved.config.project.setup
     return SetupResult(setup=command, seconds=round(time.monotonic() - started, 3))
+
+
+def revoke_trust(reader: StateReader, repo: Path | None) -> RevokedTrust:
+    """Trust nothing of a repository any more: no content of its files, and no way of its setup to registries.
+
+    All contents go, not only that of HEAD: a person who takes trust back means the repository. Raises
+    `RepositoryError`, `StoreError`.
+    """
+    project = reader.project(repo)
+    return RevokedTrust(project=project.id, path=str(project.path), revoked=reader.store.trust.revoke(project.id))
 
 
 class TrustRequest:

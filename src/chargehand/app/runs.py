@@ -35,7 +35,7 @@ from chargehand.core.records import Base, MissionRequest, RedBase
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.missions.breakpoints import parse_breakpoints
-from chargehand.missions.journal import create_mission
+from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.store.artifacts import Artifacts
 
 if TYPE_CHECKING:
@@ -397,14 +397,16 @@ def record_mission(
     asyncio.run(app.prove_tier(found, resolved))
     return create_mission(
         app.store,
-        project=found.project.id,
-        request=asked,
-        repository=str(found.project.path),
-        base=found.base,
-        config=_recorded_configuration(resolved) | dict(noted or {}),
+        MissionSubmission(
+            project=found.project.id,
+            request=asked,
+            repository=str(found.project.path),
+            base=found.base,
+            config=_recorded_configuration(resolved) | dict(noted or {}),
+            user=app.user,
+            plan=plan,
+        ),
         mission=mission,
-        user=app.user,
-        plan=plan,
     )
 
 

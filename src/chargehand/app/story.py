@@ -54,6 +54,7 @@ from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.core.text import printable
 from chargehand.missions.journal import load_step_output
 from chargehand.missions.waiting import waiting_tasks
+from chargehand.store.rows import MissionFilter
 from chargehand.store.store import Store
 
 if TYPE_CHECKING:
@@ -297,13 +298,15 @@ def page_missions(reader: StateReader, request: PageRequest) -> MissionPage:
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else None
     page = log.summaries(
         is_live,
-        project=request.project,
-        user=request.user,
-        statuses=request.statuses or None,
-        since=since,
-        before=request.before,
-        text=request.text,
-        limit=request.limit + 1,
+        MissionFilter(
+            project=request.project,
+            user=request.user,
+            statuses=request.statuses or None,
+            since=since,
+            before=request.before,
+            text=request.text,
+            limit=request.limit + 1,
+        ),
     )
     found = [each.summary for each in reversed(page)]
     shown = found[: request.limit]

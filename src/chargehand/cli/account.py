@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from chargehand.app.accounts import UserDocument
     from chargehand.cli.terminal.output import Output
 
-# More than any password may have: what is longer is refused by its rules, never cut to fit.
+# More bytes than a password may have: a longer one is refused by the rules of passwords, never cut to fit.
 _LARGEST_BYTES = 64 * 1024
 _password_option = click.option("--password-stdin", is_flag=True, help="Read the password from stdin, one line.")
 
@@ -112,7 +112,7 @@ def password(name: str, password_stdin: bool, out: Output) -> None:
     from chargehand.app.reading import StateReader
 
     with StateReader.open() as reader:
-        find_user(reader, name, by=owner(reader))  # for its error alone, before anybody types
+        find_user(reader, name, by=owner(reader))  # an unknown account is an error before anybody types
         new = read_password(name, from_stdin=password_stdin)
         changed = set_user_password(reader, name, new, by=owner(reader))
     _show_user(out, changed, f"{name} has a new password and is logged out everywhere")

@@ -1,4 +1,4 @@
-"""`chargehand git …` and `chargehand action …`: actions made, run, shown as they go, and looked at later."""
+"""`chargehand git …` and `chargehand action …`: records actions, runs them, shows their output and their end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def fetch(remote: str, repo: Path | None, out: Output, time: str | None, detach:
     from chargehand.app.composition import App
 
     with App.open() as app:
-        actions, project = Actions(app), app.register_project(repo)
+        actions = Actions(app)
+        project = app.register_project(repo)
         # A fetch is about the project alone: its lines stand in the project's own log.
         held = actions.begin("fetch", {"remote": remote}, project=project.id, limit=time, detached=detach)
         return run_action(actions, out, held, detach=detach)
@@ -109,7 +110,7 @@ def push(
     from chargehand.core.errors import UsageError
 
     if force and delete:
-        # Not the stronger of the two: each is approved by name, and a yes is for one thing.
+        # Neither option implies the other: a person approves each by name, and a yes is for one thing.
         raise UsageError("--force and --delete were given", hint="--delete removes the branch wherever it is")
     arguments = {"remote": remote, "branch": branch, "force": force, "delete": delete}
     # `--yes` grants nothing: whether a push may overwrite is for rules or a person to say.
@@ -245,9 +246,9 @@ def answer(action: str, answer: str, detach: bool, out: Output) -> int:
     with App.open() as app:
         actions = Actions(app)
         found = actions.places.find(action)
-        # A yes comes back with the lock: without an owner the action would count as lost until it runs.
+        # After a yes the action comes back locked: without an owner it would count as lost until it runs.
         held = actions.answer(found, yes=answer == "yes")
-        # A no has ended it.
+        # A no has ended the action.
         if held is None:
             return _show_end(out, actions.state(found))
         return run_action(actions, out, held, detach=detach)
@@ -282,10 +283,10 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
     from chargehand.core.errors import WaitingError
 
     found = held.action
-    # The id before the work: whoever started this may have to cancel it from elsewhere.
+    # The id is written before the work begins: the caller may have to cancel the action from elsewhere.
     out.document(QueuedActionDocument(action=found, status="queued"))
     if detach:
-        # It gets the locked descriptor, so that there is no moment in which nobody owns it.
+        # The new process inherits the locked descriptor, so that the action has an owner at every moment.
         actions.start(held)
         out.text(found)
         out.notice(f"chargehand action log {found} --follow")
@@ -293,7 +294,7 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
     out.notice(f"action {found}")
 
     def run_shown(owned: ActionLock) -> ActionState:
-        # A Ctrl-C is noted as the end of the action before it goes on from here as `KeyboardInterrupt`.
+        # The action records a Ctrl-C as its end before this call raises `KeyboardInterrupt`.
         state = run_async(lambda stop: actions.run(owned, on_line=lambda line: _show_line(out, found, line)))
         sys.stdout.flush()
         return state
@@ -305,7 +306,7 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
     code = _show_end(out, state)
     if state.status == "waiting":
         assert state.question is not None
-        # Last, and as an error: scripts find the question by the exit code, with the command that answers it.
+        # Written last, and as an error: a script finds the question by the exit code, with the way to answer it.
         raise WaitingError(
             f"action {found!r} asks: {state.question.text}",
             code="action_asks",
@@ -318,7 +319,7 @@ def _exit_code(state: ActionState) -> int:
     """Return how a command ends whose action stands so."""
     from chargehand.core.errors import ExhaustedError, RefusedError, WaitingError
 
-    # What was cancelled, failed or lost did not do what was asked: all of them end as a refusal does.
+    # An action that was cancelled, failed or lost did not do what was asked: all of them exit as refusals do.
     codes = {"done": 0, "waiting": WaitingError.exit_code, "timed_out": ExhaustedError.exit_code}
     return codes.get(state.status, RefusedError.exit_code)
 
@@ -363,7 +364,8 @@ def _show_reasons(out: Output, state: ActionState) -> None:
 
 def _about(state: ActionState) -> str:
     """Return what an action did, or was to do, in a few words."""
-    given, result = state.arguments, state.result
+    given = state.arguments
+    result = state.result
     match state.kind:
         case "fetch":
             moved = f", {result['moved']} branches moved" if "moved" in result else ""

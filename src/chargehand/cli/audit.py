@@ -125,7 +125,8 @@ def provenance(mission: str | None, commit: str | None, out: Output) -> int:
         if each.statement is not None and each.key is not None:
             definition = each.statement["predicate"]["buildDefinition"]
             run = each.statement["predicate"]["runDetails"]
-            asked, metadata = definition["externalParameters"], run["metadata"]
+            asked = definition["externalParameters"]
+            metadata = run["metadata"]
             who = f"{asked['agent']}" + (f" ({asked['model']})" if asked["model"] else "")
             out.text(f"mission   {metadata['invocationId']}, {definition['buildType']}")
             out.text(f"tree      {each.statement['subject'][0]['digest']['gitTree']}")

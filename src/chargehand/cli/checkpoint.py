@@ -1,4 +1,4 @@
-"""`chargehand checkpoint …`: the trees that were kept on the way; and differences of trees as text."""
+"""`chargehand checkpoint …`: the trees of a mission that were kept on the way; restoring one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ import click
 from chargehand.cli.terminal.options import json_option, named_mission_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from chargehand.app.checkpoints import PlannedRestore, RollbackPlanDocument, TreeDifference
+    from chargehand.app.checkpoints import PlannedRestore
     from chargehand.app.composition import App
     from chargehand.cli.terminal.output import Output
-    from chargehand.workspace.depot import LineCount
-    from chargehand.workspace.rollback import HunkPlan
 
 _mission_option = click.option(
     "--mission",
@@ -60,6 +56,7 @@ def show(checkpoint: str, mission: str, out: Output) -> None:
     """Show one checkpoint and the files it holds that differ from the base."""
     from chargehand.app.checkpoints import show_checkpoint
     from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.differences import show_line_counts
 
     with StateReader.open() as reader:
         found = show_checkpoint(reader, checkpoint, mission=mission)
@@ -70,7 +67,7 @@ def show(checkpoint: str, mission: str, out: Output) -> None:
     out.text(f"made at    {point.trigger}, {point.changed} changed since the one before")
     out.text(f"tree       {point.tree}")
     out.text(f"parent     {point.parent}")
-    _show_line_counts(out, found.files)
+    show_line_counts(out, found.files)
 
 
 @checkpoint.command()
@@ -87,6 +84,7 @@ def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -
     """
     from chargehand.app.checkpoints import checkpoint_difference
     from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.differences import show_difference
 
     with StateReader.open() as reader:
         found = checkpoint_difference(reader, a, b, mission=mission, inverse=inverse)
@@ -146,10 +144,11 @@ def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool)
     """Do what the plan says, or only show it."""
     from chargehand.app.checkpoints import carry_out_restore
     from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.rollback import show_rollback_plan
 
     document = planned.document(dry_run=dry_run)
     # Before the work: where it breaks off, the person has seen what was meant to happen.
-    show_plan(out, document.plan)
+    show_rollback_plan(out, document.plan)
     if dry_run:
         out.document(document)
         out.text("Nothing was done.")
@@ -162,55 +161,3 @@ def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool)
     out.text(f"The last checkpoint is now {restored.commit[:12]}.")
     out.text(f"next:     chargehand mission promote {planned.mission} --reason …")
     out.text(f"undo:     chargehand checkpoint undo {planned.mission}")
-
-
-def show_difference(out: Output, found: TreeDifference, *, stat: bool) -> None:
-    """Write how two trees differ: line counts, or the patch."""
-    if out.as_json:
-        out.document(found.document(with_patch=not stat))
-    elif stat:
-        _show_line_counts(out, found.line_counts())
-    else:
-        # Raw: `git apply` needs the very bytes, and `text` would take control characters out of them.
-        out.raw(found.patch())
-
-
-def _show_line_counts(out: Output, files: Iterable[LineCount]) -> None:
-    from chargehand.core.text import shown_path
-
-    def count(sign: str, lines: int | None) -> str:
-        return "binary" if lines is None else f"{sign}{lines}"
-
-    rows = [(shown_path(file.path), count("+", file.added), count("-", file.removed)) for file in files]
-    if rows:
-        out.table(("FILE", "ADDED", "REMOVED"), rows)
-    else:
-        out.text("no difference")
-
-
-def show_plan(out: Output, plan: RollbackPlanDocument) -> None:
-    """Write what a restore or roll-back does to each file."""
-    from chargehand.core.text import shown_path
-
-    rows = []
-    for path in plan.paths:
-        notes = []
-        if path.hunks:
-            gone = [_lines_text(hunk) for hunk in path.hunks if not hunk.kept]
-            notes.append(f"{len(gone)} of {len(path.hunks)} hunks: {', '.join(gone)}")
-        if path.why:
-            notes.append(f"reverted as a whole, because it {path.why}")
-        if path.renamed_from is not None:
-            notes.append(f"renamed from {shown_path(path.renamed_from)}")
-        rows.append((path.action, shown_path(path.path), "; ".join(notes)))
-    if rows:
-        out.table(("ACTION", "FILE", ""), rows)
-    for name in plan.unchanged:
-        out.text(f"{shown_path(name)} is unchanged already")
-
-
-def _lines_text(hunk: HunkPlan) -> str:
-    if not hunk.new_lines:
-        return f"deletion after line {hunk.new_start}"
-    last = hunk.new_start + hunk.new_lines - 1
-    return f"line {last}" if hunk.new_lines == 1 else f"lines {hunk.new_start}-{last}"

@@ -25,7 +25,7 @@ def demo(keep: bool, out: Output) -> int:
     Only the model's words are scripted; everything else is real. Nothing outside a temporary directory is touched.
     """
     from chargehand.app.demonstration import run_demo
-    from chargehand.cli.terminal.failures import INTERRUPTED
+    from chargehand.cli.terminal.conventions import INTERRUPTED
 
     done = run_demo(_TerminalStage(out), keep=keep)
     if done is None:
@@ -47,12 +47,12 @@ class _TerminalStage:
         self._out.text(line.text, fg=line.colour, bold=line.bold)
 
     def run_mission(self, app: App, request: RunRequest, /, *, on_event: OnEvent) -> RunOutcome:
-        from chargehand.cli.run import run_mission
+        from chargehand.cli.terminal.running import run_mission
 
         return run_mission(app, self._quiet, request, on_event=on_event)
 
     def continue_mission(self, app: App, mission: str, /, *, on_event: OnEvent) -> RunOutcome:
-        from chargehand.cli.run import continue_mission
+        from chargehand.cli.terminal.running import continue_mission
 
         return continue_mission(app, self._quiet, mission, on_event=on_event)
 

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
     from chargehand.sandbox.contract import Stream
 
-# As `env` and `docker run` exit where a command could not be run at all.
+# The exit code of `env` and `docker run` where the command could not be run at all.
 _NOT_RUN = 125
 # The pre-commit hook holds a commit back for the first alone: a missing formatter must not lock people out.
-_WOULD_CHANGE, _NOT_FORMATTED = 1, 2
+_WOULD_CHANGE = 1
+_NOT_FORMATTED = 2
 
 
 # Not interspersed: from the first word of the command on, every option belongs to that command.
@@ -93,7 +94,7 @@ def _execute(out: Output, request: ExecRequest) -> int:
     try:
         with App.open() as app:
             result, document = run_async(lambda stop: execute(app, request, show))
-    # Caught here and not at the boundary: its exit code could be one of the command's.
+    # Caught here and not at the boundary, whose exit codes could be taken for those of the command.
     except ChargehandError as error:
         show_failure(error, as_json=out.as_json)
         return _NOT_RUN
@@ -146,7 +147,7 @@ def _run_snippet(
         out.raw(f"{line.text}\n".encode(), err=line.level in ("warn", "error"))
     failed = done.error
     if failed is None:
-        # In a pipe as it is: a shell script reads the value, where escapes of letters would only be in the way.
+        # In a pipe the value is written as it is, for shell scripts: escaped letters would only be in their way.
         out.raw((json.dumps(done.value, ensure_ascii=False) + "\n").encode())
         return 0
     where = "" if failed.line is None else f"line {failed.line}: "
@@ -174,7 +175,7 @@ def _read_snippet(file: str, given: str | None, others: tuple[str, ...]) -> tupl
         raise UsageError(f"cannot read the snippet {file!r}: {error}", hint="name a file of UTF-8 text") from error
     try:
         return source, None if given is None else json.loads(given)
-    except (ValueError, RecursionError) as error:  # JSON of a thousand brackets is an error of recursion
+    except (ValueError, RecursionError) as error:  # a thousand nested brackets of JSON end in `RecursionError`
         raise UsageError(f"--input is not JSON: {error}", hint="quote it for the shell: '{\"a\": 1}'") from error
 
 

@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 
 import click
 
+from chargehand.cli.terminal.conventions import json_wanted
 from chargehand.cli.terminal.failures import guarded
-from chargehand.cli.terminal.options import PROGRAM, json_wanted, no_colour_option, run_elsewhere, server_options
+from chargehand.cli.terminal.options import PROGRAM, no_colour_option, run_elsewhere, server_options
 
 _COMMANDS = {
     # name: the module that declares it, and the command there
@@ -141,7 +142,7 @@ def chargehand(context: click.Context, as_json: bool, server: str | None, insecu
       6    internal error
       130  interrupted
     """
-    # Those two name a server by themselves.
+    # `login` and `logout` name their server as an argument.
     if server is None or context.invoked_subcommand in ("login", "logout"):
         return
 
@@ -162,7 +163,7 @@ def main() -> NoReturn:
 
 
 def open_closed_streams() -> None:
-    """Open those of stdin, stdout and stderr that the caller closed, on nothing.
+    """Open those of stdin, stdout and stderr that the caller closed, on /dev/null.
 
     Else the next file that is opened, such as a log, would get the number of one, and what a program prints there.
     """
@@ -192,7 +193,7 @@ def write_what_streams_take() -> None:
 
     codecs.register_error("chargehand", write_plainly)
     for stream in (sys.stdout, sys.stderr):
-        # None where the caller closed it; in tests they are no files.
+        # None where the caller closed the stream; tests replace streams by objects that are no files.
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="chargehand")
 
@@ -207,7 +208,7 @@ def listen_for_signals() -> None:
 
     def repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
         if lost.exc_type is KeyboardInterrupt:
-            # Raised in a finaliser, where the interpreter drops it: again in a moment, once that has returned.
+            # The interpreter drops what is raised in a finaliser: try again in a moment, once that has returned.
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
         else:
             shown(lost)

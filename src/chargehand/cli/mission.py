@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from chargehand.core.events import Event
     from chargehand.missions.waiting import Addressee
 
-_TITLE = 48
-_LISTED = 20
+_TITLE_CHARACTERS = 48
+_LISTED_MISSIONS = 20
 _STATUSES = (
     *("planned", "running", "waiting", "paused", "promoted", "rolled-back", "refused", "failed", "exhausted"),
     *("cancelled", "discarded"),
@@ -64,7 +64,7 @@ def list_(limit: int | None, out: Output, **options: Any) -> None:
     from chargehand.app.reading import StateReader
 
     if limit is None:
-        limit = 0 if out.as_json else _LISTED
+        limit = 0 if out.as_json else _LISTED_MISSIONS
     request = ListRequest(repository=options.pop("repo"), limit=limit, **options)
     with StateReader.open() as reader:
         found = list_missions(reader, request)
@@ -80,8 +80,9 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
     if not found.missions:
         out.text("No such missions." if chosen else 'No missions yet. Start one: chargehand run "TEXT"')
         return
-    listed, tree = {each.mission for each in found.missions}, []
-    # The newest first, those of tasks below their coordinator, oldest first.
+    listed = {each.mission for each in found.missions}
+    tree = []
+    # The newest mission first; those of tasks stand below their coordinator, the oldest first.
     for each in reversed(found.missions):
         if each.parent not in listed:
             tree.append((each, ""))
@@ -89,7 +90,7 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
     rows = []
     for each, indent in tree:
         title = (each.request or "").strip().partition("\n")[0]
-        title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
+        title = title if len(title) <= _TITLE_CHARACTERS else title[: _TITLE_CHARACTERS - 1] + "…"
         status = listed_status(each) + (", damaged" if each.damaged else "")
         if (
             each.tasks is not None
@@ -101,7 +102,7 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
         rows.append((indent + each.mission, status, local_time(each.created), title, each.branch or "-"))
     headers = ("MISSION", "STATUS", "CREATED", "REQUEST", "BRANCH")
     needed = sum(max(map(len, column)) + 2 for column in zip(headers, *rows, strict=True)) - 2
-    # The branch is the request's words again: it gives way where there is no room.
+    # The branch repeats the words of the request, so it is left out where the terminal is too narrow.
     shown = len(headers) - (out.width is not None and out.width < needed)
     out.table(headers[:shown], [row[:shown] for row in rows])
     for each in reversed(found.missions):
@@ -190,7 +191,7 @@ def watch(mission: str, out: Output) -> None:
 
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
-        # Without one the mission never settles, and this would follow for ever.
+        # Without a worker the mission never settles, and this command would follow it for ever.
         start_needed_worker(reader, found)
         if out.detail != "result" and not out.as_json:
             show_header(out, reader.mission_reader.state(found))
@@ -226,7 +227,8 @@ def log(mission: str, follow: bool, transcript: bool, out: Output) -> None:
         found = reader.find_mission(mission)
         for seen in follow_mission(reader, found) if follow else read_events(reader, found):
             if isinstance(seen, Event):
-                step, text = event_step(seen), describe_event(seen)
+                step = event_step(seen)
+                text = describe_event(seen)
                 time = local_time(seen.time, seconds=True)
                 _show_event(out, seen, f"{seen.seq:>4}  {time}  {step:<11}  {seen.type:<20}  {text}")
             elif isinstance(seen, Reason):
@@ -253,7 +255,8 @@ def show_project_log(out: Output, *, repo: Path | None) -> None:
 
     with StateReader.open() as reader:
         for event in read_events(reader, reader.project(repo).id):
-            time, text = local_time(event.time, seconds=True), describe_event(event)
+            time = local_time(event.time, seconds=True)
+            text = describe_event(event)
             _show_event(out, event, f"{event.seq:>4}  {time}  {event.type:<20}  {text}")
 
 
@@ -263,7 +266,7 @@ _HEADINGS = {
     "call": "{entry.reply}  {entry.model} calls {entry.tool}",
     "result": "{entry.reply}  result of {entry.tool}",
 }
-# For what only the agent itself reports: another program's calls go through nothing of ours, so they are its word.
+# For entries that only the agent itself reports: the calls of another program do not go through Chargehand.
 _REPORTED_HEADINGS = {
     "agent": "{entry.attempt}  the agent says",
     "thought": "{entry.attempt}  the agent thinks",
@@ -282,7 +285,7 @@ def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> None:
     """Show what a mission changed against its base, as a patch that git applies."""
     from chargehand.app.checkpoints import mission_difference
     from chargehand.app.reading import StateReader
-    from chargehand.cli.checkpoint import show_difference
+    from chargehand.cli.terminal.differences import show_difference
 
     with StateReader.open() as reader:
         found = mission_difference(reader, mission, checkpoint=checkpoint)
@@ -388,7 +391,7 @@ def answer(mission: str, text: str | None, task: str | None, out: Output) -> int
                     out.text(asked.deadline)
                 out.text(f"answer:   chargehand mission answer {meant.mission} TEXT")
                 return 3
-        # Also where nothing is asked: what is refused, and with which hint, is said in one place.
+        # Also where nothing is asked: the use case alone says what is refused, and with which hint.
         change = answer_mission(app, meant, text or "")
         if change.worker_started:
             out.notice("Started a worker for it.")
@@ -408,7 +411,12 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
     """Start a new mission from one of a native agent's replies; nothing before it is paid for again."""
     from chargehand.app.composition import App
     from chargehand.app.requests import ForkRequest, fork_mission
-    from chargehand.cli.run import continue_mission, continue_with_answers, leave_to_worker, show_outcome
+    from chargehand.cli.terminal.running import (
+        continue_mission,
+        continue_with_answers,
+        leave_to_worker,
+        show_outcome,
+    )
 
     with App.open() as app:
         made, forked_at = fork_mission(app, ForkRequest(mission=mission, at=at, model=model, reply=reply))
@@ -439,17 +447,17 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
     """
     from chargehand.app.composition import App
     from chargehand.app.requests import FollowUp, follow_up_mission
-    from chargehand.cli import run
+    from chargehand.cli.terminal import running
 
     with App.open() as app:
         made = follow_up_mission(app, FollowUp(mission=mission, text=text, **limits))
         if detach:
-            return run.leave_to_worker(app, out, made)
+            return running.leave_to_worker(app, out, made)
         state = app.mission_reader.state(made)
-        if state.plan is not None or state.parent:  # a worker has to go on with its tasks, or with its coordinator
-            return run.follow_to_end(app, out, made)
-        return run.show_outcome(
-            app, out, run.continue_with_answers(app, out, run.continue_mission(app, out, made))
+        if state.plan is not None or state.parent:  # only a worker goes on with its tasks, or with its coordinator
+            return running.follow_to_end(app, out, made)
+        return running.show_outcome(
+            app, out, running.continue_with_answers(app, out, running.continue_mission(app, out, made))
         )
 
 
@@ -478,7 +486,7 @@ def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: boo
 
     With --task only what that task changed. Exits 3 where the commit could not be exported.
     """
-    from chargehand.cli.plan import preview_rollback, roll_back
+    from chargehand.cli.terminal.rollback import preview_rollback, roll_back
 
     if with_dependents and task is None:
         raise click.UsageError("--with-dependents goes with --task")

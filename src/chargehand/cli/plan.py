@@ -1,4 +1,4 @@
-"""The plan of a mission as text, and taking back what was promoted; the commands themselves are `mission`'s."""
+"""What `chargehand mission plan` does: shows the plan of a mission, replaces it, starts a held task."""
 
 from __future__ import annotations
 
@@ -70,42 +70,3 @@ def start_task(out: Output, mission: str, task: str) -> None:
     out.text(
         f"Task {allowed.task} of {allowed.mission} begins{beside}; they are judged together when they are merged."
     )
-
-
-def preview_rollback(out: Output, mission: str, task: str | None, *, with_dependents: bool) -> int:
-    """Write what a roll-back would do."""
-    # A preview only reads: `App` would load all that runs missions.
-    from chargehand.app.checkpoints import preview_roll_back
-    from chargehand.app.reading import StateReader
-    from chargehand.cli.checkpoint import show_plan
-
-    with StateReader.open() as reader:
-        found = preview_roll_back(reader, mission, task=task, with_dependents=with_dependents)
-    out.document(found)
-    show_plan(out, found.plan)
-    what = f" It takes back {', '.join(found.tasks)}." if found.tasks else ""
-    out.text(f"Nothing was done. A new commit on {found.ref} would do this.{what}")
-    return 0
-
-
-def roll_back(out: Output, mission: str, task: str | None, *, with_dependents: bool) -> int:
-    """Roll back a mission, or a task of it, and write how it stands then."""
-    from chargehand.app.checkpoints import roll_back_task
-    from chargehand.app.composition import App
-    from chargehand.app.missions import roll_back_mission
-    from chargehand.cli.terminal.progress import run_with_progress
-    from chargehand.cli.terminal.rendering import print_result
-
-    with App.open() as app:
-        state = run_with_progress(
-            out,
-            app.store,
-            lambda shown: (
-                roll_back_mission(app, mission, watch=shown.watch)
-                if task is None
-                else roll_back_task(app, mission, task, with_dependents=with_dependents, watch=shown.watch)
-            ),
-        )
-        print_result(out, state, app.store)
-    # The roll-back stands even where its branch could not be exported; a person has to look at that branch.
-    return 0 if state.export is not None and state.export.state == "done" else 3

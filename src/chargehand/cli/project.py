@@ -108,7 +108,7 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: 
         for line in request.lines:
             out.text(line)
         if request.is_needed and not only_show:
-            # Never taken for a yes: trust is a person's look at a file.
+            # Silence is never taken for a yes: trust means that a person has read the file.
             if not yes and not out.can_ask:
                 hint = "to trust it without being asked: chargehand project trust --yes"
                 raise UsageError("this is not a terminal, so you cannot be asked", code="trust_unasked", hint=hint)
@@ -125,6 +125,28 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: 
     elif only_show or not view.roles:
         asks = bool(request.lines) or request.decides_tier
         out.text("not trusted" if asks else "nothing in chargehand.toml needs trust")
+
+
+@project.command()
+@repo_option
+@json_option
+def untrust(repo: Path | None, out: Output) -> None:
+    """Take back all trust in a repository; a run that needs trust asks again, or is refused.
+
+    That is every content of its chargehand.toml and roles that you trusted, and its setup's way to registries.
+    """
+    from chargehand.app.projects import revoke_trust
+    from chargehand.app.reading import StateReader
+    from chargehand.cli.terminal.output import count_text
+    from chargehand.core.text import shown_path
+
+    with StateReader.open() as reader:
+        done = revoke_trust(reader, repo)
+    out.document(done)
+    if done.revoked:
+        out.text(f"no longer trusted: {shown_path(done.path)} ({count_text(done.revoked, 'grant')} taken back)")
+    else:
+        out.text(f"nothing of {shown_path(done.path)} was trusted, so nothing changed")
 
 
 @project.command()

@@ -121,7 +121,8 @@ def list_teams(out: Output) -> int:
     out.document(listed)
     rows = []
     for each in listed.teams:
-        origin, team = "built in" if each.shipped else shown_path(each.place), each.team
+        origin = "built in" if each.shipped else shown_path(each.place)
+        team = each.team
         if isinstance(team, msgspec.UnsetType):
             rows.append((each.name, "-", "-", origin, "(invalid file)"))
             continue

@@ -16,16 +16,8 @@ from chargehand.cli.terminal.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from chargehand.app.composition import App
-    from chargehand.app.runs import RunObserver, RunOutcome, RunRequest
-    from chargehand.cli.terminal.interrupt import Stop
     from chargehand.cli.terminal.output import Output
-    from chargehand.core.events import Event, Payload
-    from chargehand.core.state import MissionState
-
-    OnEvent = Callable[[Event, Payload], None]
 
 
 @click.command()
@@ -101,9 +93,16 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
     from chargehand.app.requests import key_request, plan_request, record_mission, record_once
     from chargehand.app.runs import RunRequest
     from chargehand.cli.terminal.prompts import confirm_trust
+    from chargehand.cli.terminal.running import (
+        continue_with_answers,
+        follow_to_end,
+        leave_to_worker,
+        run_mission,
+        show_outcome,
+    )
     from chargehand.core.errors import UsageError
 
-    # Only here is it known that somebody can answer.
+    # Only the command line knows that a person is there to answer.
     if options["red_base"] is None and out.can_ask and not options["yes"] and not options["detach"]:
         options["red_base"] = "ask"
     request = RunRequest(**options)
@@ -120,7 +119,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
             mission = record_mission(app, request, confirm_trust=ask, plan=plan)
             return leave_to_worker(app, out, mission) if request.detach else follow_to_end(app, out, mission)
         outcome = run_mission(app, out, request)
-        if outcome.state.held is not None:  # a worker begins it once the earlier mission has ended
+        if outcome.state.held is not None:  # a worker starts it once the earlier mission has ended
             return follow_to_end(app, out, outcome.state.id)
         code = show_outcome(app, out, outcome if request.yes else continue_with_answers(app, out, outcome))
         if outcome.failure is None and start_needed_worker(app, outcome.state.id):
@@ -161,7 +160,8 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, 
                     until_eof=until_eof,
                 )
             )
-        # Asked again once this one counts no more: whoever left a mission before that saw a living worker.
+        # Checked again once this worker has left: a command that recorded a mission before that saw a living
+        # worker and started none.
         with App.open() as app:
             left = (
                 app.steering.tell_coordinators()
@@ -183,7 +183,8 @@ async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: 
     from chargehand.app.worker import Worker
 
     worker = Worker(app, slots=slots)
-    signals, stopped = (signal.SIGINT, signal.SIGTERM), False
+    signals = (signal.SIGINT, signal.SIGTERM)
+    stopped = False
     loop = asyncio.get_running_loop()
 
     # A second signal meets the default handler, which ends the process at once.
@@ -201,172 +202,9 @@ async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: 
 
     for number in signals:
         loop.add_signal_handler(number, stop)
-    # Whoever holds the other end, and writes nothing, has ended by then, even of `kill -9`.
+    # The server holds the other end of stdin and writes nothing: the end of input says that it has ended, even by
+    # `kill -9`.
     if until_eof:
         loop.add_reader(0, hang_up)
     await worker.work(until_idle=until_idle, sleepers=sleepers)
     return stopped
-
-
-def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent | None = None) -> RunOutcome:
-    """Run one mission to where it is settled, its progress shown; `on_event` is called for its events too.
-
-    Raises for whatever was wrong before there was a mission.
-    """
-    from chargehand.app import runs
-    from chargehand.cli.terminal.prompts import confirm_trust
-
-    ask = confirm_trust if out.can_ask and not request.yes else None
-    prepared = runs.prepare_run(app, request, confirm_trust=ask)
-    return _run_shown(
-        app, out, lambda shown: runs.run_mission(app, prepared, observer=shown), on_event, menu=not request.yes
-    )
-
-
-def continue_mission(app: App, out: Output, mission: str, *, on_event: OnEvent | None = None) -> RunOutcome:
-    """Run a recorded mission from where it stands to where it is settled, as `run_mission` does."""
-    from chargehand.app import runs
-
-    return _run_shown(app, out, lambda shown: runs.continue_mission(app, mission, observer=shown), on_event)
-
-
-def _run_shown(
-    app: App,
-    out: Output,
-    work: Callable[[RunObserver], Awaitable[RunOutcome]],
-    on_event: OnEvent | None,
-    *,
-    menu: bool = True,
-) -> RunOutcome:
-    """Do the work with its progress shown; a signal cancels the mission, and its outcome says so.
-
-    At a terminal the first Ctrl-C opens the `menu` instead.
-    """
-    from msgspec.structs import replace
-
-    from chargehand.app.runs import cancel_running
-    from chargehand.cli.terminal.interrupt import run_async
-    from chargehand.cli.terminal.menu import RunMenu
-    from chargehand.cli.terminal.progress import ObserverWithEvents, hold_progress, progress
-
-    async def watched(stop: Stop) -> RunOutcome:
-        # A cancellation is noted in the log before it is carried out: it holds even where this process dies of it.
-        stop.end = lambda: cancel_running(app)
-        with progress(out, store=app.store) as shown:
-            offered = RunMenu(app, stop, lambda held: hold_progress(shown, held))
-            if menu and out.can_ask:
-                stop.menu = offered
-            observed = ObserverWithEvents(shown, on_event) if on_event else shown
-            try:
-                outcome = await work(ObserverWithEvents(observed, offered.note))
-            finally:
-                offered.close()
-        return replace(outcome, interrupted=stop.asked)
-
-    return run_async(watched)
-
-
-def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutcome:
-    """Put what a mission waits for to the person at the terminal, until nothing is asked or they leave it."""
-    import functools
-
-    from msgspec.structs import replace
-
-    from chargehand.app.projects import remember_registries
-    from chargehand.app.runs import RunOutcome
-    from chargehand.cli.terminal.progress import run_with_progress
-    from chargehand.cli.terminal.prompts import ask_question, confirm_promotion, confirm_registries
-    from chargehand.core.mission_events import PROMOTE
-
-    last = outcome
-    while out.can_ask and last.failure is None and not last.interrupted and last.state.status == "waiting":
-        state, asked = last.state, last.state.open_question
-        if state.waits_for_quota is not None:  # time answers that, no person
-            break
-        if asked is not None:
-            answer = ask_question(asked)
-            # It stays open in the log, for `mission answer` at any time.
-            if answer is None:
-                break
-            app.steering.answer(state.id, answer)
-            last = continue_mission(app, out, state.id)
-            continue
-        if {reason.code for reason in state.reasons} == {"setup_offline"} and confirm_registries(state):
-            remember_registries(app, state)
-            # Judged again in the environment that it asks for, it waits for nobody where that is green.
-            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id, ""))
-            last = RunOutcome(state=promoted)
-        elif PROMOTE in state.questions and confirm_promotion(state):
-            shown = state.questions[PROMOTE].tree
-            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id, shown))
-            last = RunOutcome(state=promoted)
-        break
-    # The last outcome may have none: a mission that is continued was recorded before.
-    return replace(last, start=outcome.start)
-
-
-async def _promote(app: App, mission: str, tree: str, shown: RunObserver) -> MissionState:
-    from chargehand.app.missions import promote_mission
-
-    return await promote_mission(app, mission, tree=tree, watch=shown.watch)
-
-
-def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
-    """Write the result, and the error behind it if there is one; return the exit code."""
-    from chargehand.cli.terminal.failures import INTERRUPTED, show_failure
-    from chargehand.cli.terminal.rendering import exit_code, print_result, start_lines
-
-    # On a terminal these lines were shown as it began.
-    if outcome.start is not None and not out.shows_progress and out.detail != "result":
-        for line in start_lines(outcome.start):
-            out.text(line)
-    print_result(out, outcome.state, app.store)
-    # Before the failure: what a signal broke off may fail in any way, and that is no news to who sent it.
-    if outcome.interrupted:
-        return INTERRUPTED
-    if outcome.failure is not None:
-        return show_failure(outcome.failure, as_json=out.as_json)
-    return exit_code(outcome.state)
-
-
-def follow_to_end(app: App, out: Output, mission: str) -> int:
-    """Show a mission that a worker runs until it is settled; a signal cancels it. Return the exit code."""
-    from chargehand.app.missions import cancel_mission
-    from chargehand.app.worker import ensure_worker
-    from chargehand.cli.terminal.failures import INTERRUPTED
-    from chargehand.cli.terminal.following import follow
-    from chargehand.cli.terminal.menu import watch_menu
-    from chargehand.cli.terminal.rendering import exit_code, print_result, show_header
-
-    if (worker := ensure_worker(app)).problem is not None:
-        out.notice(
-            f"No worker could be started: {worker.problem}. Once that is fixed, `chargehand worker` runs it."
-        )
-    if out.detail != "result" and not out.as_json:
-        show_header(out, app.mission_reader.state(mission))
-    try:
-        with watch_menu(out, mission, watching=False) as menu:
-            state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
-    except KeyboardInterrupt:
-        print_result(out, cancel_mission(app, mission), app.store)
-        return INTERRUPTED
-    if state is None:
-        return 0
-    print_result(out, state, app.store)
-    return exit_code(state)
-
-
-def leave_to_worker(app: App, out: Output, mission: str) -> int:
-    """See to it that a worker runs a recorded mission, and say how to follow it."""
-    from chargehand.app.documents import mission_document
-    from chargehand.app.worker import ensure_worker
-
-    worker = ensure_worker(app)
-    out.document(mission_document(app.mission_reader.state(mission)))
-    out.text(f"mission   {mission}")
-    if worker.problem is None:
-        out.text(f"A worker runs it. Follow it with: chargehand mission watch {mission}")
-    else:
-        out.notice(f"The mission is recorded, but no worker could be started: {worker.problem}.")
-        out.notice("Once that is fixed, `chargehand worker` runs it. Do not start it again.")
-    return 0

@@ -66,7 +66,8 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
         return
     _show_ends(out, found)
     # Times and what sandboxes used, then cost and network.
-    heads, boxes = ("P50", "P95", "P99", "KNOWN"), found.sandboxes
+    heads = ("P50", "P95", "P99", "KNOWN")
+    boxes = found.sandboxes
     times = [
         _percentile_row("mission", found.missions.seconds, "{:.1f} s"),
         _percentile_row("attempt", found.attempts.seconds, "{:.1f} s"),
@@ -143,7 +144,8 @@ def _show_ends(out: Output, stats: StatisticsDocument) -> None:
     """Write how missions and attempts ended, and why those without success did."""
     from chargehand.cli.terminal.output import count_text
 
-    missions, rates = stats.missions, stats.rates
+    missions = stats.missions
+    rates = stats.rates
     statuses = ", ".join(f"{count} {status}" for status, count in missions.by_status.items() if count)
     tasks = f" ({missions.tasks} of them for plans)" if missions.tasks else ""
     out.text(f"{count_text(missions.total, 'mission')}{tasks}: {statuses}", bold=True)

@@ -63,7 +63,8 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> None:
     with StateReader.open() as reader:
         report = collect_garbage(reader, options, confirm=confirm)
     out.document(report)
-    verb, fate = ("would be freed", "would be erased") if report.dry_run else ("freed", "erased")
+    verb = "would be freed" if report.dry_run else "freed"
+    fate = "would be erased" if report.dry_run else "erased"
     for each in report.projects:
         # Litter, what a crash left half made, is named in a dry run and is nothing to count.
         counts = ", ".join(count_text(len(getattr(each, kind)), kind.removesuffix("s")) for kind in _KINDS[:3])

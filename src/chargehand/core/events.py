@@ -56,6 +56,14 @@ class Payload(Struct, frozen=True, kw_only=True):
     type: ClassVar[str]
 
 
+# Called with every event as it is written: progress on a terminal, a stream, a test.
+OnEvent = Callable[[Event, Payload], None]
+
+
+def ignore_event(event: Event, payload: Payload) -> None:
+    """Do nothing: the `OnEvent` of a mission that nobody follows."""
+
+
 _REGISTRY: dict[str, type[Payload]] = {}
 _P = TypeVar("_P", bound=type[Payload])
 

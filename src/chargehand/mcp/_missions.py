@@ -52,7 +52,7 @@ _FILES = 500
 # Bytes of one event's payload: more is cut from a page, and stands in `chargehand mission log --json`.
 _PAYLOAD = 8_000
 _PAGE = 200_000
-# Missions that one call of `list_missions` looks at; the cursor goes on from there.
+# Missions that one call of `list_missions` reads; the cursor goes on from there.
 _LOOKED_AT = 2000
 
 
@@ -85,7 +85,7 @@ def exact(app: App, name: str) -> str:
 
 def mission_view(app: App, mission: str) -> MissionView:
     """Return how a mission stands. Raises `NotFoundError`."""
-    seen = app.store.log.last_seq(mission)  # first: who reads the log from there on misses nothing of the state
+    seen = app.store.log.last_seq(mission)  # first: a client that reads the log from there on misses no change
     state = app.mission_reader.state(mission)
     own = {
         "settled": is_settled(state),
@@ -133,7 +133,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
         "offset": call.offset,
         "next_offset": end if end < len(shown) else None,
         "total": len(shown),
-        # What was taken out of the patch to show it, git would miss.
+        # git cannot apply a patch from which control characters were taken out to show it.
         "exact": shown.encode() == patch,
     }
     return _record(document, DiffView)
@@ -158,7 +158,7 @@ def log_view(app: App, call: ShowLog) -> LogView:
             cut=cut,
         )
         size += len(msgspec.json.encode(view))
-        # The first one always goes along: else a client would ask for the same page for ever.
+        # The first event always goes along: else a client would ask for the same page for ever.
         if shown and size > _PAGE:
             break
         shown.append(view)
@@ -205,7 +205,7 @@ def run_mission(app: App, call: RunMission) -> Started:
     Raises `RefusedError` (`key_reused`) for a key that stands for something else, and what a run does before
     work begins.
     """
-    # What tells one request from another: all that was asked, in the repository that was meant.
+    # The key stands for one request: all its arguments, and the repository that is meant.
     meant = str((app.cwd / (call.repo or ".")).resolve())
     # Sorted, without defaults and by the real path: the digest is the same in any later version of this program.
     content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")

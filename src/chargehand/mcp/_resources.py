@@ -1,4 +1,4 @@
-"""Missions as resources of the MCP server: `mission://ID`, its diff and its log, and who is told of changes."""
+"""Missions as resources of the MCP server: `mission://ID`, its diff and its log, and subscriptions to changes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from chargehand.mcp._tools import ToolContext
 _Context = ServerRequestContext[Any, Any]
 _URI = re.compile(r"mission://([a-z0-9-]{1,64})(?:/(diff|log))?")
 _PARTS = {"": "application/json", "diff": "text/x-diff", "log": "application/json"}
-_PAGE = 50
-_LARGEST = 200_000
+_PAGE_MISSIONS = 50
+_LARGEST_DIFF_CHARACTERS = 200_000
 # Missions that one client may subscribe to, and clients: each followed mission costs a query four times a second.
-_MOST = 100
-_CLIENTS = 64
+_MOST_SUBSCRIPTIONS = 100
+_MOST_CLIENTS = 64
 
 
 class Resources:
@@ -39,7 +39,7 @@ class Resources:
         self._tools = tools
         self._keep_traceback = keep_traceback
         self._bus = InMemorySubscriptionBus()
-        self._listen = ListenHandler(self._bus, max_subscriptions=_MOST)
+        self._listen = ListenHandler(self._bus, max_subscriptions=_MOST_SUBSCRIPTIONS)
         self._subscribers: dict[str, dict[str, ServerSession]] = {}
         tools.watcher.told = self._announce_change
 
@@ -47,7 +47,7 @@ class Resources:
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """Answer `resources/list`: the newest missions, page by page."""
-        call = ListMissions(limit=_PAGE, cursor=params.cursor if params else None)
+        call = ListMissions(limit=_PAGE_MISSIONS, cursor=params.cursor if params else None)
         with _protocol_errors(self._keep_traceback):
             page = await self._tools.do(_missions.list_missions, call)
         resources = [
@@ -83,7 +83,9 @@ class Resources:
         with _protocol_errors(self._keep_traceback):
             mission, part = _parse_uri(params.uri)
             if part == "diff":
-                diff = await self._tools.do(_missions.show_diff, ShowDiff(mission=mission, limit=_LARGEST))
+                diff = await self._tools.do(
+                    _missions.show_diff, ShowDiff(mission=mission, limit=_LARGEST_DIFF_CHARACTERS)
+                )
                 rest = "" if diff.next_offset is None else "\n[cut here: the tool show_diff shows the rest]\n"
                 text = diff.patch + rest
             elif part == "log":
@@ -100,16 +102,16 @@ class Resources:
         """Answer `resources/subscribe`, of protocols before 2026-07-28."""
         with _protocol_errors(self._keep_traceback):
             mission, _ = _parse_uri(params.uri)
-            # Only for its error: a mission that there is not would be followed in vain.
+            # Raises `NotFoundError` for an unknown mission, which would be followed in vain.
             await self._tools.status(mission)
         client = _client(context)
-        while client not in self._subscribers and len(self._subscribers) >= _CLIENTS:
-            oldest = next(iter(self._subscribers))  # an HTTP session that ended says nothing of it
+        while client not in self._subscribers and len(self._subscribers) >= _MOST_CLIENTS:
+            oldest = next(iter(self._subscribers))  # an HTTP client that left did not unsubscribe
             self._drop(oldest, *list(self._subscribers[oldest]))
         mine = self._subscribers.setdefault(client, {})
         if params.uri not in mine:
-            if len(mine) >= _MOST:
-                raise MCPError(types.INVALID_REQUEST, f"more than {_MOST} subscriptions")
+            if len(mine) >= _MOST_SUBSCRIPTIONS:
+                raise MCPError(types.INVALID_REQUEST, f"more than {_MOST_SUBSCRIPTIONS} subscriptions")
             self._tools.watcher.follow(mission)
         mine[params.uri] = context.session
         return types.EmptyResult()
@@ -124,8 +126,8 @@ class Resources:
     ) -> types.SubscriptionsListenResult:
         """Answer `subscriptions/listen`, the way to subscribe from 2026-07-28 on."""
         wanted = params.notifications.resource_subscriptions or []
-        if len(wanted) > _MOST:
-            raise MCPError(types.INVALID_REQUEST, f"more than {_MOST} subscriptions")
+        if len(wanted) > _MOST_SUBSCRIPTIONS:
+            raise MCPError(types.INVALID_REQUEST, f"more than {_MOST_SUBSCRIPTIONS} subscriptions")
         with contextlib.ExitStack() as stack:
             with _protocol_errors(self._keep_traceback):
                 missions = [_parse_uri(str(uri))[0] for uri in wanted]
@@ -141,7 +143,7 @@ class Resources:
         for part in _PARTS:
             uri = f"mission://{mission}" + (f"/{part}" if part else "")
             await self._bus.publish(ResourceUpdated(uri))
-            # A copy: a client that is gone is dropped while the others are told.
+            # Over a copy: `_drop` takes out clients that are gone while the others are told.
             for client, theirs in list(self._subscribers.items()):
                 session = theirs.get(uri)
                 if session is None:

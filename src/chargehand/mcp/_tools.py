@@ -74,7 +74,7 @@ class ToolContext:
 
     async def promote(self, call: PromoteMission, progress: Progress) -> MissionView:
         """Promote what a mission left; goes on where the client goes away, and one that asks again joins."""
-        # First, so that a mission that there is not leaves no task behind.
+        # Read first, so that an unknown mission is an error before a task is made.
         mission = (await self.do(_missions.check_promote, call)).mission
         task = self._promoting.get(mission)
         if task is None:
@@ -91,13 +91,13 @@ class ToolContext:
         begun = time.monotonic()
         while not task.done():
             await progress(time.monotonic() - begun, _HOUR, "judging the tree and promoting it")
-            # `wait` leaves the task running where this call is cancelled; to await it would cancel it too.
+            # Awaiting the task itself would cancel it together with this call; `wait` leaves it running.
             await asyncio.wait({task}, timeout=_BEAT_SECONDS)
         if task.cancelled():
             raise RefusedError(
                 f"the promotion of mission {mission!r} was stopped", code="cancelled", hint="promote it again"
             )
-        # For its error, which all who joined are told.
+        # Raises the error of the promotion to every client that joined it.
         task.result()
         return await self.status(mission)
 
@@ -135,7 +135,7 @@ def _on_app(
 
     async def call(context: ToolContext, arguments: Any, progress: Progress) -> McpResult:
         done = await context.do(work, arguments)
-        # Not left to the watcher's next look: an answer would wait up to three seconds to be acted on.
+        # Not left to the watcher's next check: the answer would wait up to three seconds to be acted on.
         if wakes:
             await context.watcher.keep_going()
         return done

@@ -1,4 +1,4 @@
-"""One task that looks at the missions somebody waits for, and keeps a worker going for those that should go on."""
+"""Polls the missions that clients follow, and keeps a worker alive for missions that should go on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from chargehand.app.worker import start_worker
 from chargehand.core.errors import ChargehandError
 
 _LOG = logging.getLogger("chargehand.mcp")
-_LOOK_SECONDS = 0.25
-# Every three seconds: whether a worker is needed is a question over all missions.
-_WORKER_LOOKS = 12
+_POLL_SECONDS = 0.25
+# Every so many polls, three seconds: whether a worker is needed is a query over all missions.
+_POLLS_PER_WORKER_CHECK = 12
 
 
 class MissionWatcher:
@@ -45,7 +45,7 @@ class MissionWatcher:
             self.leave(mission)
 
     def follow(self, mission: str) -> None:
-        """Look at a mission from now on, until `leave` is called as often."""
+        """Poll a mission from now on, until `leave` is called as often."""
         self._followed[mission] += 1
 
     def leave(self, mission: str) -> None:
@@ -56,44 +56,45 @@ class MissionWatcher:
                 kept.pop(mission, None)
 
     async def run(self) -> None:
-        """Look until cancelled; a store that cannot be read is asked again."""
-        looks = 0
+        """Poll until cancelled; a store that cannot be read is asked again."""
+        polls = 0
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
             try:
-                await self._look_once(with_worker=looks % _WORKER_LOOKS == 0)
-            # A disk that is full for a moment, or a busy store, must not end the look that all who wait depend on.
+                if polls % _POLLS_PER_WORKER_CHECK == 0:
+                    await self.keep_going()
+                if self._followed:
+                    await self._poll_followed()
+            # A disk that is full for a moment, or a busy store, must not end what all clients depend on.
             except ChargehandError as error:
                 _LOG.warning("%s", error)
-            looks += 1
+            polls += 1
 
-    async def _look_once(self, *, with_worker: bool) -> None:
+    async def _poll_followed(self) -> None:
         names = tuple(self._followed)
-        if not names and not with_worker:
-            return
-        if with_worker:
-            await self.keep_going()
         store = self._app.store
         # In a thread: a store that another process keeps busy must not stop the calls of all clients.
         now = await asyncio.to_thread(lambda: {mission: store.log.last_seq(mission) for mission in names})
         for mission, seq in now.items():
-            before = self._seen.get(mission)  # None: the first look only learns where the log stands
-            # It may have been left while the thread was asked.
+            before = self._seen.get(mission)  # None: the first poll only learns where the log stands
+            # The last client may have left the mission while the thread read the store.
             if mission not in self._followed or before == seq:
                 continue
             self._seen[mission] = seq
             for changed in self._changed.get(mission, ()):
                 changed.set()
-            # Who waits is woken by the first look too: a line may have come since they read the status.
+            # The first poll wakes those who wait, too: a line may have come since they read the status.
+            # Subscribers are told of later lines alone.
             if before is not None and self.told is not None:
                 await self.told(mission)
 
     async def keep_going(self) -> None:
         """See to it that a worker lives where a mission should go on."""
-        # Asked again and again: a worker that runs until nothing is left may end just as a mission is made.
+        # Checked again and again: a worker that runs until nothing is left may end just as a mission is made.
         async with self._starting:
-            # `poll` also reaps one that ended, which would stay a zombie as long as the server lives.
-            if self._worker is None or self._worker.poll() is not None:  # one that starts has not joined yet
+            # A worker that is starting has not registered yet, so its process counts. `poll` also reaps a worker
+            # that ended, which would stay a zombie as long as the server lives.
+            if self._worker is None or self._worker.poll() is not None:
                 self._worker = await asyncio.to_thread(
                     lambda: start_worker(self._app) if self._app.has_work() else None
                 )

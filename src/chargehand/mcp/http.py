@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from chargehand.core.errors import ConfigError, UsageError
 
 PATH = "/mcp"
-_LARGEST = 1 << 20
+_LARGEST_BODY_BYTES = 1 << 20
 _SESSIONS = 64
 _CONNECTIONS = 512
 _IDLE_SECONDS = 1800.0
@@ -142,11 +142,12 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it before its body is read."""
         if scope["type"] == "http":
-            # A page of elsewhere reaches loopback under a name of its own that resolves to it: DNS rebinding.
-            hosts, origins = _header_values(scope, b"host"), _header_values(scope, b"origin")
+            # DNS rebinding: a foreign page reaches loopback under a name of its own that resolves to it.
+            hosts = _header_values(scope, b"host")
+            origins = _header_values(scope, b"origin")
             given = _header_values(scope, b"authorization")
             refused: JSONResponse | None = None
-            # Exactly one: what stands behind this may look at another one of two.
+            # Exactly one `Host`: of two, the code behind this check might read the other one.
             if len(hosts) != 1 or hosts[0].decode("latin-1") not in self._hosts:
                 refused = _refuse(421, "wrong_host", "this server is not at that host")
             elif any(origin.decode("latin-1") not in self._origins for origin in origins):
@@ -193,7 +194,7 @@ async def serve_http(
     hosts = hosts_of(listening)
     app = server.streamable_http_app(
         streamable_http_path=PATH,
-        max_request_body_size=_LARGEST,
+        max_request_body_size=_LARGEST_BODY_BYTES,
         session_idle_timeout=_IDLE_SECONDS,
         max_sessions=_SESSIONS,
         # The SDK checks both by itself where it is told what they may be; the guard stands before it.

@@ -16,9 +16,9 @@ from mcp.server.lowlevel.server import Server
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-_LARGEST = 1 << 20
+_LARGEST_MESSAGE_BYTES = 1 << 20
 # Lines read ahead: a client that writes faster than it is answered has to wait, and costs no memory.
-_AHEAD = 16
+_MOST_LINES_AHEAD = 16
 
 
 async def serve_stdio(server: Server[Any]) -> None:
@@ -58,7 +58,7 @@ async def serve_stdio(server: Server[Any]) -> None:
 def _parse_message(line: bytes | None) -> Any:
     """Return a message, or the error that answers what is none."""
     if line is None:
-        return _refusal(types.INVALID_REQUEST, f"the message has more than {_LARGEST} bytes")
+        return _refusal(types.INVALID_REQUEST, f"the message has more than {_LARGEST_MESSAGE_BYTES} bytes")
     try:
         # By the names of the wire alone: the SDK's own names of fields are no protocol.
         return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -77,18 +77,18 @@ def _refusal(number: int, message: str) -> types.JSONRPCError:
 async def _lines(source: BinaryIO) -> AsyncIterator[bytes | None]:
     """Yield the lines that come, `None` for one that is too long."""
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[bytes | type[EOFError] | None] = asyncio.Queue(_AHEAD)
+    queue: asyncio.Queue[bytes | type[EOFError] | None] = asyncio.Queue(_MOST_LINES_AHEAD)
 
     def read() -> None:
-        # A thread of its own that nobody waits for: a read cannot be broken off, and a signal must end us.
+        # A daemon thread: a blocked read cannot be broken off, and must not keep a signal from ending the process.
         with contextlib.suppress(RuntimeError, asyncio.CancelledError):  # the loop is gone
-            while line := source.readline(_LARGEST + 1):
+            while line := source.readline(_LARGEST_MESSAGE_BYTES + 1):
                 piece = line
                 # The rest of a line that is too long is read and dropped, so that the next one is a message again.
-                while len(line) > _LARGEST and piece and not piece.endswith(b"\n"):
-                    piece = source.readline(_LARGEST)
-                if line.strip() or len(line) > _LARGEST:
-                    given = line if len(line) <= _LARGEST else None
+                while len(line) > _LARGEST_MESSAGE_BYTES and piece and not piece.endswith(b"\n"):
+                    piece = source.readline(_LARGEST_MESSAGE_BYTES)
+                if line.strip() or len(line) > _LARGEST_MESSAGE_BYTES:
+                    given = line if len(line) <= _LARGEST_MESSAGE_BYTES else None
                     asyncio.run_coroutine_threadsafe(queue.put(given), loop).result()
             asyncio.run_coroutine_threadsafe(queue.put(EOFError), loop).result()
 
@@ -103,18 +103,19 @@ async def _lines(source: BinaryIO) -> AsyncIterator[bytes | None]:
 @contextlib.contextmanager
 def _wire() -> Iterator[tuple[BinaryIO, TextIO]]:
     """Take stdin and stdout for the protocol alone: what is started or printed meanwhile gets others."""
-    # From 3 up: 0 to 2 are given to others below.
-    source, target = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3) for number in (0, 1))
+    # Copies from descriptor 3 up: 0 and 1 are replaced below, and 2 stays what it is.
+    source = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    target = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
     try:
-        # closefd=False: the thread may still read when we end.
+        # closefd=False: the thread may still read from the descriptor when the server ends.
         yield (
             os.fdopen(source, "rb", closefd=False),
             os.fdopen(target, "w", encoding="utf-8", newline="\n", closefd=False),
         )
     finally:
-        # What ends the command writes to stdout again, and flushes it.
+        # The command line flushes stdout when the command ends.
         os.dup2(target, 1)

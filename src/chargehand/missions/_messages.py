@@ -21,6 +21,8 @@ from chargehand.core.messages import Addressed, decode_message, encode_message, 
 from chargehand.core.mission_events import CLOCK, ChangesReverted, MessageSent, MissionFinished, QuestionAsked
 from chargehand.core.records import Reason, Reverted
 from chargehand.core.state import DISK, MissionState, Question, quota_reason
+from chargehand.missions._questions import answer_about
+from chargehand.missions.journal import Journal
 from chargehand.store.store import Store
 
 if TYPE_CHECKING:
@@ -32,25 +34,6 @@ GO_ON, CANCEL, NEXT = "go on", "cancel", "deliver with the next attempt"
 OPTIONS = (GO_ON, CANCEL, NEXT)
 # Until a critical message must be acknowledged; pauses do not count.
 ACKNOWLEDGE_SECONDS = 10.0
-_PREFIX = "acknowledge/"
-
-# --- critical messages that an agent did not acknowledge
-
-
-def question_about(attempt: str, message: str) -> str:
-    """Return the id of the question about a message that an attempt's agent did not acknowledge."""
-    return f"{_PREFIX}{attempt}/{message}"
-
-
-def is_about_message(asked: Question) -> bool:
-    """Tell whether a question is about a message that was not acknowledged."""
-    return asked.id.startswith(_PREFIX)
-
-
-def answer_about(state: MissionState, attempt: str, message: str) -> str | None:
-    """Return what a person said about a message that was not acknowledged, `None` where nobody did."""
-    asked = state.questions.get(question_about(attempt, message))
-    return asked.answer if asked is not None else None
 
 
 def requires_next_attempt(state: MissionState, number: int) -> bool:
@@ -88,6 +71,13 @@ def events_of_mission_end(state: MissionState, finished: MissionFinished) -> tup
         if each.message not in state.undelivered and not was_received(each)
     )
     return (*undelivered, *((state.half_merged,) if state.half_merged is not None else ()), finished)
+
+
+def record_mission_end(
+    journal: Journal, finished: MissionFinished, *before: Payload, durable: bool = False
+) -> None:
+    """Record a mission's end, with what comes before it and which messages no agent received until then."""
+    journal.record(*before, *events_of_mission_end(journal.state, finished), durable=durable)
 
 
 def events_of_attempt_end(
@@ -137,8 +127,6 @@ def reject_repeated_message(outcome: AgentOutcome, state: MissionState) -> Agent
 
 # --- waiting for quota, and for room on the disk
 
-# What a full disk is called by the workspaces and by the store.
-FULL_DISK = frozenset({"no_space", "store_full"})
 _DISK_PREFIX = "disk/"
 
 _JITTER_SECONDS = 8.0

@@ -9,7 +9,8 @@ from chargehand.core.events import Payload
 from chargehand.core.mission_events import PROMOTE, MissionFinished, QuestionExpired
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, MissionState, MissionSummary, Question
-from chargehand.missions._messages import is_about_message
+
+_ABOUT_MESSAGE = "acknowledge/"
 
 
 def require_question(state: MissionState, question: str = "") -> Question:
@@ -54,6 +55,22 @@ def check_answer(asked: Question, text: str) -> str:
             hint="give one of them, or its number",
         )
     return text
+
+
+def question_about(attempt: str, message: str) -> str:
+    """Return the id of the question about a critical message that an attempt's agent did not acknowledge."""
+    return f"{_ABOUT_MESSAGE}{attempt}/{message}"
+
+
+def is_about_message(asked: Question) -> bool:
+    """Tell whether a question is about a critical message that an agent did not acknowledge."""
+    return asked.id.startswith(_ABOUT_MESSAGE)
+
+
+def answer_about(state: MissionState, attempt: str, message: str) -> str | None:
+    """Return a person's answer about a message that the agent did not acknowledge, `None` without one."""
+    asked = state.questions.get(question_about(attempt, message))
+    return asked.answer if asked is not None else None
 
 
 def rest_for_person(state: MissionState, *reasons: Reason) -> MissionFinished:

@@ -20,8 +20,7 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.plan_events import PlanMade
 from chargehand.core.plans import Plan
-from chargehand.missions._messages import is_about_message
-from chargehand.missions._questions import check_answer, require_question
+from chargehand.missions._questions import check_answer, is_about_message, require_question
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 # Why a mission stops here: a person cancelled it, its worker ends, or its worker was given up by the others.
 Stop = Literal["cancel", "release", "lost"]
 _T = TypeVar("_T")
+# An agent is stopped at the mission's time limit. What it wrote last is still kept as a checkpoint in this time.
+GRACE_SECONDS = 15.0
 
 
 class Control:

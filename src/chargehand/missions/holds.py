@@ -30,7 +30,7 @@ from chargehand.missions.planning.collisions import Footprint, collision, footpr
 from chargehand.missions.planning.patterns import pattern_problem
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.waiting import goes_on_by_itself
-from chargehand.store.rows import MissionListing
+from chargehand.store.rows import MissionFilter, MissionListing
 from chargehand.store.store import Store
 
 if TYPE_CHECKING:  # a person's command looks at holds without what runs missions
@@ -137,9 +137,9 @@ def _earlier_missions(look: MissionReader, state: MissionState) -> Iterator[Miss
     """Yield the missions that were asked for before this one, go on, and are applied to its branch."""
     listed = look.store.log.summaries(
         look.workers.live,
-        project=state.project,
-        statuses=("planned", "running", "waiting", "paused"),
-        before=state.id,
+        MissionFilter(
+            project=state.project, statuses=("planned", "running", "waiting", "paused"), before=state.id
+        ),
     )
     for listing in listed:
         each = listing.summary

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError, StoreError
-from chargehand.core.events import Event, Payload, encode_json
+from chargehand.core.events import OnEvent, Payload, encode_json, ignore_event
 from chargehand.core.fold import apply
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import BaseResolved, MissionCreated, QuestionAsked, StepFinished
@@ -24,8 +24,6 @@ from chargehand.store.log import EventLog
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 
-# Called with every event as it is written: progress on a terminal, a stream, a test.
-OnEvent = Callable[[Event, Payload], None]
 # The largest output that is kept in the log itself; a larger one is an artifact.
 STEP_BYTES = 8192
 
@@ -33,41 +31,40 @@ STEP_BYTES = 8192
 SETUP, CHECKS, AGENT = "setup", "checks", "agent"
 
 
-def ignore_event(event: Event, payload: Payload) -> None:
-    """Do nothing: the `OnEvent` of a mission that nobody follows."""
+class MissionSubmission(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user asks for in a project, on a base, under the configuration of that moment.
+
+    The mission does the `task` of the coordinator `parent`, or is one itself where it has a `plan` or wants one.
+    """
+
+    project: str
+    request: MissionRequest
+    repository: str
+    base: Base
+    config: dict[str, object]
+    user: str = ""
+    parent: str = ""
+    task: str = ""
+    plan: PlanMade | PlanWanted | None = None
 
 
-def create_mission(
-    store: Store,
-    *,
-    project: str,
-    request: MissionRequest,
-    repository: str,
-    base: Base,
-    config: dict[str, object],
-    user: str = "",
-    mission: str | None = None,
-    parent: str = "",
-    task: str = "",
-    plan: PlanMade | PlanWanted | None = None,
-) -> str:
-    """Record a new mission of a user on a base and return its id; from now on any worker may take it.
+def create_mission(store: Store, new: MissionSubmission, *, mission: str | None = None) -> str:
+    """Record a new mission and return its id; from now on any worker may take it.
 
-    It does the `task` of the coordinator `parent`, or is one itself where it has a `plan` or wants one. With an
-    id of the caller's, raises `UsageError` (`mission_exists`) for all but the first of that id.
+    With an id of the caller's, raises `UsageError` (`mission_exists`) for all but the first of that id.
     """
     mission = mission or new_id("mission")
     created = MissionCreated(
-        project=project,
-        repository=repository,
-        request=request,
-        config=config,
-        user=user,
-        parent=parent,
-        task=task,
+        project=new.project,
+        repository=new.repository,
+        request=new.request,
+        config=new.config,
+        user=new.user,
+        parent=new.parent,
+        task=new.task,
     )
-    planned = () if plan is None else (plan,)
-    store.log.append(mission, created, BaseResolved(base=base), *planned, durable=True)
+    planned = () if new.plan is None else (new.plan,)
+    store.log.append(mission, created, BaseResolved(base=new.base), *planned, durable=True)
     return mission
 
 

@@ -14,29 +14,33 @@ from chargehand.core.plan_events import CoordinatorWoken
 from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, VerdictScope
 from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
-from chargehand.missions._interruptions import run_interruptible
 from chargehand.missions._policy import admit
+from chargehand.missions.attempt.admission import Admission
+from chargehand.missions.attempt.settlement import AttemptSettlement
 from chargehand.missions.checkpoints import restore_checkpoint
-from chargehand.missions.control import Control
-from chargehand.missions.coordination.merging import promote_on_branch
+from chargehand.missions.control import Control, Controls
+from chargehand.missions.coordination.coordinator import Coordinator
 from chargehand.missions.flow import MissionFlow
-from chargehand.missions.journal import Journal, Unlogged, claim_mission, create_mission
+from chargehand.missions.journal import Journal, MissionSubmission, Unlogged, claim_mission, create_mission
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, has_branch_moved, rebase_promoted
 from chargehand.missions.reading import MissionReader, find_checkpoint, is_part_of_plan, is_undelivered
+from chargehand.missions.results.delivery import ResultDelivery
+from chargehand.missions.results.tree_judge import TreeJudge
+from chargehand.missions.run import MissionRun, run_interruptible
 from chargehand.missions.sandboxes.environment import base_environment
 from chargehand.missions.sandboxes.provisioning import (
     SandboxProvisioner,
     SandboxRequest,
     remove_leftovers,
 )
-from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.task_rollback import check_task_rollback, check_whole, plan_task_rollback
 from chargehand.missions.verdict.gates import areas_of, find_gates
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
+from chargehand.store.rows import MissionFilter
 from chargehand.workspace.rollback import RollbackPlan
 from chargehand.workspace.workspace import Workspace
 
@@ -44,8 +48,9 @@ from chargehand.workspace.workspace import Workspace
 class Missions:
     """Everything that changes a mission of one project."""
 
-    def __init__(self, services: Services, *, fault: Fault = no_fault) -> None:
+    def __init__(self, services: Services, *, controls: Controls, fault: Fault = no_fault) -> None:
         self._services = services
+        self._controls = controls
         self._fault = fault
         self.look = MissionReader(store=services.store, workers=services.workers)
 
@@ -53,18 +58,20 @@ class Missions:
         """Record a new mission of this project; see `create_mission`."""
         return create_mission(
             self._services.store,
-            project=self._services.project,
-            request=request,
-            repository=repository,
-            base=base,
-            config=config,
-            user=self._services.user,
+            MissionSubmission(
+                project=self._services.project,
+                request=request,
+                repository=repository,
+                base=base,
+                config=config,
+                user=self._services.user,
+            ),
         )
 
     async def run(
         self, mission: str, *, on_output: OnOutput | None = None, on_check_output: OnOutput | None = None
     ) -> MissionState:
-        """Run a mission, from its last recorded step, to where it is settled; see `MissionFlow.run`.
+        """Run a mission, from its last recorded step, to where it is settled; see `MissionRun.run`.
 
         What its agents print goes to `on_output`, what its checks print to `on_check_output`, as it comes.
         """
@@ -81,15 +88,27 @@ class Missions:
                 reason = Reason(code="coordinator_gone", message=message)
                 journal.record(MissionFinished(status="waiting", reasons=(reason,)))
             elif journal.state.status == "running":
+                own = (self._services, journal, control)
+                judge = TreeJudge(*own, fault=self._fault, on_output=on_check_output)
+                delivery = ResultDelivery(*own, judge)
+                admission = Admission(self._services, journal, judge.queue)
+                attempts = AttemptSettlement(self._services, journal, admission)
                 flow = MissionFlow(
-                    self._services,
-                    journal,
-                    control,
-                    fault=self._fault,
+                    *own,
+                    judge=judge,
+                    delivery=delivery,
+                    admission=admission,
+                    attempts=attempts,
                     on_output=on_output,
-                    on_check_output=on_check_output,
                 )
-                await flow.run()
+
+                async def go_through_steps() -> None:
+                    if journal.state.plan is None:
+                        await flow.run()
+                    else:
+                        await Coordinator(*own, judge, delivery).run()
+
+                await MissionRun(*own, attempts=attempts, delivery=delivery).run(go_through_steps)
             return journal.state
 
     @contextlib.asynccontextmanager
@@ -113,7 +132,7 @@ class Missions:
             journal.record(*woken, claimed)
             control = Control(task, journal)
             try:
-                with services.controls.running(mission, control):
+                with self._controls.running(mission, control):
                     yield journal, control
             finally:
                 # A paused mission, or one with an open question, goes on in the workspace that it has.
@@ -123,7 +142,7 @@ class Missions:
     def _remove_leftovers(self, state: MissionState) -> None:
         services, ended = self._services, [state.id]
         if state.plan is not None:  # of a task whose worker died when it was told to end nobody did it
-            tasks = services.store.log.summaries(services.workers.live, parent=state.id)
+            tasks = services.store.log.summaries(services.workers.live, MissionFilter(parent=state.id))
             ended += [each.summary.id for each in tasks if each.summary.status in ENDED]
         remove_leftovers(services.home, lambda: services.depot, *ended)
 
@@ -144,15 +163,23 @@ class Missions:
         `RefusedError` (`merge_conflict` where they conflict).
         """
         async with self._claim(mission) as (journal, control):
-            flow = MissionFlow(self._services, journal, control, fault=self._fault)
-            async with SlotQueue(self._services, journal, control).delivery():
-                await self._promote(flow, journal, identity=identity, reason=reason, seen=seen)
+            judge = TreeJudge(self._services, journal, control, fault=self._fault)
+            delivery = ResultDelivery(self._services, journal, control, judge)
+            async with judge.queue.delivery():
+                await self._promote(judge, delivery, journal, identity=identity, reason=reason, seen=seen)
                 if is_undelivered(journal.state):
-                    await promote_on_branch(self._services, journal, control, flow)
+                    await delivery.promote_on_branch()
             return journal.state
 
     async def _promote(
-        self, flow: MissionFlow, journal: Journal, *, identity: str, reason: str, seen: str
+        self,
+        judge: TreeJudge,
+        delivery: ResultDelivery,
+        journal: Journal,
+        *,
+        identity: str,
+        reason: str,
+        seen: str,
     ) -> None:
         mission = journal.mission
         if is_part_of_plan(journal.state):
@@ -160,12 +187,12 @@ class Missions:
             # Each merge was judged; that it is exported without the rest, a person says.
             approved = ApprovalGiven(tree=journal.state.tree or "", identity=identity, reason=reason)
             journal.record(approved, durable=True)
-            await flow.deliver()
+            await delivery.deliver()
             return
         if is_undelivered(journal.state):
             rebase = await rebase_promoted(journal, self._services.store, self._services.depot)
             if rebase is None:
-                await flow.deliver()
+                await delivery.deliver()
                 return
             base, tree = rebase.base, rebase.tree
         else:
@@ -174,7 +201,7 @@ class Missions:
         _check_seen(journal, tree, seen)
         # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
         scope: VerdictScope = "merged" if rebase else "attempt"
-        verdict, context = await run_interruptible(journal, lambda: flow.judge_again(base, tree, scope=scope))
+        verdict, context = await run_interruptible(journal, lambda: judge.judge_again(base, tree, scope=scope))
         if not person_may_promote(verdict):
             reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
             raise RefusedError(
@@ -192,7 +219,7 @@ class Missions:
         # On the disk before the branch moves: a promotion without a green verdict must show who wanted it.
         journal.record(approval, *ended, durable=True)
         archive_replies(self._services.store, mission, *(each.attempt for each in ended))
-        await flow.promote(context, tree, verdict, approved=True)
+        await delivery.promote(context, tree, verdict, approved=True)
 
     async def roll_back(self, mission: str) -> MissionState:
         """Undo a promotion by a new commit on the mission branch; the user's ref never moves back.
@@ -225,9 +252,9 @@ class Missions:
             assert base is not None
             # All tasks taken back leave the base's tree, which nobody has to let in.
             if plan.tree != base.tree:
-                flow = MissionFlow(services, journal, control, fault=self._fault)
+                judge = TreeJudge(services, journal, control, fault=self._fault)
                 verdict, _ = await run_interruptible(
-                    journal, lambda: flow.judge_again(base, plan.tree, scope="merged")
+                    journal, lambda: judge.judge_again(base, plan.tree, scope="merged")
                 )
                 if not person_may_promote(verdict):
                     reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
@@ -279,12 +306,13 @@ class Missions:
                 async with self._claim(row.id) as (journal, control):
                     stands = Promoter(self._services, journal, fault=self._fault).settle_prepared()
                     if stands and journal.state.plan is None:  # a coordinator may have more to merge
-                        async with SlotQueue(self._services, journal, control).delivery(wait=False) as held:
+                        judge = TreeJudge(self._services, journal, control, fault=self._fault)
+                        async with judge.queue.delivery(wait=False) as held:
                             # What is to be judged once more takes its time: that is for whoever resumes it.
                             if held and not await asyncio.to_thread(
                                 has_branch_moved, journal, self._services.depot
                             ):
-                                await MissionFlow(self._services, journal, control, fault=self._fault).deliver()
+                                await ResultDelivery(self._services, journal, control, judge).deliver()
                                 done.append(row.id)
         return done
 

@@ -16,6 +16,7 @@ from chargehand.core.fold import read_payload
 from chargehand.core.state import AttemptState
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.statistics import Cost, Percentiles, Sample
+from chargehand.store.rows import MissionFilter
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ def gather_model_statistics(
                 called.setdefault(line.mission, []).append(call)
     tally = ModelTally()
     # Without a call no row is read: of most missions of agents of other programs there are none.
-    for listing in log.summaries(project=project) if called else ():
+    for listing in log.summaries(wanted=MissionFilter(project=project)) if called else ():
         tally.add(called.pop(listing.row.id, []), listing.summary.attempts)
     return tally.stats()
 

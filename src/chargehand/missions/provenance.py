@@ -101,6 +101,65 @@ class _Facts:
         counted = {"name": name, "digest": {"sha256": digest}, "annotations": {"lines": len(digests)}}
         return [counted] if digests else []
 
+    def external_parameters(self, created: MissionCreated, base: BaseResolved) -> dict[str, Any]:
+        """Return what a person asked for, as far as it can be told without its words."""
+        request, role, attempt = created.request, self.last(RoleChosen), self.last(AttemptStarted)
+        answered = [call.model for call in self.all(ModelCalled) if call.status in ("ok", "replayed")]
+        return {
+            "request": {"sha256": hashlib.sha256(request.text.encode("utf-8", "surrogatepass")).hexdigest()},
+            "base": base.base.commit,
+            "role": role.role if role else request.role or None,
+            "agent": attempt.agent if attempt else request.agent,
+            "model": answered[-1] if answered else request.model,
+        }
+
+    def internal_parameters(self, created: MissionCreated) -> dict[str, Any]:
+        """Return where and by which rules the agent worked, and what a statement of ours does not tell."""
+        tier, rules = self.last(TierChosen), sorted({each.rules for each in self.all(ActionJudged) if each.rules})
+        absent = {"prompts": "no request to a model is recorded with a digest of its own"}
+        if self.last(RoleChosen) is None:
+            absent["role"] = "no role was chosen"
+        if not rules:
+            absent["policy"] = "no action was judged"
+        if not any(line.type == StepFinished.type for line in self.lines):
+            absent["recorded-steps"] = "no step is recorded"
+        return {
+            "tier": tier.choice.tier if tier else created.request.tier,
+            "policy": rules,
+            "configuration": {"sha256": hashlib.sha256(encode_json(created.config.get("values"))).hexdigest()},
+            "absent": absent,
+        }
+
+    def dependencies(self, created: MissionCreated) -> Iterator[dict[str, Any]]:
+        """Yield what the result depends on besides its base: role, files of checks, recorded steps and calls."""
+        role = self.last(RoleChosen)
+        if role is not None:
+            yield {"name": "role", "digest": {"sha256": role.digest}, "annotations": {"role": role.role}}
+        request = created.request
+        for artifact, path in (*request.check_files, *request.outside_files):
+            yield {"name": f"check-file:{path}", "digest": {"sha256": artifact}}
+        # What was said between agent and model, and what was done, where the agent records it.
+        yield from self.resource(StepFinished, "recorded-steps")
+        yield from self.resource(ModelCalled, "model-calls")
+
+    def judgement(self, tree: str, since: int) -> Iterator[dict[str, Any]]:
+        """Yield the verdict on the exact tree, its checks with the artifacts of their output, and approvals."""
+        given = [(line, payload.verdict) for line, payload in self.read if isinstance(payload, VerdictGiven)]
+        of_tree = [(line, verdict) for line, verdict in given if verdict.tree == tree and verdict.scope != "base"]
+        for line, verdict in of_tree[-1:]:
+            told: dict[str, Any] = {"status": verdict.status, "scope": verdict.scope, "tree": tree}
+            place = _line_resource("verdict", line.mission, line.seq, line.hash, **told)
+            yield place
+            for check in verdict.checks:
+                kept = {"digest": {"sha256": check.artifact}} if check.artifact else {}
+                told = {"status": check.status, "tests": check.tests, "exitCode": check.exit_code}
+                told |= {"baseTests": check.base_tests, "outside": check.outside, "warm": check.warm}
+                yield {"name": f"check:{check.name}", "uri": place["uri"], **kept, "annotations": told}
+        for line, payload in self.read:
+            if isinstance(payload, ApprovalGiven) and line.seq > since:
+                told = {"identity": payload.identity, "tree": payload.tree, "time": line.time}
+                yield _line_resource("approval", line.mission, line.seq, line.hash, **told)
+
 
 def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> dict[str, Any]:
     """Return the statement of the last promotion or roll-back in the lines up to `head`.
@@ -129,12 +188,12 @@ def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> d
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPES[type(move)],
-                "externalParameters": _external(facts, created, base),
-                "internalParameters": _internal(facts, created),
+                "externalParameters": facts.external_parameters(created, base),
+                "internalParameters": facts.internal_parameters(created),
                 "resolvedDependencies": [
                     {"name": "base", "digest": {"gitCommit": base.base.commit, "gitTree": base.base.tree}},
                     *({"name": "reverted", "digest": {"gitCommit": each}} for each in reverted),
-                    *_dependencies(facts, created),
+                    *facts.dependencies(created),
                 ],
             },
             "runDetails": {
@@ -145,73 +204,12 @@ def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> d
                     "finishedOn": line.time,
                 },
                 "byproducts": [
-                    *(_judgement(facts, move.tree, since) if judged else []),
+                    *(facts.judgement(move.tree, since) if judged else []),
                     _line_resource(_HEAD, line.mission, head.seq, head.hash),
                 ],
             },
         },
     }
-
-
-def _external(facts: _Facts, created: MissionCreated, base: BaseResolved) -> dict[str, Any]:
-    """Return what a person asked for, as far as it can be told without its words."""
-    request, role, attempt = created.request, facts.last(RoleChosen), facts.last(AttemptStarted)
-    answered = [call.model for call in facts.all(ModelCalled) if call.status in ("ok", "replayed")]
-    return {
-        "request": {"sha256": hashlib.sha256(request.text.encode("utf-8", "surrogatepass")).hexdigest()},
-        "base": base.base.commit,
-        "role": role.role if role else request.role or None,
-        "agent": attempt.agent if attempt else request.agent,
-        "model": answered[-1] if answered else request.model,
-    }
-
-
-def _internal(facts: _Facts, created: MissionCreated) -> dict[str, Any]:
-    tier, rules = facts.last(TierChosen), sorted({each.rules for each in facts.all(ActionJudged) if each.rules})
-    absent = {"prompts": "no request to a model is recorded with a digest of its own"}
-    if facts.last(RoleChosen) is None:
-        absent["role"] = "no role was chosen"
-    if not rules:
-        absent["policy"] = "no action was judged"
-    if not any(line.type == StepFinished.type for line in facts.lines):
-        absent["recorded-steps"] = "no step is recorded"
-    return {
-        "tier": tier.choice.tier if tier else created.request.tier,
-        "policy": rules,
-        "configuration": {"sha256": hashlib.sha256(encode_json(created.config.get("values"))).hexdigest()},
-        "absent": absent,
-    }
-
-
-def _dependencies(facts: _Facts, created: MissionCreated) -> Iterator[dict[str, Any]]:
-    role = facts.last(RoleChosen)
-    if role is not None:
-        yield {"name": "role", "digest": {"sha256": role.digest}, "annotations": {"role": role.role}}
-    request = created.request
-    for artifact, path in (*request.check_files, *request.outside_files):
-        yield {"name": f"check-file:{path}", "digest": {"sha256": artifact}}
-    # What was said between agent and model, and what was done, where the agent records it.
-    yield from facts.resource(StepFinished, "recorded-steps")
-    yield from facts.resource(ModelCalled, "model-calls")
-
-
-def _judgement(facts: _Facts, tree: str, since: int) -> Iterator[dict[str, Any]]:
-    """Yield the verdict on the exact tree, its checks with the artifacts of their output, and the approvals."""
-    given = [(line, payload.verdict) for line, payload in facts.read if isinstance(payload, VerdictGiven)]
-    of_tree = [(line, verdict) for line, verdict in given if verdict.tree == tree and verdict.scope != "base"]
-    for line, verdict in of_tree[-1:]:
-        told: dict[str, Any] = {"status": verdict.status, "scope": verdict.scope, "tree": tree}
-        place = _line_resource("verdict", line.mission, line.seq, line.hash, **told)
-        yield place
-        for check in verdict.checks:
-            kept = {"digest": {"sha256": check.artifact}} if check.artifact else {}
-            told = {"status": check.status, "tests": check.tests, "exitCode": check.exit_code}
-            told |= {"baseTests": check.base_tests, "outside": check.outside, "warm": check.warm}
-            yield {"name": f"check:{check.name}", "uri": place["uri"], **kept, "annotations": told}
-    for line, payload in facts.read:
-        if isinstance(payload, ApprovalGiven) and line.seq > since:
-            told = {"identity": payload.identity, "tree": payload.tree, "time": line.time}
-            yield _line_resource("approval", line.mission, line.seq, line.hash, **told)
 
 
 def _line_resource(name: str, mission: str, seq: int, hash: str, **annotations: object) -> dict[str, Any]:
@@ -295,7 +293,7 @@ def _verify_line(store: Store, depot: Depot, line: str, about: CommitProvenance)
     found = replace(found, mission=mission or claim.mission, statement=claim.statement)
     if claim.commit != commit:
         return conclude("provenance_differs", f"it is of commit {claim.commit!r:.50}")
-    problem = _disagreement(store, depot, found.mission, claim)
+    problem = claim.find_disagreement(store, depot, found.mission)
     return conclude(*problem) if problem else found
 
 
@@ -309,26 +307,28 @@ class _Claim(Struct, frozen=True, kw_only=True):
     head: LogHead
     version: str
 
-
-def _disagreement(store: Store, depot: Depot, mission: str, claim: _Claim) -> tuple[ProblemKind, str] | None:
-    """Return where a statement, the log and the depot do not tell the same, `None` where they do."""
-    lines, head = store.log.read(mission), claim.head
-    if not any((line.seq, line.hash) == (head.seq, head.hash) for line in lines):
-        return "provenance_differs", f"the log of {mission!r} has no line {head.seq} with the hash that was signed"
-    try:
-        own = json.loads(encode_json(build_statement(lines, head, version=claim.version)))
-        tree = depot.tree_of(claim.commit)
-    except ChargehandError as error:
-        return "provenance_differs", error.message
-    if own != claim.statement:
-        return "provenance_differs", f"the log tells another {_first_difference(own, claim.statement)}"
-    if tree != claim.tree:
-        return "provenance_differs", f"the commit's tree is {tree}"
-    moves = [move for move in map(read_payload, lines) if isinstance(move, _MOVES)]
-    tip = depot.read_ref(mission_ref(mission))
-    if tip != moves[-1].commit:
-        return "branch_moved", f"the mission's branch is at {tip}, not at {moves[-1].commit}"
-    return None
+    def find_disagreement(self, store: Store, depot: Depot, mission: str) -> tuple[ProblemKind, str] | None:
+        """Return where a statement, the log and the depot do not tell the same, `None` where they do."""
+        lines, head = store.log.read(mission), self.head
+        if not any((line.seq, line.hash) == (head.seq, head.hash) for line in lines):
+            return (
+                "provenance_differs",
+                f"the log of {mission!r} has no line {head.seq} with the hash that was signed",
+            )
+        try:
+            own = json.loads(encode_json(build_statement(lines, head, version=self.version)))
+            tree = depot.tree_of(self.commit)
+        except ChargehandError as error:
+            return "provenance_differs", error.message
+        if own != self.statement:
+            return "provenance_differs", f"the log tells another {_first_difference(own, self.statement)}"
+        if tree != self.tree:
+            return "provenance_differs", f"the commit's tree is {tree}"
+        moves = [move for move in map(read_payload, lines) if isinstance(move, _MOVES)]
+        tip = depot.read_ref(mission_ref(mission))
+        if tip != moves[-1].commit:
+            return "branch_moved", f"the mission's branch is at {tip}, not at {moves[-1].commit}"
+        return None
 
 
 def _first_difference(own: Any, other: Any, where: str = "") -> str:

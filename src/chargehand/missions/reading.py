@@ -21,7 +21,7 @@ from chargehand.durable.workers import Roster
 from chargehand.store.chain import AuditProblem
 from chargehand.store.heads import LogHead
 from chargehand.store.log import EventLog
-from chargehand.store.rows import MissionListing, MissionRow
+from chargehand.store.rows import MissionFilter, MissionListing, MissionRow
 from chargehand.store.store import Store
 
 # Of a long log no more is in memory at once than so many lines.
@@ -192,7 +192,7 @@ class MissionReader(Struct, frozen=True, kw_only=True):
 
     def listings(self, *, project: str | None = None) -> tuple[MissionListing, ...]:
         """Return all missions as lists show them, as `summaries`; the same tuple while nothing has changed."""
-        return self.store.log.summaries(self.workers.live, project=project)
+        return self.store.log.summaries(self.workers.live, MissionFilter(project=project))
 
     def live(self, row: MissionRow) -> bool:
         """Tell whether a living worker holds the mission right now."""
@@ -238,20 +238,17 @@ class MissionReader(Struct, frozen=True, kw_only=True):
         # The holder is looked at first: one that ends in between has left all its events in the log by then.
         while True:
             live = self.live(row)
-            state = self._fold(row.id, live=live)
+            folded = None if self.kept is None else self.kept.get(row.id)
+            if folded is None:
+                state = fold(self.store.log.read(row.id), live=live)
+            else:
+                state = copy(folded.state)
+                if not live:
+                    mark_unheld(state)
             now = self.store.log.get(row.id)
             if live or now.epoch == row.epoch:
                 return state
             row = now  # claimed between the two reads: what seemed lost is being worked on
-
-    def _fold(self, mission: str, *, live: bool) -> MissionState:
-        folded = None if self.kept is None else self.kept.get(mission)
-        if folded is None:
-            return fold(self.store.log.read(mission), live=live)
-        state = copy(folded.state)
-        if not live:
-            mark_unheld(state)
-        return state
 
 
 def find_checkpoint(state: MissionState, name: str) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""What missions need from outside, as ports and records that `app` fills."""
+"""What missions need from outside: ports, and the record `Services` that `app` fills."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from chargehand.core.clock import Clock as ClockPort
 from chargehand.core.clock import SystemClock
 from chargehand.core.config import Config
 from chargehand.core.errors import InfrastructureError
+from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import DriverName, Spent
 from chargehand.core.records import MissionRequest, TierChoice
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.workers import Role, Workers
-from chargehand.missions.control import Controls
-from chargehand.missions.journal import OnEvent, ignore_event
 from chargehand.models.contract import CallRecord
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.policy.rules import Rules
@@ -36,6 +35,8 @@ from chargehand.workspace.depot import Depot
 if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
     from chargehand.models.request_matching import Divergence
 
+# What a full disk is called by the workspaces and by the store.
+FULL_DISK = frozenset({"no_space", "store_full"})
 # Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed.
 SlotName = Literal["attempts", "checks", "probes"]
 
@@ -162,7 +163,6 @@ class Services(Struct, frozen=True, kw_only=True):
     config: Config
     workers: Workers
     worker: tuple[str, Role]
-    controls: Controls
     version: str
     open_agent: Callable[[MissionRequest], Agent]
     open_gateway: OpenGateway

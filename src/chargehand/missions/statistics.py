@@ -23,7 +23,7 @@ from chargehand.core.state import AttemptState, Ending, MissionMeasures, Mission
 from chargehand.missions.causes import CAUSE_CLASSES, ENDED, Cause, CauseClass, attempt_cause, mission_cause
 from chargehand.missions.journal import AGENT
 from chargehand.missions.reading import MissionReader
-from chargehand.store.rows import MissionListing
+from chargehand.store.rows import MissionFilter, MissionListing
 
 # Missions that are counted together, and blocks of them that are known by what they came to.
 _BLOCK, _MOST_BLOCKS = 64, 1_000
@@ -151,23 +151,17 @@ def gather_statistics(
     """
     total, known = MissionTally(), known if known is not None and since is None else {}
     moment = since.astimezone(UTC).isoformat(timespec="microseconds") if since is not None else None
-    listings = reader.store.log.summaries(reader.workers.live, project=project, since=moment, measures=True)
+    listings = reader.store.log.summaries(
+        reader.workers.live, MissionFilter(project=project, since=moment), measures=True
+    )
     for begin in range(0, len(listings), _BLOCK):
         block, before = listings[begin : begin + _BLOCK], known.get((project, begin))
         if before is None or before[0] != block:
             if len(known) >= _MOST_BLOCKS:
                 known.clear()
-            before = known[project, begin] = (block, _tally(block))
+            before = known[project, begin] = (block, MissionTally.of(block))
         _add_up(total, before[1])
     return total.stats()
-
-
-def _tally(listings: Iterable[MissionListing]) -> MissionTally:
-    tally = MissionTally()
-    for listing in listings:
-        assert listing.measures is not None
-        tally.add(listing.summary, listing.measures)
-    return tally
 
 
 def _add_up(total: Struct, part: Struct) -> None:
@@ -311,6 +305,15 @@ class MissionTally(Struct):
     checkpoints: Sample = field(default_factory=Sample)
     sandboxes: _SandboxTally = field(default_factory=_SandboxTally)
     network: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, listings: Iterable[MissionListing]) -> MissionTally:
+        """Return what these missions come to, which were listed with their measures."""
+        tally = cls()
+        for listing in listings:
+            assert listing.measures is not None
+            tally.add(listing.summary, listing.measures)
+        return tally
 
     def add(self, state: MissionSummary, measures: MissionMeasures) -> None:
         """Count one mission."""

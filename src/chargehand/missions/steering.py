@@ -36,14 +36,12 @@ from chargehand.missions._attempt_log import (
 )
 from chargehand.missions._messages import (
     CANCEL,
-    FULL_DISK,
     GO_ON,
     events_of_mission_end,
-    is_about_message,
     wait_for_room,
     wake_time,
 )
-from chargehand.missions._questions import check_answer, expire_questions
+from chargehand.missions._questions import check_answer, expire_questions, is_about_message
 from chargehand.missions._questions import require_question as require_question
 from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.holds import events_of_start, is_still_held
@@ -51,6 +49,7 @@ from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
 from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_used
 from chargehand.missions.sandboxes.provisioning import remove_leftovers
+from chargehand.missions.services import FULL_DISK
 from chargehand.missions.transcript import WORK, count_replies
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
@@ -123,7 +122,10 @@ class Steering(Struct, frozen=True, kw_only=True):
         if before.expiring and self.wake(mission, now=self.clock.now()):
             before = self.look.state(mission)
         if before.held is not None:
-            return self._let_begin(mission, *stops)
+            with self._hold(mission, ("planned",), verb="resume", code="not_resumable") as (epoch, state):
+                events = events_of_start(self.look, state, identity=self.identity)
+                self.store.log.append(mission, *events, *stops, epoch=epoch, durable=True)
+            return self.look.state(mission)
         if before.status == "planned" or self.store.log.get(mission).runnable or (before.asleep and stops):
             open_ones: tuple[MissionStatus, ...] = ("planned", "paused")
             wanted = partial(self._record, among=open_ones, verb="resume", code="not_resumable")
@@ -140,12 +142,6 @@ class Steering(Struct, frozen=True, kw_only=True):
             # First, for a worker may take it at once: what was paid for is not asked for again.
             restore_replies(self.store, mission, before.attempts[-1].id)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
-
-    def _let_begin(self, mission: str, *stops: Payload) -> MissionState:
-        with self._hold(mission, ("planned",), verb="resume", code="not_resumable") as (epoch, state):
-            events = events_of_start(self.look, state, identity=self.identity)
-            self.store.log.append(mission, *events, *stops, epoch=epoch, durable=True)
-        return self.look.state(mission)
 
     def follow_up(
         self, mission: str, text: str, *, attempts: int, seconds: float, budget_usd: float | None = None

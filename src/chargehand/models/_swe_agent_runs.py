@@ -115,7 +115,8 @@ class _Editor:
 
     def other(self, words: Sequence[str]) -> ScriptedCall:
         """Do what the newer editor does: `str_replace_editor COMMAND PATH --option value …`."""
-        command, path = words[0], self._path(words[1])
+        command = words[0]
+        path = self._path(words[1])
         named = dict(zip(words[2::2], words[3::2], strict=False))
         self._open = path
         match command:

@@ -167,7 +167,10 @@ def find_facts(
     published = _find_published(provider, model, config.base_url)
     context = published.context_window if published is not None else None
     deprecated = "deprecated" if published is not None and published.deprecated else None
-    own, probe, prices, data = _CONFIGURED, tried.source, "genai-prices", listed.source
+    own = _CONFIGURED
+    probe = tried.source
+    prices = "genai-prices"
+    data = listed.source
     return ModelFacts(
         context=_pick((config.context, own), (tried.context, probe), (context, prices), (listed.context, data)),
         max_output=_pick((config.max_output, own), (tried.max_output, probe), (listed.max_output, data)),
@@ -272,7 +275,8 @@ def find_price(provider: str, model: str, config: ModelConfig, *, assume: float 
 
 def find_context(provider: str, model: str, *, base_url: str | None = None) -> int | None:
     """Return how many tokens a model takes at most as far as that is published, `None` where nobody says."""
-    info, listed = _find_published(provider, model, base_url), _find_listing(provider, model, base_url)
+    info = _find_published(provider, model, base_url)
+    listed = _find_listing(provider, model, base_url)
     return (info and info.context_window) or (listed and listed.context) or None
 
 
@@ -434,7 +438,8 @@ def _read_listing(row: Sequence[Any]) -> ModelListing:
 
 def _read_listed_price(tiers: Sequence[Sequence[float | None]], context: int | None) -> Price | None:
     """Return the price of the prompts that a model takes; tiers beyond that are of the past."""
-    reached, known = list[PriceTier](), dict[str, float]()
+    reached = list[PriceTier]()
+    known = dict[str, float]()
     for *rates, start in sorted(tiers, key=lambda tier: tier[4] or 0):
         if context is None or (start or 0) < context:
             # What a tier does not say is as it was below it.

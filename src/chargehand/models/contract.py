@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct, field
 
 from chargehand.core.errors import UpstreamError
+from chargehand.core.ports import Spent
 
 # OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own.
 Dialect = Literal["openai", "anthropic", "responses", "gemini"]
@@ -138,7 +139,8 @@ class DerivedChunks:
     """
 
     def __init__(self, pieces: AsyncIterator[bytes], source: AsyncIterator[bytes]) -> None:
-        self._pieces, self._source = pieces, source
+        self._pieces = pieces
+        self._source = source
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -300,6 +302,23 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     bare: bool = False
     retried: tuple[str, ...] = ()
+
+
+class CallListeners(Struct, frozen=True, kw_only=True):
+    """Whom a gateway tells of its calls.
+
+    Every call that is admitted, or refused for money, ends in one `on_call`; `on_alert` hears of a limit that is
+    nearly used up. Both run in a thread, never two at once, and may block as the ledger may. With `on_loop` they
+    run on the event loop, and the ledger is asked there, which saves each call the way to the thread and back:
+    none of them may block for long then. `on_quota` is called on the event loop before a client is refused for
+    want of quota, `on_fault` there with the reason why a client waits or is refused for a provider that failed.
+    """
+
+    on_call: Callable[[CallRecord], None]
+    on_alert: Callable[[Spent], None] = lambda _: None
+    on_quota: Callable[[QuotaRest], None] = lambda _: None
+    on_fault: Callable[[str], None] = lambda _: None
+    on_loop: bool = False
 
 
 # The stable codes with which the gateway refuses or breaks off, and the HTTP status of each.

@@ -376,7 +376,8 @@ def spell_out_contexts(turns: Iterable[ConversationTurn]) -> tuple[ConversationT
 
 def fold_reply(deltas: Iterable[ReplyDelta]) -> NeutralReply:
     """Return the whole reply that deltas make."""
-    texts, thoughts = list[str](), list[str]()
+    texts = list[str]()
+    thoughts = list[str]()
     starts: dict[int, ToolCallStart] = {}
     arguments: dict[int, list[str]] = {}
     end: ReplyEnd | None = None
@@ -388,7 +389,8 @@ def fold_reply(deltas: Iterable[ReplyDelta]) -> NeutralReply:
             case ThinkingDelta():
                 thoughts.append(delta.text)
             case ToolCallStart():
-                starts[delta.index], arguments[delta.index] = delta, []
+                starts[delta.index] = delta
+                arguments[delta.index] = []
             case ToolCallDelta():
                 arguments[delta.index].append(delta.text)
             case ReplyEnd():

@@ -26,7 +26,8 @@ class EventSplitter:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the events that are whole now, each with the blank line behind it."""
         buffer = self._rest + data if self._rest else data
-        events, start = [], 0
+        events = []
+        start = 0
         for blank in _BLANK.finditer(buffer, self._seen):
             events.append(buffer[start : blank.end()])
             start = blank.end()
@@ -39,7 +40,8 @@ class EventSplitter:
 
     def rest(self) -> bytes:
         """Return the last event, made whole, where the stream ended without a blank line."""
-        rest, self._rest = self._rest, b""
+        rest = self._rest
+        self._rest = b""
         return rest.rstrip() + b"\n\n" if rest.strip() else b""
 
 
@@ -58,14 +60,16 @@ class SseEvent(Struct, frozen=True, kw_only=True):
 
 def parse_events(body: bytes) -> Iterator[SseEvent]:
     """Yield the complete events of a stream; comments, ids and an event that is cut short are left out."""
-    name, data = "", list[str]()
+    name = ""
+    data = list[str]()
     # str.splitlines would also split at characters that JSON may hold as they are.
     for raw in _LINE_END.split(body)[:-1]:
         line = raw.decode(errors="replace")
         if not line:
             if data:
                 yield SseEvent(event=name, data="\n".join(data))
-            name, data = "", []
+            name = ""
+            data = []
             continue
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")

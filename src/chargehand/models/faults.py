@@ -1,43 +1,20 @@
-"""Deliberate faults of a provider, which agents and the gateway have to survive."""
+"""Specifications of deliberate faults of a provider, which agents and the gateway have to survive."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import random
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from chargehand.core.errors import UpstreamError, UsageError, nearest
-from chargehand.models.contract import (
-    DerivedChunks,
-    ModelCall,
-    ModelUpstream,
-    UpstreamReply,
-    reply_from_pieces,
-)
-from chargehand.models.conversation import UntranslatableError
-from chargehand.models.dialects.table import DIALECTS
-from chargehand.models.event_stream import EVENT_STREAM
-from chargehand.models.scripted_replies import ScriptedCall, decode_body, error_reply, render_for
+from chargehand.core.errors import UsageError, nearest
 
 _KINDS = ("cut", "drip", "malformed", "twin-ids", "big", "stall")
 _WITH_ARGUMENT = ("cut", "big", "stall")
 _ENTRY = re.compile(r"([a-z0-9-]+)(?:/([0-9]+(?:\.[0-9]+)?))?(?:@([1-9][0-9]*)|%([0-9]+(?:\.[0-9]+)?))?")
-# Bytes of a reply of the kind `big` that says no size.
-_BIG = 1_000_000
-_PIECE = 64_000
 _HINT = (
     "write KIND@TURN or KIND%PROBABILITY, such as 429/7@2 or cut%0.1; kinds: an HTTP status from 400 to 599 "
     "(/SECONDS: Retry-After), cut (/BYTES), drip, malformed, twin-ids, big (/BYTES), stall (/SECONDS)"
 )
-# Attempt, operation and turn of a call.
-_Place = tuple[str, str, int]
-_Ask = Callable[[], Awaitable[UpstreamReply]]
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -76,9 +53,14 @@ class Fault(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def status(self) -> int | None:
+        """The HTTP status that the call is answered with, `None` for the other kinds."""
+        return int(self.kind) if _is_status(self.kind) else None
+
+    @property
     def replaces(self) -> bool:
         """Whether the call never gets to whoever would have answered it."""
-        return _is_status(self.kind) or self.kind == "malformed"
+        return self.status is not None or self.kind == "malformed"
 
 
 class Faults(Struct, frozen=True, kw_only=True):
@@ -97,106 +79,6 @@ class Faults(Struct, frozen=True, kw_only=True):
             if entry.turn is None and entry.probability is None:
                 raise _invalid(f"{text.strip()!r} does not say when")
         return cls(entries=entries)
-
-
-class FaultyUpstream:
-    """Puts faults before or into what another upstream answers.
-
-    An entry with a turn fires once in each attempt, so that a call that is tried again gets through; of two
-    entries with one turn the second fires at the second try. Counts of tokens and embeddings have their own turns.
-    """
-
-    def __init__(self, inner: ModelUpstream, faults: Faults, *, seed: int = 0) -> None:
-        self._inner = inner
-        self._faults = faults
-        # Seeded, so that a run with faults can be repeated.
-        self._chance = random.Random(seed)
-        self._tries: Counter[_Place] = Counter()
-        self._swallowed: set[_Place] = set()
-
-    async def send(self, call: ModelCall) -> UpstreamReply:
-        """Answer with the fault that is due, or let the call through; raises `UpstreamError` as the inner one."""
-        place = (call.attempt, call.operation, call.turn)
-        here = [fault for fault in self._faults.entries if fault.turn == call.turn]
-        tried = self._tries[place]
-        self._tries[place] += 1
-        if tried < len(here):
-            fault: Fault | None = here[tried]
-        else:
-            chances = (one for one in self._faults.entries if one.probability is not None)
-            fault = next((one for one in chances if self._chance.random() < (one.probability or 0)), None)
-        if fault is not None and fault.replaces:
-            self._swallowed.add(place)
-        else:
-            self._swallowed.discard(place)
-        # Whoever is behind counts only what it is asked: a script goes on where it was.
-        earlier = sum(one[:2] == place[:2] and one[2] < call.turn for one in self._swallowed)
-        behind = replace(call, turn=call.turn - earlier)
-        if fault is None:
-            return await self._inner.send(behind)
-        return await answer_with_fault(fault, call, lambda: self._inner.send(behind))
-
-    async def close(self) -> None:
-        """Close the inner upstream."""
-        await self._inner.close()
-
-
-async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> UpstreamReply:
-    """Answer a call with a fault; `ask` gets the reply that it spoils."""
-    if _is_status(fault.kind):
-        headers = {} if fault.argument is None else {"retry-after": f"{fault.argument:g}"}
-        message = f"the provider answers {fault.kind} on purpose"
-        return error_reply(call.dialect, int(fault.kind), "fault", message, headers=headers)
-    if fault.kind == "malformed":
-        half = b'{"id": "half", "choices": [{'
-        if call.stream:
-            return reply_from_pieces(200, [b"data: " + half + b"\n\n"], content_type=EVENT_STREAM)
-        return reply_from_pieces(200, [half])
-    reply = await ask()
-    if fault.kind not in ("twin-ids", "big"):
-        return replace(reply, chunks=DerivedChunks(_spoil(fault, call, reply.chunks), reply.chunks))
-    # The reply says something else: a very long text, or tool calls that share one id.
-    body = await reply.read_all()
-    stream = reply.headers.get("content-type", "").startswith(EVENT_STREAM)
-    pieces = [body[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
-    whole = replace(reply_from_pieces(reply.status, pieces), headers=reply.headers)
-    if reply.status != 200:
-        return whole
-    try:
-        said = decode_body(call.dialect, body, stream=stream)
-    except ValueError:
-        return whole
-    if fault.kind == "big":
-        size = _BIG if fault.argument is None else int(fault.argument)
-        said = replace(said, text="x" * size)
-    else:
-        tools = said.tools
-        with contextlib.suppress(UntranslatableError):  # a request that cannot be read offers nothing
-            offered = DIALECTS[call.dialect].read_request(call.body).tools
-            tools = tools or tuple(ScriptedCall(name=tool.name, arguments={}) for tool in offered)[:1]
-        tools = tools * 2 if len(tools) == 1 else tools
-        said = replace(
-            said, tools=tuple(replace(tool, id=tools[0].id or "call_twin") for tool in tools), stop=None
-        )
-    return render_for(call.dialect, said, call.body, id=call.id)
-
-
-async def _spoil(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield a body that breaks off (`cut`), comes byte by byte (`drip`), or too late (`stall`)."""
-    if fault.kind == "cut":
-        # Where the middle is, is known only when all of it came.
-        body = b"".join([chunk async for chunk in chunks])
-        yield body[: len(body) // 2 if fault.argument is None else int(fault.argument)]
-        raise UpstreamError(f"the reply to call {call.id!r} broke off on purpose", code="upstream_cut")
-    if fault.kind == "stall":
-        wait = call.seconds if fault.argument is None else min(fault.argument, call.seconds)
-        await asyncio.sleep(wait)
-        if wait >= call.seconds:
-            raise UpstreamError(f"no piece came for {call.seconds:g} seconds", code="upstream_timeout")
-    size = 1 if fault.kind == "drip" else _PIECE
-    async for chunk in chunks:
-        for start in range(0, len(chunk), size):
-            yield chunk[start : start + size]
 
 
 def _is_status(kind: str) -> bool:

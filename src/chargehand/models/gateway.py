@@ -11,55 +11,43 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import InfrastructureError, UpstreamError
 from chargehand.core.ids import new_id
-from chargehand.core.ports import Ledger, Spent
+from chargehand.core.ports import Ledger
 from chargehand.models._json import as_mapping, as_tokens, parse_json
 from chargehand.models.contract import (
     FAULT_STATUS,
-    CallRecord,
+    CallListeners,
     GatewayFault,
     HttpLimits,
     ModelCall,
-    ModelUpstream,
     Operation,
-    QuotaRest,
     ServedModel,
 )
 from chargehand.models.counted_inputs import CountedInputs
 from chargehand.models.dialects.base import (
     EmbeddingsFormat,
     ModelDialect,
-    RequestFormat,
     RequestRoute,
     WireHeaders,
     estimate_tokens,
     is_bare,
 )
-from chargehand.models.dialects.embeddings import embeddings_upstream
-from chargehand.models.dialects.table import DIALECTS, embeddings_format
-from chargehand.models.dialects.translation import TranslatingUpstream
+from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
-from chargehand.models.metering import DEFAULT_OUTPUT, CallBound
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
 from chargehand.models.replay_cache import ReplayCache
+from chargehand.models.requested_waits import RequestedWaits
 from chargehand.models.serving.admission import RESERVE_SECONDS, BudgetAdmission
 from chargehand.models.serving.cached import ONLY_KEPT, CachedReplyHandler, CacheEntry, CacheWorker
 from chargehand.models.serving.fallback import FallbackChain
 from chargehand.models.serving.handler import UpstreamRequest
 from chargehand.models.serving.headers import JSON_HEADERS
-from chargehand.models.serving.routes import (
-    Candidate,
-    dialect_at,
-    find_candidates,
-    find_chain,
-    find_embedders,
-    find_route,
-    shorten_path,
-)
+from chargehand.models.serving.routes import RequestRouter, shorten_path
 from chargehand.network.unix_socket import bind_listener
 
 # Short, since there is an estimate where the provider does not count in time.
@@ -75,73 +63,79 @@ _KEY_HEADERS = tuple({dialect.key_header for dialect in DIALECTS.values()} - {"a
 _CODES = {status: code for code, status in reversed(FAULT_STATUS.items())}
 
 
+class ServedAttempt(Struct, frozen=True, kw_only=True):
+    """The attempt that a gateway serves: its id, its money, and where it stands.
+
+    Its first call is turn `first_turn`. `calls` has the replies that an earlier life of the attempt got, and keeps
+    those of this one; it was made with the same `token`. Without a token the gateway makes one.
+    """
+
+    id: str
+    ledger: Ledger
+    first_turn: int = 1
+    calls: ReplayCache | None = None
+    token: str = ""
+
+
+class GatewayLimits(Struct, frozen=True, kw_only=True):
+    """How long a gateway waits, and how often it asks again.
+
+    `call_seconds` bounds the wait for each piece of a reply, `reserve_seconds` that for budget which other calls
+    hold. A provider with another model behind it is probed after `quiet_seconds` of silence.
+    """
+
+    call_seconds: float = 600.0
+    reserve_seconds: float = RESERVE_SECONDS
+    quiet_seconds: float = QUIET_SECONDS
+    retries: int = 3
+    http: HttpLimits = HttpLimits()
+
+
 class Gateway:
     """The model endpoint of one attempt, on that attempt's own socket or on a loopback TCP port.
 
     Answers chat completions, messages, responses and Gemini's `generateContent`, counts of tokens, embeddings and
-    `GET /v1/models`, also without `/v1`, to whoever has `token`; a model that speaks another dialect than the
-    request is asked in its own. Every call admitted or refused for money ends in one `on_call`. `on_call` and
-    `on_alert` run in a thread, never two at once, and may block as the ledger may; with `on_loop` they run on the
-    event loop, and the ledger is asked there, which saves a call the ways there and back: neither may block for
-    long. `on_quota` is called on the event loop before a client is refused for want of quota, `on_fault` there
-    with the reason why a client waits or is refused for a provider that failed before. The upstreams belong to the
-    caller; `providers` knows who is down and is best shared. `calls` has what an earlier life of the attempt was
-    answered and keeps what this one is; `token` is what it was made with.
+    `GET /v1/models`, also without `/v1`, to every client that has `token`. A model that speaks another dialect
+    than the request is asked in its own. The upstreams belong to the caller. `providers` knows which providers are
+    down, and is best shared between gateways; `redact` takes secrets out of what providers say of errors.
     """
 
     def __init__(
         self,
         models: Sequence[ServedModel],
+        attempt: ServedAttempt,
+        listeners: CallListeners,
         *,
-        ledger: Ledger,
-        attempt: str,
-        on_call: Callable[[CallRecord], None],
-        first_turn: int = 1,
-        on_alert: Callable[[Spent], None] = lambda _: None,
-        on_quota: Callable[[QuotaRest], None] = lambda _: None,
-        on_fault: Callable[[str], None] = lambda _: None,
-        on_loop: bool = False,
-        call_seconds: float = 600.0,
-        reserve_seconds: float = RESERVE_SECONDS,
-        quiet_seconds: float = QUIET_SECONDS,
-        retries: int = 3,
+        limits: GatewayLimits | None = None,
+        providers: Providers | None = None,
+        redact: Callable[[str], str] = str,
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        redact: Callable[[str], str] = str,
-        limits: HttpLimits | None = None,
-        providers: Providers | None = None,
-        calls: ReplayCache | None = None,
-        token: str = "",
     ) -> None:
-        self.token = token or new_token()
-        self._cache = None if calls is None else CacheWorker(calls)
-        self._models = tuple(models)
+        self.token = attempt.token or new_token()
+        self._cache = None if attempt.calls is None else CacheWorker(attempt.calls)
+        self._router = RequestRouter(models, DIALECTS)
         self._clock = clock or SystemClock()
+        self._limits = limits or GatewayLimits()
         self._admission = BudgetAdmission(
-            ledger,
+            attempt.ledger,
             self._clock,
-            attempt=attempt,
-            on_call=on_call,
-            on_alert=on_alert,
-            on_quota=on_quota,
-            on_fault=on_fault,
-            on_loop=on_loop,
-            reserve_seconds=reserve_seconds,
+            attempt=attempt.id,
+            listeners=listeners,
+            reserve_seconds=self._limits.reserve_seconds,
         )
-        self._attempt = attempt
+        self._attempt = attempt.id
         # Each operation apart: counting tokens between two replies must not move the turns of a script.
-        self._turns: dict[Operation, int] = {"reply": first_turn, "count": 1, "embed": 1}
+        self._turns: dict[Operation, int] = {"reply": attempt.first_turn, "count": 1, "embed": 1}
         self._bares = 0
         self._inputs = CountedInputs()
         self._providers = providers or Providers(clock=self._clock)
-        self._call_seconds = call_seconds
-        self._quiet_seconds = quiet_seconds
-        self._retries = retries
         self._sleep = sleep
+        self._waits = RequestedWaits(DIALECTS, self._clock)
         self._redact = redact
         self._revoked = False
         self._running: dict[FallbackChain | CachedReplyHandler, asyncio.Task[Any] | None] = {}
-        self._http = HttpServer(self._handle, _write_refusal, limits=limits or HttpLimits())
+        self._http = HttpServer(self._handle, self._write_refusal, limits=self._limits.http)
         self._servers: list[asyncio.Server] = []
         self._sockets: list[Path] = []
 
@@ -196,11 +190,19 @@ class Gateway:
         await self._admission.close()
 
     async def _handle(self, request: HttpRequest, answer: HttpAnswer) -> None:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        given = [bearer.strip() if scheme.lower() == "bearer" else ""]
+        given += [request.headers.get(name, "") for name in _KEY_HEADERS]
+        # All are compared, so that the time taken tells nothing of which one is close.
+        right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
         try:
-            self._check_token(request)
+            if not any(right):
+                raise GatewayFault("token_invalid", "the token is not valid for this gateway")
+            if self._revoked:
+                raise _revocation()
             prepared = await self._prepare_answer(request, answer)
         except GatewayFault as fault:
-            body = _write_refusal(request.path, fault.status, fault.message, code=fault.code)
+            body = self._write_refusal(request.path, fault.status, fault.message, code=fault.code)
             await answer.send(fault.status, JSON_HEADERS, body)
             return
         if isinstance(prepared, bytes):
@@ -213,16 +215,10 @@ class Gateway:
         finally:
             del self._running[prepared]
 
-    def _check_token(self, request: HttpRequest) -> None:
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        given = [bearer.strip() if scheme.lower() == "bearer" else ""]
-        given += [request.headers.get(name, "") for name in _KEY_HEADERS]
-        # All are compared, so that the time taken tells nothing of which one is close.
-        right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
-        if not any(right):
-            raise GatewayFault("token_invalid", "the token is not valid for this gateway")
-        if self._revoked:
-            raise _revocation()
+    def _write_refusal(self, path: str, status: int, message: str, *, code: str = "") -> bytes:
+        """Return the body of a refusal in the dialect that belongs to `path`."""
+        dialect = self._router.dialect_at(path)
+        return dialect.write_error(status, code or _CODES.get(status, "gateway_error"), message)
 
     async def _prepare_answer(
         self, request: HttpRequest, answer: HttpAnswer
@@ -231,9 +227,9 @@ class Gateway:
         if shorten_path(request.path) == "/models":
             if request.method not in ("GET", "HEAD"):
                 raise GatewayFault("method_not_allowed", f"{request.path} takes only GET")
-            names = dict.fromkeys(served.name for served in self._models)
-            return dialect_at(request.path).write_model_list(names)
-        route = find_route(request.path)
+            names = dict.fromkeys(served.name for served in self._router.models)
+            return self._router.dialect_at(request.path).write_model_list(names)
+        route = self._router.find_route(request.path)
         if request.method != "POST":
             raise GatewayFault("method_not_allowed", f"{request.path} takes only POST")
         if route.operation == "count":
@@ -265,7 +261,9 @@ class Gateway:
             requests,
             answer,
             self._admission,
-            retries=lambda count: Retries(self._retries if count is None else count, self._clock, self._sleep),
+            retries=lambda count: Retries(
+                self._limits.retries if count is None else count, self._waits, self._sleep
+            ),
             redact=self._redact,
             sleep=self._sleep,
         )
@@ -273,19 +271,20 @@ class Gateway:
     def _prepare_requests(self, route: RequestRoute, request: HttpRequest) -> list[UpstreamRequest]:
         """Return the request to each model that may answer it; raises `GatewayFault`."""
         given = {**_decode_body(request), **route.named}
-        chain = find_chain(self._models, route.dialect, given.get("model"))
+        chain = self._router.find_chain(route.dialect, given.get("model"))
         # Screened in the client's dialect, before anything is reserved: what is refused costs nothing.
+        client = DIALECTS[route.dialect]
         rules: ModelDialect | EmbeddingsFormat
-        rules = DIALECTS[route.dialect] if route.operation == "reply" else embeddings_format(route.dialect)
+        rules = client if route.operation == "reply" else client.require_embeddings()
         body, left_out = rules.screen(given)
         headers = _screen_headers(request.headers)
         left_out = (*left_out, *headers.left_out)
-        find = find_candidates if route.operation == "reply" else find_embedders
-        candidates = find(chain, route.dialect, body)
+        candidates = self._router.find_candidates(chain, route, body)
         bare = route.operation == "reply" and is_bare(body)
         # Requests for titles and summaries are counted apart: when they come differs from run to run, and a
         # script or a recording finds the turn of the attempt's work without them.
-        turn, bares = self._turns[route.operation], self._bares
+        turn = self._turns[route.operation]
+        bares = self._bares
         self._turns[route.operation] += 1
         self._bares += bare
         return [
@@ -293,14 +292,14 @@ class Gateway:
                 served=one.served,
                 rules=rules,
                 body=one.body,
-                bound=_bound_call(one, rules, request, self._inputs),
+                bound=one.bound_use(rules, request.body, self._inputs),
                 turn=turn,
-                seconds=self._call_seconds,
-                quiet=self._quiet_seconds,
+                seconds=self._limits.call_seconds,
+                quiet=self._limits.quiet_seconds,
                 # In another dialect they would name versions and features of one that it does not know.
                 headers=headers.kept if one.served.dialect == route.dialect else {},
                 operation=route.operation,
-                upstream=_select_upstream(one.served, route),
+                upstream=one.upstream,
                 health=self._providers.of(one.served.provider, one.served.model) if one.served.provider else None,
                 shown=one.describe(many=len(chain) > 1),
                 skipped=one.skipped,
@@ -319,7 +318,7 @@ class Gateway:
         """
         given = {**_decode_body(request), **route.named}
         dialect = DIALECTS[route.dialect]
-        served = find_chain(self._models, route.dialect, given.get("model"))[0]
+        served = self._router.find_chain(route.dialect, given.get("model"))[0]
         body = {**dialect.screen(given).body, "model": served.model}
         body.pop("stream", None)
         turn = self._turns["count"]
@@ -351,32 +350,6 @@ def new_token() -> str:
     return f"cht-{secrets.token_urlsafe(32)}"
 
 
-def _bound_call(
-    candidate: Candidate, rules: RequestFormat, request: HttpRequest, inputs: CountedInputs
-) -> CallBound:
-    """Return the most that a request can use of a model."""
-    served = candidate.served
-    asked = inputs.bound((served.provider, served.name, served.model), request.body, candidate.body)
-    limit = rules.output_limit(candidate.body)
-    most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
-    return CallBound(
-        input=asked.tokens,
-        output=most if limit is None else min(limit, most),
-        asked=limit is not None or served.max_output is not None,
-        choices=rules.count_choices(candidate.body),
-        hour_cache=b'"1h"' in request.body,
-        on_counted=asked.note_count,
-    )
-
-
-def _select_upstream(served: ServedModel, route: RequestRoute) -> ModelUpstream:
-    if route.operation == "embed":
-        return embeddings_upstream(served, route.dialect)
-    if served.dialect == route.dialect:
-        return served.upstream
-    return TranslatingUpstream(served.upstream, served.dialect, reasoning=served.reasoning)
-
-
 def _screen_headers(headers: Mapping[str, str]) -> WireHeaders:
     """Return what of a client's headers goes on; clients of one dialect may name features of another."""
     screened = [dialect.screen_headers(headers) for dialect in DIALECTS.values()]
@@ -401,11 +374,6 @@ def _decode_body(request: HttpRequest) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise GatewayFault("bad_request", "the request body must be a JSON object")
     return body
-
-
-def _write_refusal(path: str, status: int, message: str, *, code: str = "") -> bytes:
-    """Return the body of a refusal in the dialect that belongs to `path`."""
-    return dialect_at(path).write_error(status, code or _CODES.get(status, "gateway_error"), message)
 
 
 def _revocation() -> GatewayFault:

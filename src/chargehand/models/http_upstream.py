@@ -92,7 +92,7 @@ class HttpUpstream:
         # Headers of our own name are what we tell clients, whatever a provider says in them.
         told = {name: text for name, text in reply.headers.items() if not name.lower().startswith(_OWN_HEADERS)}
         chunks: AsyncIterator[bytes] = _Chunks(reply.body, self._explain_error)
-        # Nothing in the reply repeats the key; here, since nobody behind this knows all of it.
+        # The key is taken out of the reply here, since nothing behind this upstream knows all of it.
         if self._filter.active:
             # A short key may be part of a type, which says how the reply is to be read.
             told = {name: text if text in _TYPES else self._filter.scrub_text(text) for name, text in told.items()}
@@ -189,7 +189,8 @@ class _Chunks:
 def _find_origin(base: str) -> Origin | None:
     """Return where connections to `base` go, `None` for an address that is left to httpx."""
     parts = urlsplit(base)
-    host, port = parts.hostname or "", parts.port
+    host = parts.hostname or ""
+    port = parts.port
     unusual = parts.scheme not in _PORTS or not _HOST.fullmatch(host) or parts.query or parts.fragment
     if unusual or "@" in parts.netloc:
         return None

@@ -17,7 +17,8 @@ from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_by
 from chargehand.models.redaction import SHORTEST_SECRET, collect_delta_texts, decided_characters, redaction_mark
 
 # Shorter ones, and those without a digit, are what servers without keys are given: "ollama", "sk-no-key-required".
-_SHORTEST, _SHORTEST_WORDS = 12, 24
+_SHORTEST = 12
+_SHORTEST_WORDS = 24
 # So much of a key's beginning may go out before the rest is there to be recognised.
 _HEAD = 4
 # A beginning that is that long is hidden also where the rest never came.
@@ -112,9 +113,11 @@ class KeyFilter:
         places = sorted(
             (found.start(), found.end()) for form in self._forms for found in re.finditer(re.escape(form), flat)
         )
-        pieces, done = list[bytes](), since
+        pieces = list[bytes]()
+        done = since
         for first, last in places:
-            start, end = max(since, tokens[first][1][0]), tokens[last - 1][1][1]
+            start = max(since, tokens[first][1][0])
+            end = tokens[last - 1][1][1]
             if start >= done and end > since:
                 pieces += [content[done:start], mark]
             done = max(done, end)
@@ -157,7 +160,8 @@ class FilteredChunks(DerivedChunks):
         yield filter.scrub(bytes(body))
 
     async def _filter_events(self, filter: KeyFilter) -> AsyncGenerator[bytes, None]:
-        split, stream = EventSplitter(), _StreamFilter(filter)
+        split = EventSplitter()
+        stream = _StreamFilter(filter)
         try:
             async for chunk in self._source:
                 yield b"".join(out for event in split.feed(chunk) for out in stream.take(event))
@@ -200,7 +204,8 @@ class _StreamFilter:
 
     def take(self, event: bytes) -> Iterator[bytes]:
         """Take in one event; yield what goes on."""
-        clean, data = self._filter.scrub(event), event_data(event)
+        clean = self._filter.scrub(event)
+        data = event_data(event)
         if clean != event or data.startswith(b"[DONE]"):  # all of the key is in this one, or there is no more
             yield from self.finish()
             yield clean
@@ -218,7 +223,8 @@ class _StreamFilter:
         # The key is taken out of what waits; `pending` tells whether more of it may come.
         pending = False
         for place in {place for held in self._held for place in held.texts}:
-            before, own = self._ends.get(place, ""), self._waiting(place)
+            before = self._ends.get(place, "")
+            own = self._waiting(place)
             text = (before + own).encode("utf-8", "surrogatepass")
             if self._filter.holds(text):
                 # Its first characters may have gone on already: what follows on them is hidden.
@@ -245,10 +251,13 @@ class _StreamFilter:
             return
         for held in self._held:
             for container, key in held.texts.get(place, ()):
-                container[key], text, held.changed = text, "", True
+                container[key] = text
+                text = ""
+                held.changed = True
 
     def _release(self) -> Iterator[bytes]:
-        held, self._held = self._held, []
+        held = self._held
+        self._held = []
         for event in held:
             for place, leaves in event.texts.items():
                 added = "".join(container[key] for container, key in leaves)

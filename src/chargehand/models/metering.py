@@ -164,7 +164,8 @@ def computed_usd(price: Price | None, metered: ReplyUsage, *, hour_cache: bool =
         return 0.0
     if usage.input is None or usage.output is None:
         return None
-    cached, written = usage.cached or 0, usage.cache_write or 0
+    cached = usage.cached or 0
+    written = usage.cache_write or 0
     plain = max(0, usage.input - cached - written)
     hours = written * hour_cache if metered.hour_writes is None else metered.hour_writes
     rates = _tiers_within(price, usage.input)[-1]

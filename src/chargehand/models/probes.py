@@ -31,7 +31,8 @@ from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 
 Trial = Literal["streams", "images", "embeddings", "output_kept"]
 TRIALS: tuple[Trial, ...] = ("streams", "images", "embeddings", "output_kept")
-_SHORT, _TOKENS = 16, 64
+_SHORT = 16
+_TOKENS = 64
 _EDGE = 32
 _REPLY_BYTES = 1 << 20
 # What says that a model does not do this; keys, quotas and faults say nothing of it.
@@ -81,7 +82,8 @@ async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> Trial
     if trial == "embeddings":
         return await _try_embeddings(served, seconds)
     dialect = DIALECTS[served.dialect]
-    words, parts = "Answer with the word ready.", list[ConversationPart]()
+    words = "Answer with the word ready."
+    parts = list[ConversationPart]()
     if trial == "images":
         words = "Which colour is this? Answer with one word."
         parts = [FilePart(media_type="image/png", data=base64.b64encode(red_square()).decode())]
@@ -96,7 +98,8 @@ async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> Trial
     if status != 200:
         return _read_refusal(status, content)
     if trial == "streams":
-        split, meter = EventSplitter(), dialect.stream_meter({})
+        split = EventSplitter()
+        meter = dialect.stream_meter({})
         for event in filter(None, [*split.feed(content), split.rest()]):
             meter.see(event)
         whole = kind.startswith(EVENT_STREAM) and meter.finished and not meter.failed
@@ -125,7 +128,7 @@ async def _send(
     served: ServedModel, body: Mapping[str, Any], operation: Operation, seconds: float
 ) -> tuple[int, str, bytes]:
     """Return status, content type and body of the reply."""
-    upstream = embeddings_upstream(served, "openai") if operation == "embed" else served.upstream
+    upstream = embeddings_upstream(served, "openai", DIALECTS) if operation == "embed" else served.upstream
     call = ModelCall(
         id=new_id("call"),
         dialect="openai" if operation == "embed" else served.dialect,
@@ -142,7 +145,7 @@ async def _send(
 
 async def _try_embeddings(served: ServedModel, seconds: float) -> TrialResult:
     body = {"model": served.model, "input": ["ready"]}
-    refusal = explain_refusal(served, "openai", body)
+    refusal = explain_refusal(served, "openai", body, DIALECTS)
     if refusal:
         return TrialResult(able=False, why=refusal)
     status, _, content = await _send(served, body, "embed", seconds)

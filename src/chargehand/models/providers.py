@@ -1,27 +1,21 @@
-"""Provider health, and when to ask again: breakers, rests, reset hints, retries, probes of a silent provider."""
+"""Provider health, and when to ask again: breakers, rests, retries, probes of a silent provider."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from chargehand.core.clock import Clock, SystemClock
-from chargehand.models._json import as_mapping, as_mappings, parse_json
 from chargehand.models.contract import GatewayFault, UpstreamReply
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.requested_waits import RequestedWaits
 
 BreakerState = Literal["closed", "open", "half_open"]
-# What says more than that is taken for that: nobody's quota lasts longer than a month.
-LONGEST_REST = 31 * 86_400.0
-# Seconds that a client does not notice much; whoever asks for more is out of quota, and the client is told so.
+# The seconds that a client does not notice much. A provider that asks for more has no quota left for us.
 LONGEST_WAIT = 60.0
 # Not 408, 504 and 524: a proxy that gave up waiting answers so, and the provider may charge for its reply.
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 529})
@@ -30,33 +24,11 @@ QUIET_SECONDS = 10.0
 PROBE_SECONDS = 2.0
 # Probes in a row without an answer.
 _DEAD_AFTER = 2
-_MINUTE = 60.0
+_MINUTE_SECONDS = 60.0
+_BUSY_SECONDS = 1.0
 _FIRST_SECONDS = 0.5
-# Of the wait, at most.
+# Share of the wait, at most.
 _JITTER = 0.25
-_NO_QUOTA = frozenset({"insufficient_quota", "quota_exceeded", "billing_hard_limit_reached"})
-# How long a provider is left alone that has no quota and does not say until when.
-_NO_QUOTA_SECONDS = 300.0
-_MILLISECONDS = 1e11
-# Numbers from here on are a moment in seconds since 1970, and from `_MILLISECONDS` on in milliseconds.
-_MOMENT = 1e9
-_NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?", re.ASCII)
-_DURATION = re.compile(
-    r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII
-)
-_UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
-# Those of all dialects together: a router of one dialect passes on the headers of a provider of another.
-_RESETS = tuple(dialect.reset_header for dialect in DIALECTS.values() if dialect.reset_header)
-# A window's reset, and what says how much of it is left.
-_WINDOWS = (
-    *(window for dialect in DIALECTS.values() for window in dialect.reset_windows),
-    ("x-ratelimit-reset", "x-ratelimit-remaining"),
-    ("ratelimit-reset", "ratelimit-remaining"),
-)
-_BODY_FIELDS = (
-    *("resets_in_seconds", "retry_after", "retry_after_seconds"),
-    *("resets_at", "reset_at", "quota_reset_at"),
-)
 
 
 class ProviderLimits(Struct, frozen=True, kw_only=True):
@@ -74,10 +46,10 @@ class ProviderLimits(Struct, frozen=True, kw_only=True):
 
 
 class CircuitBreaker:
-    """Whether what failed is asked again; its methods are for one event loop.
+    """Decides whether an address or a model that failed is asked again; for use on one event loop.
 
-    Closed: it is asked. Open: after faults in a row it is left alone for a while. Half open: that while is over,
-    and one call, or one probe, finds out whether it is back.
+    Closed: calls go out. Open: after several faults in a row, none go out for a while. Half open: that while is
+    over, and one call or one probe finds out whether the provider is back.
     """
 
     def __init__(self, limits: ProviderLimits, clock: Clock) -> None:
@@ -90,29 +62,31 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """Where it stands."""
+        """The state now; an open breaker becomes half open by the clock alone."""
         if self._open_until is None:
             return "closed"
         return "open" if self._open_until > self._clock.monotonic() else "half_open"
 
     def wait(self) -> float:
-        """Return the seconds until it lets a call through, 0 for now."""
+        """Return the seconds until the breaker lets a call through, 0 for now."""
         if self._open_until is None:
             return 0.0
-        # Somebody may be finding out already: ask again in a second.
+        # Another call may be finding out already: the caller asks again in a second.
         return max(0.0, self._open_until - self._clock.monotonic(), float(self._trying))
 
     def note_success(self) -> None:
-        """It answered: whatever was held against it is forgotten."""
+        """Close the breaker: the provider answered, so its earlier faults no longer count."""
         self._failed = self._opened = 0
-        self._open_until, self._trying = None, False
+        self._open_until = None
+        self._trying = False
 
     def note_failure(self) -> None:
-        """It failed; what was sent before it opened, and fails now, tells nothing new."""
+        """Count a fault. A call that was sent before the breaker opened, and fails now, tells nothing new."""
         if self.state == "open":
             return
         self._failed += 1
-        tried, self._trying = self.state == "half_open", False
+        tried = self.state == "half_open"
+        self._trying = False
         if tried or self._failed >= self._limits.failures:
             # Twice as long each time: a provider that is down for hours is not asked every few seconds.
             rest = min(self._limits.longest_seconds, self._limits.rest_seconds * 2**self._opened)
@@ -121,19 +95,19 @@ class CircuitBreaker:
             self._open_until = self._clock.monotonic() + rest
 
     def begin_probe(self) -> bool:
-        """Return whether the caller is the one who finds out if it is back, and has to note the outcome."""
+        """Return whether the caller is to find out if the provider is back; it must then note the outcome."""
         if self.state != "half_open" or self._trying:
             return False
         self._trying = True
         return True
 
     def end_probe(self) -> None:
-        """Whoever was to find out left without knowing."""
+        """Let another caller find out: the one that was to do so left without an outcome."""
         self._trying = False
 
 
 class ProviderAddress:
-    """One address: whether it can be connected to, and the places for calls that all of its models share."""
+    """One address of a provider: its breaker, and the slots for calls that all models there share."""
 
     def __init__(self, limits: ProviderLimits, clock: Clock) -> None:
         self.breaker = CircuitBreaker(limits, clock)
@@ -145,22 +119,24 @@ class ProviderAddress:
 
     @contextlib.asynccontextmanager
     async def hold_slot(self, sleep: Callable[[float], Awaitable[object]]) -> AsyncIterator[None]:
-        """Wait for a free place and for the minute's share, first come first served, and hold the place."""
+        """Wait for a free slot and for the minute's share, first come first served, and hold the slot."""
         async with self._slots if self._slots is not None else contextlib.nullcontext():
             if self._limits.per_minute:
-                # In line, so that whoever leaves while waiting has taken nothing from those behind.
+                # Under a lock, so that a caller that leaves while it waits takes nothing from those behind it.
                 async with self._gate:
                     if (wait := self._turn - self._clock.monotonic()) > 0:
                         await sleep(wait)
-                    self._turn = max(self._clock.monotonic(), self._turn) + _MINUTE / self._limits.per_minute
+                    self._turn = (
+                        max(self._clock.monotonic(), self._turn) + _MINUTE_SECONDS / self._limits.per_minute
+                    )
             yield
 
 
 class ProviderHealth:
-    """How one model of one provider does; its methods are for one event loop.
+    """The health of one model of one provider; for use on one event loop.
 
-    Its own faults are its own: they open its `breaker` alone. Connections that fail open that of its `address`,
-    and with it all models there. A rest that the provider asked for comes on top.
+    Faults of the model open its own `breaker` alone. Connections that fail open the breaker of its `address`,
+    which holds back all models there. A rest that the provider asked for comes on top.
     """
 
     def __init__(self, address: ProviderAddress, limits: ProviderLimits, clock: Clock) -> None:
@@ -171,51 +147,64 @@ class ProviderHealth:
 
     @property
     def state(self) -> BreakerState:
-        """Where the breaker stands that holds it back most."""
+        """The state of the breaker that holds the model back most."""
         states = (self.address.breaker.state, self.breaker.state)
         return "open" if "open" in states else "half_open" if "half_open" in states else "closed"
 
     @property
     def resting(self) -> float:
-        """Seconds of the rest that the provider itself asked for."""
+        """The seconds left of the rest that the provider itself asked for."""
         return max(0.0, self._rests_until - self._clock.monotonic())
 
     def wait(self) -> float:
-        """Return the seconds until it may be asked, 0 for now."""
+        """Return the seconds until the model may be asked, 0 for now."""
         return max(self.resting, self.address.breaker.wait(), self.breaker.wait())
 
     def note_success(self) -> None:
-        """It answered: whatever was held against it and its address is forgotten."""
+        """Note a reply: earlier faults of the model and its address no longer count."""
         self.note_reached()
         self.breaker.note_success()
 
     def note_reached(self) -> None:
-        """It was connected to, whatever came of it."""
+        """Note that the provider was connected to, whatever it answered."""
         self.address.breaker.note_success()
 
     def note_failure(self) -> None:
-        """It failed by itself, broke off, or wrote what nobody can read."""
+        """Note that the model failed, broke off its reply, or wrote one that nobody can read."""
         self.breaker.note_failure()
 
     def note_unreachable(self) -> None:
-        """Its address cannot be connected to, or is silent altogether."""
+        """Note that the address cannot be connected to, or does not answer at all."""
         self.address.breaker.note_failure()
 
     def note_rest(self, seconds: float) -> None:
-        """It asked to be left alone for that long."""
-        # It answered, so whoever tried it out knows.
+        """Note that the provider asked to be left alone for that long."""
+        # That is an answer, so a probe under way has its outcome.
         self.end_probe()
         self._rests_until = max(self._rests_until, self._clock.monotonic() + seconds)
 
+    def note_error(self, status: int, wait: float | None) -> None:
+        """Note what an error reply says of the model; `wait` is the seconds that the reply asks for, if any."""
+        if status in (429, 503, 529) and wait is not None:
+            self.note_rest(wait)
+        elif status == 429:
+            # Busy is not broken: without a word on how long, the model rests for a moment, its breaker closed.
+            self.note_rest(_BUSY_SECONDS)
+        elif status >= 500:
+            self.note_failure()
+        else:
+            # A refusal is an answer too: the provider is up.
+            self.note_success()
+
     def begin_probe(self) -> bool:
-        """Return whether the caller's call is the one that finds out if it is back; it has to note the outcome."""
+        """Return whether the caller's call is to find out if the model is back; it must then note the outcome."""
         if self.wait() > 0:
             return False
-        # Of both where both are to be found out: one call tells of address and model.
+        # Both breakers, where both are half open: one call tells of the address and of the model.
         return any([self.address.breaker.begin_probe(), self.breaker.begin_probe()])
 
     def end_probe(self) -> None:
-        """Whoever was to find out left without knowing."""
+        """Let another caller find out: the one that was to do so left without an outcome."""
         self.address.breaker.end_probe()
         self.breaker.end_probe()
 
@@ -238,110 +227,19 @@ class Providers:
         return self._known[address, model]
 
 
-def read_requested_wait(headers: Mapping[str, str], clock: Clock, body: bytes = b"") -> float | None:
-    """Return the seconds that an error reply asks to wait for, `None` where it does not say.
-
-    The first that says it: `retry-after` in seconds or as a date (RFC 9110), `retry-after-ms`, a dialect's own
-    reset, the resets of single windows (the latest of those that are used up, else the earliest of those that do
-    not say how much is left), Google's `RetryInfo`, fields of the body, what a router repeats of its provider's
-    headers, the codes of accounts without quota (300 s). `headers` have names in lower case. At most
-    `LONGEST_REST`.
-    """
-    now = clock.now()
-    found = next((wait for wait in _list_waits(headers, body, now) if wait is not None), None)
-    return None if found is None else min(max(0.0, found), LONGEST_REST)
-
-
-def _list_waits(headers: Mapping[str, str], body: bytes, now: datetime) -> Iterator[float | None]:
-    yield _read_retry_after(headers, now)
-    millis = headers.get("retry-after-ms", "").strip()
-    yield float(millis) / 1000 if _NUMBER.fullmatch(millis) else None
-    for name in _RESETS:
-        yield _read_seconds(headers.get(name, ""), now)
-    yield _read_windows(headers, now)
-    try:
-        found = parse_json(body)
-    except ValueError:
-        return
-    error = as_mapping(as_mapping(found[0] if isinstance(found, list) and found else found).get("error"))
-    for detail in as_mappings(error.get("details")):
-        yield _read_seconds(str(detail.get("retryDelay", "")), now)
-    for name in _BODY_FIELDS:
-        yield _read_seconds(_as_text(error.get(name)), now)
-    # What a router got itself (OpenRouter: `error.metadata.headers`).
-    told = as_mapping(as_mapping(error.get("metadata")).get("headers"))
-    headers = {name.lower(): _as_text(value) for name, value in told.items()}
-    yield _read_retry_after(headers, now)
-    yield _read_windows(headers, now)
-    if _NO_QUOTA & {_as_text(error.get("code")), _as_text(error.get("type"))}:
-        yield _NO_QUOTA_SECONDS
-
-
-def _read_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    given = headers.get("retry-after", "").strip()
-    if _NUMBER.fullmatch(given):
-        return float(given)
-    try:
-        return _count_to(parsedate_to_datetime(given), now)
-    except (ValueError, OverflowError):
-        return _read_moment(given, now)
-
-
-def _read_windows(headers: Mapping[str, str], now: datetime) -> float | None:
-    resets = [
-        (wait, headers.get(left, "").strip())
-        for reset, left in _WINDOWS
-        if (wait := _read_seconds(headers.get(reset, ""), now)) is not None
-    ]
-    used_up = [wait for wait, left in resets if left == "0"]
-    if used_up:
-        return max(used_up)
-    # A window of which something is left is not what refused the call.
-    return min((wait for wait, left in resets if not left), default=None)
-
-
-def _read_seconds(given: str, now: datetime) -> float | None:
-    """Return a reset as seconds from now: a number, a duration such as `6m0s`, or a moment in ISO 8601."""
-    given = given.strip()
-    if _NUMBER.fullmatch(given):
-        number = float(given)
-        number = number / 1000 if number >= _MILLISECONDS else number
-        return number - now.timestamp() if number >= _MOMENT else number
-    spell = _DURATION.fullmatch(given) if given else None
-    if spell is not None:
-        return sum(float(part) * unit for part, unit in zip(spell.groups(), _UNITS, strict=True) if part)
-    return _read_moment(given, now)
-
-
-def _read_moment(given: str, now: datetime) -> float | None:
-    try:
-        return _count_to(datetime.fromisoformat(given), now) if given else None
-    except (ValueError, OverflowError):
-        return None
-
-
-def _count_to(moment: datetime, now: datetime) -> float:
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - now).total_seconds()
-
-
-def _as_text(value: object) -> str:
-    return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-
-
 class Retries:
     """The tries that one request has left, and the waits between them."""
 
-    def __init__(self, count: int, clock: Clock, sleep: Callable[[float], Awaitable[object]]) -> None:
+    def __init__(self, count: int, waits: RequestedWaits, sleep: Callable[[float], Awaitable[object]]) -> None:
+        self.waits = waits
         self._left = count
-        self._clock = clock
         self._sleep = sleep
         self._next = _FIRST_SECONDS
 
     async def wait_for_retry(self, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """Wait and return true where another try is due; at once false where none is, or the wait is too long."""
-        asked = read_requested_wait(headers or {}, self._clock, body)
-        # Whoever asks for a longer wait is out of quota, which the client is told at once.
+        asked = self.waits.read(headers or {}, body)
+        # A provider that asks for a longer wait is out of quota, and the client is told so at once.
         if self._left <= 0 or (asked or 0.0) > LONGEST_WAIT:
             return False
         self._left -= 1

@@ -64,7 +64,8 @@ class TurnAnswers(Generic[_T]):
         return answers[min(taken, len(answers) - 1)]
 
 
-FORMAT, VERSION = "chargehand-recording", 1
+FORMAT = "chargehand-recording"
+VERSION = 1
 _KEPT_HEADERS = ("content-type", "retry-after")
 
 
@@ -242,7 +243,10 @@ class _RecordedChunks:
     def __init__(
         self, upstream: RecordingUpstream, call: ModelCall, reply: UpstreamReply, *, begun: float
     ) -> None:
-        self._upstream, self._call, self._reply, self._begun = upstream, call, reply, begun
+        self._upstream = upstream
+        self._call = call
+        self._reply = reply
+        self._begun = begun
         self._inner = reply.chunks.__aiter__()
         self._body = bytearray()
         self._ended = False

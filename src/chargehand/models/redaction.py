@@ -26,7 +26,8 @@ KEY_SHAPES = late_pattern(
 # No key is without one of these. Looking for them takes a tenth of the time that looking for shapes does.
 _MARKS = ("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "xox")
 # Keys and short values come again in each event of a stream.
-_SHORT, _REMEMBERED = 64, 2_048
+_SHORT = 64
+_REMEMBERED = 2_048
 # Below these the four dialects have the pieces of a streamed reply, or a piece itself.
 _PIECES = ("delta", "candidates")
 _INDEXES = ("index", "output_index", "content_index", "summary_index")
@@ -213,5 +214,6 @@ def decided_characters(content: bytes, encode: Callable[[bytes], bytes], group: 
     The encoding writes groups of so many bytes, in characters of so many bits.
     """
     for before in range(group):
-        first, last = -(-before * 8 // bits), (before + len(content)) * 8 // bits
+        first = -(-before * 8 // bits)
+        last = (before + len(content)) * 8 // bits
         yield encode(b"\0" * before + content)[first:last]

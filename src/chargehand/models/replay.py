@@ -16,6 +16,7 @@ from chargehand.core.errors import UpstreamError
 from chargehand.models._swe_agent_runs import SUFFIX, load_swe_agent_run
 from chargehand.models.contract import ModelCall, Operation, UpstreamReply
 from chargehand.models.dialects.base import is_bare
+from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.recording import (
     FORMAT,
     AttemptOrdinals,
@@ -184,7 +185,7 @@ class ReplayUpstream:
         # Neither 410 nor 409 is to be tried again: official clients do so after 409, and a retry changes nothing.
         if found is None and not (turns and self._turns.is_recorded(call, attempt)):
             message = f"the recording has no turn {call.turn} of attempt {attempt}"
-            return error_reply(call.dialect, 410, "recording_exhausted", message, headers=NO_RETRY)
+            return error_reply(DIALECTS[call.dialect], 410, "recording_exhausted", message, headers=NO_RETRY)
         if found is None:
             found = turns[0]
             pointer, recorded, sent = _find_difference(call, body, found, pairs) or ("", None, None)
@@ -235,7 +236,7 @@ def _to_error(exchange: RecordedExchange) -> UpstreamError:
 
 
 def _refuse(call: ModelCall, divergence: Divergence) -> UpstreamReply:
-    return error_reply(call.dialect, 409, "replay_diverged", str(divergence), headers=NO_RETRY)
+    return error_reply(DIALECTS[call.dialect], 409, "replay_diverged", str(divergence), headers=NO_RETRY)
 
 
 def load_script(path: Path) -> Script:
@@ -264,10 +265,11 @@ def _to_scripted(exchange: RecordedExchange) -> ScriptedReply:
     if exchange.status >= 400:
         after = exchange.headers.get("retry-after", "")
         return ScriptedReply(fault=f"{exchange.status}/{after}" if after.isdecimal() else str(exchange.status))
+    dialect = DIALECTS[exchange.dialect]
     if "sse" in exchange.reply:
-        said = decode_events(exchange.dialect, [one.get("data") for one in exchange.reply["sse"]])
+        said = decode_events(dialect, [one.get("data") for one in exchange.reply["sse"]])
     else:
-        said = decode_document(exchange.dialect, exchange.reply.get("json"))
+        said = decode_document(dialect, exchange.reply.get("json"))
     if exchange.cut or exchange.status == 0:
         return ScriptedReply(text=said.text, tools=said.tools, fault="cut")
     return said

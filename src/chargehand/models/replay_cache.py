@@ -28,7 +28,8 @@ from chargehand.models.request_matching import (
     update_ids,
 )
 
-_FORMAT, _VERSION = "chargehand-calls", 1
+_FORMAT = "chargehand-calls"
+_VERSION = 1
 _TOKEN = "chargehand-token"
 # What a reply's head says of it beside its call, which is the same whenever it is given.
 _KEPT_HEADERS = (
@@ -48,6 +49,19 @@ class RequestFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     operation: Operation
     dialect: Dialect
     parts: Parts
+
+
+class WholeReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole reply as its client gets it; `cost_usd` is what it cost, `None` where that is not known."""
+
+    call: str
+    model: str
+    upstream: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    usage: Usage
+    cost_usd: float | None = None
 
 
 class CachedReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +98,9 @@ class KeptCalls(msgspec.Struct, frozen=True):
 
 def read_kept_calls(path: Path) -> KeptCalls:
     """Read what an attempt's kept calls cost; nothing where there is no such file. Raises `OSError`."""
-    replies, costs, bounds = dict[str, CachedReply](), dict[str, float](), dict[str, float]()
+    replies = dict[str, CachedReply]()
+    costs = dict[str, float]()
+    bounds = dict[str, float]()
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -93,9 +109,13 @@ def read_kept_calls(path: Path) -> KeptCalls:
         call: object
         if isinstance(line, CachedReply):
             replies[line.call] = line
-            call, usd, known = line.call, line.cost_usd, costs
+            call = line.call
+            usd = line.cost_usd
+            known = costs
         else:
-            call, usd, known = line.get("begun"), line.get("most_usd"), bounds
+            call = line.get("begun")
+            usd = line.get("most_usd")
+            known = bounds
         # A damaged line must not stop the attempt that it belongs to.
         if isinstance(call, str) and isinstance(usd, int | float) and 0 <= usd < _MOST_USD:
             known[call] = float(usd)
@@ -187,7 +207,9 @@ class ReplayCache:
                 self._missing -= 1  # it was on its way when its worker died
                 return None
             first = self._waiting[0]
-            where, was, now = "", "a reply not kept: it held what looks like a secret", "the same request"
+            where = ""
+            was = "a reply not kept: it held what looks like a secret"
+            now = "the same request"
             if found is None:
                 was_asked = {**self._restore(first.parts), "dialect": first.dialect}
                 now_asked = {**self._restore(asked.parts), "dialect": asked.dialect}
@@ -207,21 +229,9 @@ class ReplayCache:
         reply = self._names.expand(self._redactor.expand(kept.reply))
         return b"".join(recorded_pieces(update_ids(reply, self._pairs.todays)))
 
-    def keep(
-        self,
-        asked: RequestFingerprint,
-        *,
-        call: str,
-        model: str,
-        upstream: str,
-        status: int,
-        headers: Mapping[str, str],
-        body: bytes,
-        usage: Usage,
-        cost: float | None = None,
-    ) -> None:
+    def keep(self, asked: RequestFingerprint, reply: WholeReply) -> None:
         """Write a whole reply, which outlives this process, and a power cut after `sync`; raises `OSError`."""
-        plain = to_recorded_body(body, headers.get("content-type", ""))
+        plain = to_recorded_body(reply.body, reply.headers.get("content-type", ""))
         with self._lock:
             clean = self._names.name_reply(redact_body(plain, self._redactor))
             # Mostly nothing in it was changed, nor will be: only else it is put together again to see.
@@ -231,19 +241,19 @@ class ReplayCache:
                 hidden = b"".join(recorded_pieces(back)) != b"".join(recorded_pieces(plain))
             parts = dict(asked.parts)
             kept = CachedReply(
-                call=call,
+                call=reply.call,
                 turn=asked.turn,
                 operation=asked.operation,
                 dialect=asked.dialect,
                 parts=parts,
-                model=model,
-                upstream=upstream,
-                status=status,
-                headers={name: headers[name] for name in _KEPT_HEADERS if name in headers},
+                model=reply.model,
+                upstream=reply.upstream,
+                status=reply.status,
+                headers={name: reply.headers[name] for name in _KEPT_HEADERS if name in reply.headers},
                 reply=clean,
-                usage=usage,
+                usage=reply.usage,
                 hidden=hidden,
-                cost_usd=cost,
+                cost_usd=reply.cost_usd,
             )
             # Each message comes again with every later call: written once, a long conversation stays small.
             names = [each for name in parts.values() for each in (name if isinstance(name, list) else [name])]

@@ -110,7 +110,8 @@ class RunPairs:
     """
 
     def __init__(self, *, then: datetime | None, now: datetime) -> None:
-        self._then, self._now = then, now
+        self._then = then
+        self._now = now
         self._todays: dict[str, str] = {}
         self._thens: dict[str, str] = {}
         self._found: list[tuple[str, str]] = []
@@ -124,13 +125,15 @@ class RunPairs:
         """Return whether two texts differ only as two runs do; ids that it pairs are confirmed by `confirm`."""
         if recorded == sent:
             return True
-        lines, others = recorded.split("\n"), sent.split("\n")
+        lines = recorded.split("\n")
+        others = sent.split("\n")
         if len(lines) != len(others):
             return False
         # No mark spans lines, and of a long prompt one or two lines differ.
         for line, other in zip(lines, others, strict=True):
             if line != other:
-                was, now = list(find_marks(line, self._then)), list(find_marks(other, self._now))
+                was = list(find_marks(line, self._then))
+                now = list(find_marks(other, self._now))
                 if len(was) != len(now) or not all(map(self._is_same, was, now)):
                     return False
         return True
@@ -138,7 +141,8 @@ class RunPairs:
     def confirm(self) -> None:
         """Hold on to the pairs that were found since: the two requests are one."""
         for was, now in self._found:
-            self._todays[was], self._thens[now] = now, was
+            self._todays[was] = now
+            self._thens[now] = was
         self._found.clear()
 
     def forget(self) -> None:
@@ -158,7 +162,8 @@ class RunPairs:
                 if was.form == "hex" and (was.text + now.text).isdecimal():
                     return False  # two numbers
                 one, other = (mark.text.removeprefix(_split_label(mark.text)) for mark in (was, now))
-                pending, back = dict(self._found), {now: was for was, now in self._found}
+                pending = dict(self._found)
+                back = {now: was for was, now in self._found}
                 known = self._todays.get(one, pending.get(one))
                 known_back = self._thens.get(other, back.get(other))
                 if (known, known_back) == (None, None):
@@ -328,7 +333,8 @@ def shorten_pair(was: Any, now: Any) -> tuple[str, str]:
         same = next((n for n, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), _BEFORE)
         start = max(0, same - _BEFORE)
         if start and max(len(was), len(now)) > _LONGEST_SHOWN:
-            was, now = f"…{was[start:]}", f"…{now[start:]}"
+            was = f"…{was[start:]}"
+            now = f"…{now[start:]}"
     return _short(was), _short(now)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from chargehand.models._json import as_mapping
-from chargehand.models.contract import Dialect, ModelCall, StopReason, UpstreamReply, Usage, reply_from_pieces
+from chargehand.models.contract import ModelCall, StopReason, UpstreamReply, Usage, reply_from_pieces
 from chargehand.models.conversation import (
     NeutralReply,
     ReplyDelta,
@@ -22,13 +22,14 @@ from chargehand.models.conversation import (
     fold_reply,
     reply_deltas,
 )
-from chargehand.models.dialects.base import EmbeddingVectors, estimate_tokens
-from chargehand.models.dialects.table import DIALECTS, embeddings_format
+from chargehand.models.dialects.base import EmbeddingVectors, ModelDialect, estimate_tokens
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, parse_events
 
 # What tells official clients not to try again: by default they do after 409.
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
-_TEXT_PIECE, _ARGUMENT_PIECE, _BYTES_A_TOKEN = 24, 12, 4
+_TEXT_PIECE = 24
+_ARGUMENT_PIECE = 12
+_BYTES_A_TOKEN = 4
 _DIMENSIONS = 8
 
 
@@ -66,7 +67,7 @@ class ScriptedReply(Struct, frozen=True, kw_only=True):
 
 
 def render(
-    dialect: Dialect,
+    dialect: ModelDialect,
     reply: ScriptedReply,
     *,
     model: str,
@@ -78,19 +79,18 @@ def render(
 
     `id` goes into the reply's id and the ids of tool calls that have none.
     """
-    spoken = DIALECTS[dialect]
     calls = tuple(
         ToolCallPart(id=call.id or f"call_{id}_{number}", name=call.name, arguments=call.text, unchecked=True)
         for number, call in enumerate(reply.tools, start=1)
     )
     usage = reply.usage or estimate_usage(reply)
     whole = NeutralReply(text=reply.text, calls=calls, stop=reply.why, usage=usage, ended=True)
-    writer = spoken.reply_writer(model, id)
+    writer = dialect.reply_writer(model, id)
     if not stream:
         yield json.dumps(writer.write_whole(whole)).encode()
         return
     split = EventSplitter()  # an event each, as providers send them
-    hidden = spoken.usage_on_request and not usage_chunk
+    hidden = dialect.usage_on_request and not usage_chunk
     for delta in reply_deltas(whole):
         # In small pieces, as a model writes them: clients must cope with words and arguments cut anywhere.
         pieces: list[ReplyDelta] = [delta]
@@ -106,7 +106,7 @@ def render(
             yield from split.feed(writer.write_delta(piece))
 
 
-def render_for(dialect: Dialect, reply: ScriptedReply, body: Mapping[str, Any], *, id: str) -> UpstreamReply:
+def render_for(dialect: ModelDialect, reply: ScriptedReply, body: Mapping[str, Any], *, id: str) -> UpstreamReply:
     """Return a reply to the call with that body, as its `model`, `stream` and `stream_options` ask for it."""
     stream = body.get("stream") is True
     pieces = render(
@@ -130,18 +130,18 @@ def estimate_usage(reply: ScriptedReply, body: Mapping[str, Any] | None = None) 
 
 
 def error_reply(
-    dialect: Dialect, status: int, kind: str, message: str, *, headers: Mapping[str, str] | None = None
+    dialect: ModelDialect, status: int, kind: str, message: str, *, headers: Mapping[str, str] | None = None
 ) -> UpstreamReply:
     """Return an error as an upstream answers it; `kind` is its stable code."""
-    return reply_from_pieces(status, [DIALECTS[dialect].write_error(status, kind, message)], headers=headers)
+    return reply_from_pieces(status, [dialect.write_error(status, kind, message)], headers=headers)
 
 
-def side_reply(call: ModelCall) -> UpstreamReply:
+def side_reply(dialect: ModelDialect, call: ModelCall) -> UpstreamReply:
     """Answer a count of tokens or embeddings where no provider is: by the bytes, the same every time."""
     if call.operation == "count":
         count = estimate_tokens(call.body)
-        return reply_from_pieces(200, [DIALECTS[call.dialect].write_count(count)])
-    form = embeddings_format(call.dialect)
+        return reply_from_pieces(200, [dialect.write_count(count)])
+    form = dialect.require_embeddings()
     given = call.body.get("input")
     # Each text has the same vector every time, so that whoever searches by vectors finds the same in each run.
     if isinstance(given, list):  # of texts, or of the numbers of tokens, which a script can take for texts
@@ -156,7 +156,7 @@ def side_reply(call: ModelCall) -> UpstreamReply:
     return reply_from_pieces(200, [json.dumps(document).encode()])
 
 
-def decode_body(dialect: Dialect, body: bytes, *, stream: bool) -> ScriptedReply:
+def decode_body(dialect: ModelDialect, body: bytes, *, stream: bool) -> ScriptedReply:
     """Return what a body says; what it leaves out or has in another shape is left out.
 
     Raises `ValueError` where it is no JSON.
@@ -167,14 +167,14 @@ def decode_body(dialect: Dialect, body: bytes, *, stream: bool) -> ScriptedReply
     return decode_document(dialect, json.loads(body))
 
 
-def decode_document(dialect: Dialect, document: Any) -> ScriptedReply:
+def decode_document(dialect: ModelDialect, document: Any) -> ScriptedReply:
     """Return what a body in one piece says."""
-    return _to_scripted(DIALECTS[dialect].reply_reader("").read_whole(as_mapping(document)))
+    return _to_scripted(dialect.reply_reader("").read_whole(as_mapping(document)))
 
 
-def decode_events(dialect: Dialect, events: Iterable[Any]) -> ScriptedReply:
+def decode_events(dialect: ModelDialect, events: Iterable[Any]) -> ScriptedReply:
     """Return what the data of a stream's events says."""
-    reader = DIALECTS[dialect].reply_reader("")
+    reader = dialect.reply_reader("")
     deltas = [delta for data in events for delta in reader.read_event(as_mapping(data))]
     return _to_scripted([*deltas, *reader.finish()])
 

@@ -1,82 +1,27 @@
-"""Scripted models: replies written in a file, one to a line, for tests, demos and work without a provider.
+"""Scripts: the replies of a scripted model in a file, one to a line.
 
 The tool calls of a `neutral` script are in our own words, and become calls of whatever tools a request offers.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import UsageError, nearest
-from chargehand.models._json import as_mapping
-from chargehand.models.contract import ModelCall, StopReason, UpstreamReply, Usage
-from chargehand.models.conversation import (
-    NeutralRequest,
-    OfferedTool,
-    TextPart,
-    ToolResultPart,
-    UntranslatableError,
-)
-from chargehand.models.dialects.base import is_bare
-from chargehand.models.dialects.table import DIALECTS
-from chargehand.models.faults import Fault, answer_with_fault
-from chargehand.models.recording import AttemptOrdinals, TurnAnswers, append_line, read_header, read_source
-from chargehand.models.scripted_replies import (
-    NO_RETRY,
-    ScriptedCall,
-    ScriptedReply,
-    error_reply,
-    estimate_usage,
-    render_for,
-    side_reply,
-)
+from chargehand.models.contract import StopReason, Usage
+from chargehand.models.faults import Fault
+from chargehand.models.recording import read_header, read_source
+from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 
-_FORMAT, _VERSION = "chargehand-script", 1
-_LONGEST_SHOWN = 80
-_WORKSPACE = "/workspace"
-_PATHS = ("path", "file_path", "filePath", "filename", "absolute_path", "file")
-_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "path": _PATHS,
-    "old": ("old", "old_string", "oldString", "old_str"),
-    "new": ("new", "new_string", "newString", "new_str"),
-    "content": ("content", "contents", "file_text"),
-    "command": ("command", "cmd"),
-    "pattern": ("pattern", "query", "regex"),
-    "summary": ("summary",),
-    "evidence": ("evidence",),
-}
-# Each tool of ours: what it must be given, and what clients call theirs, in lower case.
-_TOOLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "bash": (("command",), ("bash", "exec_command", "run_shell_command", "shell", "shell_command", "terminal")),
-    "read": (("path",), ("read", "read_file", "view")),
-    "edit": (("path", "old", "new"), ("edit", "replace", "str_replace", "edit_file")),
-    "write": (("path", "content"), ("write", "write_file", "create_file")),
-    "search": (("pattern",), ("search", "grep", "grep_search", "search_file_content", "grep_files")),
-    "finish": (("summary",), ("finish",)),
-}
-# As tools for editing do: what is replaced must stand there exactly once.
-_REPLACE = (
-    "import sys; p, old, new = sys.argv[1:]; s = open(p).read(); "
-    "n = s.count(old); n == 1 or sys.exit(f'it stands there {n} times'); open(p, 'w').write(s.replace(old, new))"
-)
-# What goes into arguments that a client requires and a script does not know.
-_FILLED: Mapping[str, Any] = {
-    "string": "As the script says.",
-    "boolean": False,
-    "integer": 0,
-    "number": 0,
-    "array": [],
-}
+_FORMAT = "chargehand-script"
+_VERSION = 1
 
 
 class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +35,56 @@ class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int | None = None
     turn: int | None = None
     expect: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, line: bytes, *, name: str, number: int) -> ScriptLine:
+        """Read line `number` of the script `name`; raises `UsageError` (`script_invalid`) that says both."""
+        try:
+            found = json.loads(line)
+            raw = convert_to(found, _RawLine)
+            fault = Fault.parse(raw.fault) if raw.fault else None
+            if fault is not None and (fault.turn is not None or fault.probability is not None):
+                raise ValueError(f"the fault {raw.fault!r} names a turn, but its line already stands for one")
+        except (ValueError, msgspec.ValidationError) as error:
+            raise _invalid(name, number, str(error)) from error
+        _check_keys(found, _RawLine.__struct_fields__, name, number)
+        for call in found.get("tools", ()):
+            _check_keys(call, _RawCall.__struct_fields__, name, number)
+        if min(raw.attempt or 1, raw.turn or 1) < 1 or raw.attempt == 0 or raw.turn == 0 or raw.delay < 0:
+            raise _invalid(name, number, "attempts and turns count from 1, and a delay is not negative")
+        tools = tuple(ScriptedCall(name=c.name, arguments=c.arguments or {}, id=c.id) for c in raw.tools)
+        return cls(
+            line=number,
+            attempt=raw.attempt,
+            turn=raw.turn,
+            expect=(raw.expect,) if isinstance(raw.expect, str) else raw.expect,
+            reply=ScriptedReply(
+                text=raw.text, tools=tools, usage=raw.usage, stop=raw.stop, fault=raw.fault, delay=raw.delay
+            ),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the line as its file has it, without what says nothing."""
+        reply = self.reply
+        usage = {} if reply.usage is None else asdict(reply.usage)
+        tools = [
+            {"name": call.name, "arguments": call.arguments, **({"id": call.id} if call.id else {})}
+            for call in reply.tools
+        ]
+        made = {
+            "text": reply.text,
+            "tools": tools,
+            "usage": {key: value for key, value in usage.items() if value is not None},
+            "stop": reply.stop,
+            "fault": reply.fault,
+            "delay": reply.delay,
+            "expect": list(self.expect),
+        }
+        due = {"attempt": self.attempt, "turn": self.turn}
+        return {
+            **{key: value for key, value in due.items() if value is not None},
+            **{key: value for key, value in made.items() if value},
+        }
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +109,11 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
         content, name = read_source(source, "script")
         lines = content.split(b"\n")
         header = read_header(lines[0], _FORMAT, _VERSION, lambda text: _invalid(name, 1, text))
-        found = tuple(_read_line(line, name, n) for n, line in enumerate(lines[1:], start=2) if line.strip())
+        found = tuple(
+            ScriptLine.parse(line, name=name, number=number)
+            for number, line in enumerate(lines[1:], start=2)
+            if line.strip()
+        )
         if header.get("tools", "as written") not in ("as written", "neutral"):
             raise _invalid(name, 1, f'tools are "neutral" or "as written", not {header["tools"]!r}')
         neutral = header.get("tools") == "neutral"
@@ -130,7 +129,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
         """Return the script as the file that `load` reads."""
         header = {"format": _FORMAT, "version": _VERSION, "note": self.note}
         header |= {"tools": "neutral"} if self.neutral else {}
-        return b"".join(json.dumps(line).encode() + b"\n" for line in (header, *map(_write_line, self.lines)))
+        documents = [header, *(line.to_document() for line in self.lines)]
+        return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
 
     def turns(self) -> Iterator[tuple[int | None, int, ScriptLine]]:
         """Yield each line with the attempt and the turn that it is due for."""
@@ -139,115 +139,6 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
             turn = last.get(line.attempt, 0) + 1 if line.turn is None else line.turn
             last[line.attempt] = turn
             yield line.attempt, turn, line
-
-
-class ScriptUpstream:
-    """Answers from a script by attempt and turn, so that a resumed attempt goes on where it was.
-
-    `attempts` (id to number) says which attempt is which, else they are numbered as they come. Each call that a
-    line answered is in `calls`, and appended to `journal` where several processes have to count together.
-    """
-
-    def __init__(
-        self, script: Script, *, attempts: Mapping[str, int] | None = None, journal: Path | None = None
-    ) -> None:
-        self.calls: list[ModelCall] = []
-        self._script = script
-        self._attempts = AttemptOrdinals(attempts)
-        self._journal = journal
-        self._named = {line.attempt for line in script.lines if line.attempt is not None}
-        # Whose lines work with tools: a request that offers none is beside that work.
-        self._working = {line.attempt or 0 for line in script.lines if script.neutral and line.reply.tools}
-        self._turns: TurnAnswers[ScriptLine] = TurnAnswers()
-        for attempt, turn, line in script.turns():
-            self._turns.add(attempt or 0, turn, line)
-
-    async def send(self, call: ModelCall) -> UpstreamReply:
-        """Answer with the line that is due: 410 where there is none, 409 where the call is not what it expects.
-
-        Counts of tokens and embeddings take no line: they are made of the bytes, the same every time. Neither does
-        a request without tools where the attempt's lines are neutral and work with tools: it gets a few words.
-        """
-        if call.operation != "reply":
-            return side_reply(call)
-        attempt = self._attempts.of(call.attempt)
-        like, turn = attempt if attempt in self._named else 0, call.turn
-        if like in self._working:
-            if is_bare(call.body):  # for a title, a summary, a look at the quota
-                return self._render(call, ScriptedReply(text="As the script says."))
-            turn -= call.bare
-        line = self._turns.take(attempt, turn, like=like)
-        if line is None:
-            message = (
-                f"{self._script.name} has no line for attempt {attempt}, turn {turn}: add "
-                f'{{"attempt": {attempt}, "turn": {turn}, "text": "…"}}'
-            )
-            return error_reply(call.dialect, 410, "script_exhausted", message, headers=NO_RETRY)
-        newest = find_newest_text(call) if line.expect else ""
-        absent = next((text for text in line.expect if text not in newest), None)
-        if absent is not None:
-            shown = newest if len(newest) <= _LONGEST_SHOWN else f"…{newest[-_LONGEST_SHOWN:]}"
-            message = (
-                f"{self._script.name}, line {line.line} expects {absent!r} in the newest message, "
-                f"which is {shown!r}"
-            )
-            return error_reply(call.dialect, 409, "script_mismatch", message, headers=NO_RETRY)
-        return await self._answer(call, attempt, line)
-
-    async def close(self) -> None:
-        """Nothing is held open."""
-
-    async def _answer(self, call: ModelCall, attempt: int, line: ScriptLine) -> UpstreamReply:
-        reply = line.reply
-        if self._script.neutral:
-            try:
-                reply = fit_tools(reply, _read_request(call).tools)
-            except ToolUnknownError as error:
-                message = f"{self._script.name}, line {line.line}: {error.message}"
-                return error_reply(call.dialect, 409, "script_tool_unknown", message, headers=NO_RETRY)
-        self.calls.append(call)
-        if self._journal is not None:
-            # Opened anew each time, to append: several processes count in one file.
-            file = os.open(self._journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                append_line(file, {"call": call.id, "attempt": attempt, "turn": call.turn, "line": line.line})
-            finally:
-                os.close(file)
-        if reply.delay:
-            await asyncio.sleep(reply.delay)
-
-        async def render() -> UpstreamReply:
-            return self._render(call, reply)
-
-        return await (answer_with_fault(Fault.parse(reply.fault), call, render) if reply.fault else render())
-
-    def _render(self, call: ModelCall, reply: ScriptedReply) -> UpstreamReply:
-        usage = reply.usage or Usage()
-        guess = estimate_usage(reply, call.body)
-        known = replace(
-            usage,
-            input=guess.input if usage.input is None else usage.input,
-            output=guess.output if usage.output is None else usage.output,
-        )
-        return render_for(call.dialect, replace(reply, usage=known), call.body, id=f"t{call.turn}")
-
-
-def _read_request(call: ModelCall) -> NeutralRequest:
-    """Return a request in its neutral form, an empty one where it cannot be read."""
-    try:
-        return DIALECTS[call.dialect].read_request(call.body)
-    except UntranslatableError:
-        return NeutralRequest(turns=())
-
-
-def find_newest_text(call: ModelCall) -> str:
-    """Return the text of all messages after the model's last one, tool results included.
-
-    Empty where the request cannot be read.
-    """
-    turns = _read_request(call).turns
-    newest = turns[-1].parts if turns and turns[-1].role == "user" else ()
-    return "\n".join(part.text for part in newest if isinstance(part, TextPart | ToolResultPart))
 
 
 class _RawCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,32 +162,6 @@ class _RawLine(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def _read_line(line: bytes, name: str, number: int) -> ScriptLine:
-    try:
-        found = json.loads(line)
-        raw = convert_to(found, _RawLine)
-        fault = Fault.parse(raw.fault) if raw.fault else None
-        if fault is not None and (fault.turn is not None or fault.probability is not None):
-            raise ValueError(f"the fault {raw.fault!r} names a turn, but its line already stands for one")
-    except (ValueError, msgspec.ValidationError) as error:
-        raise _invalid(name, number, str(error)) from error
-    _check_keys(found, _RawLine.__struct_fields__, name, number)
-    for call in found.get("tools", ()):
-        _check_keys(call, _RawCall.__struct_fields__, name, number)
-    if min(raw.attempt or 1, raw.turn or 1) < 1 or raw.attempt == 0 or raw.turn == 0 or raw.delay < 0:
-        raise _invalid(name, number, "attempts and turns count from 1, and a delay is not negative")
-    tools = tuple(ScriptedCall(name=c.name, arguments=c.arguments or {}, id=c.id) for c in raw.tools)
-    return ScriptLine(
-        line=number,
-        attempt=raw.attempt,
-        turn=raw.turn,
-        expect=(raw.expect,) if isinstance(raw.expect, str) else raw.expect,
-        reply=ScriptedReply(
-            text=raw.text, tools=tools, usage=raw.usage, stop=raw.stop, fault=raw.fault, delay=raw.delay
-        ),
-    )
-
-
 def _check_keys(found: Mapping[str, Any], known: Iterable[str], name: str, number: int) -> None:
     names = list(known)
     for key in found:
@@ -304,150 +169,6 @@ def _check_keys(found: Mapping[str, Any], known: Iterable[str], name: str, numbe
             raise _invalid(name, number, f"{key!r} is no field of a script", nearest(key, names))
 
 
-def _write_line(line: ScriptLine) -> dict[str, Any]:
-    reply = line.reply
-    usage = {} if reply.usage is None else asdict(reply.usage)
-    tools = [
-        {"name": call.name, "arguments": call.arguments, **({"id": call.id} if call.id else {})}
-        for call in reply.tools
-    ]
-    made = {
-        "text": reply.text,
-        "tools": tools,
-        "usage": {key: value for key, value in usage.items() if value is not None},
-        "stop": reply.stop,
-        "fault": reply.fault,
-        "delay": reply.delay,
-        "expect": list(line.expect),
-    }
-    due = {"attempt": line.attempt, "turn": line.turn}
-    return {
-        **{key: value for key, value in due.items() if value is not None},
-        **{key: value for key, value in made.items() if value},
-    }
-
-
 def _invalid(name: str, line: int, problem: str, hint: str = "") -> UsageError:
     more = "docs/reference/recording.md has the format"
     return UsageError(f"{name}, line {line}: {problem}", code="script_invalid", hint=f"{hint}\n{more}".strip())
-
-
-class ToolUnknownError(Exception):
-    """A script calls what is no tool of ours, or what the request offers nothing for; `message` says which."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-
-class _ToolFit(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of the client, and which of its arguments each of ours is."""
-
-    offer: OfferedTool
-    names: Mapping[str, str]
-
-    def convert(self, call: ScriptedCall, given: Mapping[str, Any]) -> ScriptedCall:
-        properties, made = _list_properties(self.offer), dict[str, Any]()
-        for name, to in self.names.items():
-            made[to] = given[name]
-            if to in _ARGUMENTS["command"] and as_mapping(properties[to]).get("type") == "array":
-                made[to] = ["bash", "-lc", given[name]]
-            # Other programs want the whole path, and not all say so.
-            elif to in _PATHS[1:] and not str(given[name]).startswith("/"):
-                made[to] = f"{_WORKSPACE}/{given[name]}"
-        for name in self.offer.schema.get("required", ()):
-            if name not in made:
-                # Something that its schema takes: a script does not know this argument.
-                schema = as_mapping(properties.get(name, {}))
-                usual = _FILLED.get(str(schema.get("type", "string")).lower(), {})
-                made[name] = schema["enum"][0] if schema.get("enum") else usual
-        return replace(call, name=self.offer.name, arguments=made)
-
-
-def fit_tools(reply: ScriptedReply, offers: Sequence[OfferedTool]) -> ScriptedReply:
-    """Return a reply whose calls (bash, read, edit, write, search, finish) are calls of what is offered.
-
-    What has no tool of its own is done by a shell; `finish` becomes words where none is offered. A call that names
-    an offered tool with its own arguments stays. A request that offers no tool at all, such as for a title, gets
-    the words alone. Raises `ToolUnknownError`.
-    """
-    if not offers:
-        return replace(reply, tools=())
-    calls: list[ScriptedCall] = []
-    text = reply.text
-    for call in reply.tools:
-        given = call.arguments if isinstance(call.arguments, Mapping) else {}
-        made = _fit_call(call, given, offers)
-        if made is None:
-            text = "\n".join(filter(None, (text, str(given.get("summary", "")))))
-        else:
-            calls.append(made)
-    return replace(reply, text=text, tools=tuple(calls))
-
-
-def _fit_call(call: ScriptedCall, given: Mapping[str, Any], offers: Sequence[OfferedTool]) -> ScriptedCall | None:
-    """Return the call of an offered tool that does the same, `None` for the end of the work without a tool."""
-    # What is written with the client's own tool and arguments is meant so, also where the name is one of ours.
-    for offer in offers:
-        required = set(offer.schema.get("required", ()))
-        if offer.name == call.name and required <= set(given) <= set(_list_properties(offer)):
-            return call
-    if call.name not in _TOOLS:
-        raise ToolUnknownError(_explain_unknown(call.name, offers))
-    missing = [name for name in _TOOLS[call.name][0] if name not in given]
-    if missing:
-        raise ToolUnknownError(f"a call of {call.name!r} needs {', '.join(missing)}")
-    fit = _find_fit(call.name, given, offers)
-    if fit is not None:
-        return fit.convert(call, given)
-    if call.name == "finish":
-        return None
-    # Some clients have no tool for files but a shell: codex is one.
-    line = _write_shell_line(call.name, given)
-    shell = _find_fit("bash", {"command": line}, offers) if line else None
-    if shell is None:
-        raise ToolUnknownError(_explain_unknown(call.name, offers))
-    return shell.convert(call, {"command": line})
-
-
-def _find_fit(name: str, given: Mapping[str, Any], offers: Sequence[OfferedTool]) -> _ToolFit | None:
-    for called in _TOOLS[name][1]:
-        for offer in offers:
-            if offer.name.lower() != called:
-                continue
-            properties = _list_properties(offer)
-            names = {
-                each: next((one for one in _ARGUMENTS.get(each, (each,)) if one in properties), "")
-                for each in given
-            }
-            if all(names.values()):
-                return _ToolFit(offer=offer, names=names)
-    return None
-
-
-def _list_properties(offer: OfferedTool) -> Mapping[str, Any]:
-    found = offer.schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _write_shell_line(name: str, given: Mapping[str, Any]) -> str:
-    """Return a command line that does the same, "" where none does."""
-    path = shlex.quote(str(given.get("path", ".")))
-    match name:
-        case "read":
-            return f"cat -- {path}"
-        case "edit":
-            old, new = (shlex.quote(str(given[each])) for each in ("old", "new"))
-            return f"python3 -c {shlex.quote(_REPLACE)} {path} {old} {new}"
-        case "write":
-            return f'mkdir -p -- "$(dirname -- {path})" && printf %s {shlex.quote(str(given["content"]))} > {path}'
-        case "search":
-            return f"grep -rnE -e {shlex.quote(str(given['pattern']))} -- {path}"
-    return ""
-
-
-def _explain_unknown(name: str, offers: Sequence[OfferedTool]) -> str:
-    offered = ", ".join(offer.name for offer in offers) or "none"
-    near = nearest(name, [*_TOOLS, *(offer.name for offer in offers)])
-    ours = "" if name in _TOOLS else f"; a script's own are {', '.join(_TOOLS)}"
-    return f"the tool {name!r} is not there: the request offers {offered}{ours}{'; ' if near else ''}{near}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
@@ -105,7 +106,8 @@ def egress_environment(port: int) -> Mapping[str, str]:
     In both cases, since curl reads `http_proxy` in lower case only and others the upper one; what is asked of the
     sandbox itself (the gateway, a test's own server) does not go to the proxy.
     """
-    proxy, exempt = f"http://127.0.0.1:{port}", "localhost,127.0.0.1,::1"
+    proxy = f"http://127.0.0.1:{port}"
+    exempt = "localhost,127.0.0.1,::1"
     named = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": exempt}
     return {**named, **{name.lower(): value for name, value in named.items()}, "NODE_USE_ENV_PROXY": "1"}
 
@@ -191,3 +193,12 @@ class MirrorReply(Struct, frozen=True, kw_only=True):
     encoding: str = ""
     reason: str = ""
     close: Callable[[], Awaitable[None]] = nothing_to_close
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body; a stream is closed at the end, however far it was read."""
+        if isinstance(self.body, bytes):
+            yield self.body
+            return
+        async with contextlib.aclosing(self.body) as stream:
+            async for piece in stream:
+                yield piece

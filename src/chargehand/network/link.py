@@ -12,8 +12,8 @@ from chargehand.network.proxy.connection import copy_stream
 from chargehand.network.unix_socket import UnixServer
 
 _CONNECTIONS = 128
-_READ = 65_536
-_SECONDS = 30.0
+_READ_BYTES = 65_536
+_WAIT_SECONDS = 30.0
 _RELAY = b"relay\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -28,9 +28,10 @@ class SandboxLink:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.near, self.far = directory / "near.sock", directory / "far.sock"
+        self.near = directory / "near.sock"
+        self.far = directory / "far.sock"
         self._servers = [
-            UnixServer(path, serve, connections=_CONNECTIONS, most=2 * _CONNECTIONS, read_limit=_READ)
+            UnixServer(path, serve, connections=_CONNECTIONS, most=2 * _CONNECTIONS, read_limit=_READ_BYTES)
             for path, serve in ((self.near, self._serve_near), (self.far, self._serve_far))
         ]
         self._relay: asyncio.Future[asyncio.StreamWriter] | None = None
@@ -50,7 +51,7 @@ class SandboxLink:
     async def until_relayed(self) -> None:
         """Wait for the relay; raises `TimeoutError`."""
         assert self._relay is not None
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(_WAIT_SECONDS):
             await asyncio.shield(self._relay)
 
     async def _serve_near(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, full: bool) -> None:
@@ -63,9 +64,17 @@ class SandboxLink:
             self._waiting[name] = far
             self._relay.result().write(name)
             with contextlib.suppress(OSError):  # TimeoutError is one
-                async with asyncio.timeout(_SECONDS):
+                async with asyncio.timeout(_WAIT_SECONDS):
                     await far
-                await _join((reader, writer), far.result())
+                far_reader, far_writer = far.result()
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(copy_stream(reader, far_writer))
+                        group.create_task(copy_stream(far_reader, writer))
+                except* OSError:
+                    pass  # one side was cut: so is the other
+                finally:
+                    far_writer.close()
         finally:
             self._waiting.pop(name, None)
             writer.close()
@@ -74,7 +83,7 @@ class SandboxLink:
         assert self._relay is not None
         try:
             with contextlib.suppress(OSError, ValueError):
-                async with asyncio.timeout(_SECONDS):
+                async with asyncio.timeout(_WAIT_SECONDS):
                     name = await reader.readline()
                 if name == _RELAY and not self._relay.done():
                     self._relay.set_result(writer)
@@ -84,17 +93,4 @@ class SandboxLink:
                     near.set_result((reader, writer))
                     await writer.wait_closed()
         finally:
-            writer.close()
-
-
-async def _join(near: Streams, far: Streams) -> None:
-    """Hand on what either side sends, until both have ended."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(copy_stream(near[0], far[1]))
-            group.create_task(copy_stream(far[0], near[1]))
-    except* OSError:
-        pass  # one side was cut: so is the other
-    finally:
-        for _, writer in (near, far):
             writer.close()

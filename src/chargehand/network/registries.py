@@ -172,9 +172,11 @@ class RegistryMirror:
 
     async def _reply(self, request: h11.Request, trace: MirrorTrace) -> MirrorReply:
         route = parse_route(request.target)
-        trace.kind, trace.project = route.kind, route.project
+        trace.kind = route.kind
+        trace.project = route.project
         accept = dict(request.headers).get(b"accept", b"").decode("latin-1")
-        project, filename = route.project, route.filename
+        project = route.project
+        filename = route.filename
         match route.kind:
             case "pypi-index":
                 return await self._python.index(project, accept=accept, trace=trace)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from chargehand.app import checkpoints, storage, story
 from chargehand.app.accounts import Caller
 from chargehand.app.checkpoints import (
     CheckpointDocument,
@@ -15,27 +16,15 @@ from chargehand.app.checkpoints import (
     PlannedRestore,
     RestoreDocument,
     RestoreRequest,
-    carry_out_restore,
-    checkpoint_difference,
-    compare_file,
-    plan_restore,
-    plan_undo,
-    show_checkpoint,
 )
 from chargehand.app.composition import App
 from chargehand.app.documents import CheckpointsDocument
 from chargehand.app.reading import StateReader
-from chargehand.app.storage import ArtifactList, ArtifactView, list_artifacts, read_artifact
-from chargehand.app.story import (
-    HunkDecision,
-    MissionReviews,
-    ReviewDecisions,
-    find_review,
-    list_reviews,
-    save_review,
-)
-from chargehand.server._routes import MissionName, NamedMission, RawContent, RestArguments, Route, Words
+from chargehand.app.storage import ArtifactList, ArtifactView
+from chargehand.app.story import HunkDecision, MissionReviews, ReviewDecisions
+from chargehand.server._routes import MissionName, NamedMission, RawContent, RestArguments, RouteTable, Words
 
+ROUTES = RouteTable()
 # A review may take back each of a large change's hunks.
 _HunkId = Annotated[str, Meta(min_length=1, max_length=64)]
 _Parts = Annotated[tuple[Words, ...], Meta(max_length=5_000)]
@@ -104,105 +93,104 @@ class UndoBody(RestArguments, frozen=True):
     dry_run: bool = False
 
 
-def _compare(reader: StateReader, call: TreesQuery, by: Caller) -> DiffDocument:
-    found = checkpoint_difference(reader, call.old, call.new, mission=call.mission, inverse=call.inverse)
+@ROUTES.add("GET", "/missions/{mission}/reviews", action="mission.review")
+def list_reviews(reader: StateReader, call: NamedMission, by: Caller) -> MissionReviews:
+    """Show what each person noted on its change so far."""
+    return story.list_reviews(reader, call.mission)
+
+
+@ROUTES.add("GET", "/missions/{mission}/review/decisions", action="mission.review")
+def show_own_review(reader: StateReader, call: NamedMission, by: Caller) -> ReviewDecisions:
+    """Show what you noted on its change so far."""
+    return story.find_review(reader, call.mission, by.user)
+
+
+@ROUTES.add("PUT", "/missions/{mission}/review/decisions", action="review.decide")
+def save_own_review(app: App, call: SaveReview, by: Caller) -> ReviewDecisions:
+    """Keep what you noted on its change so far."""
+    return story.save_review(
+        app,
+        call.mission,
+        by.user,
+        revision=call.revision,
+        tree=call.tree,
+        decided=call.decided,
+        comments=call.comments,
+    )
+
+
+@ROUTES.add("GET", "/missions/{mission}/diff", action="mission.diff", commands=("mission diff", "checkpoint diff"))
+def compare_trees(reader: StateReader, call: TreesQuery, by: Caller) -> DiffDocument:
+    """Show what changed between two of its trees."""
+    found = checkpoints.checkpoint_difference(
+        reader, call.old, call.new, mission=call.mission, inverse=call.inverse
+    )
     return found.document(with_patch=call.patch)
 
 
-async def _restore(app: App, call: RestoreBody, by: Caller) -> RestoreDocument:
-    request = RestoreRequest(
-        mission=call.mission, checkpoint=call.checkpoint, files=call.files, hunks=call.hunks, smart=call.smart
-    )
-    return await _carry_out(app, await plan_restore(app, request), dry_run=call.dry_run)
+@ROUTES.add("GET", "/missions/{mission}/diff/file", action="mission.diff")
+def compare_file(reader: StateReader, call: FileQuery, by: Caller) -> FileDifference:
+    """Show one file of two trees."""
+    return checkpoints.compare_file(reader, call.mission, call.path, old=call.old, new=call.new)
 
 
-async def _undo(app: App, call: UndoBody, by: Caller) -> RestoreDocument:
-    return await _carry_out(app, await asyncio.to_thread(plan_undo, app, call.mission), dry_run=call.dry_run)
+@ROUTES.add("GET", "/missions/{mission}/checkpoints", action="mission.checkpoints", commands=("checkpoint list",))
+def list_checkpoints(reader: StateReader, call: NamedMission, by: Caller) -> CheckpointsDocument:
+    """List its checkpoints, the oldest first."""
+    state = reader.mission_state(call.mission)
+    return CheckpointsDocument(mission=state.id, checkpoints=state.checkpoints)
 
 
-async def _carry_out(app: App, planned: PlannedRestore, *, dry_run: bool) -> RestoreDocument:
-    if dry_run:
-        return planned.document(dry_run=True)
-    return planned.document(dry_run=False, checkpoint=await carry_out_restore(app, planned))
+@ROUTES.add(
+    "GET",
+    "/missions/{mission}/checkpoints/{checkpoint}",
+    action="mission.checkpoints",
+    commands=("checkpoint show",),
+)
+def show_checkpoint(reader: StateReader, call: OneCheckpoint, by: Caller) -> CheckpointDocument:
+    """Show a checkpoint, and its files that differ from the base."""
+    return checkpoints.show_checkpoint(reader, call.checkpoint, mission=call.mission)
 
 
-def _artifact(reader: StateReader, call: OneArtifact, by: Caller) -> ArtifactView | RawContent:
-    content, view = read_artifact(reader, call.artifact)
+@ROUTES.add("GET", "/missions/{mission}/artifacts", action="mission.artifacts", commands=("artifact list",))
+def list_artifacts(reader: StateReader, call: NamedMission, by: Caller) -> ArtifactList:
+    """List the artifacts of a mission."""
+    return storage.list_artifacts(reader, call.mission)
+
+
+@ROUTES.add(
+    "GET",
+    "/artifacts/{artifact}",
+    action="artifact.show",
+    gives=ArtifactView,
+    raw="text/plain",
+    commands=("artifact show",),
+)
+def read_artifact(reader: StateReader, call: OneArtifact, by: Caller) -> ArtifactView | RawContent:
+    """Read an artifact."""
+    content, view = storage.read_artifact(reader, call.artifact)
     if call.format == "json":
         return view
     return RawContent(content, "text/plain; charset=utf-8", file_name=f"{call.artifact}.txt")
 
 
-def _checkpoints(reader: StateReader, call: NamedMission, by: Caller) -> CheckpointsDocument:
-    state = reader.mission_state(call.mission)
-    return CheckpointsDocument(mission=state.id, checkpoints=state.checkpoints)
+@ROUTES.add("POST", "/missions/{mission}/restore", action="mission.restore", commands=("checkpoint restore",))
+async def restore_checkpoint(app: App, call: RestoreBody, by: Caller) -> RestoreDocument:
+    """Restore an earlier checkpoint as a new one."""
+    request = RestoreRequest(
+        mission=call.mission, checkpoint=call.checkpoint, files=call.files, hunks=call.hunks, smart=call.smart
+    )
+    return await _carry_out(app, await checkpoints.plan_restore(app, request), dry_run=call.dry_run)
 
 
-_ONE = "/missions/{mission}"
-ROUTES = (
-    Route(
-        method="GET", path=f"{_ONE}/reviews", action="mission.review",
-        summary="Show what each person noted on its change so far.",
-        takes=NamedMission, gives=MissionReviews,
-        call=lambda reader, call, by: list_reviews(reader, call.mission),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/review/decisions", action="mission.review",
-        summary="Show what you noted on its change so far.",
-        takes=NamedMission, gives=ReviewDecisions,
-        call=lambda reader, call, by: find_review(reader, call.mission, by.user),
-    ),
-    Route(
-        method="PUT", path=f"{_ONE}/review/decisions", action="review.decide",
-        summary="Keep what you noted on its change so far.",
-        takes=SaveReview, gives=ReviewDecisions,
-        call=lambda app, call, by: save_review(
-            app, call.mission, by.user, revision=call.revision, tree=call.tree, decided=call.decided,
-            comments=call.comments,
-        ),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/diff", action="mission.diff",
-        summary="Show what changed between two of its trees.",
-        takes=TreesQuery, gives=DiffDocument, call=_compare, commands=("mission diff", "checkpoint diff"),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/diff/file", action="mission.diff",
-        summary="Show one file of two trees.",
-        takes=FileQuery, gives=FileDifference,
-        call=lambda reader, call, by: compare_file(reader, call.mission, call.path, old=call.old, new=call.new),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/checkpoints", action="mission.checkpoints",
-        summary="List its checkpoints, the oldest first.",
-        takes=NamedMission, gives=CheckpointsDocument, call=_checkpoints, commands=("checkpoint list",),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/checkpoints/{{checkpoint}}", action="mission.checkpoints",
-        summary="Show a checkpoint, and its files that differ from the base.",
-        takes=OneCheckpoint, gives=CheckpointDocument, commands=("checkpoint show",),
-        call=lambda reader, call, by: show_checkpoint(reader, call.checkpoint, mission=call.mission),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/artifacts", action="mission.artifacts",
-        summary="List the artifacts of a mission.",
-        takes=NamedMission, gives=ArtifactList, commands=("artifact list",),
-        call=lambda reader, call, by: list_artifacts(reader, call.mission),
-    ),
-    Route(
-        method="GET", path="/artifacts/{artifact}", action="artifact.show",
-        summary="Read an artifact.",
-        takes=OneArtifact, gives=ArtifactView, raw="text/plain", call=_artifact, commands=("artifact show",),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/restore", action="mission.restore",
-        summary="Restore an earlier checkpoint as a new one.",
-        takes=RestoreBody, gives=RestoreDocument,
-        call=_restore, commands=("checkpoint restore",),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/undo", action="mission.restore",
-        summary="Restore the checkpoint before the last one.",
-        takes=UndoBody, gives=RestoreDocument, call=_undo, commands=("checkpoint undo",),
-    ),
-)  # fmt: skip
+@ROUTES.add("POST", "/missions/{mission}/undo", action="mission.restore", commands=("checkpoint undo",))
+async def undo_checkpoint(app: App, call: UndoBody, by: Caller) -> RestoreDocument:
+    """Restore the checkpoint before the last one."""
+    planned = await asyncio.to_thread(checkpoints.plan_undo, app, call.mission)
+    return await _carry_out(app, planned, dry_run=call.dry_run)
+
+
+async def _carry_out(app: App, planned: PlannedRestore, *, dry_run: bool) -> RestoreDocument:
+    if dry_run:
+        return planned.document(dry_run=True)
+    return planned.document(dry_run=False, checkpoint=await checkpoints.carry_out_restore(app, planned))

@@ -12,27 +12,19 @@ import msgspec
 from msgspec import Struct
 
 from chargehand.app.reading import StateReader
-from chargehand.app.story import EventLine, events_after
+from chargehand.app.story import events_after
 from chargehand.core.errors import ChargehandError
 from chargehand.server._responses import encode_document
 
 _LOG = logging.getLogger("chargehand.server")
-_LOOK_SECONDS = 0.1
-# After a fault of ours: it is met again, and must not fill the log.
+_POLL_SECONDS = 0.1
+# The pause after a fault in this program: the feed meets the same line again, and must not fill the log.
 _FAULT_SECONDS = 5.0
-# A proxy or a browser that hears nothing for longer takes the connection for dead.
+# How often a silent stream sends a comment: proxies and browsers drop a connection that says nothing for longer.
 _BEAT_SECONDS = 15.0
-# Lines kept for those who follow; who is further behind reads the store by itself.
-_KEPT = 5000
-_PAGE = 500
-
-
-class FeedFilter(Struct, frozen=True, kw_only=True):
-    """Which lines a client wants: of a mission, of a project, of some types; all by default."""
-
-    mission: str | None = None
-    project: str | None = None
-    types: frozenset[str] = frozenset()
+# Lines kept in memory for all followers; a follower further behind reads the store.
+_KEPT_LINES = 5000
+_PAGE_LINES = 500
 
 
 class _Frame(Struct, frozen=True):
@@ -43,12 +35,30 @@ class _Frame(Struct, frozen=True):
     content: bytes
 
 
+class FeedFilter(Struct, frozen=True, kw_only=True):
+    """Which lines a client wants: of a mission, of a project, of some types; all by default."""
+
+    mission: str | None = None
+    project: str | None = None
+    types: frozenset[str] = frozenset()
+
+    def accepts(self, frame: _Frame) -> bool:
+        """Tell whether the client wants this line."""
+        return (
+            self.mission in (None, frame.mission)
+            and self.project in (None, frame.project)
+            and (not self.types or frame.type in self.types)
+        )
+
+
 class EventFeed:
     """Lines for any number of clients; each has its own place, so that a slow one delays and costs nobody."""
 
     def __init__(self, reader: StateReader, *, beat: float = _BEAT_SECONDS, pause: float = _FAULT_SECONDS) -> None:
-        self._reader, self._beat, self._pause = reader, beat, pause
-        self._frames: deque[_Frame] = deque(maxlen=_KEPT)
+        self._reader = reader
+        self._beat = beat
+        self._pause = pause
+        self._frames: deque[_Frame] = deque(maxlen=_KEPT_LINES)
         self._position = 0
         self._followers = 0
         self._projects: dict[str, str] = {}
@@ -62,18 +72,19 @@ class EventFeed:
         self._wake()
 
     async def run(self) -> None:
-        """Look for new lines until cancelled; nothing is read while nobody follows."""
+        """Read new lines until cancelled; nothing is read while nobody follows."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
             if not self._followers:
                 continue
             try:
-                lines = await asyncio.to_thread(self._look)
-            # A store that is busy, or a disk that is full for a moment, must not end what all pages depend on.
+                lines = await asyncio.to_thread(self._read_new)
+            # A store that is busy, or a disk that is full for a moment, must not end the feed of all pages.
             except ChargehandError as error:
                 _LOG.warning("%s", error)
                 continue
-            # The boundary: nor must a fault of ours. A line that cannot be shown is met again, so all are told.
+            # The boundary: nor must a fault in this program. The feed would meet the same line again, so it ends
+            # every stream, and clients come back for what follows.
             except Exception:
                 _LOG.exception("the feed cannot go on from position %d", self._position)
                 self._end_streams()
@@ -115,10 +126,10 @@ class EventFeed:
                         return
                     checked = time.monotonic()
                 changed = self._changed
-                frames = await self._after(after)
+                frames = await self._frames_after(after)
                 if frames:
                     after = frames[-1].position
-                    content = b"".join(each.content for each in frames if _is_wanted(each, wanted))
+                    content = b"".join(each.content for each in frames if wanted.accepts(each))
                     if content:
                         yield content
                     continue
@@ -133,47 +144,41 @@ class EventFeed:
     def _end_streams(self) -> None:
         """End every open stream: who followed comes back with a position, and is told where the log ends."""
         self._frames.clear()
-        self._position, self._generation = 0, self._generation + 1
+        self._position = 0
+        self._generation += 1
         self._wake()
 
     def _wake(self) -> None:
-        # Everybody waits for the event that was current when they looked: none can miss what comes after that.
-        changed, self._changed = self._changed, asyncio.Event()
+        # Each follower waits for the event that was current when it read, and so misses nothing that comes later.
+        changed = self._changed
+        self._changed = asyncio.Event()
         changed.set()
 
-    async def _after(self, position: int) -> list[_Frame]:
+    async def _frames_after(self, position: int) -> list[_Frame]:
         if position >= self._position:
             return []
         if self._frames and self._frames[0].position <= position + 1:
-            return [each for each in self._frames if each.position > position][:_PAGE]
+            return [each for each in self._frames if each.position > position][:_PAGE_LINES]
         return await asyncio.to_thread(self._read, position)
 
-    def _look(self) -> list[_Frame] | None:
-        """Return what is new, `None` where the log has become shorter."""
+    def _read_new(self) -> list[_Frame] | None:
+        """Return the lines that are new, `None` where the log has become shorter."""
         position = self._position
         lines = self._read(position)
         return lines if lines or self._reader.store.log.last_position() >= position else None
 
     def _read(self, position: int) -> list[_Frame]:
-        return [self._as_frame(line) for line in events_after(self._reader, position, limit=_PAGE)]
-
-    def _as_frame(self, line: EventLine) -> _Frame:
-        assert line.position is not None
-        project = self._projects.get(line.mission)
-        if project is None:
-            project = self._projects[line.mission] = self._reader.store.log.get(line.mission).project
-        content = _frame_text(line.position, b"message", encode_document(line))
-        return _Frame(line.position, line.mission, project, line.type, content)
+        frames = []
+        for line in events_after(self._reader, position, limit=_PAGE_LINES):
+            assert line.position is not None
+            project = self._projects.get(line.mission)
+            if project is None:
+                project = self._projects[line.mission] = self._reader.store.log.get(line.mission).project
+            content = _frame_text(line.position, b"message", encode_document(line))
+            frames.append(_Frame(line.position, line.mission, project, line.type, content))
+        return frames
 
 
 def _frame_text(position: int, event: bytes, data: bytes) -> bytes:
     # JSON has no raw line ends, so that one `data:` line holds it.
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (position, event, data)
-
-
-def _is_wanted(frame: _Frame, wanted: FeedFilter) -> bool:
-    return (
-        wanted.mission in (None, frame.mission)
-        and wanted.project in (None, frame.project)
-        and (not wanted.types or frame.type in wanted.types)
-    )

@@ -1,4 +1,4 @@
-"""What every request passes first: hosts, origins and rates; and the headers of every response."""
+"""What every request passes first: checks of host, origin and rate; and the security headers of every response."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-# A page with a feed asks a few times a second; a thousand of them would be no person.
-_BURST, _PER_SECOND = 400.0, 100.0
-# Callers whose rate is remembered: more would let strangers fill the memory.
-_CALLERS = 2000
+# Requests of one caller. A page with a feed asks a few times a second; no person has a thousand pages open.
+_BURST = 400.0
+_REQUESTS_PER_SECOND = 100.0
+# Callers whose limits are remembered: strangers with many addresses must not fill the memory.
+_MOST_CALLERS = 2000
 
 
 class Hosts(Struct, frozen=True, kw_only=True):
-    """The `Host` headers that requests may have: `own` over plain HTTP, `proxied` by what speaks TLS in front."""
+    """The `Host` headers that requests may have: `own` over plain HTTP, `proxied` behind a proxy that ends TLS."""
 
     own: frozenset[str]
     proxied: frozenset[str] = frozenset()
     trusted: frozenset[str] = frozenset()
-    """Addresses of proxies whose word about a client's own address counts."""
+    """Addresses of proxies whose `X-Forwarded-For` is believed."""
 
     def is_secure(self, host: str) -> bool:
         """Tell whether a browser that asked for this host did so over TLS."""
@@ -52,8 +53,28 @@ class Hosts(Struct, frozen=True, kw_only=True):
         return frozenset({f"http://{host}" for host in self.own} | {f"https://{host}" for host in self.proxied})
 
 
+class CallerLimits:
+    """A rate limit for each caller; the caller that came first is forgotten where there are too many."""
+
+    def __init__(self, *, burst: float, per_second: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._now = now
+        self._limits: dict[str, RateLimit] = {}
+
+    def of(self, caller: str) -> RateLimit:
+        """Return the limit of one caller."""
+        found = self._limits.get(caller)
+        if found is None:
+            if len(self._limits) >= _MOST_CALLERS:
+                del self._limits[next(iter(self._limits))]
+            found = RateLimit(burst=self._burst, per_second=self._per_second, now=self._now)
+            self._limits[caller] = found
+        return found
+
+
 class RequestGuard:
-    """Lets only requests through that were meant for this server; adds to responses what browsers heed."""
+    """Refuses requests that were not meant for this server; adds the headers that browsers heed to responses."""
 
     def __init__(
         self,
@@ -64,8 +85,7 @@ class RequestGuard:
     ) -> None:
         self._app = app
         self._hosts = hosts
-        self._now = now
-        self._rates: dict[str, RateLimit] = {}
+        self._rates = CallerLimits(burst=_BURST, per_second=_REQUESTS_PER_SECOND, now=now)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it before its body is read."""
@@ -75,7 +95,7 @@ class RequestGuard:
             try:
                 self._check(scope)
             except ChargehandError as error:
-                # Before it is accepted: the client is answered 403 and no socket is opened.
+                # A close before the socket is accepted answers the client 403.
                 await send({"type": "websocket.close", "code": 1008, "reason": error.code})
                 return
         if scope["type"] != "http":
@@ -102,8 +122,8 @@ class RequestGuard:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
-        # A page of elsewhere reaches loopback under a name of its own that resolves to it: DNS rebinding. Exactly
-        # one header: what stands behind this may look at another one of two.
+        # DNS rebinding: a foreign page reaches loopback under a name of its own that resolves to it. Exactly one
+        # header: of two, the code behind this guard might read the other one.
         if len(hosts) != 1 or hosts[0] not in self._hosts.own | self._hosts.proxied:
             raise _forbidden("this server is not at that host", "open the address that `chargehand up` prints")
         # Browsers let any page open a WebSocket with our cookies, and always say which page it is.
@@ -117,10 +137,13 @@ class RequestGuard:
                 )
             if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
                 raise _forbidden("another site sent this request", "use the dashboard of this server")
-        self._rate(scope, headers).take()
+        # By address and credential together: a client that guesses credentials gains nothing by changing them, for
+        # logins have a limit of their own.
+        address = (scope.get("client") or ("", 0))[0]
+        self._rates.of(f"{address} {headers.get('authorization', '')[-16:]}").take()
 
     def _client(self, scope: Scope) -> tuple[str, int]:
-        """Return who sent a request: whom a trusted proxy names last. Anybody may write what stands before."""
+        """Return who sent a request: the last address that a trusted proxy added; clients forge earlier ones."""
         host, port = scope.get("client") or ("", 0)
         host = _plain_address(host) or host
         if host in self._hosts.trusted:
@@ -130,21 +153,9 @@ class RequestGuard:
                     return (address, 0) if address else (host, port)
         return host, port
 
-    def _rate(self, scope: Scope, headers: Headers) -> RateLimit:
-        client = scope.get("client") or ("", 0)
-        # By address and credential together: who guesses credentials gains nothing by changing them, for logins
-        # have a limit of their own.
-        caller = f"{client[0]} {headers.get('authorization', '')[-16:]}"
-        found = self._rates.get(caller)
-        if found is None:
-            if len(self._rates) >= _CALLERS:
-                del self._rates[next(iter(self._rates))]  # the one that came first
-            found = self._rates[caller] = RateLimit(burst=_BURST, per_second=_PER_SECOND, now=self._now)
-        return found
-
 
 def _plain_address(text: str) -> str:
-    """Return an address in its one form, "" for none: a socket for IPv6 names those of IPv4 in its own way."""
+    """Return an address in its shortest form, "" for none: IPv6 sockets show IPv4 clients as mapped addresses."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

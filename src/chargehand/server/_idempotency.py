@@ -1,4 +1,4 @@
-"""Changes that are asked for with a key: a request that is sent again is answered, and done once."""
+"""Idempotency keys: a request that is sent again with its key is answered again, and done once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from chargehand.core.errors import RefusedError, StoreError
 from chargehand.store.idempotency import IdempotencyKeys, KnownRequest
 
-# Answers that are remembered whole, those with secrets too.
-_ANSWERS = 1000
+# Answers that are kept in memory, those with secrets too.
+_MOST_ANSWERS = 1000
 
 
 class KeyedReply(NamedTuple):
@@ -32,9 +32,9 @@ class KeyedWork(NamedTuple):
 class KeyedRequests:
     """The requests that had a key, and their answers.
 
-    Those of this server are in memory. The store knows from before the work began that there was a request, and
-    once it is answered what it was answered: one that comes again after a restart gets that. Nobody can say how
-    far a request came that a restart broke off, and it is refused.
+    This server keeps its own in memory. The store records a request before its work begins and its answer
+    afterwards, so that a request that comes again after a restart gets the same answer. Nobody can say how far a
+    request came that a restart broke off: such a request is refused.
     """
 
     def __init__(self, keys: Callable[[], IdempotencyKeys]) -> None:
@@ -50,8 +50,9 @@ class KeyedRequests:
         Raises `RefusedError` (`key_reused`); the work raises it too, `key_unfinished` and `key_used` where the key
         came before this server started, and `StoreError`.
         """
-        # With the key, which is not written down: what is asked may hold a password.
-        name, asked = _digest(f"{user} {key}"), _digest(f"{user} {key} {asked}")
+        # The digests are salted with the key, which is not written down: the request may hold a password.
+        name = _digest(f"{user} {key}")
+        asked = _digest(f"{user} {key} {asked}")
         known = self._known.get(name)
         if known is None:
 
@@ -70,11 +71,11 @@ class KeyedRequests:
                 )
                 return reply
 
-            # A task of its own: it goes on where its client leaves, and answers the same one later. Known before
-            # it begins, so that of two requests at once the second waits for the first one's answer.
+            # A task of its own: the work goes on where its client leaves, and answers when the client comes back.
+            # It is known before it begins, so that of two requests at once the second waits for the first one.
             known = self._known[name] = KeyedWork(asked, asyncio.create_task(do()))
             known.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-            for old in [each for each, work in self._known.items() if work.task.done()][:-_ANSWERS]:
+            for old in [each for each, work in self._known.items() if work.task.done()][:-_MOST_ANSWERS]:
                 del self._known[old]
         elif known.asked != asked:
             raise _key_reused()

@@ -7,24 +7,27 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from chargehand.app import configuration, missions, storage, story
 from chargehand.app.accounts import Caller
-from chargehand.app.configuration import JudgementPage, page_judgements
+from chargehand.app.configuration import JudgementPage
 from chargehand.app.documents import MissionDocument, MissionListDocument, QuestionDocument, mission_document
-from chargehand.app.missions import ListRequest, list_missions, show_question
 from chargehand.app.outcome import explain_failures
 from chargehand.app.reading import StateReader
-from chargehand.app.storage import exported_lines
-from chargehand.app.story import LogPage, page_log
+from chargehand.app.story import LogPage
 from chargehand.server._routes import (
     Limit,
     MissionName,
     NamedMission,
     Offset,
     RestArguments,
-    Route,
+    RouteTable,
     Short,
     StreamedContent,
+    project_path,
 )
+
+# These stand before the routes of missions in the table of all: `list` is no mission's name.
+ROUTES = RouteTable()
 
 
 class ListQuery(RestArguments, frozen=True):
@@ -71,11 +74,13 @@ class ExportQuery(RestArguments, frozen=True):
     mission: MissionName | None = None
 
 
-def _list(reader: StateReader, call: ListQuery, by: Caller) -> MissionListDocument:
-    return list_missions(
+@ROUTES.add("GET", "/missions/list", action="mission.list", commands=("mission list",))
+def list_missions(reader: StateReader, call: ListQuery, by: Caller) -> MissionListDocument:
+    """List missions without pages, the oldest first, tasks with their coordinators."""
+    return missions.list_missions(
         reader,
-        ListRequest(
-            repository=None if call.project is None else reader.store.projects.find(call.project).path,
+        missions.ListRequest(
+            repository=project_path(reader, call.project),
             everywhere=call.project is None,
             statuses=call.status,
             since=call.since,
@@ -84,66 +89,43 @@ def _list(reader: StateReader, call: ListQuery, by: Caller) -> MissionListDocume
     )
 
 
-def _outcome(reader: StateReader, call: NamedMission, by: Caller) -> MissionDocument:
+@ROUTES.add("GET", "/missions/{mission}/log", action="mission.events", commands=("mission log", "mission watch"))
+def read_mission_log(reader: StateReader, call: LinesOfMission, by: Caller) -> LogPage:
+    """Read a page of a mission's log, line by line as it was written."""
+    return story.page_log(reader, reader.find_mission(call.mission), after=call.after, limit=call.limit)
+
+
+@ROUTES.add("GET", "/missions/{mission}/outcome", action="mission.show")
+def show_outcome(reader: StateReader, call: NamedMission, by: Caller) -> MissionDocument:
+    """Show how it stands, as commands that change it do."""
     state = reader.mission_state(call.mission)
     return mission_document(state, explain_failures(reader.store, state))
 
 
-def _project_log(reader: StateReader, call: LinesOfProject, by: Caller) -> LogPage:
+@ROUTES.add("GET", "/missions/{mission}/question", action="question.list", commands=("mission answer",))
+def show_question(reader: StateReader, call: QuestionQuery, by: Caller) -> QuestionDocument:
+    """Show what it asks."""
+    return missions.show_question(reader, call.mission, task=call.task)
+
+
+@ROUTES.add("GET", "/missions/{mission}/judgements", action="mission.events", commands=("policy why",))
+def read_judgements(reader: StateReader, call: JudgementQuery, by: Caller) -> JudgementPage:
+    """Read a page of what was judged in it, by which rule and why."""
+    return configuration.page_judgements(
+        reader, call.mission, everything=call.everything, after=call.after, limit=call.limit
+    )
+
+
+@ROUTES.add("GET", "/projects/{project}/log", action="mission.events", commands=("project log",))
+def read_project_log(reader: StateReader, call: LinesOfProject, by: Caller) -> LogPage:
+    """Read a page of a project's own log: actions that belong to no mission."""
     project = reader.store.projects.find(call.project)
-    return page_log(reader, project.id, after=call.after, limit=call.limit, of_project=True)
+    return story.page_log(reader, project.id, after=call.after, limit=call.limit, of_project=True)
 
 
-def _export(reader: StateReader, call: ExportQuery, by: Caller) -> StreamedContent:
-    lines = exported_lines(reader, call.mission)
-    # One before anything is sent: what is wrong with the request is an error then, and no broken stream.
+@ROUTES.add("GET", "/audit/export", action="audit.export", raw="application/x-ndjson", commands=("audit export",))
+def export_log(reader: StateReader, call: ExportQuery, by: Caller) -> StreamedContent:
+    """Export events, signed heads and the public key as JSON lines that verify on their own."""
+    lines = storage.exported_lines(reader, call.mission)
+    # The first line is read before anything is sent, so that a wrong request is an error and no broken stream.
     return StreamedContent(itertools.chain([next(lines, b"")], lines), "application/x-ndjson")
-
-
-_ONE = "/missions/{mission}"
-# Before those of missions: `list` is no mission's name.
-ROUTES = (
-    Route(
-        method="GET", path="/missions/list", action="mission.list",
-        summary="List missions without pages, the oldest first, tasks with their coordinators.",
-        takes=ListQuery, gives=MissionListDocument, call=_list, commands=("mission list",),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/log", action="mission.events",
-        summary="Read a page of a mission's log, line by line as it was written.",
-        takes=LinesOfMission, gives=LogPage, commands=("mission log", "mission watch"),
-        call=lambda reader, call, by: page_log(
-            reader, reader.find_mission(call.mission), after=call.after, limit=call.limit
-        ),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/outcome", action="mission.show",
-        summary="Show how it stands, as commands that change it do.",
-        takes=NamedMission, gives=MissionDocument, call=_outcome,
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/question", action="question.list",
-        summary="Show what it asks.",
-        takes=QuestionQuery, gives=QuestionDocument, commands=("mission answer",),
-        call=lambda reader, call, by: show_question(reader, call.mission, task=call.task),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/judgements", action="mission.events",
-        summary="Read a page of what was judged in it, by which rule and why.",
-        takes=JudgementQuery, gives=JudgementPage, commands=("policy why",),
-        call=lambda reader, call, by: page_judgements(
-            reader, call.mission, everything=call.everything, after=call.after, limit=call.limit
-        ),
-    ),
-    Route(
-        method="GET", path="/projects/{project}/log", action="mission.events",
-        summary="Read a page of a project's own log: actions that belong to no mission.",
-        takes=LinesOfProject, gives=LogPage, call=_project_log, commands=("project log",),
-    ),
-    Route(
-        method="GET", path="/audit/export", action="audit.export",
-        summary="Export events, signed heads and the public key as JSON lines that verify on their own.",
-        takes=ExportQuery, gives=StreamedContent, raw="application/x-ndjson", call=_export,
-        commands=("audit export",),
-    ),
-)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What Prometheus reads: missions, queue and disk from the projected rows, and how requests went."""
+"""Metrics for Prometheus: missions, queue and disk from the projected rows, and durations of requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chargehand.app.diagnosis import describe_system
 from chargehand.app.reading import StateReader
 from chargehand.app.statistics import LOOK_METRIC, READING_METRIC, alert_metrics
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_BUCKET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Metrics:
@@ -26,7 +26,7 @@ class Metrics:
             "chargehand_request_seconds",
             "Time to answer a request",
             ("route", "status"),
-            buckets=_SECONDS,
+            buckets=_BUCKET_SECONDS,
             registry=self._registry,
         )
 
@@ -40,18 +40,19 @@ class Metrics:
 
 
 class _StateCollector(Collector):
-    """Reads the store each time it is asked: what other processes did counts as well."""
+    """Reads the store for every scrape, so that it counts what other processes did as well."""
 
     def __init__(self, reader: StateReader) -> None:
         self._reader = reader
 
     def describe(self) -> list[Metric]:
-        """Name nothing beforehand: else registering would read the store."""
+        """Name no metric beforehand: without this, registering would read the store."""
         return []
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of missions, workers and disk."""
-        log, is_live = self._reader.store.log, self._reader.watched_workers.live
+        log = self._reader.store.log
+        is_live = self._reader.watched_workers.live
         missions = GaugeMetricFamily("chargehand_missions", "Missions by status", labels=["status"])
         for status, count in log.counts(is_live).items():
             missions.add_metric([status], count)

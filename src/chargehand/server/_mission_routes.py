@@ -1,4 +1,4 @@
-"""Routes of missions: look at them, steer them, decide on their results."""
+"""Routes of missions: start and show them, steer them, decide on their results."""
 
 from __future__ import annotations
 
@@ -9,49 +9,14 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from chargehand.app import checkpoints, missions, requests, story
 from chargehand.app.accounts import Caller, require_access
-from chargehand.app.checkpoints import (
-    RollbackPreviewDocument,
-    preview_roll_back,
-    roll_back_task,
-)
+from chargehand.app.checkpoints import RollbackPreviewDocument
 from chargehand.app.composition import App
-from chargehand.app.documents import (
-    MessageDocument,
-    MissionDetails,
-    MissionDocument,
-    mission_document,
-)
-from chargehand.app.missions import (
-    addressed_mission,
-    answer_mission,
-    cancel_mission,
-    discard_mission,
-    message_document,
-    pause_mission,
-    promote_mission,
-    report_mission,
-    resume_mission,
-    review_mission,
-    roll_back_mission,
-    send_message,
-    show_mission,
-)
+from chargehand.app.documents import MessageDocument, MissionDetails, MissionDocument, mission_document
 from chargehand.app.outcome import explain_failures
 from chargehand.app.reading import StateReader
-from chargehand.app.requests import (
-    FollowUp,
-    ForkRequest,
-    IdempotencyKey,
-    TaskAllowedDocument,
-    client_request,
-    follow_up_mission,
-    fork_mission,
-    plan_request,
-    record_mission,
-    record_once,
-    start_held_task,
-)
+from chargehand.app.requests import FollowUp, ForkRequest, IdempotencyKey, TaskAllowedDocument
 from chargehand.app.story import (
     ChangeReview,
     EventPage,
@@ -60,10 +25,6 @@ from chargehand.app.story import (
     PageRequest,
     PlanDocument,
     TranscriptPage,
-    page_events,
-    page_missions,
-    page_transcript,
-    show_plan,
 )
 from chargehand.app.worker import ensure_worker
 from chargehand.core.records import MissionStatus
@@ -76,12 +37,13 @@ from chargehand.server._routes import (
     Offset,
     RawContent,
     RestArguments,
-    Route,
+    RouteTable,
     Short,
     Text,
     Words,
 )
 
+ROUTES = RouteTable()
 _Reason = Annotated[str, Meta(max_length=10_000)]
 _Many = Annotated[tuple[Words, ...], Meta(max_length=50)]
 
@@ -225,85 +187,10 @@ def _mission_result(app: App, state: MissionState) -> MissionDocument:
     return mission_document(state, explain_failures(app.store, state))
 
 
-def _start(app: App, call: NewMission, by: Caller) -> MissionDocument:
-    repository = app.store.projects.find(call.repo).path
-    asked = client_request(call, text=call.request, repo=repository)
-    asked = replace(asked, break_at=",".join(call.break_at) or None)
-    request, plan = plan_request(app, asked)
-    if call.key is None:
-        mission = record_mission(app, request, plan=plan)
-    else:
-        content = msgspec.json.encode(
-            msgspec.structs.replace(call, key=None, repo=str(repository)), order="sorted"
-        )
-        key = IdempotencyKey("rest", f"{app.identity()} {call.key}", hashlib.sha256(content).hexdigest())
-        mission, _ = record_once(app, request, key, plan=plan)
-    ensure_worker(app)
-    return _mission_result(app, app.mission_reader.state(mission))
-
-
-def _answer(app: App, call: AnswerBody, by: Caller) -> MissionDocument:
-    asked = addressed_mission(app, call.mission, "answer", task=call.task)
-    if asked.question is not None:
-        # To permit or to decide something is more than to clarify it.
-        require_access(app, by, answer_action(asked.question.kind), asked.mission)
-    return _mission_result(app, answer_mission(app, asked, call.text, question=call.question).state)
-
-
-def _send(app: App, call: SendBody, by: Caller) -> MessageDocument:
-    meant = addressed_mission(app, call.mission, "send", task=call.task)
-    return message_document(send_message(app, meant.mission, call.text, critical=call.critical))
-
-
-async def _promote(app: App, call: PromoteBody, by: Caller) -> MissionDocument:
-    meant = addressed_mission(app, call.mission, "promote", task=call.task)
-    return _mission_result(app, await promote_mission(app, meant.mission, reason=call.reason, tree=call.tree))
-
-
-def _discard(app: App, call: DiscardBody, by: Caller) -> MissionDocument:
-    meant = addressed_mission(app, call.mission, "discard", task=call.task)
-    return _mission_result(app, discard_mission(app, meant.mission, reason=call.reason))
-
-
-async def _roll_back(app: App, call: RollbackQuery, by: Caller) -> MissionDocument:
-    if call.task is None:
-        return _mission_result(app, await roll_back_mission(app, call.mission))
-    return _mission_result(
-        app, await roll_back_task(app, call.mission, call.task, with_dependents=call.with_dependents)
-    )
-
-
-def _fork(app: App, call: ForkBody, by: Caller) -> MissionDocument:
-    if call.reply is not None and call.reply.startswith("@"):
-        # On the command line it names a file; a client has none here.
-        call = msgspec.structs.replace(call, reply=f" {call.reply}")
-    made, _ = fork_mission(app, ForkRequest(mission=call.mission, at=call.at, model=call.model, reply=call.reply))
-    ensure_worker(app)
-    return _mission_result(app, app.mission_reader.state(made))
-
-
-def _continue(app: App, call: ContinueBody, by: Caller) -> MissionDocument:
-    made = follow_up_mission(
-        app,
-        FollowUp(
-            mission=call.mission,
-            text=call.request,
-            attempts=None if call.attempts is None else str(call.attempts),
-            time=call.time,
-            budget=None if call.budget is None else repr(call.budget),
-        ),
-    )
-    ensure_worker(app)
-    return _mission_result(app, app.mission_reader.state(made))
-
-
-def _report(reader: StateReader, call: ReportQuery, by: Caller) -> MissionReport | RawContent:
-    made, markdown = report_mission(reader, call.mission)
-    return made if call.format == "json" else RawContent(markdown.encode(), "text/markdown; charset=utf-8")
-
-
-def _page(reader: StateReader, call: MissionQuery, by: Caller) -> MissionPage:
-    return page_missions(
+@ROUTES.add("GET", "/missions", action="mission.list", commands=("mission list",))
+def page_missions(reader: StateReader, call: MissionQuery, by: Caller) -> MissionPage:
+    """List missions, the newest first."""
+    return story.page_missions(
         reader,
         PageRequest(
             project=None if call.project is None else reader.store.projects.find(call.project).id,
@@ -317,121 +204,169 @@ def _page(reader: StateReader, call: MissionQuery, by: Caller) -> MissionPage:
     )
 
 
-_ONE = "/missions/{mission}"
-ROUTES = (
-    Route(
-        method="GET", path="/missions", action="mission.list",
-        summary="List missions, the newest first.",
-        takes=MissionQuery, gives=MissionPage, call=_page, commands=("mission list",),
-    ),
-    Route(
-        method="POST", path="/missions", action="mission.start",
-        summary="Start a mission; a worker runs it.", status=201,
-        takes=NewMission, gives=MissionDocument, call=_start, commands=("run",),
-    ),
-    Route(
-        method="GET", path=_ONE, action="mission.show", summary="Show everything about a mission.",
-        takes=NamedMission, gives=MissionDetails,
-        call=lambda reader, call, by: show_mission(reader, call.mission)[1],
-        commands=("mission show",),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/events", action="mission.events",
-        summary="Read a page of a mission's log in words.",
-        takes=PageOfMission, gives=EventPage,
-        call=lambda reader, call, by: page_events(reader, call.mission, after=call.after, limit=call.limit),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/transcript", action="mission.transcript",
-        summary="Read a page of what its agents said and did.",
-        takes=PageOfMission, gives=TranscriptPage, commands=("mission log",),
-        call=lambda reader, call, by: page_transcript(reader, call.mission, after=call.after, limit=call.limit),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/plan", action="mission.plan",
-        summary="Show the tasks of a mission and how far each is.",
-        takes=NamedMission, gives=PlanDocument, commands=("mission plan",),
-        call=lambda reader, call, by: show_plan(reader, call.mission),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/plan/start", action="mission.replan",
-        summary="Start a held task beside the others.",
-        takes=StartTask, gives=TaskAllowedDocument, commands=("mission plan",),
-        call=lambda app, call, by: start_held_task(app, call.mission, call.task),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/report", action="mission.report",
-        summary="Report what was asked, done, decided and spent.",
-        takes=ReportQuery, gives=MissionReport, raw="text/markdown", call=_report,
-        commands=("mission report",),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/review", action="mission.review",
-        summary="Show its change for a review: files by risk, in hunks.",
-        takes=NamedMission, gives=ChangeReview,
-        call=lambda reader, call, by: review_mission(reader, call.mission),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/pause", action="mission.pause",
-        summary="Freeze a mission where it is.",
-        takes=PauseBody, gives=MissionDocument, commands=("mission pause",),
-        call=lambda app, call, by: _mission_result(app, pause_mission(app, call.mission, reason=call.reason)),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/resume", action="mission.resume",
-        summary="Resume it from its last recorded step.",
-        takes=ResumeBody, gives=MissionDocument, commands=("mission resume",),
-        call=lambda app, call, by: _mission_result(
-            app, resume_mission(app, call.mission, step=call.step, to_end=call.to_end).state
+@ROUTES.add("POST", "/missions", action="mission.start", status=201, commands=("run",))
+def start_mission(app: App, call: NewMission, by: Caller) -> MissionDocument:
+    """Start a mission; a worker runs it."""
+    repository = app.store.projects.find(call.repo).path
+    asked = requests.client_request(call, text=call.request, repo=repository)
+    asked = replace(asked, break_at=",".join(call.break_at) or None)
+    request, plan = requests.plan_request(app, asked)
+    if call.key is None:
+        mission = requests.record_mission(app, request, plan=plan)
+    else:
+        content = msgspec.json.encode(replace(call, key=None, repo=str(repository)), order="sorted")
+        key = IdempotencyKey("rest", f"{app.identity()} {call.key}", hashlib.sha256(content).hexdigest())
+        mission, _ = requests.record_once(app, request, key, plan=plan)
+    ensure_worker(app)
+    return _mission_result(app, app.mission_reader.state(mission))
+
+
+@ROUTES.add("GET", "/missions/{mission}", action="mission.show", commands=("mission show",))
+def show_mission(reader: StateReader, call: NamedMission, by: Caller) -> MissionDetails:
+    """Show everything about a mission."""
+    return missions.show_mission(reader, call.mission)[1]
+
+
+@ROUTES.add("GET", "/missions/{mission}/events", action="mission.events")
+def page_events(reader: StateReader, call: PageOfMission, by: Caller) -> EventPage:
+    """Read a page of a mission's log in words."""
+    return story.page_events(reader, call.mission, after=call.after, limit=call.limit)
+
+
+@ROUTES.add("GET", "/missions/{mission}/transcript", action="mission.transcript", commands=("mission log",))
+def page_transcript(reader: StateReader, call: PageOfMission, by: Caller) -> TranscriptPage:
+    """Read a page of what its agents said and did."""
+    return story.page_transcript(reader, call.mission, after=call.after, limit=call.limit)
+
+
+@ROUTES.add("GET", "/missions/{mission}/plan", action="mission.plan", commands=("mission plan",))
+def show_plan(reader: StateReader, call: NamedMission, by: Caller) -> PlanDocument:
+    """Show the tasks of a mission and how far each is."""
+    return story.show_plan(reader, call.mission)
+
+
+@ROUTES.add("POST", "/missions/{mission}/plan/start", action="mission.replan", commands=("mission plan",))
+def start_held_task(app: App, call: StartTask, by: Caller) -> TaskAllowedDocument:
+    """Start a held task beside the others."""
+    return requests.start_held_task(app, call.mission, call.task)
+
+
+@ROUTES.add(
+    "GET",
+    "/missions/{mission}/report",
+    action="mission.report",
+    gives=MissionReport,
+    raw="text/markdown",
+    commands=("mission report",),
+)
+def report_mission(reader: StateReader, call: ReportQuery, by: Caller) -> MissionReport | RawContent:
+    """Report what was asked, done, decided and spent."""
+    made, markdown = missions.report_mission(reader, call.mission)
+    return made if call.format == "json" else RawContent(markdown.encode(), "text/markdown; charset=utf-8")
+
+
+@ROUTES.add("GET", "/missions/{mission}/review", action="mission.review")
+def review_mission(reader: StateReader, call: NamedMission, by: Caller) -> ChangeReview:
+    """Show its change for a review: files by risk, in hunks."""
+    return missions.review_mission(reader, call.mission)
+
+
+@ROUTES.add("POST", "/missions/{mission}/pause", action="mission.pause", commands=("mission pause",))
+def pause_mission(app: App, call: PauseBody, by: Caller) -> MissionDocument:
+    """Freeze a mission where it is."""
+    return _mission_result(app, missions.pause_mission(app, call.mission, reason=call.reason))
+
+
+@ROUTES.add("POST", "/missions/{mission}/resume", action="mission.resume", commands=("mission resume",))
+def resume_mission(app: App, call: ResumeBody, by: Caller) -> MissionDocument:
+    """Resume it from its last recorded step."""
+    resumed = missions.resume_mission(app, call.mission, step=call.step, to_end=call.to_end)
+    return _mission_result(app, resumed.state)
+
+
+@ROUTES.add("POST", "/missions/{mission}/cancel", action="mission.cancel", commands=("mission cancel",))
+def cancel_mission(app: App, call: NamedMission, by: Caller) -> MissionDocument:
+    """Stop a mission, or close one that waits."""
+    return _mission_result(app, missions.cancel_mission(app, call.mission))
+
+
+@ROUTES.add("POST", "/missions/{mission}/send", action="mission.send", commands=("mission send",))
+def send_message(app: App, call: SendBody, by: Caller) -> MessageDocument:
+    """Send the agent a message."""
+    meant = missions.addressed_mission(app, call.mission, "send", task=call.task)
+    sent = missions.send_message(app, meant.mission, call.text, critical=call.critical)
+    return missions.message_document(sent)
+
+
+@ROUTES.add("POST", "/missions/{mission}/answer", action="mission.answer", commands=("mission answer",))
+def answer_mission(app: App, call: AnswerBody, by: Caller) -> MissionDocument:
+    """Answer what a mission asks."""
+    asked = missions.addressed_mission(app, call.mission, "answer", task=call.task)
+    if asked.question is not None:
+        # To permit or to decide something is more than to clarify it.
+        require_access(app, by, answer_action(asked.question.kind), asked.mission)
+    return _mission_result(app, missions.answer_mission(app, asked, call.text, question=call.question).state)
+
+
+@ROUTES.add("POST", "/missions/{mission}/promote", action="mission.promote", commands=("mission promote",))
+async def promote_mission(app: App, call: PromoteBody, by: Caller) -> MissionDocument:
+    """Approve a waiting mission and promote it."""
+    meant = missions.addressed_mission(app, call.mission, "promote", task=call.task)
+    promoted = await missions.promote_mission(app, meant.mission, reason=call.reason, tree=call.tree)
+    return _mission_result(app, promoted)
+
+
+@ROUTES.add("POST", "/missions/{mission}/discard", action="mission.discard", commands=("mission discard",))
+def discard_mission(app: App, call: DiscardBody, by: Caller) -> MissionDocument:
+    """Settle a mission as not wanted."""
+    meant = missions.addressed_mission(app, call.mission, "discard", task=call.task)
+    return _mission_result(app, missions.discard_mission(app, meant.mission, reason=call.reason))
+
+
+@ROUTES.add("GET", "/missions/{mission}/rollback", action="mission.diff", commands=("mission rollback",))
+def preview_rollback(reader: StateReader, call: RollbackQuery, by: Caller) -> RollbackPreviewDocument:
+    """Show what rolling it back would do."""
+    return checkpoints.preview_roll_back(
+        reader, call.mission, task=call.task, with_dependents=call.with_dependents
+    )
+
+
+@ROUTES.add("POST", "/missions/{mission}/rollback", action="mission.rollback", commands=("mission rollback",))
+async def roll_back_mission(app: App, call: RollbackQuery, by: Caller) -> MissionDocument:
+    """Undo its promotion by a new commit."""
+    if call.task is None:
+        return _mission_result(app, await missions.roll_back_mission(app, call.mission))
+    rolled_back = await checkpoints.roll_back_task(
+        app, call.mission, call.task, with_dependents=call.with_dependents
+    )
+    return _mission_result(app, rolled_back)
+
+
+@ROUTES.add("POST", "/missions/{mission}/fork", action="mission.fork", status=201, commands=("mission fork",))
+def fork_mission(app: App, call: ForkBody, by: Caller) -> MissionDocument:
+    """Start a mission from one of its replies."""
+    if call.reply is not None and call.reply.startswith("@"):
+        # On the command line it names a file; a client has none here.
+        call = replace(call, reply=f" {call.reply}")
+    made, _ = requests.fork_mission(
+        app, ForkRequest(mission=call.mission, at=call.at, model=call.model, reply=call.reply)
+    )
+    ensure_worker(app)
+    return _mission_result(app, app.mission_reader.state(made))
+
+
+@ROUTES.add("POST", "/missions/{mission}/continue", action="mission.continue", commands=("mission continue",))
+def continue_mission(app: App, call: ContinueBody, by: Caller) -> MissionDocument:
+    """Let it go on with what you add."""
+    made = requests.follow_up_mission(
+        app,
+        FollowUp(
+            mission=call.mission,
+            text=call.request,
+            attempts=None if call.attempts is None else str(call.attempts),
+            time=call.time,
+            budget=None if call.budget is None else repr(call.budget),
         ),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/cancel", action="mission.cancel",
-        summary="Stop a mission, or close one that waits.",
-        takes=NamedMission, gives=MissionDocument, commands=("mission cancel",),
-        call=lambda app, call, by: _mission_result(app, cancel_mission(app, call.mission)),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/send", action="mission.send",
-        summary="Send the agent a message.",
-        takes=SendBody, gives=MessageDocument, call=_send, commands=("mission send",),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/answer", action="mission.answer",
-        summary="Answer what a mission asks.",
-        takes=AnswerBody, gives=MissionDocument, call=_answer, commands=("mission answer",),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/promote", action="mission.promote",
-        summary="Approve a waiting mission and promote it.",
-        takes=PromoteBody, gives=MissionDocument, call=_promote, commands=("mission promote",),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/discard", action="mission.discard",
-        summary="Settle a mission as not wanted.",
-        takes=DiscardBody, gives=MissionDocument, call=_discard, commands=("mission discard",),
-    ),
-    Route(
-        method="GET", path=f"{_ONE}/rollback", action="mission.diff",
-        summary="Show what rolling it back would do.",
-        takes=RollbackQuery, gives=RollbackPreviewDocument, commands=("mission rollback",),
-        call=lambda reader, call, by: preview_roll_back(
-            reader, call.mission, task=call.task, with_dependents=call.with_dependents
-        ),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/rollback", action="mission.rollback",
-        summary="Undo its promotion by a new commit.",
-        takes=RollbackQuery, gives=MissionDocument, call=_roll_back, commands=("mission rollback",),
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/fork", action="mission.fork",
-        summary="Start a mission from one of its replies.",
-        takes=ForkBody, gives=MissionDocument, call=_fork, commands=("mission fork",), status=201,
-    ),
-    Route(
-        method="POST", path=f"{_ONE}/continue", action="mission.continue",
-        summary="Let it go on with what you add.",
-        takes=ContinueBody, gives=MissionDocument, call=_continue, commands=("mission continue",),
-    ),
-)  # fmt: skip
+    )
+    ensure_worker(app)
+    return _mission_result(app, app.mission_reader.state(made))

@@ -1,4 +1,4 @@
-"""The dashboard's files, as they were built: compressed once, served from memory."""
+"""The dashboard's built files: compressed once when the server starts, and served from memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_PAGES = (
     b"<!doctype html><meta charset=utf-8><title>Chargehand</title>"
     b"<p>The dashboard is not part of this installation. Its API is at /api/v1, described by /openapi.json."
 )
-_LEAST_COMPRESSED = 1000
+_LEAST_COMPRESSED_BYTES = 1000
 _BINARY = (".png", ".woff2", ".ico", ".jpg")
 
 
@@ -24,16 +24,28 @@ class _File(Struct, frozen=True):
     media_type: str
     cached: str
 
+    @classmethod
+    def read(cls, path: Path) -> _File:
+        content = path.read_bytes()
+        small = len(content) < _LEAST_COMPRESSED_BYTES or path.suffix in _BINARY
+        return cls(
+            content=content,
+            compressed=None if small else gzip.compress(content, mtime=0),
+            media_type=mimetypes.guess_type(path.name)[0] or "application/octet-stream",
+            # The build puts a hash of the content into names below assets/; browsers ask anew for all other files.
+            cached="public, max-age=31536000, immutable" if path.parent.name == "assets" else "no-cache",
+        )
+
 
 class Pages:
     """Serves what lies in a directory; any other path is a page of the application, which finds its own way."""
 
     def __init__(self, directory: Path) -> None:
         self._files = {
-            f"/{path.relative_to(directory)}": _read(path) for path in directory.rglob("*") if path.is_file()
+            f"/{path.relative_to(directory)}": _File.read(path) for path in directory.rglob("*") if path.is_file()
         }
 
-    def serve(self, request: Request) -> Response:
+    async def serve(self, request: Request) -> Response:
         """Return a file, or the page that shows all others."""
         path = request.url.path
         found = self._files.get(path) or (
@@ -49,15 +61,3 @@ class Pages:
             headers["Content-Encoding"] = "gzip"
             return Response(found.compressed, headers=headers, media_type=found.media_type)
         return Response(found.content, headers=headers, media_type=found.media_type)
-
-
-def _read(path: Path) -> _File:
-    content = path.read_bytes()
-    small = len(content) < _LEAST_COMPRESSED or path.suffix in _BINARY
-    return _File(
-        content=content,
-        compressed=None if small else gzip.compress(content, mtime=0),
-        media_type=mimetypes.guess_type(path.name)[0] or "application/octet-stream",
-        # Files below assets/ have their content's hash in their names; what names them has to be asked for anew.
-        cached="public, max-age=31536000, immutable" if path.parent.name == "assets" else "no-cache",
-    )

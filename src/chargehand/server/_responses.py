@@ -1,4 +1,4 @@
-"""Results and errors as HTTP has them."""
+"""HTTP responses of results and of errors."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ from chargehand.core.errors import (
 from chargehand.core.text import printable
 from chargehand.server._routes import EncodedDocument, RawContent, StreamedContent
 
-# Bytes from which on a response is compressed, and how hard zlib tries.
-LEAST_COMPRESSED, COMPRESSION = 2000, 4
-# Answers that are kept compressed, and the most bytes of one that is kept.
-_MOST_KEPT, _LARGEST_KEPT = 32, 2 << 20
+# A response of at least so many bytes is compressed, by zlib at this level.
+LEAST_COMPRESSED_BYTES = 2000
+COMPRESSION_LEVEL = 4
+# How many compressed answers are kept, and the most bytes of one that is kept.
+_MOST_KEPT = 32
+_LARGEST_KEPT_BYTES = 2 << 20
 _JSON = "application/json"
 _PIECE_BYTES = 1 << 16
 # The first class that fits: subclasses stand before their bases.
@@ -63,7 +65,7 @@ def encode_document(document: Any) -> bytes:
 
 
 class KnownAnswers:
-    """The last documents as they were sent: most are the same when they are asked for again."""
+    """The last documents as they were sent: most are unchanged when a client asks for them again."""
 
     def __init__(self) -> None:
         self._encoded: dict[type, tuple[object, EncodedDocument]] = {}
@@ -71,11 +73,11 @@ class KnownAnswers:
         self._lock = Lock()
 
     def encode(self, document: Any) -> EncodedDocument:
-        """Return a document as JSON, of each kind the last one as it is known."""
+        """Return a document as JSON; the last one of each kind is not encoded again."""
         kept = self._encoded.get(type(document))
         if kept is None or kept[0] is not document:
             kept = (document, EncodedDocument.of(encode_document(document)))
-            if len(kept[1].content) <= _LARGEST_KEPT:
+            if len(kept[1].content) <= _LARGEST_KEPT_BYTES:
                 self._encoded[type(document)] = kept
         return kept[1]
 
@@ -84,10 +86,10 @@ class KnownAnswers:
         if document.compressed:
             return document.compressed
         known = self._compressed.get(document.digest)
-        compressed = known or gzip.compress(document.content, COMPRESSION, mtime=0)
+        compressed = known or gzip.compress(document.content, COMPRESSION_LEVEL, mtime=0)
         with self._lock:
-            self._compressed.pop(document.digest, None)  # the one that was asked for last stands last
-            if len(compressed) <= _LARGEST_KEPT:
+            self._compressed.pop(document.digest, None)  # the newest stands last, the oldest is dropped first
+            if len(compressed) <= _LARGEST_KEPT_BYTES:
                 self._compressed[document.digest] = compressed
             while len(self._compressed) > _MOST_KEPT:
                 del self._compressed[next(iter(self._compressed))]
@@ -116,14 +118,14 @@ def document_response(
     if known and tag in [each.strip().removeprefix("W/") for each in known.split(",")]:
         return Response(status_code=304, headers=headers)
     content = encoded.content
-    if gzipped and len(content) >= LEAST_COMPRESSED:
+    if gzipped and len(content) >= LEAST_COMPRESSED_BYTES:
         content = answers.compress(encoded)
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     return Response(content, status, headers, _JSON)
 
 
 def reply_response(status: int, content: bytes, exit_code: str) -> Response:
-    """Return what was answered before, once more."""
+    """Return an earlier answer once more."""
     return Response(content, status, {"Chargehand-Exit-Code": exit_code} if exit_code else {}, _JSON)
 
 
@@ -142,7 +144,7 @@ def error_response(error: ChargehandError) -> Response:
     """Return an error as a response: its status, and code, message and hint."""
     status = _BY_CODE.get(error.code) or next((code for kind, code in _STATUSES if isinstance(error, kind)), 409)
     document = {"code": error.code, "message": printable(error.message), "hint": printable(error.hint)}
-    # What a command ends with that did the same here: no status tells a question from a refusal.
+    # The exit code of the same command on this machine: a status does not tell a question from a refusal.
     headers = {"Chargehand-Exit-Code": str(error.exit_code)}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="chargehand"'

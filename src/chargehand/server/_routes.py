@@ -1,4 +1,4 @@
-"""What a route is, and what every handler is given."""
+"""What a route is, the table that routes are added to, and the records that several of them take or give."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from chargehand.app.accounts import Caller
+from chargehand.app.reading import StateReader
 from chargehand.core.codec import convert_to, json_schema
 from chargehand.core.errors import UsageError
 from chargehand.server.commands import PREFIX as PREFIX
 from chargehand.server.commands import RouteSignature
 
 _Kind = TypeVar("_Kind", bound="RestArguments")
+_Handler = TypeVar("_Handler", bound=Callable[..., Any])
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
-# Bounds of what a client may send; the use cases have closer ones of their own.
+# Bounds of what a client may send; the use cases check more closely.
 Text = Annotated[str, Meta(min_length=1, max_length=100_000)]
 Words = Annotated[str, Meta(min_length=1, max_length=4096)]
 Short = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -30,7 +34,7 @@ Offset = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
 class _AnyPath(PathConvertor):
-    """The rest of a path, line breaks included: with the usual one nobody answers such an address in JSON."""
+    """The rest of a path, line breaks included: Starlette's own refuses such an address, and not in JSON."""
 
     regex = r"[\s\S]*"
 
@@ -113,17 +117,17 @@ class Route(Struct, frozen=True, kw_only=True):
     `RawContent` of the kind `raw`. What it answers with `is_secret` is never written down.
     """
 
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    method: Method
     path: str
     action: str
     summary: str
+    takes: type[RestArguments]
     gives: Any
     call: Callable[[Any, Any, Caller], Any]
-    takes: type[RestArguments] = NoArguments
-    commands: tuple[str, ...] = ()
-    status: int = 200
-    raw: str = ""
-    is_secret: bool = False
+    commands: tuple[str, ...]
+    status: int
+    raw: str
+    is_secret: bool
 
     @property
     def pattern(self) -> str:
@@ -149,22 +153,66 @@ class Route(Struct, frozen=True, kw_only=True):
     @property
     def signature(self) -> RouteSignature:
         """What a client has to know of the route."""
+        arguments: dict[str, Any] = {}
+        for field in msgspec.structs.fields(self.takes):
+            schema, _ = json_schema(field.type)
+            # One JSON type besides null; an enumeration and its values are texts.
+            kinds = {each.get("type", "string") for each in schema.get("anyOf", [schema])} - {"null"}
+            (arguments[field.name],) = kinds
         return RouteSignature(
             name=self.name,
             method=self.method,
             path=self.path,
             commands=self.commands,
             raw=bool(self.raw),
-            arguments={field.name: _json_type(field.type) for field in msgspec.structs.fields(self.takes)},
+            arguments=arguments,
         )
 
 
-def _json_type(kind: Any) -> Any:
-    """Return the JSON type of an argument, which is one besides null."""
-    schema, _ = json_schema(kind)
-    # An enumeration and its values are texts.
-    (found,) = {each.get("type", "string") for each in schema.get("anyOf", [schema])} - {"null"}
-    return found
+class RouteTable:
+    """The routes of a module, in the order of the functions that answer them."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+
+    def add(
+        self,
+        method: Method,
+        path: str,
+        *,
+        action: str,
+        commands: tuple[str, ...] = (),
+        status: int = 200,
+        gives: Any = None,
+        raw: str = "",
+        is_secret: bool = False,
+    ) -> Callable[[_Handler], _Handler]:
+        """Return a decorator that adds the decorated function as the `call` of a route.
+
+        The first line of its docstring is the route's summary, the type of its parameter `call` is what the route
+        takes, and its return type what the route gives; `gives` names that record where the function may return
+        `RawContent` or an encoded document in its place.
+        """
+
+        def register(function: _Handler) -> _Handler:
+            types = get_type_hints(function)
+            route = Route(
+                method=method,
+                path=path,
+                action=action,
+                summary=(function.__doc__ or "").partition("\n")[0],
+                takes=types["call"],
+                gives=gives or types["return"],
+                call=function,
+                commands=commands,
+                status=status,
+                raw=raw,
+                is_secret=is_secret,
+            )
+            self.routes.append(route)
+            return function
+
+        return register
 
 
 def read_arguments(
@@ -182,15 +230,20 @@ def read_arguments(
             given[name] = text
     given |= path
     try:
-        # Whatever runs a mission expects texts that could stand on a command line.
+        # A mission's texts reach programs as arguments, which hold no zero byte and have to be valid Unicode.
         if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
             raise _invalid("an argument holds a zero byte or a character that is not valid Unicode")
-        # In a body a number is a number; in an address there is nothing but text.
+        # JSON has types, so a body has to name a number as one; an address holds nothing but text.
         return convert_to(given, kind, strict=bool(body))
     except RecursionError as error:
         raise _invalid("an argument is nested too deeply") from error
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
+
+
+def project_path(reader: StateReader, project: str | None) -> Path | None:
+    """Return where the repository of a project lies, given by id or path. Raises `NotFoundError`."""
+    return None if project is None else reader.store.projects.find(project).path
 
 
 def name_revision(body: Mapping[str, Any], tag: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from chargehand.app import accounts
 from chargehand.app.accounts import (
     AccessLogDocument,
     Caller,
@@ -16,25 +17,14 @@ from chargehand.app.accounts import (
     UserDocument,
     UserListDocument,
     UserRemovedDocument,
-    change_own_password,
-    create_token,
-    create_user,
-    list_access,
-    list_tokens,
-    list_users,
-    remove_user,
-    revoke_token,
-    session_document,
-    set_user_disabled,
-    set_user_password,
-    set_user_role,
 )
 from chargehand.app.composition import App
 from chargehand.app.reading import StateReader
 from chargehand.core.errors import UsageError
 from chargehand.policy.access import AccessScope
-from chargehand.server._routes import NoArguments, RestArguments, Route, Short
+from chargehand.server._routes import NoArguments, RestArguments, RouteTable, Short
 
+ROUTES = RouteTable()
 _Password = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
@@ -97,15 +87,46 @@ class AccessQuery(RestArguments, frozen=True):
     before: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
 
 
-def _change_user(app: App, call: UserChange, by: Caller) -> UserDocument:
+@ROUTES.add("GET", "/session", action="session.show")
+def show_session(reader: StateReader, call: NoArguments, by: Caller) -> SessionDocument:
+    """Show who you are, and what you may do."""
+    return accounts.session_document(reader, by)
+
+
+@ROUTES.add("POST", "/session/password", action="password.own.set", commands=("user password",))
+def change_own_password(app: App, call: OwnPassword, by: Caller) -> UserDocument:
+    """Change your own password."""
+    return accounts.change_own_password(app, call.current, call.password, by=by)
+
+
+@ROUTES.add("GET", "/users", action="user.list", commands=("user list",))
+def list_users(reader: StateReader, call: NoArguments, by: Caller) -> UserListDocument:
+    """List accounts."""
+    return accounts.list_users(reader, by=by)
+
+
+@ROUTES.add("POST", "/users", action="user.create", status=201, commands=("user add",))
+def create_user(app: App, call: NewUser, by: Caller) -> UserDocument:
+    """Make an account."""
+    return accounts.create_user(app, call.name, role=call.role, password=call.password, by=by)
+
+
+@ROUTES.add(
+    "PATCH",
+    "/users/{user}",
+    action="user.role",
+    commands=("user role", "user password", "user disable", "user enable"),
+)
+def change_user(app: App, call: UserChange, by: Caller) -> UserDocument:
+    """Change an account."""
     # The role first: it is what an administrator takes away in a hurry.
     changed = None
     if call.role is not None:
-        changed = set_user_role(app, call.user, call.role, by=by)
+        changed = accounts.set_user_role(app, call.user, call.role, by=by)
     if call.disabled is not None:
-        changed = set_user_disabled(app, call.user, call.disabled, by=by)
+        changed = accounts.set_user_disabled(app, call.user, call.disabled, by=by)
     if call.password is not None:
-        changed = set_user_password(app, call.user, call.password, by=by)
+        changed = accounts.set_user_password(app, call.user, call.password, by=by)
     if changed is None:
         raise UsageError(
             "nothing was given to change", code="arguments_invalid", hint="role, disabled or password"
@@ -113,64 +134,31 @@ def _change_user(app: App, call: UserChange, by: Caller) -> UserDocument:
     return changed
 
 
-def _list_tokens(reader: StateReader, call: TokenQuery, by: Caller) -> TokenListDocument:
-    return list_tokens(reader, by=by, user=None if call.everybody else call.user or by.user)
+@ROUTES.add("DELETE", "/users/{user}", action="user.remove", commands=("user remove",))
+def remove_user(app: App, call: OneUser, by: Caller) -> UserRemovedDocument:
+    """Remove an account."""
+    return accounts.remove_user(app, call.user, by=by)
 
 
-ROUTES = (
-    Route(
-        method="GET", path="/session", action="session.show",
-        summary="Show who you are, and what you may do.",
-        gives=SessionDocument, takes=NoArguments, call=lambda reader, call, by: session_document(reader, by),
-    ),
-    Route(
-        method="POST", path="/session/password", action="password.own.set",
-        summary="Change your own password.",
-        takes=OwnPassword, gives=UserDocument, commands=("user password",),
-        call=lambda app, call, by: change_own_password(app, call.current, call.password, by=by),
-    ),
-    Route(
-        method="GET", path="/users", action="user.list",
-        summary="List accounts.", gives=UserListDocument,
-        call=lambda reader, call, by: list_users(reader, by=by), commands=("user list",),
-    ),
-    Route(
-        method="POST", path="/users", action="user.create", summary="Make an account.", status=201,
-        takes=NewUser, gives=UserDocument, commands=("user add",),
-        call=lambda app, call, by: create_user(app, call.name, role=call.role, password=call.password, by=by),
-    ),
-    Route(
-        method="PATCH", path="/users/{user}", action="user.role", summary="Change an account.",
-        takes=UserChange, gives=UserDocument, call=_change_user,
-        commands=("user role", "user password", "user disable", "user enable"),
-    ),
-    Route(
-        method="DELETE", path="/users/{user}", action="user.remove", summary="Remove an account.",
-        takes=OneUser, gives=UserRemovedDocument, commands=("user remove",),
-        call=lambda app, call, by: remove_user(app, call.user, by=by),
-    ),
-    Route(
-        method="GET", path="/tokens", action="token.own.list", summary="List tokens.",
-        takes=TokenQuery, gives=TokenListDocument, call=_list_tokens, commands=("token list",),
-    ),
-    Route(
-        method="POST", path="/tokens", action="token.own.create",
-        summary="Make a token; its secret is shown once.",
-        takes=NewToken, gives=CreatedTokenDocument, status=201, is_secret=True, commands=("token create",),
-        call=lambda app, call, by: create_token(
-            app, call.name, scopes=call.scopes, days=call.days, user=call.user, by=by
-        ),
-    ),
-    Route(
-        method="DELETE", path="/tokens/{token}", action="token.own.revoke",
-        summary="Let a token count no more.",
-        takes=OneToken, gives=TokenDocument, commands=("token revoke",),
-        call=lambda app, call, by: revoke_token(app, call.token, by=by),
-    ),
-    Route(
-        method="GET", path="/access", action="access.list",
-        summary="Read the log of logins, refusals and changes.",
-        takes=AccessQuery, gives=AccessLogDocument, commands=("user log",),
-        call=lambda reader, call, by: list_access(reader, by=by, limit=call.limit, before=call.before),
-    ),
-)  # fmt: skip
+@ROUTES.add("GET", "/tokens", action="token.own.list", commands=("token list",))
+def list_tokens(reader: StateReader, call: TokenQuery, by: Caller) -> TokenListDocument:
+    """List tokens."""
+    return accounts.list_tokens(reader, by=by, user=None if call.everybody else call.user or by.user)
+
+
+@ROUTES.add("POST", "/tokens", action="token.own.create", status=201, is_secret=True, commands=("token create",))
+def create_token(app: App, call: NewToken, by: Caller) -> CreatedTokenDocument:
+    """Make a token; its secret is shown once."""
+    return accounts.create_token(app, call.name, scopes=call.scopes, days=call.days, user=call.user, by=by)
+
+
+@ROUTES.add("DELETE", "/tokens/{token}", action="token.own.revoke", commands=("token revoke",))
+def revoke_token(app: App, call: OneToken, by: Caller) -> TokenDocument:
+    """Let a token count no more."""
+    return accounts.revoke_token(app, call.token, by=by)
+
+
+@ROUTES.add("GET", "/access", action="access.list", commands=("user log",))
+def list_access(reader: StateReader, call: AccessQuery, by: Caller) -> AccessLogDocument:
+    """Read the log of logins, refusals and changes."""
+    return accounts.list_access(reader, by=by, limit=call.limit, before=call.before)

@@ -1,4 +1,4 @@
-"""Who calls: by the cookie of a session, or by a token; and logging in and out."""
+"""Authentication of requests by session cookie or token; logging in and out."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ from chargehand.app.accounts import (
 from chargehand.app.reading import StateReader
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.policy.rates import RateLimit
-from chargehand.server._guard import SAFE_METHODS, Hosts
+from chargehand.server._guard import SAFE_METHODS, CallerLimits, Hosts
 from chargehand.server._responses import document_response
 from chargehand.server._routes import PREFIX, RestArguments, read_arguments
 
 _COOKIE = "chargehand_session"
 _CSRF_HEADER = "x-csrf-token"
-# Attempts to log in that fail, from one address and from all: who has many addresses guesses no faster for long.
-_LOGINS_AT_ONCE, _LOGINS_PER_SECOND = 10.0, 0.2
-_ALL_AT_ONCE, _ALL_PER_SECOND = 200.0, 2.0
-_ADDRESSES = 2000
-# A password takes 0.3 s of a core and 64 MiB.
-_HASHED_AT_ONCE = 2
+# Failed logins, from one address and from all: a client with many addresses must not guess faster for long.
+_LOGIN_BURST = 10.0
+_LOGINS_PER_SECOND = 0.2
+_ALL_LOGINS_BURST = 200.0
+_ALL_LOGINS_PER_SECOND = 2.0
+# Passwords hashed at once: one takes 0.3 s of a core and 64 MiB.
+_MOST_HASHED = 2
+_SESSION_SECONDS = 7 * 86_400
 _BEARER = "bearer "
 
 
@@ -54,9 +56,9 @@ class Sessions:
     def __init__(self, reader: StateReader, *, hosts: Hosts) -> None:
         self._reader = reader
         self._hosts = hosts
-        self._logins: dict[str, RateLimit] = {}
-        self._all_logins = RateLimit(burst=_ALL_AT_ONCE, per_second=_ALL_PER_SECOND)
-        self._hashing = threading.Semaphore(_HASHED_AT_ONCE)
+        self._logins = CallerLimits(burst=_LOGIN_BURST, per_second=_LOGINS_PER_SECOND)
+        self._all_logins = RateLimit(burst=_ALL_LOGINS_BURST, per_second=_ALL_LOGINS_PER_SECOND)
+        self._hashing = threading.Semaphore(_MOST_HASHED)
 
     def authenticate(self, request: HTTPConnection) -> Caller:
         """Return who calls. Raises `RefusedError` (`login_needed`; `csrf`); may block."""
@@ -81,7 +83,7 @@ class Sessions:
                 code="login_needed",
                 hint="log in, or send Authorization: Bearer TOKEN",
             )
-        # A WebSocket has no method, and is opened by our own pages or with a token: see the guard.
+        # A WebSocket has no method; the guard admits it only from our own pages or with a token.
         changes = request.scope.get("method", "GET") not in SAFE_METHODS
         if changes and not matches_csrf(caller, request.headers.get(_CSRF_HEADER, "")):
             raise RefusedError(
@@ -95,7 +97,7 @@ class Sessions:
         """Open a session and set its cookie. Raises `RefusedError` (`login_failed`), `ExhaustedError`."""
         given = read_arguments(LoginBody, path={}, query=(), body=body)
         address = _address(request)
-        limits = self._limit(address), self._all_logins
+        limits = self._logins.of(address), self._all_logins
         for limit in limits:
             limit.take()
         before = request.cookies.get(_cookie_name(request))
@@ -107,9 +109,9 @@ class Sessions:
         else:
             raise UsageError("neither a code nor a name with a password was given", code="arguments_invalid")
         for limit in limits:
-            limit.put_back()  # who knows the password guesses nothing
+            limit.put_back()  # a login that succeeds was no guess
         response = document_response(session_document(self._reader, opened.caller))
-        # Strict: no link of another site opens a page with the session; the page itself asks again with it.
+        # Strict: a link on another site opens a page without the session; our page then asks again with it.
         response.set_cookie(
             _cookie_name(request),
             opened.secret,
@@ -117,7 +119,7 @@ class Sessions:
             httponly=True,
             samesite="strict",
             secure=self._hosts.is_secure(request.headers.get("host", "")),
-            max_age=7 * 86_400,
+            max_age=_SESSION_SECONDS,
         )
         return response
 
@@ -134,18 +136,9 @@ class Sessions:
         )
         return response
 
-    def _limit(self, address: str) -> RateLimit:
-        found = self._logins.get(address)
-        if found is None:
-            if len(self._logins) >= _ADDRESSES:
-                del self._logins[next(iter(self._logins))]  # the one that came first
-            found = RateLimit(burst=_LOGINS_AT_ONCE, per_second=_LOGINS_PER_SECOND)
-            self._logins[address] = found
-        return found
-
 
 def _cookie_name(request: HTTPConnection) -> str:
-    """Return the name that a server has for its own: browsers give one cookie to all ports of a machine."""
+    """Return this server's name for its cookie, with its port: browsers share cookies between ports of a host."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"{_COOKIE}_{port}" if port.isdecimal() else _COOKIE
 

@@ -8,22 +8,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from chargehand.app import agents, configuration, diagnosis, models, projects, statistics, storage
 from chargehand.app.accounts import Caller
-from chargehand.app.agents import (
-    AgentList,
-    RoleList,
-    RoleView,
-    TeamList,
-    list_agents,
-    list_roles,
-    list_teams,
-    show_role,
-)
+from chargehand.app.agents import AgentList, RoleList, RoleView, TeamList
 from chargehand.app.composition import App
-from chargehand.app.configuration import ConfigurationView, show_configuration
-from chargehand.app.diagnosis import SystemView, describe_system
-from chargehand.app.models import ModelList, ModelView, list_models, show_model
-from chargehand.app.projects import ProjectList, ProjectView, list_projects, show_project
+from chargehand.app.configuration import ConfigurationView
+from chargehand.app.diagnosis import SystemView
+from chargehand.app.models import ModelList, ModelView
+from chargehand.app.projects import ProjectList, ProjectView
 from chargehand.app.reading import StateReader
 from chargehand.app.statistics import (
     AlertsDocument,
@@ -32,14 +24,20 @@ from chargehand.app.statistics import (
     StatisticsDocument,
     StatisticsRequest,
     TrialDocument,
-    list_alerts,
-    mission_statistics,
-    model_invoice,
-    model_statistics,
-    try_channels,
 )
-from chargehand.app.storage import AuditView, ProvenanceDocument, verify_log, verify_provenance
-from chargehand.server._routes import MissionName, RestArguments, Route, Short, Text, Words
+from chargehand.app.storage import AuditView, ProvenanceDocument
+from chargehand.server._routes import (
+    MissionName,
+    NoArguments,
+    RestArguments,
+    RouteTable,
+    Short,
+    Text,
+    Words,
+    project_path,
+)
+
+ROUTES = RouteTable()
 
 
 class ProjectQuery(RestArguments, frozen=True):
@@ -102,121 +100,116 @@ class VerifyBody(RestArguments, frozen=True):
     head: Text | None = None
 
 
-def _repository(reader: StateReader, project: str | None) -> Path | None:
-    return None if project is None else reader.store.projects.find(project).path
-
-
-def _register(app: App, call: NewProject, by: Caller) -> ProjectView:
-    return show_project(app, app.register_project(Path(call.path)).path)
-
-
 def _statistics_request(reader: StateReader, call: StatisticsQuery) -> StatisticsRequest:
     return StatisticsRequest(
-        repo=_repository(reader, call.project), everywhere=call.project is None, since=call.since
+        repo=project_path(reader, call.project), everywhere=call.project is None, since=call.since
     )
 
 
-ROUTES = (
-    Route(
-        method="GET", path="/projects", action="project.list",
-        summary="List the registered repositories.",
-        gives=ProjectList, call=lambda reader, call, by: list_projects(reader), commands=("project list",),
-    ),
-    Route(
-        method="POST", path="/projects", action="project.trust",
-        summary="Register a repository of this machine.",
-        takes=NewProject, gives=ProjectView, call=_register, status=201,
-    ),
-    Route(
-        method="GET", path="/projects/{project}", action="project.list",
-        summary="Show what would be in force for a mission.",
-        takes=OneProject, gives=ProjectView, commands=("project show",),
-        call=lambda app, call, by: show_project(app, _repository(app, call.project)),
-    ),
-    Route(
-        method="GET", path="/agents", action="agent.list",
-        summary="List agents and what else is installed.",
-        takes=ProjectQuery, gives=AgentList, commands=("agent list",),
-        call=lambda app, call, by: list_agents(app, _repository(app, call.project)),
-    ),
-    Route(
-        method="GET", path="/roles", action="agent.list",
-        summary="List roles.", takes=ProjectQuery, gives=RoleList,
-        call=lambda app, call, by: list_roles(app, _repository(app, call.project)), commands=("role list",),
-    ),
-    Route(
-        method="GET", path="/teams", action="agent.list", summary="List teams.", gives=TeamList,
-        call=lambda app, call, by: list_teams(app.environ), commands=("team list",),
-    ),
-    Route(
-        method="GET", path="/models", action="model.list",
-        summary="List models.", takes=ProjectQuery, gives=ModelList,
-        call=lambda app, call, by: list_models(app, _repository(app, call.project)), commands=("model list",),
-    ),
-    Route(
-        method="GET", path="/stats", action="stats.show",
-        summary="Show how missions ended, and what checks found.",
-        takes=StatisticsQuery, gives=StatisticsDocument, commands=("stats",),
-        call=lambda reader, call, by: mission_statistics(reader, _statistics_request(reader, call)),
-    ),
-    Route(
-        method="GET", path="/stats/models", action="stats.show", summary="Show how each model did.",
-        takes=StatisticsQuery, gives=ModelStatisticsDocument, commands=("model stats",),
-        call=lambda reader, call, by: model_statistics(reader, _statistics_request(reader, call)),
-    ),
-    Route(
-        method="GET", path="/config", action="config.show",
-        summary="Show the configuration and where it comes from.",
-        takes=ConfigurationQuery, gives=ConfigurationView, commands=("config show",),
-        call=lambda app, call, by: show_configuration(
-            app, _repository(app, call.project), with_origins=call.origins
-        ),
-    ),
-    Route(
-        method="GET", path="/models/{model}", action="model.list", summary="Show all that is known of a model.",
-        takes=OneModel, gives=ModelView, commands=("model show",),
-        call=lambda app, call, by: show_model(app, call.model, _repository(app, call.project)),
-    ),
-    Route(
-        method="GET", path="/roles/{role}", action="agent.list", summary="Show a role as it is in force.",
-        takes=OneRole, gives=RoleView, commands=("role show",),
-        call=lambda app, call, by: show_role(app, call.role, _repository(app, call.project))[0],
-    ),
-    Route(
-        method="GET", path="/stats/invoice", action="stats.show",
-        summary="List the calls that providers charge for.",
-        takes=StatisticsQuery, gives=InvoiceDocument, commands=("model invoice",),
-        call=lambda reader, call, by: model_invoice(reader, _statistics_request(reader, call)),
-    ),
-    Route(
-        method="GET", path="/audit/provenance", action="audit.verify",
-        summary="Verify a promotion's signed provenance.",
-        takes=ProvenanceQuery, gives=ProvenanceDocument, commands=("audit provenance",),
-        call=lambda reader, call, by: verify_provenance(reader, reader.find_mission(call.mission)),
-    ),
-    Route(
-        method="GET", path="/system", action="system.show",
-        summary="Show workers, queue and disk.", gives=SystemView,
-        call=lambda reader, call, by: describe_system(reader),
-    ),
-    Route(
-        method="GET", path="/alerts", action="system.show", summary="List alerts that are raised, and that were.",
-        gives=AlertsDocument, call=lambda reader, call, by: list_alerts(reader), commands=("alerts list",),
-    ),
-    Route(
-        method="POST", path="/alerts/test", action="alert.test",
-        summary="Send a trial notice each way that is configured.", gives=TrialDocument,
-        call=lambda reader, call, by: try_channels(reader), commands=("alerts test",),
-    ),
-    Route(
-        method="POST", path="/audit/verify", action="audit.verify",
-        summary="Check the log against its hashes and signatures.",
-        takes=VerifyBody, gives=AuditView, commands=("audit verify",),
-        call=lambda reader, call, by: verify_log(
-            reader,
-            call.mission,
-            head=None if call.head is None else io.BytesIO(call.head.encode()),
-            deep=call.deep,
-        ),
-    ),
-)  # fmt: skip
+@ROUTES.add("GET", "/projects", action="project.list", commands=("project list",))
+def list_projects(reader: StateReader, call: NoArguments, by: Caller) -> ProjectList:
+    """List the registered repositories."""
+    return projects.list_projects(reader)
+
+
+@ROUTES.add("POST", "/projects", action="project.trust", status=201)
+def register_project(app: App, call: NewProject, by: Caller) -> ProjectView:
+    """Register a repository of this machine."""
+    return projects.show_project(app, app.register_project(Path(call.path)).path)
+
+
+@ROUTES.add("GET", "/projects/{project}", action="project.list", commands=("project show",))
+def show_project(app: App, call: OneProject, by: Caller) -> ProjectView:
+    """Show what would be in force for a mission."""
+    return projects.show_project(app, project_path(app, call.project))
+
+
+@ROUTES.add("GET", "/agents", action="agent.list", commands=("agent list",))
+def list_agents(app: App, call: ProjectQuery, by: Caller) -> AgentList:
+    """List agents and what else is installed."""
+    return agents.list_agents(app, project_path(app, call.project))
+
+
+@ROUTES.add("GET", "/roles", action="agent.list", commands=("role list",))
+def list_roles(app: App, call: ProjectQuery, by: Caller) -> RoleList:
+    """List roles."""
+    return agents.list_roles(app, project_path(app, call.project))
+
+
+@ROUTES.add("GET", "/teams", action="agent.list", commands=("team list",))
+def list_teams(app: App, call: NoArguments, by: Caller) -> TeamList:
+    """List teams."""
+    return agents.list_teams(app.environ)
+
+
+@ROUTES.add("GET", "/models", action="model.list", commands=("model list",))
+def list_models(app: App, call: ProjectQuery, by: Caller) -> ModelList:
+    """List models."""
+    return models.list_models(app, project_path(app, call.project))
+
+
+@ROUTES.add("GET", "/stats", action="stats.show", commands=("stats",))
+def show_mission_statistics(reader: StateReader, call: StatisticsQuery, by: Caller) -> StatisticsDocument:
+    """Show how missions ended, and what checks found."""
+    return statistics.mission_statistics(reader, _statistics_request(reader, call))
+
+
+@ROUTES.add("GET", "/stats/models", action="stats.show", commands=("model stats",))
+def show_model_statistics(reader: StateReader, call: StatisticsQuery, by: Caller) -> ModelStatisticsDocument:
+    """Show how each model did."""
+    return statistics.model_statistics(reader, _statistics_request(reader, call))
+
+
+@ROUTES.add("GET", "/config", action="config.show", commands=("config show",))
+def show_configuration(app: App, call: ConfigurationQuery, by: Caller) -> ConfigurationView:
+    """Show the configuration and where it comes from."""
+    return configuration.show_configuration(app, project_path(app, call.project), with_origins=call.origins)
+
+
+@ROUTES.add("GET", "/models/{model}", action="model.list", commands=("model show",))
+def show_model(app: App, call: OneModel, by: Caller) -> ModelView:
+    """Show all that is known of a model."""
+    return models.show_model(app, call.model, project_path(app, call.project))
+
+
+@ROUTES.add("GET", "/roles/{role}", action="agent.list", commands=("role show",))
+def show_role(app: App, call: OneRole, by: Caller) -> RoleView:
+    """Show a role as it is in force."""
+    return agents.show_role(app, call.role, project_path(app, call.project))[0]
+
+
+@ROUTES.add("GET", "/stats/invoice", action="stats.show", commands=("model invoice",))
+def show_invoice(reader: StateReader, call: StatisticsQuery, by: Caller) -> InvoiceDocument:
+    """List the calls that providers charge for."""
+    return statistics.model_invoice(reader, _statistics_request(reader, call))
+
+
+@ROUTES.add("GET", "/audit/provenance", action="audit.verify", commands=("audit provenance",))
+def verify_provenance(reader: StateReader, call: ProvenanceQuery, by: Caller) -> ProvenanceDocument:
+    """Verify a promotion's signed provenance."""
+    return storage.verify_provenance(reader, reader.find_mission(call.mission))
+
+
+@ROUTES.add("GET", "/system", action="system.show")
+def show_system(reader: StateReader, call: NoArguments, by: Caller) -> SystemView:
+    """Show workers, queue and disk."""
+    return diagnosis.describe_system(reader)
+
+
+@ROUTES.add("GET", "/alerts", action="system.show", commands=("alerts list",))
+def list_alerts(reader: StateReader, call: NoArguments, by: Caller) -> AlertsDocument:
+    """List alerts that are raised, and that were."""
+    return statistics.list_alerts(reader)
+
+
+@ROUTES.add("POST", "/alerts/test", action="alert.test", commands=("alerts test",))
+def try_alert_channels(app: App, call: NoArguments, by: Caller) -> TrialDocument:
+    """Send a trial notice each way that is configured."""
+    return statistics.try_channels(app)
+
+
+@ROUTES.add("POST", "/audit/verify", action="audit.verify", commands=("audit verify",))
+def verify_log(app: App, call: VerifyBody, by: Caller) -> AuditView:
+    """Check the log against its hashes and signatures."""
+    head = None if call.head is None else io.BytesIO(call.head.encode())
+    return storage.verify_log(app, call.mission, head=head, deep=call.deep)

@@ -1,4 +1,4 @@
-"""The one WebSocket: what a mission prints, as it prints it. Nothing is taken from the client but its end."""
+"""The one WebSocket: streams what a mission prints. A client that sends anything is disconnected."""
 
 from __future__ import annotations
 
@@ -19,21 +19,29 @@ from chargehand.server._responses import encode_document
 from chargehand.server._routes import TerminalQuery, read_arguments
 
 _LOG = logging.getLogger("chargehand.server")
-_LOOK_SECONDS, _REST_SECONDS = 0.2, 1.0
-# As for the feed: what hears nothing for longer takes the connection for dead.
+# How often new output is read: while the mission runs, and while it rests.
+_POLL_SECONDS = 0.2
+_REST_POLL_SECONDS = 1.0
+# As for the feed: proxies and browsers drop a connection that says nothing for longer.
 _BEAT_SECONDS = 15.0
-# A client that takes nothing for so long holds a place for nobody; it can go on from its position.
+# A client that accepts nothing for so long gives its place up; it can go on from its position.
 _SEND_SECONDS = 20.0
 _CLOSE_SECONDS = 2.0
-_MOST = 100
-ENDED, AWAY, NOT_TAKEN, REFUSED, TOO_MANY, NO_SESSION, UNKNOWN, TOO_SLOW = (
-    *(1000, 1001, 1003, 1008, 1013),
-    *(4401, 4404, 4408),
-)
+_MOST_TERMINALS = 100
+# Close codes: below 2000 of the WebSocket protocol, from 4000 on our own after the HTTP statuses.
+ENDED = 1000
+AWAY = 1001
+NOT_TAKEN = 1003
+REFUSED = 1008
+INTERNAL = 1011
+TOO_MANY = 1013
+NO_SESSION = 4401
+UNKNOWN = 4404
+TOO_SLOW = 4408
 
 
 class TerminalSockets:
-    """Serves terminals; each reads by itself, a bounded part at a time, and holds no more than that."""
+    """Serves terminals; each reads the output by itself, a bounded part at a time, and holds no more than that."""
 
     def __init__(
         self,
@@ -44,13 +52,16 @@ class TerminalSockets:
         beat: float = _BEAT_SECONDS,
         patience: float = _SEND_SECONDS,
     ) -> None:
-        self._reader, self._authorise, self._in_thread = reader, authorise, in_thread
-        self._beat, self._patience = beat, patience
+        self._reader = reader
+        self._authorise = authorise
+        self._in_thread = in_thread
+        self._beat = beat
+        self._patience = patience
         self._open: set[asyncio.Task[Any]] = set()
         self._closing = asyncio.Event()
 
     async def close(self) -> None:
-        """End all terminals, with a word to each; their clients come back to the next server."""
+        """End all terminals with a close code each, so that their clients come back to the next server."""
         self._closing.set()
         if self._open:
             await asyncio.wait(self._open, timeout=_CLOSE_SECONDS)
@@ -71,7 +82,7 @@ class TerminalSockets:
         task = asyncio.current_task()
         assert task is not None
         with follower:
-            if len(self._open) >= _MOST or self._closing.is_set():
+            if len(self._open) >= _MOST_TERMINALS or self._closing.is_set():
                 await socket.close(TOO_MANY, "too many terminals")
                 return
             await socket.accept()
@@ -92,10 +103,10 @@ class TerminalSockets:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await socket.close(code, reason)
             except (RuntimeError, TimeoutError, WebSocketDisconnect):
-                pass  # it is gone already, or takes nothing any more
+                pass  # the client is gone already, or accepts nothing any more
 
     async def _send(self, socket: WebSocket, follower: TerminalFollower) -> tuple[int, str]:
-        """Send what comes until it ends; return with which code and reason."""
+        """Send new output until the mission ends; return the close code and its reason."""
         checked = said = time.monotonic()
         while True:
             if time.monotonic() - checked >= self._beat:
@@ -117,11 +128,11 @@ class TerminalSockets:
             if follower.ended:
                 return ENDED, "ended"
             if not records:
-                await asyncio.sleep(_REST_SECONDS if follower.at_rest else _LOOK_SECONDS)
+                await asyncio.sleep(_REST_POLL_SECONDS if follower.at_rest else _POLL_SECONDS)
 
 
 async def _wait_for_end(socket: WebSocket) -> tuple[int, str]:
-    """Return once the client goes away, or says something: there is nothing to say."""
+    """Return the close code once the client goes away, or sends something: a terminal takes no input."""
     message = await socket.receive()
     return (AWAY, "") if message["type"] == "websocket.disconnect" else (NOT_TAKEN, "nothing is taken here")
 
@@ -137,7 +148,7 @@ def _ending(sending: asyncio.Task[tuple[int, str]], hearing: asyncio.Task[tuple[
                 return _close_code(error), error.code
             if not isinstance(error, WebSocketDisconnect):
                 _LOG.error("a terminal failed", exc_info=error)
-                return 1011, "internal"
+                return INTERNAL, "internal"
     return AWAY, "the server stops"
 
 
@@ -146,4 +157,4 @@ def _close_code(error: ChargehandError) -> int:
         return UNKNOWN
     if error.code == "login_needed":
         return NO_SESSION
-    return REFUSED if isinstance(error, RefusedError) else 1011
+    return REFUSED if isinstance(error, RefusedError) else INTERNAL

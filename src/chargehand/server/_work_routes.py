@@ -5,21 +5,33 @@ from __future__ import annotations
 import functools
 import gzip
 import threading
-from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from chargehand.app import agents, configuration, models
 from chargehand.app.accounts import Caller
 from chargehand.app.actions import ActionDocument, ActionOutputPage, Actions, action_document
-from chargehand.app.agents import AgentProbes, probe_agents
+from chargehand.app.agents import AgentProbes
 from chargehand.app.composition import App
-from chargehand.app.configuration import RuleList, RuleSchema, judge_action, list_rules, rule_schema
-from chargehand.app.models import Catalogue, ModelProbes, list_catalogue, probe_models
+from chargehand.app.configuration import RuleList, RuleSchema
+from chargehand.app.models import Catalogue, ModelProbes
 from chargehand.app.reading import StateReader
 from chargehand.policy.actions import Judgement
 from chargehand.server._responses import encode_document
-from chargehand.server._routes import EncodedDocument, Offset, RestArguments, Route, Short, Text, Words
+from chargehand.server._routes import (
+    EncodedDocument,
+    NoArguments,
+    Offset,
+    RestArguments,
+    RouteTable,
+    Short,
+    Text,
+    Words,
+    project_path,
+)
+
+ROUTES = RouteTable()
 
 
 class ActionQuery(RestArguments, frozen=True):
@@ -85,106 +97,86 @@ class PolicyTrial(RestArguments, frozen=True):
     project: Short | None = None
 
 
-def _repository(reader: StateReader, project: str | None) -> Path | None:
-    return None if project is None else reader.store.projects.find(project).path
+@ROUTES.add("GET", "/actions", action="action.list", commands=("action list",))
+def list_actions(app: App, call: ActionQuery, by: Caller) -> list[ActionDocument]:
+    """List git actions and commands."""
+    return [action_document(each) for each in Actions(app).all(running=call.running)]
 
 
-def _state(app: App, call: OneAction, by: Caller) -> ActionDocument:
+@ROUTES.add("GET", "/actions/{action}", action="action.list", commands=("action show",))
+def show_action(app: App, call: OneAction, by: Caller) -> ActionDocument:
+    """Show a git action or a command."""
     actions = Actions(app)
     return action_document(actions.state(actions.places.find(call.action)))
 
 
-def _output(app: App, call: OutputQuery, by: Caller) -> ActionOutputPage:
+@ROUTES.add("GET", "/actions/{action}/log", action="action.log", commands=("action log",))
+def read_action_output(app: App, call: OutputQuery, by: Caller) -> ActionOutputPage:
+    """Read what it printed."""
     actions = Actions(app)
     return actions.read_output(actions.places.find(call.action), call.after)
 
 
-def _cancel(app: App, call: OneAction, by: Caller) -> ActionDocument:
+@ROUTES.add("POST", "/actions/{action}/cancel", action="action.cancel", commands=("action cancel",))
+def cancel_action(app: App, call: OneAction, by: Caller) -> ActionDocument:
+    """Stop it and all that it started."""
     actions = Actions(app)
     return action_document(actions.cancel_and_wait(actions.places.find(call.action)))
 
 
-def _answer(app: App, call: ActionAnswer, by: Caller) -> ActionDocument:
+@ROUTES.add("POST", "/actions/{action}/answer", action="action.answer", commands=("action answer",))
+def answer_action(app: App, call: ActionAnswer, by: Caller) -> ActionDocument:
+    """Answer what it asks; after a yes it runs in the background."""
     actions = Actions(app)
     found = actions.places.find(call.action)
     held = actions.answer(found, yes=call.answer == "yes")
     if held is not None:
-        # It outlives the server; as long as that lives, nothing that ended is left for the system to remember.
+        # The action outlives the server. While the server lives, this thread reaps the process once it has ended.
         threading.Thread(target=actions.start(held).wait, daemon=True).start()
     return action_document(actions.state(found))
 
 
-def _judge(app: App, call: PolicyTrial, by: Caller) -> Judgement:
-    kinds = {name: getattr(call, name) for name in ("shell", "read", "write", "mcp")}
-    return judge_action(
-        app, {"command": call.command or None, **kinds}, cwd=call.cwd, repo=_repository(app, call.project)
-    )
+@ROUTES.add("POST", "/agents/probe", action="agent.probe", commands=("agent probe",))
+async def probe_agents(app: App, call: AgentTrial, by: Caller) -> AgentProbes:
+    """Try whether agents can work."""
+    return await agents.probe_agents(app, call.agent, project_path(app, call.project))
 
 
-async def _probe_agents(app: App, call: AgentTrial, by: Caller) -> AgentProbes:
-    return await probe_agents(app, call.agent, _repository(app, call.project))
+@ROUTES.add("POST", "/models/probe", action="model.probe", commands=("model probe",))
+async def probe_models(app: App, call: ModelTrial, by: Caller) -> ModelProbes:
+    """Call models with a few tokens, and keep what they can do."""
+    return await models.probe_models(app, call.model, project_path(app, call.project), quick=call.quick)
 
 
-async def _probe_models(app: App, call: ModelTrial, by: Caller) -> ModelProbes:
-    return await probe_models(app, call.model, _repository(app, call.project), quick=call.quick)
+@ROUTES.add("GET", "/catalogue", action="model.list", gives=Catalogue, commands=("model list",))
+def list_catalogue(reader: StateReader, call: CatalogueQuery, by: Caller) -> EncodedDocument:
+    """List models of the shipped catalogue."""
+    return _encode_catalogue(call.provider)
 
 
+# The catalogue is part of the program, 2.4 MB of it, and never changes while the server runs.
 @functools.lru_cache(maxsize=4)
-def _catalogue(provider: str | None) -> EncodedDocument:
-    """Return the models as they are sent: they are part of the program, 2.4 MB of them, and never change."""
-    content = encode_document(list_catalogue(provider))
+def _encode_catalogue(provider: str | None) -> EncodedDocument:
+    content = encode_document(models.list_catalogue(provider))
     return EncodedDocument.of(content, gzip.compress(content, mtime=0))
 
 
-ROUTES = (
-    Route(
-        method="GET", path="/actions", action="action.list", summary="List git actions and commands.",
-        takes=ActionQuery, gives=list[ActionDocument], commands=("action list",),
-        call=lambda app, call, by: [action_document(each) for each in Actions(app).all(running=call.running)],
-    ),
-    Route(
-        method="GET", path="/actions/{action}", action="action.list", summary="Show a git action or a command.",
-        takes=OneAction, gives=ActionDocument, call=_state, commands=("action show",),
-    ),
-    Route(
-        method="GET", path="/actions/{action}/log", action="action.log", summary="Read what it printed.",
-        takes=OutputQuery, gives=ActionOutputPage, call=_output, commands=("action log",),
-    ),
-    Route(
-        method="POST", path="/actions/{action}/cancel", action="action.cancel",
-        summary="Stop it and all that it started.",
-        takes=OneAction, gives=ActionDocument, call=_cancel, commands=("action cancel",),
-    ),
-    Route(
-        method="POST", path="/actions/{action}/answer", action="action.answer",
-        summary="Answer what it asks; after a yes it runs in the background.",
-        takes=ActionAnswer, gives=ActionDocument, call=_answer, commands=("action answer",),
-    ),
-    Route(
-        method="POST", path="/agents/probe", action="agent.probe", summary="Try whether agents can work.",
-        takes=AgentTrial, gives=AgentProbes, call=_probe_agents, commands=("agent probe",),
-    ),
-    Route(
-        method="POST", path="/models/probe", action="model.probe",
-        summary="Call models with a few tokens, and keep what they can do.",
-        takes=ModelTrial, gives=ModelProbes, call=_probe_models, commands=("model probe",),
-    ),
-    Route(
-        method="GET", path="/catalogue", action="model.list", summary="List models of the shipped catalogue.",
-        takes=CatalogueQuery, gives=Catalogue, commands=("model list",),
-        call=lambda reader, call, by: _catalogue(call.provider),
-    ),
-    Route(
-        method="GET", path="/policy", action="agent.list", summary="Show the rules for what agents do.",
-        takes=PolicyQuery, gives=RuleList, commands=("policy show",),
-        call=lambda app, call, by: list_rules(app, _repository(app, call.project)),
-    ),
-    Route(
-        method="GET", path="/policy/facts", action="agent.list", summary="Show what rules can ask about.",
-        gives=RuleSchema, commands=("policy show",), call=lambda reader, call, by: rule_schema(),
-    ),
-    Route(
-        method="POST", path="/policy/test", action="policy.test", summary="Judge an action without doing it.",
-        takes=PolicyTrial, gives=Judgement, call=_judge, commands=("policy test",),
-    ),
-)  # fmt: skip
+@ROUTES.add("GET", "/policy", action="agent.list", commands=("policy show",))
+def list_rules(app: App, call: PolicyQuery, by: Caller) -> RuleList:
+    """Show the rules for what agents do."""
+    return configuration.list_rules(app, project_path(app, call.project))
+
+
+@ROUTES.add("GET", "/policy/facts", action="agent.list", commands=("policy show",))
+def show_rule_schema(reader: StateReader, call: NoArguments, by: Caller) -> RuleSchema:
+    """Show what rules can ask about."""
+    return configuration.rule_schema()
+
+
+@ROUTES.add("POST", "/policy/test", action="policy.test", commands=("policy test",))
+def judge_action(app: App, call: PolicyTrial, by: Caller) -> Judgement:
+    """Judge an action without doing it."""
+    kinds = {name: getattr(call, name) for name in ("shell", "read", "write", "mcp")}
+    return configuration.judge_action(
+        app, {"command": call.command or None, **kinds}, cwd=call.cwd, repo=project_path(app, call.project)
+    )

@@ -8,7 +8,7 @@ import contextvars
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,8 +33,8 @@ from chargehand.server._idempotency import KeyedReply, KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
 from chargehand.server._responses import (
-    COMPRESSION,
-    LEAST_COMPRESSED,
+    COMPRESSION_LEVEL,
+    LEAST_COMPRESSED_BYTES,
     KnownAnswers,
     document_response,
     error_response,
@@ -48,15 +48,29 @@ from chargehand.server.openapi import ROUTES, openapi_document
 _T = TypeVar("_T")
 _LOG = logging.getLogger("chargehand.server")
 PAGES = Path(__file__).parent / "pages"
-_LARGEST = 1 << 20
-# How long a body may take; a login's not so long that strangers who send theirs slowly hold all connections.
-_BODY_SECONDS, _LOGIN_BODY_SECONDS = 60.0, 10.0
-# Threads that read at once, and that change something: what waits for a worker must not keep pages waiting.
-_READERS, _WRITERS = 8, 8
+_LARGEST_BODY_BYTES = 1 << 20
+# How long a client may take to send a body. A login has less: strangers who send theirs slowly must not hold all
+# connections.
+_BODY_SECONDS = 60.0
+_LOGIN_BODY_SECONDS = 10.0
+# Threads of their own for requests that read and for those that change something: a change may wait for a worker,
+# and must not keep pages waiting.
+_READER_THREADS = 8
+_WRITER_THREADS = 8
 # How long a client is kept waiting for work that may take minutes, such as a verdict.
 _WAIT_SECONDS = 20.0
 KeepTraceback = Callable[[Exception], str]
 """Writes a traceback to a file and returns its path, "" where it could not."""
+
+
+def _answer_errors(endpoint: Callable[[ChargehandServer, Request], Awaitable[Response]]) -> Any:
+    """Return an endpoint of the server that answers what goes wrong in it, as the routes of the table do."""
+
+    @functools.wraps(endpoint)
+    async def answer(server: ChargehandServer, request: Request) -> Response:
+        return await server.answer_safely(lambda: endpoint(server, request))
+
+    return answer
 
 
 class ChargehandServer:
@@ -71,45 +85,48 @@ class ChargehandServer:
         keep_traceback: KeepTraceback = lambda error: "",
         pages: Path = PAGES,
     ) -> None:
-        self._environ, self._cwd, self._keep_traceback = environ, cwd, keep_traceback
-        # One for all who only read: opening the store costs more than most reads.
+        self._environ = environ
+        self._cwd = cwd
+        self._keep_traceback = keep_traceback
+        # All requests that only read share this one: opening the store costs more than most reads.
         self._shared = App(environ=environ, cwd=cwd)
         self._shared.keeps_missions = True
         self._feed = EventFeed(self._shared)
         self._sessions = Sessions(self._shared, hosts=hosts)
-        self._pages = Pages(pages)
         self._answers = KnownAnswers()
         self._metrics = Metrics(self._shared)
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
-        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="change")
+        self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="read")
+        self._writers = ThreadPoolExecutor(_WRITER_THREADS, thread_name_prefix="change")
         self._working: dict[str, asyncio.Task[Any]] = {}
         self._keyed = KeyedRequests(lambda: self._shared.store.idempotency)
         self._terminals = TerminalSockets(self._shared, authorise=self._authorise, in_thread=self._in_thread)
-        self.application = self._starlette(hosts)
-
-    def _starlette(self, hosts: Hosts) -> ASGIApp:
         routes: list[HttpRoute | WebSocketRoute] = [
-            HttpRoute(PREFIX + route.pattern, self._endpoint(route), methods=[route.method]) for route in ROUTES
+            HttpRoute(PREFIX + route.pattern, functools.partial(self.answer_route, route), methods=[route.method])
+            for route in ROUTES
         ]
         routes += [
-            HttpRoute(f"{PREFIX}/session", self._log_in, methods=["POST"]),
-            HttpRoute(f"{PREFIX}/session", self._log_out, methods=["DELETE"]),
-            HttpRoute(f"{PREFIX}/events", self._follow, methods=["GET"]),
+            HttpRoute(f"{PREFIX}/session", self.log_in, methods=["POST"]),
+            HttpRoute(f"{PREFIX}/session", self.log_out, methods=["DELETE"]),
+            HttpRoute(f"{PREFIX}/events", self.follow_events, methods=["GET"]),
             WebSocketRoute(f"{PREFIX}/missions/{{mission}}/terminal", self._terminals.serve),
-            HttpRoute(f"{PREFIX}/{{rest:path}}", self._unknown, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
-            HttpRoute("/health", self._health, methods=["GET"]),
-            HttpRoute("/ready", self._ready, methods=["GET"]),
-            HttpRoute("/metrics", self._show_metrics, methods=["GET"]),
-            HttpRoute("/openapi.json", self._openapi, methods=["GET"]),
-            HttpRoute("/{path:path}", self._page, methods=["GET"]),
+            HttpRoute(
+                f"{PREFIX}/{{rest:path}}", refuse_unknown, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]
+            ),
+            HttpRoute("/health", show_health, methods=["GET"]),
+            HttpRoute("/ready", self.show_readiness, methods=["GET"]),
+            HttpRoute("/metrics", self.show_metrics, methods=["GET"]),
+            HttpRoute("/openapi.json", self.show_openapi, methods=["GET"]),
+            HttpRoute("/{path:path}", Pages(pages).serve, methods=["GET"]),
         ]
         zipped = GZipMiddleware(
             Starlette(routes=routes, lifespan=self._lifespan),
-            minimum_size=LEAST_COMPRESSED,
-            compresslevel=COMPRESSION,
+            minimum_size=LEAST_COMPRESSED_BYTES,
+            compresslevel=COMPRESSION_LEVEL,
         )
         guarded = RequestGuard(zipped, hosts=hosts)
-        return AccessLines(guarded, templates={route.endpoint: route.path for route in routes})
+        self.application: ASGIApp = AccessLines(
+            guarded, templates={route.endpoint: route.path for route in routes}
+        )
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
@@ -118,7 +135,7 @@ class ChargehandServer:
             yield
         finally:
             following.cancel()
-            # What is being promoted is broken off in good order: its journal tells the next one how far it came.
+            # A promotion is broken off in good order: its journal tells the next server how far it came.
             for task in self._working.values():
                 task.cancel()
             await asyncio.gather(following, *self._working.values(), self._keyed.close(), return_exceptions=True)
@@ -131,21 +148,19 @@ class ChargehandServer:
         self._feed.close()
         await self._terminals.close()
 
-    # --- routes
+    # --- routes of the table
 
-    def _endpoint(self, route: Route) -> Callable[[Request], Any]:
-        async def answer(request: Request) -> Response:
-            began = time.monotonic()
-            response = await self._answer_safely(lambda: self._call(route, request))
-            self._metrics.note_request(route.name, response.status_code, time.monotonic() - began)
-            return response
+    async def answer_route(self, route: Route, request: Request) -> Response:
+        """Answer a request for a route of the table, and count it."""
+        began = time.monotonic()
+        response = await self.answer_safely(lambda: self._call(route, request))
+        self._metrics.note_request(route.name, response.status_code, time.monotonic() - began)
+        return response
 
-        return answer
-
-    async def _answer_safely(self, work: Callable[[], Any]) -> Response:
+    async def answer_safely(self, work: Callable[[], Awaitable[Response]]) -> Response:
         """Do the work of a request; whatever goes wrong is one of our errors, never a traceback."""
         try:
-            response: Response = await work()
+            return await work()
         except ChargehandError as error:
             return error_response(error)
         except Exception as error:  # the boundary: a client is told that something went wrong, and nothing of how
@@ -154,7 +169,6 @@ class ChargehandServer:
             hint = f"the traceback was saved to {kept}" if kept else "the traceback could not be saved"
             message = f"something in Chargehand itself went wrong: {type(error).__name__}"
             return error_response(InfrastructureError(message, code="internal", hint=hint))
-        return response
 
     async def _call(self, route: Route, request: Request) -> Response:
         if route.method == "GET":
@@ -168,11 +182,15 @@ class ChargehandServer:
         )
         if key := request.headers.get("idempotency-key", ""):
             return await self._call_once(route, call, caller, key)
-        if route.may_take_long:
-            # A task of its own: a client that goes away breaks its request off, and never a promotion half-way.
-            task = self._join_work(f"{route.name} {call!r}", lambda: self._change(route, call, caller))
-        else:
+        if not route.may_take_long:
             return document_response(await self._change(route, call, caller), status=route.status)
+        # A task of its own: a client that goes away breaks its request off, and never a promotion half-way. A
+        # client that asks for the same while the work goes on joins it.
+        work = f"{route.name} {call!r}"
+        task = self._working.get(work)
+        if task is None:
+            task = self._working[work] = asyncio.create_task(self._change(route, call, caller))
+            task.add_done_callback(functools.partial(self._forget_work, work))
         if not await _is_done_soon(task):
             return document_response(Accepted(), status=202)
         return document_response(task.result(), status=route.status)
@@ -217,23 +235,15 @@ class ChargehandServer:
         with contextlib.closing(self._app(caller)) as app:
             return await route.call(app, call, caller)
 
-    def _join_work(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
-        """Return the work of this name that goes on, or begin it: who asks again joins it."""
-        task = self._working.get(key)
-        if task is None:
-            task = self._working[key] = asyncio.create_task(work())
-            task.add_done_callback(functools.partial(self._forget_work, key))
-        return task
-
-    def _forget_work(self, key: str, task: asyncio.Task[Any]) -> None:
-        self._working.pop(key, None)
+    def _forget_work(self, work: str, task: asyncio.Task[Any]) -> None:
+        self._working.pop(work, None)
         if not task.cancelled():
-            task.exception()  # where its client left, nobody else asks for it
+            task.exception()  # asyncio warns of an error that nobody retrieved, and the client may have left
 
     def _app(self, caller: Caller) -> App:
         own = caller.user == self._shared.identity()
         actor = "" if own else f"account:{caller.user}"
-        # A worker runs beside the server, or somebody chose that none does.
+        # The server starts no worker for a request: one runs beside it, unless a person chose `--no-worker`.
         return App(environ=self._environ, cwd=self._cwd, actor=actor, starts_workers=False)
 
     def _authorise(self, request: HTTPConnection, action: str) -> Caller:
@@ -247,93 +257,88 @@ class ChargehandServer:
         def finish() -> _T:
             try:
                 return work()
-            except StopIteration as error:  # no future takes it: the request would never end
+            except StopIteration as error:  # a future does not accept this exception: the request would never end
                 raise RuntimeError("an iterator ended early") from error
 
-        # With the context of the request: what its thread logs is known as this request's.
-        told = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(threads or self._readers, told.run, finish)
+        # The thread runs in the context of the request, so that its log lines carry the request's id.
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(threads or self._readers, context.run, finish)
 
-    # --- sessions, feed, health, pages
+    # --- sessions, feed, readiness
 
-    async def _log_in(self, request: Request) -> Response:
-        async def work() -> Response:
-            body = await _read_body(request, within=_LOGIN_BODY_SECONDS)
-            return await self._in_thread(lambda: self._sessions.log_in(request, body), self._writers)
+    @_answer_errors
+    async def log_in(self, request: Request) -> Response:
+        """Open a session."""
+        body = await _read_body(request, within=_LOGIN_BODY_SECONDS)
+        return await self._in_thread(lambda: self._sessions.log_in(request, body), self._writers)
 
-        return await self._answer_safely(work)
+    @_answer_errors
+    async def log_out(self, request: Request) -> Response:
+        """End the caller's session."""
+        caller = await self._in_thread(lambda: self._authorise(request, "session.close"))
+        return await self._in_thread(lambda: self._sessions.log_out(request, caller))
 
-    async def _log_out(self, request: Request) -> Response:
-        async def work() -> Response:
-            caller = await self._in_thread(lambda: self._authorise(request, "session.close"))
-            return await self._in_thread(lambda: self._sessions.log_out(request, caller))
+    @_answer_errors
+    async def follow_events(self, request: Request) -> Response:
+        """Stream the lines of all logs as server-sent events."""
+        await self._in_thread(lambda: self._authorise(request, "event.follow"))
+        call = read_arguments(FeedQuery, path={}, query=request.query_params.multi_items(), body={})
+        last = request.headers.get("last-event-id", "")
+        after = int(last) if last.isascii() and last.isdecimal() and len(last) < 17 else call.after
 
-        return await self._answer_safely(work)
+        def read_filter() -> FeedFilter:
+            store = self._shared.store
+            return FeedFilter(
+                mission=None if call.mission is None else store.log.find(call.mission),
+                project=None if call.project is None else store.projects.find(call.project).id,
+                types=frozenset(call.types),
+            )
 
-    async def _follow(self, request: Request) -> Response:
-        async def work() -> Response:
-            await self._in_thread(lambda: self._authorise(request, "event.follow"))
-            call = read_arguments(FeedQuery, path={}, query=request.query_params.multi_items(), body={})
-            last = request.headers.get("last-event-id", "")
-            after = int(last) if last.isascii() and last.isdecimal() and len(last) < 17 else call.after
+        async def is_valid() -> bool:
+            with contextlib.suppress(ChargehandError):
+                await self._in_thread(lambda: self._authorise(request, "event.follow"))
+                return True
+            return False
 
-            def wanted() -> FeedFilter:
-                log = self._shared.store
-                return FeedFilter(
-                    mission=None if call.mission is None else log.log.find(call.mission),
-                    project=None if call.project is None else log.projects.find(call.project).id,
-                    types=frozenset(call.types),
-                )
+        frames = self._feed.follow(after, await self._in_thread(read_filter), is_valid=is_valid)
+        headers = {"X-Accel-Buffering": "no", "Content-Encoding": "identity"}
+        return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
 
-            async def is_valid() -> bool:
-                with contextlib.suppress(ChargehandError):
-                    await self._in_thread(lambda: self._authorise(request, "event.follow"))
-                    return True
-                return False
+    @_answer_errors
+    async def show_readiness(self, request: Request) -> Response:
+        """Answer once the store can be read."""
+        await self._in_thread(self._shared.store.log.last_position)
+        return document_response({"status": "ready"})
 
-            frames = self._feed.follow(after, await self._in_thread(wanted), is_valid=is_valid)
-            headers = {"X-Accel-Buffering": "no", "Content-Encoding": "identity"}
-            return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
+    @_answer_errors
+    async def show_metrics(self, request: Request) -> Response:
+        """Give what Prometheus reads."""
+        await self._in_thread(lambda: self._authorise(request, "system.show"))
+        content = await self._in_thread(self._metrics.render)
+        return Response(content, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-        return await self._answer_safely(work)
+    @_answer_errors
+    async def show_openapi(self, request: Request) -> Response:
+        """Give the OpenAPI document."""
+        return document_response(openapi_document(), known=request.headers.get("if-none-match", ""))
 
-    async def _unknown(self, request: Request) -> Response:
-        path = request.url.path
-        return error_response(
-            NotFoundError(f"there is no {request.method} {path}", code="no_route", hint="see /openapi.json")
-        )
 
-    async def _health(self, request: Request) -> Response:
-        return document_response({"status": "ok"})
+async def show_health(request: Request) -> Response:
+    """Answer as long as the server runs, whatever the store does."""
+    return document_response({"status": "ok"})
 
-    async def _ready(self, request: Request) -> Response:
-        async def work() -> Response:
-            await self._in_thread(self._shared.store.log.last_position)
-            return document_response({"status": "ready"})
 
-        return await self._answer_safely(work)
-
-    async def _show_metrics(self, request: Request) -> Response:
-        async def work() -> Response:
-            await self._in_thread(lambda: self._authorise(request, "system.show"))
-            content = await self._in_thread(self._metrics.render)
-            return Response(content, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-        return await self._answer_safely(work)
-
-    async def _openapi(self, request: Request) -> Response:
-        async def work() -> Response:
-            return document_response(openapi_document(), known=request.headers.get("if-none-match", ""))
-
-        return await self._answer_safely(work)
-
-    async def _page(self, request: Request) -> Response:
-        return self._pages.serve(request)
+async def refuse_unknown(request: Request) -> Response:
+    """Answer an address below `PREFIX` that is no route's."""
+    path = request.url.path
+    return error_response(
+        NotFoundError(f"there is no {request.method} {path}", code="no_route", hint="see /openapi.json")
+    )
 
 
 async def _is_done_soon(task: asyncio.Task[Any]) -> bool:
-    """Wait for work as long as a client is kept waiting; it goes on where that leaves."""
-    # `wait` leaves the task running where this request is cancelled; to await it would cancel it too.
+    """Wait for work as long as a client is kept waiting; the work goes on where the client leaves."""
+    # Awaiting the task itself would cancel it together with this request; `wait` leaves it running.
     await asyncio.wait({task}, timeout=_WAIT_SECONDS)
     return task.done()
 
@@ -345,9 +350,9 @@ async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict
         async with asyncio.timeout(within):
             async for piece in request.stream():
                 content += piece
-                if len(content) > _LARGEST:
+                if len(content) > _LARGEST_BODY_BYTES:
                     raise UsageError("the body has more than 1 MiB", code="arguments_invalid", hint="send less")
-    except (ClientDisconnect, TimeoutError) as error:  # it went away, or stopped sending: no fault of ours
+    except (ClientDisconnect, TimeoutError) as error:  # the client went away, or stopped sending
         raise UsageError(
             f"the body did not come whole within {within:g} s", code="arguments_invalid", hint="send it again"
         ) from error

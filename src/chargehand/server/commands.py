@@ -36,11 +36,12 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     # commands without a route, and why
     **dict.fromkeys(("init", "doctor", "demo", "completion", "format", "exec", "sandbox setup"), _HERE),
     **dict.fromkeys(("up", "worker", "mcp", "gateway serve", "gateway record", "gateway replay"), _HERE),
-    **dict.fromkeys(("project trust", "project setup", "project hook install", "project hook remove"), _HERE),
+    **dict.fromkeys(("project trust", "project untrust", "project setup"), _HERE),
+    **dict.fromkeys(("project hook install", "project hook remove"), _HERE),
     **dict.fromkeys(("secret set", "secret list", "secret remove", "config set", "policy allow"), _HERE),
     **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), _HERE),
     **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), _HERE),
-    # A path of the server's machine is of no use to who cannot write there.
+    # A path on the server's machine is of no use to a client that cannot write there.
     "role path": "it names a place on the machine, to write files in",
     **dict.fromkeys(("login", "logout"), "it keeps a token on this machine"),
 }
@@ -98,7 +99,7 @@ class CommandCall(Struct, frozen=True, kw_only=True):
     unsent: tuple[str, ...] = ()
 
 
-# Of every command: who asks a server for all projects names none.
+# These hold for every command; a client that asks a server for all projects names none.
 _NAMES = {"repo": "project"}
 _UNSENT = frozenset({"out", "quiet", "verbose", "detach", "yes", "everywhere", "every"})
 _CALLS: Mapping[str, tuple[CommandCall, ...]] = {

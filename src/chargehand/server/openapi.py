@@ -30,12 +30,12 @@ from chargehand.server._routes import PREFIX, Accepted, FeedQuery, RestArguments
 from chargehand.server._sessions import LoginBody
 
 ROUTES: tuple[Route, ...] = (
-    *_log_routes.ROUTES,
-    *_mission_routes.ROUTES,
-    *_change_routes.ROUTES,
-    *_work_routes.ROUTES,
-    *_system_routes.ROUTES,
-    *_session_routes.ROUTES,
+    *_log_routes.ROUTES.routes,
+    *_mission_routes.ROUTES.routes,
+    *_change_routes.ROUTES.routes,
+    *_work_routes.ROUTES.routes,
+    *_system_routes.ROUTES.routes,
+    *_session_routes.ROUTES.routes,
 )
 _JSON = "application/json"
 _ERRORS = {

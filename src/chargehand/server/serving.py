@@ -33,11 +33,15 @@ from chargehand.server._guard import Hosts
 from chargehand.server.application import ChargehandServer, KeepTraceback
 
 _LOG = logging.getLogger("chargehand.server")
-_BACKLOG, _REQUESTS = 512, 2000
-# A worker that ends is started again, later each time it ended soon.
-_FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS = 0.5, 30.0, 60.0
+_BACKLOG_CONNECTIONS = 512
+_MOST_REQUESTS = 2000
+# A worker that ends is started again after the first delay, which doubles each time the worker lived for less
+# than `_STEADY_SECONDS`.
+_FIRST_DELAY_SECONDS = 0.5
+_LONGEST_DELAY_SECONDS = 30.0
+_STEADY_SECONDS = 60.0
 _STOP_SECONDS = 30.0
-# How long a database may be away when the server starts, as one that starts with it or is started anew.
+# How long the server waits at its start for a database that starts at the same time.
 _AWAY_SECONDS = 120.0
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?(:[0-9]{1,5})?|\[[0-9a-f:.]+\](:[0-9]{1,5})?", re.I)
 
@@ -54,7 +58,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
 
 
 class _Granian(Server):
-    """Granian on a socket that is bound already: its own would share a taken port, and cannot say which it got."""
+    """Granian on a bound socket: one of its own would share a taken port, and cannot say which port it got."""
 
     def __init__(self, application: Any, listening: socket.socket) -> None:
         host, port = listening.getsockname()[:2]
@@ -65,15 +69,15 @@ class _Granian(Server):
             interface=Interfaces.ASGI,
             websockets=True,
             log_enabled=False,
-            # Requests at once, and every page that is open holds one by its stream.
-            backpressure=_REQUESTS,
+            # Requests at once; the stream of events of every open page counts as one.
+            backpressure=_MOST_REQUESTS,
         )
         self._listening = listening
 
     def _init_shared_socket(self) -> None:
-        # Its typed interface leaves out how its own workers get theirs: a holder made of a descriptor.
+        # Granian's workers make a holder from a descriptor as well, which its typed interface leaves out.
         self._ssp = None
-        self._shd = SocketHolder(os.dup(self._listening.fileno()), False, _BACKLOG)  # type: ignore[call-arg,assignment]
+        self._shd = SocketHolder(os.dup(self._listening.fileno()), False, _BACKLOG_CONNECTIONS)  # type: ignore[call-arg,assignment]
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -81,10 +85,10 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family)
     try:
-        # Connections of a server that has just ended keep its port in TIME_WAIT; the next one may have it.
+        # Connections of a server that has just ended keep its port in TIME_WAIT; the next server may use it.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(_BACKLOG)
+        made.listen(_BACKLOG_CONNECTIONS)
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRINUSE:
@@ -148,7 +152,7 @@ def hosts_of(listening: socket.socket, names: tuple[str, ...], proxies: tuple[st
     own = {
         f"{each}:{port}" for each in (shown, "localhost", "127.0.0.1", "[::1]", *(name.lower() for name in names))
     }
-    # A proxy in front passes on the name that browsers ask for, as they have it: without the port of TLS.
+    # A proxy in front passes on the name that browsers ask for, without the port of TLS.
     return Hosts(own=frozenset(own), proxied=frozenset(names), trusted=trusted)
 
 
@@ -183,14 +187,14 @@ async def serve(
         asyncio.create_task(_supervise(name, work, environ, cwd))
         for name, work in (("alerts", watch_alerts), ("traces", export_traces))
     ]
-    # A worker that cannot start ends the server, too: it would serve missions that nobody runs.
+    # A worker that cannot start ends the server, which would else serve missions that nobody runs.
     keeping = [asyncio.create_task(_keep_worker(environ, cwd, options.slots))] if options.worker else []
     try:
-        # A server that fails to start, and a signal that comes before it has, end this as well.
+        # A server that fails to start ends this wait as well, and so does a signal that comes before it started.
         ends = {waiting, serving, *keeping}
         await asyncio.wait({answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if answering.done():
-            # What was made until now stays: nobody need look through all of it for rings while a client waits.
+            # What was made until now stays: the collector need not search it for cycles while a client waits.
             gc.freeze()
             announce()
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +213,7 @@ async def serve(
 
 
 async def _wait_until_answered(listening: socket.socket) -> None:
-    """Return once a connection is answered: the socket takes connections before anybody serves them."""
+    """Return once the server answers a connection: the socket accepts connections before that."""
     host, port = listening.getsockname()[:2]
     while True:
         with contextlib.suppress(OSError, TimeoutError):
@@ -226,24 +230,25 @@ async def _wait_until_answered(listening: socket.socket) -> None:
 async def _supervise(
     name: str, work: Callable[[StateReader], Awaitable[None]], environ: Mapping[str, str], cwd: Path
 ) -> None:
-    """Run a component as long as the server runs; one that fails is begun again, and nothing else ends for it."""
+    """Run a component as long as the server runs; one that fails is started again, and ends nothing else."""
     while True:
         try:
             with StateReader.open(environ=environ, cwd=cwd) as reader:
                 await work(reader)
-        except Exception:  # the boundary: what is wrong with a component must not end the server
-            _LOG.exception("%s failed; it starts again in %.0f s", name, _LONGEST_DELAY)
-        await asyncio.sleep(_LONGEST_DELAY)
+        except Exception:  # the boundary: a fault in a component must not end the server
+            _LOG.exception("%s failed; it starts again in %.0f s", name, _LONGEST_DELAY_SECONDS)
+        await asyncio.sleep(_LONGEST_DELAY_SECONDS)
 
 
 async def _keep_worker(environ: Mapping[str, str], cwd: Path, slots: int) -> None:
-    """Run a worker as long as the server runs, started again when it ends; it releases its missions at the end.
+    """Run a worker as long as the server runs, another one when it ends; at the end it releases its missions.
 
-    Raises `InfrastructureError` (`worker_failed`) where the first one says soon that it cannot run; a database
-    that is away is waited for, for a while.
+    Raises `InfrastructureError` (`worker_failed`) where the first worker soon says that it cannot run. For a
+    database that is away the server waits a while.
     """
     log = state_home(environ) / "logs" / "worker.log"
-    delay, has_run = _FIRST_DELAY, False
+    delay = _FIRST_DELAY_SECONDS
+    has_run = False
     away = _AwayDatabase(environ, cwd)
     while True:
         began = asyncio.get_running_loop().time()
@@ -258,8 +263,8 @@ async def _keep_worker(environ: Mapping[str, str], cwd: Path, slots: int) -> Non
                     await process.wait()
             raise
         lived = asyncio.get_running_loop().time() - began
-        delay = _FIRST_DELAY if lived > _STEADY_SECONDS else min(delay * 2, _LONGEST_DELAY)
-        # Not one that was killed: that says nothing of the next one.
+        delay = _FIRST_DELAY_SECONDS if lived > _STEADY_SECONDS else min(delay * 2, _LONGEST_DELAY_SECONDS)
+        # A worker that was killed (a negative code) says nothing about the next one.
         if code > 0 and lived < _STEADY_SECONDS and not has_run:
             cause, failed = _worker_failed(log, told, code)
             if cause != AWAY or not await away.may_come_back(failed.message):
@@ -271,15 +276,20 @@ async def _keep_worker(environ: Mapping[str, str], cwd: Path, slots: int) -> Non
 
 
 class _AwayDatabase:
-    """Whether a first worker that does without its database is worth another try."""
+    """Decides whether a first worker that failed without its database is worth another try."""
 
     def __init__(self, environ: Mapping[str, str], cwd: Path) -> None:
-        self._environ, self._cwd = environ, cwd
+        self._environ = environ
+        self._cwd = cwd
         self._until = asyncio.get_running_loop().time() + _AWAY_SECONDS
-        self._answered, self._told = 0, False
+        self._answered = 0
+        self._told = False
 
     async def may_come_back(self, problem: str) -> bool:
-        """Tell whether to try again, and log the problem once; one that answers may have come back only now."""
+        """Tell whether to try again, and log the problem once.
+
+        A database that answers now may have come back after the worker failed: it gets one more try.
+        """
         answers = await asyncio.to_thread(self._ask)
         self._answered = self._answered + 1 if answers else 0
         if answers is None or self._answered > 1 or asyncio.get_running_loop().time() > self._until:
@@ -297,13 +307,13 @@ class _AwayDatabase:
 async def _start_worker(
     environ: Mapping[str, str], slots: int, log: Path
 ) -> tuple[asyncio.subprocess.Process, int]:
-    """Start a worker, and return where in the log its lines begin too."""
+    """Start a worker, and return it with the offset in the log at which its lines begin."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "chargehand", "worker", "--json", "--slots", str(slots), "--until-eof"),
-                # It ends with the server, however that ends.
+                # The worker ends with the server (--until-eof), however the server ends.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -321,14 +331,18 @@ async def _start_worker(
 
 
 def _worker_failed(log: Path, begin: int, code: int) -> tuple[str, InfrastructureError]:
-    """Return the code of why a worker could not start, and an error that says it, by its log from there on."""
+    """Return why a worker could not start, as the code and an error, read from its log behind an offset."""
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().splitlines()
-    cause, said, hint = "", f"exit {code}", f"see {log}"
+    cause = ""
+    said = f"exit {code}"
+    hint = f"see {log}"
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, IndexError):
         error = decode_as(lines[-1], dict[str, dict[str, str]])["error"]
-        cause, said, hint = error["code"], error["message"], error["hint"]
+        cause = error["code"]
+        said = error["message"]
+        hint = error["hint"]
     return cause, InfrastructureError(
         f"the worker cannot start: {said}",
         code="worker_failed",

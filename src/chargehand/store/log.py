@@ -19,7 +19,6 @@ from chargehand.core.mission_events import (
     MissionFinished,
 )
 from chargehand.core.records import MissionStatus
-from chargehand.core.state import MissionSummary
 from chargehand.store.chain import (
     LINE_COLUMNS,
     LINE_SHAPES,
@@ -35,11 +34,13 @@ from chargehand.store.database import summaries
 from chargehand.store.database.connection import Database, Transaction, raw_columns, typed_errors
 from chargehand.store.heads import Heads, LogHead
 from chargehand.store.rows import (
+    ALL_MISSIONS,
     LIST_HINT,
     NO_TIME,
     ROW_COLUMNS,
     IsLive,
     Listings,
+    MissionFilter,
     MissionListing,
     MissionRow,
     OwnerLiveness,
@@ -327,45 +328,28 @@ class EventLog:
         return found[0]
 
     def summaries(
-        self,
-        is_live: IsLive | None = None,
-        *,
-        project: str | None = None,
-        user: str | None = None,
-        statuses: Collection[MissionStatus] | None = None,
-        since: str | None = None,
-        before: str | None = None,
-        after: str | None = None,
-        parent: str | None = None,
-        text: str = "",
-        limit: int | None = None,
-        measures: bool = False,
+        self, is_live: IsLive | None = None, wanted: MissionFilter = ALL_MISSIONS, *, measures: bool = False
     ) -> tuple[MissionListing, ...]:
         """Return missions as lists show them, oldest first, without folding their logs.
 
-        `since` is an ISO 8601 moment in UTC, `before` and `after` are ids of missions to go on from: with `after`
-        the first `limit` behind it come, else the last `limit` of all or of those before `before`. `text` is in
-        their ids or requests, in any case. Without `is_live` no mission counts as held. Raises `NotFoundError` for
-        an unknown cursor, `StoreError`.
+        Without `is_live` no mission counts as held. Raises `NotFoundError` for an unknown cursor, `StoreError`.
         """
-        given = {"project": project, "user": user, "since": since, "before": before, "after": after}
-        given |= {"parent": parent, "text": text.casefold() or None}
-        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        for cursor in (before, after):
+        for cursor in (wanted.before, wanted.after):
             if cursor is not None:
                 self.get(cursor)
+        names = ("project", "user", "since", "before", "after", "parent")
+        values: dict[str, Any] = {name: getattr(wanted, name) for name in names}
+        values = {name: value for name, value in values.items() if value is not None}
+        if wanted.text:
+            values["text"] = wanted.text.casefold()
+        statuses = wanted.statuses
         where = summaries.conditions(values, statuses=None if statuses is None else len(statuses))
         values |= {f"status{number}": status for number, status in enumerate(statuses or ())}
-        backwards = limit is not None and after is None
+        backwards = wanted.limit is not None and wanted.after is None
         order = " DESC" if backwards else ""
         query = f"{' AND '.join(where)} ORDER BY mission_summaries.created{order}, mission{order}"
-
-        def fits(told: MissionSummary) -> bool:
-            named = (statuses is None or told.status in statuses) and (user is None or told.user == user)
-            return named and summaries.mentions(told, text.casefold())
-
-        chosen = fits if statuses is not None or user is not None or text else None
-        found = self._listings.select(is_live, query, values, fits=chosen, limit=limit, measures=measures)
+        chosen = wanted.fits if statuses is not None or wanted.user is not None or wanted.text else None
+        found = self._listings.select(is_live, query, values, fits=chosen, limit=wanted.limit, measures=measures)
         return tuple(reversed(found)) if backwards else tuple(found)
 
     def counts(
@@ -373,7 +357,7 @@ class EventLog:
     ) -> dict[MissionStatus, int]:
         """Return how many missions have each status, without reading any of them. Raises `StoreError`."""
         if self._listings.refresh():
-            listed = self.summaries(is_live, project=project, user=user)
+            listed = self.summaries(is_live, MissionFilter(project=project, user=user))
             return dict(Counter(listing.summary.status for listing in listed))
         query = """
             SELECT status, status_unheld, owner, count(*) FROM mission_summaries

@@ -28,6 +28,7 @@ from chargehand.core.mission_events import (
     QuestionExpired,
 )
 from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
+from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionMeasures, MissionSummary
 from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
@@ -93,6 +94,34 @@ class MissionListing(Struct, frozen=True, kw_only=True):
     summary: MissionSummary
     live: bool
     measures: MissionMeasures | None = None
+
+
+class MissionFilter(Struct, frozen=True, kw_only=True):
+    """Which missions a list shows; `None` and "" leave none out.
+
+    `since` is an ISO 8601 moment in UTC, `before` and `after` are ids of missions to go on from: with `after` the
+    first `limit` behind it come, else the last `limit` of all or of those before `before`. `parent` is the
+    coordinator whose tasks they do. `text` is in their ids or requests, in any case.
+    """
+
+    project: str | None = None
+    user: str | None = None
+    statuses: Collection[MissionStatus] | None = None
+    since: str | None = None
+    before: str | None = None
+    after: str | None = None
+    parent: str | None = None
+    text: str = ""
+    limit: int | None = None
+
+    def fits(self, told: MissionSummary) -> bool:
+        """Tell whether a mission is among them by what its row alone does not tell: status, user and text."""
+        named = (self.statuses is None or told.status in self.statuses) and self.user in (None, told.user)
+        return named and summaries.mentions(told, self.text.casefold())
+
+
+# Leaves none out.
+ALL_MISSIONS = MissionFilter()
 
 
 class KnownListing(Struct, frozen=True):

@@ -26,6 +26,7 @@ from chargehand.core.plan_events import (
 )
 from chargehand.core.state import ENDED, SETTLED, MissionSummary
 from chargehand.missions.waiting import goes_on_by_itself
+from chargehand.store.rows import MissionFilter
 
 if TYPE_CHECKING:
     from chargehand.app.reading import StateReader
@@ -77,7 +78,9 @@ class CrewFollower:
                 if isinstance(payload, _TOLD) and (text := describe(payload)):
                     self._lately.append(text)
             log, live = self._reader.store.log, self._reader.mission_reader.workers.live
-            self._children = {each.summary.id: each.summary for each in log.summaries(live, parent=self._mission)}
+            self._children = {
+                each.summary.id: each.summary for each in log.summaries(live, MissionFilter(parent=self._mission))
+            }
             # What the missions that go on do: of one that is new here all of it, then only what came since.
             opened: tuple[str, ...] = (SandboxOpened.type,)
             news: list[Event] = []

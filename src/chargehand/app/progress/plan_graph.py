@@ -15,6 +15,7 @@ from chargehand.core.records import Reason
 from chargehand.core.state import ENDED
 from chargehand.core.text import printable
 from chargehand.missions.plan_documents import planned_collisions
+from chargehand.store.rows import MissionFilter
 
 _LONGEST = 60
 # Deeper than this the ids would leave no room for anything else in 80 columns.
@@ -187,7 +188,7 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
         raise RefusedError(
             f"mission {state.id!r} has no plan", code="no_plan", hint=f"chargehand mission show {state.id}"
         )
-    listed = reader.store.log.summaries(reader.workers.live, parent=state.id)
+    listed = reader.store.log.summaries(reader.workers.live, MissionFilter(parent=state.id))
     statuses = {each.summary.id: each.summary.status for each in listed}
     rests = {each.summary.id: each.summary.reasons[0] for each in listed if each.summary.reasons}
     tasks = []

@@ -17,7 +17,7 @@ def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int
     """
     from chargehand.models.catalogue import find_price
     from chargehand.models.replay import load_script
-    from chargehand.models.scripts import ScriptUpstream
+    from chargehand.models.script_upstream import ScriptUpstream
 
     if config.script is None:
         raise ConfigError(

@@ -26,7 +26,7 @@ from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.config import Config, LimitsConfig
 from chargehand.core.ids import new_id
 from chargehand.core.ports import KeySource, Ledger
-from chargehand.models.contract import CallRecord, QuotaRest, ServedModel
+from chargehand.models.contract import CallListeners, CallRecord, QuotaRest, ServedModel
 from chargehand.sandbox.contract import GATEWAY_PORT
 from chargehand.store.ledger import Spending, SpendingLimits
 
@@ -71,7 +71,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
     @contextlib.asynccontextmanager
     async def __call__(self, wanted: EndpointRequest, /) -> AsyncIterator[Endpoint]:
         """Serve the models of one attempt for the block; see `OpenGateway`."""
-        from chargehand.models.gateway import Gateway, new_token
+        from chargehand.models.gateway import Gateway, ServedAttempt, new_token
         from chargehand.models.redaction import Redactor
         from chargehand.models.replay_cache import ReplayCache
 
@@ -102,19 +102,19 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
             gateway = await stack.enter_async_context(
                 Gateway(
                     served,
-                    ledger=ledger,
-                    attempt=attempt,
-                    first_turn=wanted.first_turn,
-                    on_call=meter.count_call,
-                    on_alert=wanted.on_alert,
-                    on_quota=meter.note_rest,
-                    on_fault=meter.note_fault,
-                    on_loop=True,
-                    clock=self.clock,
-                    redact=Redactor(secrets).text,
+                    ServedAttempt(
+                        id=attempt, ledger=ledger, first_turn=wanted.first_turn, calls=calls, token=token
+                    ),
+                    CallListeners(
+                        on_call=meter.count_call,
+                        on_alert=wanted.on_alert,
+                        on_quota=meter.note_rest,
+                        on_fault=meter.note_fault,
+                        on_loop=True,
+                    ),
                     providers=self.standings.of(provider_limits(self.config, self.environ), self.clock),
-                    calls=calls,
-                    token=token,
+                    redact=Redactor(secrets).text,
+                    clock=self.clock,
                 )
             )
             socket = self.scratch / f"gateway-{attempt}.sock"

@@ -11,23 +11,21 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from chargehand.cli.terminal.appearance import wants_colour
-from chargehand.cli.terminal.options import json_wanted
+from chargehand.cli.terminal.conventions import INTERRUPTED, json_wanted, wants_colour
 
 INTERNAL = 6
-INTERRUPTED = 130
 _USAGE = 2
-# Tracebacks that are kept: a server meets the same fault as often as somebody asks for it.
-_TRACEBACKS = 200
+# Tracebacks that are kept: a server meets the same fault each time a client asks for it.
+_MOST_TRACEBACKS = 200
 
 
 def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     """Run a command and return its exit code; no exception leaves this function."""
-    # Asked of the words and not of click: an error may come before anything is parsed.
+    # The words decide and not click: an error may come before anything is parsed.
     as_json = json_wanted(words)
     try:
         code = work()
-        # Here, and not when the interpreter ends: a reader that is gone is met where it can be answered for.
+        # Flushed here and not by the interpreter at its end, so that a reader that is gone is handled below.
         if sys.stdout is not None:  # None where the caller closed it
             sys.stdout.flush()
     except click.ClickException as error:
@@ -35,22 +33,22 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         if no_command and not as_json:
             click.echo(error.message, err=True)  # the help itself
             return _USAGE
-        # Only errors of usage know their command: one about a file that cannot be opened does not.
+        # Only click's usage errors know their command; its error about a file does not.
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "chargehand"
         message = "a command is missing" if no_command else error.format_message()
         show_error("usage", message, f"see {path} --help", as_json=as_json)
-        # For all of them: click has 1 for a file that cannot be opened, which means refused or failed here.
+        # For every error of click: its own code for a file that cannot be opened is 1, which means refused here.
         return _USAGE
     # `Abort` is what click makes of a Ctrl-C, or of the end of stdin, at one of its prompts.
     except (KeyboardInterrupt, click.Abort):
-        # No further Ctrl-C may break into the way out with a traceback.
+        # A further Ctrl-C must not interrupt the exit and print a traceback.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_IGN)
         show_error("interrupted", "interrupted", as_json=as_json)
         return INTERRUPTED
     except BrokenPipeError:
-        # Who read stdout is gone, and the interpreter's last flush would complain.
+        # The reader of stdout is gone, and the interpreter's last flush would print an error.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -61,21 +59,21 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
 
 def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> None:
     """Write one error to stderr: an object for programs, lines for people."""
-    # Asked of the words, as the error may come before anything is parsed.
+    # The words decide, as the error may come before anything is parsed.
     coloured = wants_colour(sys.stderr, refused="--no-color" in sys.argv)
     from chargehand.core.text import printable
 
-    message, hint = printable(message), printable(hint)
+    message = printable(message)
+    hint = printable(hint)
     with contextlib.suppress(BrokenPipeError):
         if as_json:
             click.echo(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), err=True)
             return
-        error, further = "error:", "hint:"
-        if coloured:
-            error, further = click.style(error, fg="red", bold=True), click.style(further, bold=True)
+        error = click.style("error:", fg="red", bold=True) if coloured else "error:"
         click.echo(f"{error} {message}", err=True)
+        label = click.style("hint:", bold=True) if coloured else "hint:"
         for line in hint.splitlines():
-            click.echo(f"{further} {line}", err=True)
+            click.echo(f"{label} {line}", err=True)
 
 
 def show_failure(error: Exception, *, as_json: bool) -> int:
@@ -104,7 +102,7 @@ def keep_traceback(error: Exception) -> str:
 
     text = "".join(traceback.format_exception(error))
     places: list[str | None] = [None]
-    # What went wrong may be the state directory itself, or an installation that cannot be imported whole.
+    # The fault may be the state directory itself, or an installation that cannot be imported whole.
     with contextlib.suppress(ChargehandError, ImportError):
         from chargehand.app.reading import state_home
 
@@ -113,9 +111,9 @@ def keep_traceback(error: Exception) -> str:
         try:
             if directory is not None:
                 os.makedirs(directory, mode=0o700, exist_ok=True)
-            # Mode 0600 and a name of its own: a traceback quotes paths and values, and two may fail at once.
+            # Mode 0600: a traceback quotes paths and values. A name of its own: two commands may fail at once.
             descriptor, name = tempfile.mkstemp(prefix="error-", suffix=".txt", dir=directory)
-            # A path that is not UTF-8 stands in the text as surrogates, which no file of text takes.
+            # A path that is not UTF-8 stands in the text as surrogates, which a text file does not accept.
             with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
                 file.write(text)
             if directory is not None:
@@ -129,5 +127,5 @@ def keep_traceback(error: Exception) -> str:
 def _forget_oldest(directory: str) -> None:
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as found:  # another process was faster
         kept = [each for each in found if each.name.startswith("error-")]
-        for each in sorted(kept, key=lambda each: each.stat().st_mtime)[:-_TRACEBACKS]:
+        for each in sorted(kept, key=lambda each: each.stat().st_mtime)[:-_MOST_TRACEBACKS]:
             os.unlink(each)

@@ -1,23 +1,34 @@
-"""Shows what goes on in a mission that another process runs, as it happens."""
+"""Shows a mission that another process runs: line by line, or its crew as a picture on the whole terminal."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from chargehand.app.documents import event_document, event_step
 from chargehand.app.missions import follow_mission
-from chargehand.app.story import MissionStory, describe_event
-from chargehand.cli.terminal.crew import can_draw, watch_crew
+from chargehand.app.story import MissionStory, crew_rows, describe_event, follow_crew
+from chargehand.cli.terminal.conventions import wants_colour
 from chargehand.cli.terminal.output import local_time
 from chargehand.core.events import Event
 from chargehand.core.records import Reason
 
 if TYPE_CHECKING:
     from chargehand.app.reading import StateReader
+    from chargehand.app.story import Crew
     from chargehand.cli.terminal.menu import WatchMenu
     from chargehand.cli.terminal.output import Output
     from chargehand.core.state import MissionState
     from chargehand.durable.actions import OutputLine
+
+_HINT = "Ctrl-C: pause, tell it something, cancel"
+# What ends a process, or stops it, and leaves it time to put the terminal back.
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def follow(
@@ -25,11 +36,12 @@ def follow(
 ) -> MissionState | None:
     """Show a mission until it is settled, and return how it stands; `None` where nobody reads any more.
 
-    One with a plan is a picture on a terminal that can show one, else there are lines: with --json its `events`,
-    or nothing where only the end is wanted.
+    A mission with a plan is a picture on a terminal that can draw one. Else there are lines: with --json the
+    mission's `events`, or nothing where only the end is wanted.
     """
-    if can_draw(out) and reader.mission_reader.state(mission).plan is not None:
-        watch_crew(reader, out, mission, menu)
+    can_draw = out.on_terminal and out.detail == "story" and os.environ.get("TERM", "dumb") != "dumb"
+    if can_draw and reader.mission_reader.state(mission).plan is not None:
+        _watch_crew(reader, out, mission, menu)
         return reader.mission_reader.state(mission)
     story = MissionStory(reader.store)
     # What agents print is no part of the log, and with --json each line is an event of the log.
@@ -58,3 +70,111 @@ def _show(out: Output, seen: Event | Reason | OutputLine, story: MissionStory) -
     else:
         for line in story.tell(seen):
             out.text(line.text, fg=line.colour, bold=line.bold)
+
+
+def _watch_crew(reader: StateReader, out: Output, mission: str, menu: WatchMenu | None) -> None:
+    """Draw who works on what until the mission is settled; Ctrl-C opens the `menu`, without one it raises."""
+    picture = _Picture(out)
+    notice = ""
+    if menu is not None:
+        menu.deferred = True
+        notice = _HINT
+    with _signals_end(picture), picture.shown():
+        for crew in follow_crew(reader, mission):
+            if menu is not None and menu.asked:
+                with picture.hidden():
+                    notice = menu.open() or _HINT
+            if picture.stopped:
+                picture.stop_process()
+            picture.draw(crew, reader, notice)
+
+
+class _Killed(BaseException):
+    """A signal came that ends the process; it is sent again once the terminal is whole."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class _Picture:
+    """The rows of a crew on the other screen of a terminal, drawn anew only where something is different."""
+
+    def __init__(self, out: Output) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        # No markup, highlighting or emoji codes: words of agents would steer them.
+        coloured = wants_colour(sys.stdout, refused=not out.colour)
+        self._console = Console(
+            highlight=False, markup=False, emoji=False, color_system="auto" if coloured else None
+        )
+        # Drawn by this thread alone: none that draws could be left in the midst of it by a signal.
+        self._live = Live(console=self._console, screen=True, auto_refresh=False)
+        self._drawn: object = None
+        self.is_hidden = self.stopped = False
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the picture while the block runs."""
+        with self._live:
+            yield
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Show the terminal as it was before the picture while the block runs."""
+        self._live.stop()
+        self.is_hidden = True
+        yield
+        self.is_hidden, self._drawn = False, None
+        self._live.start()
+
+    def stop_process(self) -> None:
+        """Stop this process as Ctrl-Z asked, with the terminal whole; return once it goes on."""
+        self.stopped = False
+        with self.hidden():
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def draw(self, crew: Crew, reader: StateReader, notice: str) -> None:
+        """Draw how a crew stands in as many rows and columns as the terminal has now."""
+        from rich.text import Text
+
+        width, height = self._console.size
+        rows = crew_rows(crew, now=reader.clock.now(), width=width, height=height, notice=notice)
+        if (rows, width, height) == self._drawn:
+            return
+        self._drawn = (rows, width, height)
+        encoding = self._console.encoding
+        picture = Text(no_wrap=True, overflow="crop", end="")
+        for number, row in enumerate(rows):
+            style = " ".join((*["bold"] * row.bold, *["dim"] * row.dim, *([row.colour] if row.colour else [])))
+            text = row.text.encode(encoding, "replace").decode(encoding)
+            picture.append(f"\n{text}" if number else text, style=style)
+        self._live.update(picture, refresh=True)
+
+
+@contextlib.contextmanager
+def _signals_end(picture: _Picture) -> Iterator[None]:
+    """Leave the block by an exception where a signal ends the process, and let the signal end it after that."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _Killed(number)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        picture.stopped = not picture.is_hidden
+        if picture.is_hidden:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    handlers = dict.fromkeys(_ENDING, end) | {signal.SIGTSTP: stop}
+    # What is ignored stays so, as below `nohup`; what has a handler leaves the block by itself.
+    taken = {number: each for number, each in handlers.items() if signal.getsignal(number) == signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in taken.items()}
+    killed = 0
+    try:
+        yield
+    except _Killed as error:
+        killed = error.number
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if killed:
+        os.kill(os.getpid(), killed)

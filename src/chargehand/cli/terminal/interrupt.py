@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one ends the work in good order, or offers a menu before that; one more ends it at once."""
+"""Ctrl-C: the first ends the work in good order, or opens a menu before that; the second ends it at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from chargehand.cli.terminal.failures import INTERRUPTED
+from chargehand.cli.terminal.conventions import INTERRUPTED
 
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# rich hides the cursor while its line stands, and what would show it again does not run after `os._exit`.
+# rich hides the cursor while it shows a line, and nothing of rich runs after `os._exit` to show it again.
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -24,18 +24,18 @@ class Stop:
         self._task = task
         self.asked = False
         self.end: Callable[[], bool] = lambda: False
-        """Ends what settles itself when it is asked to; returns whether there is any such work."""
+        """Asks work that can settle itself to end; returns whether there is any such work."""
         self.menu: Callable[[], bool] = lambda: False
-        """Offers something else to who presses Ctrl-C; returns whether it does."""
+        """Opens a menu for the person who pressed Ctrl-C; returns whether it does."""
 
     def __call__(self, number: int = signal.SIGTERM) -> None:
-        """Cancel the work; when that was asked before, end the process: all that is kept survives that."""
+        """Cancel the work, or end the process where that was asked before: everything recorded survives that."""
         if number == signal.SIGINT and not self.asked and self.menu():
             return
-        # Past all finalisers and threads: one of them may be what hangs.
+        # `os._exit` skips finalisers and threads: one of them may be what hangs.
         if self.asked:
             if sys.stderr.isatty():
-                # To the descriptor: rich takes `sys.stderr` over while its line stands.
+                # To the descriptor: rich replaces `sys.stderr` while it shows a line.
                 os.write(2, f"{_SHOW_CURSOR}\nForced to quit.\n".encode())
             os._exit(INTERRUPTED)
         self.asked = True
@@ -46,11 +46,12 @@ class Stop:
 
 
 def run_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Run a coroutine as `asyncio.run` does; a signal finds the loop whole, or not there.
+    """Run a coroutine as `asyncio.run` does; a signal finds the event loop whole, or not there.
 
-    In the midst of being made it would end with an exception that the interpreter prints.
+    A signal in the middle of making the loop would end in an exception that the interpreter prints.
     """
-    runner, coroutine = asyncio.Runner(), None
+    runner = asyncio.Runner()
+    coroutine = None
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
@@ -68,7 +69,7 @@ def run_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     finally:
         runner.close()
         if coroutine is not None:
-            coroutine.close()  # one that was never begun would be warned of
+            coroutine.close()  # Python warns of a coroutine that was never awaited
 
 
 def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
@@ -79,7 +80,7 @@ def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
         task = asyncio.current_task()
         assert task is not None
         stop = Stop(task)
-        # Kept, since asyncio puts the default handler back and not the one that was there.
+        # Kept here: asyncio restores the default handler and not the earlier one.
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS:
             loop.add_signal_handler(number, stop, number)
@@ -92,6 +93,6 @@ def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
 
     try:
         return run_loop(watched)
-    # asyncio turns Ctrl-C into `KeyboardInterrupt` only where its own handler is installed, and ours is.
+    # asyncio turns Ctrl-C into `KeyboardInterrupt` only with its own handler, which `Stop` has replaced.
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None

@@ -108,7 +108,8 @@ class RunMenu:
     def _read(self) -> None:
         line = _read_line()
         if self._telling:
-            line, self._telling = f"t {line}", False
+            line = f"t {line}"
+            self._telling = False
         elif line == "t":
             self._telling = True
             _say("Message:")
@@ -117,12 +118,12 @@ class RunMenu:
             self.close()
             self._stop(signal.SIGTERM)
             return
-        # Paused, or with a word that is none, the menu is still wanted. Else a Ctrl-C from now on opens it again.
+        # After a pause or an unknown word the menu stays open. Otherwise the next Ctrl-C opens it again.
         if line in ("", "r") or line.startswith("t "):
             self.close()
 
         async def work() -> None:
-            # In a thread: it gives an order to this very process, whose loop has to take it.
+            # In a thread: the order goes to this very process, whose loop has to carry it out meanwhile.
             said = await asyncio.to_thread(carry_out, self._app, self.mission, line)
             if said:
                 _say(said)
@@ -133,8 +134,8 @@ class RunMenu:
 class WatchMenu:
     """The menu over a mission of another process; while it is open, nothing else is shown.
 
-    It opens within the signal. `deferred`, who draws what is shown opens it between two pictures, once it is
-    `asked` for.
+    It opens inside the signal handler. Where it is `deferred`, the code that draws the picture opens it between
+    two pictures, once it is `asked` for.
     """
 
     def __init__(self, mission: str, *, watching: bool) -> None:
@@ -161,10 +162,10 @@ class WatchMenu:
             line = f"t {_read_line()}"
         if self._watching and line == "q":
             raise KeyboardInterrupt
-        # A store of its own: the signal may have come in the midst of a look at the other one.
+        # A store of its own: the signal may have interrupted a read of the other one.
         with App.open() as app:
             said = carry_out(app, self._mission, line)
-        # Before anything is told: who reads it may press Ctrl-C at once.
+        # Before anything is shown: the person who reads it may press Ctrl-C at once.
         signal.signal(signal.SIGINT, self)
         return said
 
@@ -173,8 +174,8 @@ class WatchMenu:
 def watch_menu(out: Output, mission: str, *, watching: bool = True) -> Iterator[WatchMenu | None]:
     """Let the first Ctrl-C during the block open the menu over a mission of another process.
 
-    A second one raises `KeyboardInterrupt`, and any where nobody can be asked; so does `q` where the person only
-    looks (`watching`).
+    A second Ctrl-C raises `KeyboardInterrupt`; so does any where nobody can be asked, and `q` where the person
+    only watches (`watching`).
     """
     if not out.can_ask:
         yield None

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 if TYPE_CHECKING:
-    from chargehand.cli.terminal.appearance import Detail
+    from chargehand.cli.terminal.conventions import Detail
     from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
-_NO_COLOUR, _DETAIL, _ELSEWHERE = "chargehand.no_colour", "chargehand.detail", "chargehand.elsewhere"
+# Keys of click's `Context.meta`, which all contexts of a command line share.
+_NO_COLOUR = "chargehand.no_colour"
+_DETAIL = "chargehand.detail"
+_ELSEWHERE = "chargehand.elsewhere"
 RunElsewhere = Callable[[click.Context, dict[str, Any]], int]
 """Runs the command of a context with its parameters, and returns the exit code."""
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def json_wanted(words: Sequence[str]) -> bool:
-    """Return whether a command line asks for JSON; what follows `--` belongs to another program."""
-    # Words alone, as click has parsed nothing yet: a `--json` that is a value costs only the form of an error.
-    return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
 def no_colour_option(function: _F) -> _F:
@@ -66,7 +63,7 @@ def json_option(function: _F) -> _F:
     """
 
     def open_output(context: click.Context, parameter: click.Parameter, value: bool) -> Output | None:
-        if context.resilient_parsing:  # a shell completes a word: it waits, and nothing will be written
+        if context.resilient_parsing:  # a shell waits for the completion of a word, and the command writes nothing
             return None
         from chargehand.cli.terminal.output import Output
 
@@ -80,7 +77,7 @@ def json_option(function: _F) -> _F:
     def run_where_wanted(*words: Any, **options: Any) -> Any:
         context = click.get_current_context()
         elsewhere: RunElsewhere | None = context.meta.get(_ELSEWHERE)
-        # A group that leads on to a command is none itself.
+        # A group that leads on to a command is not run itself.
         if elsewhere is None or context.invoked_subcommand is not None:
             return function(*words, **options)
         return elsewhere(context, options)
@@ -100,7 +97,7 @@ def server_options(function: _F) -> _F:
 
     def forget_variable(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         if value == "":
-            # Whatever this process starts works here too.
+            # So that processes which this one starts work on this machine as well.
             os.environ.pop("CHARGEHAND_SERVER", None)
         return value or None
 
@@ -147,7 +144,7 @@ def mission_argument(function: _F) -> _F:
 
 
 def named_mission_argument(function: _F) -> _F:
-    """Add a mission that has to be named: what changes one does not guess."""
+    """Add a mission that has to be named: a command that changes a mission does not guess which."""
     return click.argument("mission", metavar="MISSION")(function)
 
 

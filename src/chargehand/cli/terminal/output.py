@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from chargehand.app.documents import to_json
-from chargehand.cli.terminal.appearance import Detail, wants_colour
+from chargehand.cli.terminal.conventions import Detail, wants_colour
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.text import printable, shown_path
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from chargehand.app.story import MissionStory, describe
-from chargehand.cli.terminal.appearance import wants_colour
+from chargehand.cli.terminal.conventions import wants_colour
 from chargehand.cli.terminal.interrupt import Stop, run_async
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.rendering import start_lines

@@ -1,8 +1,9 @@
 """Circuit breakers for agents, and the choice of who makes an attempt.
 
-After failures in a row of what an agent runs on, one try at a time. Everything follows from the log and from who
-is alive. What counts is machinery: that an agent or its model could not be reached or started, or that the sandbox
-under it failed. What it wrote, and what checks say of it, does not.
+After several failures in a row of what an agent runs on, only one mission at a time tries that agent. The state
+of a breaker follows from the log and from which workers are alive. Only failures of machinery count: an agent or
+its model could not be reached or started, or the sandbox under it failed. What the agent wrote, and how checks
+judge that, does not count.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ class Admission(Struct, eq=False):
 
         # The input of the step: with another request the choice would be made anew.
         given = [request.agent, request.model, *request.fallback]
-        async with self.queue.turn("probes"):  # of two missions that find the cool-down over, one probes
+        async with self.queue.turn("probes"):  # of two missions that find the cool-down over, only one probes
             choice: dict[str, Any] = await self.journal.step(name, given, choose, events=events)
         return _with_choice(request, choice)
 

@@ -16,8 +16,9 @@ from chargehand.core.events import Payload
 from chargehand.core.mission_events import MessageSent, QuestionAsked, StepFinished
 from chargehand.core.records import Checkpoint, Reason
 from chargehand.core.text import printable
-from chargehand.missions._messages import NEXT, answer_about, wait_for_quota
+from chargehand.missions._messages import NEXT, wait_for_quota
 from chargehand.missions._policy import NO, Judge
+from chargehand.missions._questions import answer_about
 from chargehand.missions.attempt.inspection import Inspector, scan_workspace
 from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal

@@ -22,7 +22,8 @@ from chargehand.core.errors import RefusedError
 from chargehand.core.events import encode_json
 from chargehand.core.mission_events import MessageSent, QuestionAnswered, QuestionAsked
 from chargehand.core.records import Reason
-from chargehand.missions._messages import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON, OPTIONS, answer_about, question_about
+from chargehand.missions._messages import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON, OPTIONS
+from chargehand.missions._questions import answer_about, question_about
 from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services

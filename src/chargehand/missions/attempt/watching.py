@@ -29,7 +29,7 @@ Keep = Callable[[str], Awaitable[Scan]]
 
 _LINE_BYTES = 7 * 1024  # the log takes up to 8 kB in a line; an event holds more than its list of changes
 _LOG_BYTES = 16 * 1024 * 1024
-_PATH_LENGTH = 1024
+_PATH_CHARACTERS = 1024
 _SYNC_ROUNDS = 20
 
 
@@ -141,7 +141,7 @@ class FileChangeLog:
                 continue  # an agent that makes many directories must not fill the log with them
             change = None
             if not isinstance(event, Gap):
-                path = event.path if len(event.path) <= _PATH_LENGTH else event.path[:_PATH_LENGTH] + "…"
+                path = event.path if len(event.path) <= _PATH_CHARACTERS else event.path[:_PATH_CHARACTERS] + "…"
                 change = (f"found_{event.kind}" if event.found else event.kind, path)
             more = 0 if change is None else len(encode_json(change)) + 1
             if (change is None or size + more > _LINE_BYTES) and (changes or gap):

@@ -22,17 +22,17 @@ from chargehand.missions.causes import FAILING_TEST
 from chargehand.missions.coordination.decisions import Start
 from chargehand.missions.coordination.reviews import OBJECTED
 from chargehand.missions.fork import create_follow_up
-from chargehand.missions.journal import create_mission
+from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.missions.promotion.rebase import rebase_onto
 from chargehand.missions.reading import MissionReader, plan_seconds_left
 from chargehand.missions.services import Services
 from chargehand.missions.steering import last_whole_attempt
 from chargehand.workspace.depot import Depot
 
-# Kinds of agents that do the same again whatever they are told.
+# Kinds of agents that do the same again whatever a request tells them.
 _DEAF = ("command", "patch")
-_MOST_TEXT = 90_000
-_LONGEST_NOTE = 4_000
+_MOST_TEXT_BYTES = 90_000
+_LONGEST_NOTE_CHARACTERS = 4_000
 
 _REVIEW = """\
 Look at a change that somebody else made; it passed all checks and is not merged yet. Your workspace holds it.
@@ -91,7 +91,7 @@ def create_child(
         else:
             record_child(services, coordinator, task, request, tip, mission=mission)
     except UsageError as error:
-        if error.code != "mission_exists":  # a worker before came as far as this
+        if error.code != "mission_exists":  # an earlier worker recorded it already
             raise
     base = MissionReader(store=store, workers=services.workers).at_rest(mission).base
     return base.commit if base is not None else tip.commit
@@ -116,9 +116,9 @@ def create_review(
         _REVIEW,
         f"What was asked:\n{task.text.strip()}" + (f"\n\nIt is done when:{duties}" if duties else ""),
         *_notes_for(coordinator.plan, role),
-        f"The change:\n{patch[:_MOST_TEXT]}",
+        f"The change:\n{patch[:_MOST_TEXT_BYTES]}",
     ]
-    text = "\n\n".join(parts).encode()[:_MOST_TEXT].decode(errors="ignore")
+    text = "\n\n".join(parts).encode()[:_MOST_TEXT_BYTES].decode(errors="ignore")
     request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base="go")
     depot.keep_base(made.commit)
     base = Base(commit=made.commit, tree=made.tree, revision=f"the result of {made.id}")
@@ -156,15 +156,17 @@ def record_child(
         config["values"] = replace(values, limits=limits)
     create_mission(
         services.store,
-        project=services.project,
-        request=_limit(services, coordinator, request),
-        repository=coordinator.repository,
-        base=base,
-        config=config,
-        user=coordinator.user,
+        MissionSubmission(
+            project=services.project,
+            request=_limit(services, coordinator, request),
+            repository=coordinator.repository,
+            base=base,
+            config=config,
+            user=coordinator.user,
+            parent=coordinator.id,
+            task=task.id,
+        ),
         mission=mission,
-        parent=coordinator.id,
-        task=task.id,
     )
 
 
@@ -193,7 +195,7 @@ def _failing_tests(services: Services, coordinator: MissionState, task: Task) ->
     before = [run.mission for name in task.after if name in tasks for run in tasks[name].current]
     found = []
     for name in (*before, *proven):
-        # By its row first: most tasks added none, and their logs may be long.
+        # The row before the log: most tasks added no test, and their logs may be long.
         ended = services.store.log.summary(name).summary
         if ended.status != "promoted" or not any(reason.code == FAILING_TEST for reason in ended.reasons):
             continue
@@ -290,13 +292,13 @@ def _child_text(
             else "Your change was good by itself, and is not together with what was merged since. Your workspace"
             " holds both. Make them good together."
         )
-        parts.append(f"{trouble}\n\n{known.reason.message}\n\n{evidence[:_LONGEST_NOTE]}")
+        parts.append(f"{trouble}\n\n{known.reason.message}\n\n{evidence[:_LONGEST_NOTE_CHARACTERS]}")
     elif move.rung in ("approach", "model", "best_of", "person"):
         parts.append(f"It was tried before, and did not end well: {move.why}. Take another approach.")
     whole = coordinator.request.text.strip()
     if whole != task.text.strip():
         parts.append(f"This is one task of a larger request; others do the rest. The whole request:\n{whole}")
-    return "\n\n".join(parts).encode()[:_MOST_TEXT].decode(errors="ignore")
+    return "\n\n".join(parts).encode()[:_MOST_TEXT_BYTES].decode(errors="ignore")
 
 
 def _place_in_plan(plan: Plan, task: Task) -> list[str]:
@@ -317,7 +319,7 @@ def _place_in_plan(plan: Plan, task: Task) -> list[str]:
 def _notes_for(progress: PlanProgress, *readers: str) -> list[str]:
     """Return the part of a request that has what others of the plan left for whoever goes by these names."""
     lines = [
-        f"{noted.task}: {text[:_LONGEST_NOTE]}"
+        f"{noted.task}: {text[:_LONGEST_NOTE_CHARACTERS]}"
         for noted in progress.notes_for(EVERYONE, *readers)
         for text in noted.notes.values()
     ]
@@ -335,4 +337,4 @@ def _note(services: Services, coordinator: MissionState, task: str) -> str:
     if not known.current:
         return ""
     summary = services.store.log.summary(known.current[-1].mission).summary
-    return f"{task}: {summary.report.text[:_LONGEST_NOTE]}" if summary.report is not None else ""
+    return f"{task}: {summary.report.text[:_LONGEST_NOTE_CHARACTERS]}" if summary.report is not None else ""

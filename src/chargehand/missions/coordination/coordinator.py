@@ -44,9 +44,8 @@ from chargehand.missions.breakpoints import PLAN, PROMOTE, stop_at, task_breakpo
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review
-from chargehand.missions.coordination.contract import TreeJudge
 from chargehand.missions.coordination.delegating import add_delegations, read_notes
-from chargehand.missions.coordination.merging import MergeQueue, deliver_promoted
+from chargehand.missions.coordination.merging import MergeQueue
 from chargehand.missions.coordination.observation import ITSELF, PlanObserver
 from chargehand.missions.coordination.planner import PlannerRuns
 from chargehand.missions.coordination.reviews import (
@@ -59,29 +58,35 @@ from chargehand.missions.coordination.reviews import (
 from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left, plan_seconds_used
+from chargehand.missions.results.delivery import ResultDelivery
+from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.services import Services
 
-# What answers a question that needs no answer any more.
+# The coordinator's own answer to a question that no person has to answer any more.
 _NEEDLESS = "it went on without an answer"
 
 
 class Coordinator:
-    """Goes on with one mission that has a plan, until nothing can be decided now."""
+    """Carries one mission's plan on, until it is settled or only its children or people have something to do."""
 
-    def __init__(self, services: Services, journal: Journal, control: Control, judge: TreeJudge) -> None:
+    def __init__(
+        self, services: Services, journal: Journal, control: Control, judge: TreeJudge, delivery: ResultDelivery
+    ) -> None:
         self._services = services
         self._journal = journal
         self._control = control
         self._judge = judge
+        self._delivery = delivery
         self._planner = PlannerRuns(services, journal)
-        self._queue = MergeQueue(services, journal, control, judge)
+        self._queue = MergeQueue(services, journal, control, judge, delivery.promoter)
         self._look = MissionReader(store=services.store, workers=services.workers)
         self._observer = PlanObserver(services, journal, self._look)
         self._next: list[d.Merge] = []
 
     async def run(self) -> None:
         """Decide and carry out, until the mission is settled or sleeps, or the time of its plan is over."""
-        # First: what comes next is merged with it, and its task may be taken back alone.
+        # First the merge that a dead worker did not record: later results are merged on top of it, and a person
+        # may roll back its task alone.
         if (half := self._journal.state.half_merged) is not None:
             if self._progress.plan.task(half.task) is None:  # a person dropped it meanwhile
                 self._journal.record(half, durable=True)
@@ -111,7 +116,7 @@ class Coordinator:
 
     async def _go_on(self) -> None:
         while True:
-            # Told first: what the news are is read after this, so nothing gets lost.
+            # Noted as told before anything is read: news that come from here on belong to the next round.
             rows = self._services.store.log.children(self._journal.mission)
             told = tuple(row.id for row in rows if row.news)
             if told:
@@ -129,7 +134,7 @@ class Coordinator:
                 moves, decided = d.decide(now), now.elapsed
             merges = [each for each in moves if isinstance(each, d.Merge)]
             self._next = merges[1:]
-            # They come last, and one at a time: whatever may begin by then does so before the next one.
+            # Merges come last, and one at a time: tasks that one merge lets begin do so before the next merge.
             for move in moves[: len(moves) - len(merges) + 1]:
                 await self._control.may_go_on()
                 if changes != self._control.changes:
@@ -171,15 +176,20 @@ class Coordinator:
             case d.StopChild():
                 await asyncio.to_thread(self._services.stop_mission, move.mission, move.why)
             case d.EndTask():
-                await self._end_task(move)
+                # Of a task of which nothing was merged; one that is done may still hand parts on.
+                missions = [run.mission for run in self._progress.tasks.get(move.task, TaskProgress()).current]
+                notes = await asyncio.to_thread(read_notes, self._look, move.task, *missions)
+                # Of several side by side only the one that counts hands on.
+                added = await self._add_delegations(move.task, *((move.mission,) if move.mission else ()))
+                self._journal.record(*notes, *added, self._end_of(move.task, move.outcome, move.reason))
             case d.Ask():
                 self._ask_about_task(move)
 
     @contextlib.asynccontextmanager
     async def _holding(self, move: d.Move, elapsed: float) -> AsyncIterator[None]:
-        """Have the task of a move in hand, and stop others at their deadlines after second `elapsed` meanwhile.
+        """Mark the task of a move as in hand, and stop other tasks at their deadlines while it is carried out.
 
-        The checks of a merge take long.
+        The checks of a merge take long. `elapsed` is the second of the plan's clock at which the move was decided.
         """
         self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
         stopping = asyncio.create_task(self._stop_late(elapsed))
@@ -227,7 +237,7 @@ class Coordinator:
     # --- doing
 
     async def _heed_base(self) -> None:
-        """Look how the checks end on the base, before any mission of it is there: one answer counts for all tasks.
+        """Run the checks on the base before any task begins: an answer about a red base counts for all tasks.
 
         Raises as `heed_red_base`.
         """
@@ -275,7 +285,17 @@ class Coordinator:
             except RefusedError as error:
                 if error.code != "tests_conflict":
                     raise
-                self._ask_about_tests(move, error)
+                # A person says what becomes of a task that cannot be given its failing tests.
+                asked = QuestionAsked(
+                    question=d.question_about(move.task, move.round - 1),
+                    tree=self._tip().tree,
+                    reasons=(Reason(code="tests_conflict", message=error.message),),
+                    text=f"Task {move.task} cannot begin: {error.message}. Begin it without those (retry),"
+                    " leave it out, or stop everything?",
+                    options=(d.RETRY, d.SKIP, d.STOP),
+                    kind="decision",
+                )
+                self._journal.record(self._journal.limited(asked), durable=True)
                 return
             started.append(
                 TaskStarted(
@@ -325,27 +345,13 @@ class Coordinator:
         )
         self._journal.record(self._journal.limited(asked), durable=True)
 
-    def _ask_about_tests(self, move: d.Start, error: RefusedError) -> None:
-        """Ask a person about a task whose failing tests it cannot be given."""
-        reason = Reason(code="tests_conflict", message=error.message)
-        asked = QuestionAsked(
-            question=d.question_about(move.task, move.round - 1),
-            tree=self._tip().tree,
-            reasons=(reason,),
-            text=f"Task {move.task} cannot begin: {error.message}. Begin it without those (retry), leave it"
-            " out, or stop everything?",
-            options=(d.RETRY, d.SKIP, d.STOP),
-            kind="decision",
-        )
-        self._journal.record(self._journal.limited(asked), durable=True)
-
     async def _needless(self, task: Task, tip: Base, move: d.Start) -> tuple[TaskOutcome, Reason] | None:
         """Return how and why a task ends that has nothing to do, by its conditions on what is merged so far."""
         loop = task.loop
         commands = {
             "done": task.done_when,
             "left_out": task.when,
-            # Of a loop that has begun the last merge decided.
+            # After the first round the last merge decided whether the loop goes on.
             "loop": loop.while_ if loop is not None and move.round == 1 else "",
         }
         if not any(commands.values()):
@@ -429,14 +435,6 @@ class Coordinator:
         found = self._next or [each for each in d.decide(self._observer.situation()) if isinstance(each, d.Merge)]
         return next((each.mission for each in found if each != move), None)
 
-    async def _end_task(self, move: d.EndTask) -> None:
-        """Record the end of a task of which nothing was merged; one that is done may still hand parts on."""
-        missions = [run.mission for run in self._progress.tasks.get(move.task, TaskProgress()).current]
-        notes = await asyncio.to_thread(read_notes, self._look, move.task, *missions)
-        # Of several side by side only the one that counts hands on.
-        added = await self._add_delegations(move.task, *((move.mission,) if move.mission else ()))
-        self._journal.record(*notes, *added, self._end_of(move.task, move.outcome, move.reason))
-
     async def _add_delegations(self, task: str, *missions: str) -> list[Payload]:
         """Return the events with which what agents of a task hand on joins the plan, to be recorded at once."""
         while True:
@@ -449,7 +447,7 @@ class Coordinator:
                 return added
 
     def _end_of(self, task: str, outcome: TaskOutcome, reason: Reason | None = None) -> TaskEnded:
-        """Return the end of a task with what all its missions cost; what was merged of it before stays merged."""
+        """Return the end of a task, with the cost of all its missions; what it merged before stays merged."""
         if outcome in ("done", "left_out") and self._progress.tasks[task].merged:
             outcome = "merged"
         done = [child for child in self._observer.children().values() if child.task == task]
@@ -483,7 +481,7 @@ class Coordinator:
             reason = Reason(code="nothing_to_do", message="no task had anything to change")
             self._journal.record(MissionFinished(status="promoted", reasons=(reason,)), durable=True)
         else:
-            await deliver_promoted(self._services, self._journal, self._control, self._judge)
+            await self._delivery.deliver_promoted()
 
     # --- sleeping
 
@@ -495,14 +493,14 @@ class Coordinator:
             now = self._services.clock.now()
             left = plan_seconds_left(self._journal.state, now)
             due = None if move.due is None else move.due - plan_seconds_used(self._journal.state, now)
-            # Not a moment too early: it would look for nothing, and sleep again.
+            # Late rather than early: a coordinator that wakes early finds nothing due and sleeps again.
             later = (
                 now + timedelta(seconds=max(0.0, each), milliseconds=1) for each in (left, due) if each is not None
             )
             moments = [next_expiry(self._journal.state), *(each.isoformat() for each in later)]
             wakes = min(filter(None, moments), default="")
             self._journal.record(CoordinatorSlept(tasks=move.tasks, wakes=wakes), durable=True)
-        # Whoever has news from now on finds it asleep; who had some before is found here.
+        # A child with news from now on finds the coordinator asleep and wakes it; earlier news are found here.
         if not any(row.news for row in self._services.store.log.children(self._journal.mission)):
             return True
         self._journal.record(CoordinatorWoken(mission=self._journal.mission))

@@ -213,7 +213,7 @@ def decide(now: Situation) -> list[Move]:
     plan = now.progress.plan
     moves = [move for task in plan.tasks if now.works(task.id) for move in _go_on(now, task)]
     failed = [move for move in moves if isinstance(move, EndTask) and move.outcome == "failed"]
-    # Also one whose end a worker recorded that died before it ended the mission.
+    # Also a task whose failed end was recorded by a worker that died before it ended the mission.
     ends = (now.of(task.id).end for task in plan.tasks)
     before = [end.reason for end in ends if end is not None and end.outcome == "failed"]
     stopped = next(filter(None, (*(move.reason for move in failed), *before)), None)
@@ -227,7 +227,7 @@ def decide(now: Situation) -> list[Move]:
         for run in (*now.runs(name), *now.reviews(name))
         if run.is_open and not run.stopping
     ]
-    # A planner whom a person was quicker than.
+    # A planner is stopped once a person has set a plan.
     planners = (now.children.get(each.mission) for each in now.progress.planners)
     moves += [
         StopChild(mission=each.id, why="there is a plan")
@@ -266,7 +266,7 @@ def _wait(now: Situation) -> Wait:
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
-            # Who was told to stop may have gone without another word.
+            # A child that was told to stop may have died without recording its end: it is looked at again.
             stopping = any(run.is_open and run.stopping for name in working for run in now.runs(name))
             dues = [next_due(now.progress, now.elapsed), now.elapsed + _STOP_SECONDS if stopping else None]
             return Wait(tasks=tuple(working), due=min((due for due in dues if due is not None), default=None))
@@ -280,7 +280,7 @@ def _wait(now: Situation) -> Wait:
             reasons = (*((late,) if late is not None else ()), *(reason for run in runs for reason in run.reasons))
             why = f": {reasons[0].message}" if reasons else ""
             people.append(Reason(code="task_stuck", message=f"task {task} needs a person's decision{why}"))
-    # What could not begin, and a person has to say how.
+    # Tasks that could not begin, about which a person is asked.
     unbegun = (
         each.id for each in now.progress.plan.tasks if now.of(each.id).end is None and not now.works(each.id)
     )

@@ -13,8 +13,9 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, plan_seconds_used
 from chargehand.missions.services import Services
+from chargehand.store.rows import MissionFilter
 
-# Who answers a question that nobody has to answer any more.
+# The identity under which a coordinator closes questions that no person has to answer any more.
 ITSELF = "coordinator"
 
 
@@ -31,7 +32,10 @@ class PlanObserver:
     def children(self) -> dict[str, MissionSummary]:
         """Return the child missions by their ids, as their logs and workers are now."""
         log, live = self._services.store.log, self._services.workers.live
-        return {each.summary.id: each.summary for each in log.summaries(live, parent=self._journal.mission)}
+        return {
+            each.summary.id: each.summary
+            for each in log.summaries(live, MissionFilter(parent=self._journal.mission))
+        }
 
     def runs(self) -> dict[str, d.ChildMission]:
         """Return what decisions look at of the child missions, by their ids."""
@@ -39,7 +43,7 @@ class PlanObserver:
         for name, summary in self.children().items():
             status: MissionStatus = summary.status
             codes = {reason.code for reason in summary.reasons}
-            # These go on by themselves: nobody has to do anything for them.
+            # A mission that waits for quota or for a worker goes on by itself: no person has to act.
             if status in ("waiting", "paused") and (summary.waits_for_quota or "worker_lost" in codes):
                 status = "planned"
             cause = mission_cause(summary)
@@ -63,7 +67,7 @@ class PlanObserver:
 
         def footprint_of(task: Task) -> tuple[str, ...]:
             if task.id not in written:
-                # Of all its rounds: one that begins anew has written nothing yet, and will do so again.
+                # Of all rounds: one that has just begun has written nothing yet, and will write the same.
                 runs = progress.tasks[task.id].runs if task.id in progress.tasks else ()
                 paths = (path for run in runs for path in self._find_written(run.mission))
                 written[task.id] = tuple(sorted(set(paths)))

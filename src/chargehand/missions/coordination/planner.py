@@ -28,7 +28,7 @@ _REPAIRABLE = {"agent", "check", "provider"}
 # A block of its own lines: models put one around a document, and words before and after it. What is indented
 # belongs to the plan.
 _BLOCK = re.compile(r"^```(?:ya?ml|json)?[ \t]*\r?\n(.*?)^```[ \t]*\r?$", re.DOTALL | re.MULTILINE | re.IGNORECASE)
-_MOST_TEXT = 90_000
+_MOST_TEXT_BYTES = 90_000
 _AGAIN = """\
 A plan for this was made before, and cannot be used. What is wrong with it, and the plan, follow. Report the whole
 plan again, mended.\
@@ -155,7 +155,7 @@ class PlannerRuns:
         whole = state.request
         request = services.prepare_task(whole, PLANNER, None)
         text = whole.text.strip() + (f"\n\n{_AGAIN}\n\n{evidence}" if evidence else "")
-        text = text.encode(errors="replace")[:_MOST_TEXT].decode(errors="ignore")
+        text = text.encode(errors="replace")[:_MOST_TEXT_BYTES].decode(errors="ignore")
         request = replace(request, text=text, slug=whole.slug, apply=False, red_base="go")
         try:
             # It does none of the tasks: those come from it.

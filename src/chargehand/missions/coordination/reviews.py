@@ -17,7 +17,7 @@ MOST_REVISIONS = 2
 # The code of `objection`.
 OBJECTED = "review_objected"
 _MOST_POINTS = 20
-_LONGEST_POINT = 2_000
+_LONGEST_POINT_CHARACTERS = 2_000
 
 
 def read_vote(review: ReviewStarted, child: MissionState) -> ReviewVote:
@@ -34,7 +34,7 @@ def read_vote(review: ReviewStarted, child: MissionState) -> ReviewVote:
     vote: Literal["approves", "objects", "abstained"] = "abstained"
     points: tuple[str, ...] = ()
     if said is not None:
-        points = tuple(printable(each)[:_LONGEST_POINT] for each in said.open_points if each.strip())
+        points = tuple(printable(each)[:_LONGEST_POINT_CHARACTERS] for each in said.open_points if each.strip())
         vote = "objects" if points else "approves" if any(said.evidence) else "abstained"
     return ReviewVote(mission=child.id, role=review.role, vote=vote, points=points[:_MOST_POINTS])
 

@@ -37,7 +37,12 @@ def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Del
     count = len(asked) + sum(len(each.tasks) for each in progress.tasks[task].delegated)
     if count > MOST_DELEGATED:
         raise _refuse(f"task {task!r} hands on {count} parts, more than {MOST_DELEGATED}")
-    if _depth(plan, whole) >= DEEPEST_DELEGATION:
+    # How often the task was handed on: not at all where a person or a planner wrote it. Counted no further than it
+    # matters, for a file may name what it likes, itself too.
+    depth, above = 0, plan.task(whole.id)
+    while above is not None and above.delegated_by and depth < DEEPEST_DELEGATION:
+        depth, above = depth + 1, plan.task(above.delegated_by)
+    if depth >= DEEPEST_DELEGATION:
         raise _refuse(f"task {task!r} was handed on {DEEPEST_DELEGATION} times already, and does not hand on more")
     nobody = next((each.id for each in asked if not each.role.strip() and not each.needs), None)
     if nobody is not None:
@@ -52,7 +57,12 @@ def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Del
     parts = [_make_task(plan, whole, each, names, share=len(asked)) for each in asked]
     problems = PlanProblems("delegation")
     draft = read_plan(load_plan(encode_json({"tasks": parts}), "delegation.json"), problems)
-    following = [_let_follow(each, progress, whole, names) for each in plan.tasks]
+    following = [
+        replace(each, after=tuple(dict.fromkeys((*each.after, *names.values()))))
+        if task in each.after and each.delegated_by != task and not _was_begun(progress, each.id)
+        else each
+        for each in plan.tasks
+    ]
     at = next(number for number, each in enumerate(following) if each.id == task) + 1
     made = replace(plan, tasks=(*following[:at], *draft.plan.tasks, *following[at:]))
     rest = [TaskDraft(table=PlanTable(), id=each.id, where="") for each in plan.tasks]
@@ -85,25 +95,9 @@ def _make_task(plan: Plan, whole: Task, asked: Delegation, names: dict[str, str]
     return replace(made, reviewers=made.reviewers or whole.reviewers)
 
 
-def _let_follow(task: Task, progress: PlanProgress, whole: Task, names: dict[str, str]) -> Task:
-    """Return a task of the plan as it is once parts of another are tasks too."""
-    if whole.id not in task.after or task.delegated_by == whole.id or _was_begun(progress, task.id):
-        return task
-    return replace(task, after=tuple(dict.fromkeys((*task.after, *names.values()))))
-
-
 def _was_begun(progress: PlanProgress, task: str) -> bool:
     known = progress.tasks.get(task, TaskProgress())
     return bool(known.runs) or known.end is not None
-
-
-def _depth(plan: Plan, task: Task) -> int:
-    """Return how often what a task does was handed on: not at all where a person or a planner wrote it."""
-    depth, above = 0, plan.task(task.id)
-    # No further than it matters: a file may name what it likes, itself too.
-    while above is not None and above.delegated_by and depth < DEEPEST_DELEGATION:
-        depth, above = depth + 1, plan.task(above.delegated_by)
-    return depth
 
 
 def _refuse(problem: str) -> UsageError:

@@ -167,7 +167,15 @@ class PlanFields:
         """Return the entries of a list of tables, or of a table of them by id; a text there is its `text_key`."""
         value = self._table.get(key)
         if isinstance(value, dict):
-            return [_with_id(name, entry, text_key) for name, entry in value.items()]
+            entries: list[Any] = []
+            for name, entry in value.items():
+                table = PlanTable({text_key: entry}) if isinstance(entry, str) else entry
+                if isinstance(table, PlanTable):
+                    made = PlanTable({"id": name, **table})
+                    made.line = table.line
+                    table = made
+                entries.append(table)
+            return entries
         if value is None or isinstance(value, list):
             return value or []
         self.note(f"{key!r} must be a list, got {quote_value(value)}", f"write {key}: [{{id: …, {text_key}: …}}]")
@@ -198,13 +206,3 @@ class PlanFields:
             "shorten it",
         )
         return False
-
-
-def _with_id(id: str, entry: Any, text_key: str) -> Any:
-    if isinstance(entry, str):
-        return PlanTable({"id": id, text_key: entry})
-    if not isinstance(entry, PlanTable):
-        return entry
-    made = PlanTable({"id": id, **entry})
-    made.line = entry.line
-    return made

@@ -140,7 +140,9 @@ def _read_task(draft: TaskDraft, groups: dict[str, tuple[str, ...]], problems: P
         budget_usd=fields.read_usd("budget_usd") or fields.read_usd("budget"),
         priority=fields.read_count("priority", least=-_MOST_PRIORITY, most=_MOST_PRIORITY, default=0),
         risk=fields.read_choice("risk", RISKS),
-        estimate=_read_estimate(fields),
+        estimate=Estimate(usd=entry.read_usd("usd"), seconds=entry.read_seconds("seconds"))
+        if (entry := fields.read_table("estimate", ("usd", "seconds")))
+        else None,
         delegated_by=fields.read_line("delegated_by"),
     )
 
@@ -176,8 +178,3 @@ def _read_loop(fields: PlanFields) -> Loop | None:
         while_=source.read_text("while"),
         until=source.read_text("until"),
     )
-
-
-def _read_estimate(fields: PlanFields) -> Estimate | None:
-    table = fields.read_table("estimate", ("usd", "seconds"))
-    return Estimate(usd=table.read_usd("usd"), seconds=table.read_seconds("seconds")) if table else None

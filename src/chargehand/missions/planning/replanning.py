@@ -26,12 +26,12 @@ def events_of_new_plan(state: MissionState, made: PlanMade, *, in_hand: str = ""
     `in_hand` is the task that its coordinator starts or merges at this moment. Raises `RefusedError` (`no_plan`,
     `not_plannable`, and what `check_new_plan` does).
     """
-    # What a worker merged that is gone the next one tells first.
+    # A merge that a dead worker did not record is in hand too: the next worker records it first.
     in_hand = state.half_merged.task if state.half_merged is not None else in_hand
     check_new_plan(_open_plan(state), made.plan, in_hand=in_hand)
     open_points, answers = {each.id for each in made.plan.ambiguities}, list[Payload]()
     for name, asked in state.questions.items():
-        # Of an open question nobody needs the answer where it is about what the new plan does not have any more.
+        # An open question about a task or point that the new plan does not have needs no answer any more.
         about = name.removeprefix(TASK_QUESTION).rpartition("/")[0]
         no_task = name.startswith(TASK_QUESTION) and made.plan.task(about) is None
         no_point = name.startswith(PLAN_QUESTION) and name.removeprefix(PLAN_QUESTION) not in open_points

@@ -72,7 +72,7 @@ def _table(record: type[Struct], *more: str, also: dict[str, Any] | None = None)
 def _by_id(name: str) -> dict[str, Any]:
     """Return the schema of a list of tables, or of a table of them, or of their texts, by id."""
     whole = {"$ref": f"#/$defs/{name}"}
-    # By id the key stands for it.
+    # In a table by ids the key stands for the id.
     part = {"anyOf": [_TEXT, {"type": "object"}]}
     return {"anyOf": [{"type": "array", "items": whole}, {"type": "object", "additionalProperties": part}]}
 

@@ -104,7 +104,7 @@ class Promoter:
             message = f"the merged tree {merged[:12]!r} has no green verdict"
             raise RefusedError(message, code="merged_red", hint=hint)
         self._fault("before_commit")
-        # A mission that was rebased stands on a base that its branch does not follow: that becomes a parent too.
+        # After a rebase the base is not in the history of the mission's branch: it becomes a second parent.
         known = tip == base.commit or depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
         parents = (tip,) if known else (tip, base.commit)
         commit = await asyncio.to_thread(depot.commit, merged, parents, self._message(verdict, done_by))
@@ -168,7 +168,7 @@ class Promoter:
             try:
                 depot.swap(self._ref, commit, old, durable=True)
             except RefMovedError:
-                # A worker that was given up in mid-promotion may have come first, with the same tree.
+                # A worker that others gave up in mid-promotion may have moved the branch first, to the same tree.
                 there = depot.read_ref(self._ref)
                 if there is None or there == old or depot.tree_of(there) != tree:
                     raise

@@ -25,7 +25,8 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.merge import MergeConflictError, MergeResult
 from chargehand.workspace.remotes import moved_base
 
-_EVENT_BYTES = 7 * 1024  # what is over 8 kB lies in an artifact, as with steps; an event holds more than its list
+# A line of the log holds up to 8 kB, an event more than its list of conflicts. A larger list is an artifact.
+_EVENT_BYTES = 7 * 1024
 _NAMED = 5
 _CONFLICT_TEXT = (
     "The branch moved on while you worked, and your change conflicts with it. Your workspace now holds the branch "

@@ -85,7 +85,7 @@ _FAIL_AT_ONCE = {
     "BUNDLE_RETRY": "0",
     "COMPOSER_DISABLE_NETWORK": "1",
 }
-_TAIL = 2000
+_TAIL_BYTES = 2000
 
 
 async def base_environment(
@@ -422,7 +422,7 @@ async def _run(services: Services, journal: EventSink, sandbox: Sandbox, command
             ended = f"setup wrote more than {key} allows and was stopped: {command!r}"
         elif result.limit is not None:
             ended = f"setup was ended by its limit of {result.limit}: {command!r}"
-        tail = printable(output[-_TAIL:].decode(errors="replace")).strip()
+        tail = printable(output[-_TAIL_BYTES:].decode(errors="replace")).strip()
         last = f"its last output was:\n{tail}" if tail else "it printed nothing"
         raise RefusedError(
             f"{ended}; {last}",

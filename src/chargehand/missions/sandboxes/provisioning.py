@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,12 +29,10 @@ from chargehand.core.errors import (
 )
 from chargehand.core.ports import Bind, sandbox_ids
 from chargehand.core.records import Base
-from chargehand.missions._messages import FULL_DISK
-from chargehand.missions.control import Control
 from chargehand.missions.journal import AGENT, CHECKS, SETUP, EventSink, Journal
-from chargehand.missions.services import Egress, Registries, Services
+from chargehand.missions.services import FULL_DISK, Egress, Registries, Services
 from chargehand.network.contract import EgressRequest, MirrorRequest
-from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitName, LimitsDisk, Sandbox, SandboxSpec
+from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.space import AttemptQuota, require_room
@@ -89,6 +88,32 @@ class BaseEnvironment(Struct, frozen=True, kw_only=True):
         return found
 
 
+class PauseControl(Protocol):
+    """What pauses and stops the sandboxes of a mission: its `Control`."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the mission is paused."""
+        ...
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the mission stops here, `None` while it goes on."""
+        ...
+
+    async def may_go_on(self) -> None:
+        """Wait while the mission is paused."""
+        ...
+
+    def attach(self, sandbox: Sandbox) -> None:
+        """Let a pause freeze this sandbox until it is detached."""
+        ...
+
+    def detach(self, sandbox: Sandbox) -> None:
+        """Leave the sandbox to itself from now on."""
+        ...
+
+
 class SandboxRequest(Struct, frozen=True, kw_only=True):
     """What one sandbox is opened for, and what it shows and reaches besides its workspace and environment.
 
@@ -118,7 +143,7 @@ class SandboxProvisioner:
     services: Services
     journal: EventSink
     _: KW_ONLY
-    control: Control | None = None
+    control: PauseControl | None = None
     _making: dict[str, float] = field(init=False, default_factory=dict)
 
     @contextlib.asynccontextmanager
@@ -253,8 +278,9 @@ class SandboxProvisioner:
         sandbox = await services.tier.open(spec)
         # An agent's writes are watched with its work, and end the attempt rather than one of its commands.
         if purpose != AGENT and not request.read_only and isinstance(sandbox, LimitsDisk):
-            setup = purpose in (SETUP, OFFLINE)
-            sandbox.limit_disk(await _open_quota(workspace, services.config.sandbox, setup=setup))
+            before = await asyncio.to_thread(workspace.usage) if workspace.holds_base else (0, 0)
+            limits = _workspace_limits(services.config.sandbox, setup=purpose in (SETUP, OFFLINE))
+            sandbox.limit_disk(AttemptQuota(workspace.scan_root(), limits, before=before).find_passed)
         ready = services.clock.monotonic() - began + self._making.get(workspace.id, 0.0)
         try:
             if self.control is not None:
@@ -331,15 +357,6 @@ def _workspace_limits(config: SandboxConfig, *, setup: bool = False) -> Workspac
     return WorkspaceLimits(disk_bytes=config.disk_mb << 20, files=config.files)
 
 
-async def _open_quota(
-    workspace: Workspace, config: SandboxConfig, *, setup: bool
-) -> Callable[[], LimitName | None]:
-    """Return what finds the limit that is passed of what is written in a workspace from now on."""
-    before = await asyncio.to_thread(workspace.usage) if workspace.holds_base else (0, 0)
-    limits = _workspace_limits(config, setup=setup)
-    return AttemptQuota(workspace.scan_root(), limits, before=before).find_passed
-
-
 def remove_leftovers(home: Path, open_depot: Callable[[], Depot], *missions: str) -> None:
     """Remove what is left of the workspaces of settled missions; their checkpoints stay in the depot."""
     with contextlib.suppress(ChargehandError, OSError):  # how they ended matters more; `gc` comes later
@@ -369,8 +386,8 @@ def workspace_prefix(mission: str) -> str:
 # --- requests of a sandbox to hosts
 
 # An agent may make thousands of requests in a minute, by mistake or on purpose: its log must stay readable.
-_BURST, _RATE = 200.0, 20.0
-_MOST = 5_000
+_BURST_LINES, _LINES_PER_SECOND = 200.0, 20.0
+_MOST_LINES = 5_000
 
 
 class NetworkLog:
@@ -384,14 +401,14 @@ class NetworkLog:
         self._clock = clock
         self._empty = NetworkRequested(purpose=purpose, attempt=attempt)
         self._gap = self._empty
-        self._room, self._at = _BURST, clock.monotonic()
-        self._left = _MOST
+        self._room, self._at = _BURST_LINES, clock.monotonic()
+        self._left = _MOST_LINES
 
     def see(self, request: EgressRequest) -> None:
         """Record a request that ended."""
         now = self._clock.monotonic()
         # A token bucket: each event takes one of `_room`, which fills up again with time.
-        self._room = min(_BURST, self._room + _RATE * (now - self._at))
+        self._room = min(_BURST_LINES, self._room + _LINES_PER_SECOND * (now - self._at))
         self._at = now
         if self._room < 1 or self._left <= 0:
             gap = self._gap

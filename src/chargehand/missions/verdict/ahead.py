@@ -1,8 +1,8 @@
-"""Runs of checks ahead of their turn: of trees that will be judged next if what is judged now passes.
+"""Runs checks ahead of their turn: on the tree that will be judged next if the one that is judged now passes.
 
-Only how a tree's own checks end is found out ahead. It is taken where that exact tree comes to be judged on that
-exact base, in that environment, and thrown away else; it is held against the base then. Nothing of it outlives the
-process: a worker that takes over runs the checks again.
+Only a tree's own checks run ahead. What they came to is used when that exact tree is judged on that exact base in
+that environment, and compared with the base then; otherwise it is discarded. Nothing of it outlives the process: a
+worker that takes over runs the checks again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OwnRun(Struct, frozen=True, kw_only=True):
 
 
 class RunsAhead:
-    """The runs of one mission that are under way or done, and not taken yet."""
+    """The runs ahead of one mission that are under way, or done and not used yet."""
 
     def __init__(self) -> None:
         self._runs: dict[RunKey, asyncio.Task[OwnRun | None]] = {}
@@ -56,7 +56,7 @@ class RunsAhead:
         run = self._runs.pop(key, None)
         if run is None:
             return None
-        # Whoever judges then runs the checks itself, and finds out what is wrong.
+        # A run that failed counts as none: the verdict runs the checks itself, and finds out what is wrong.
         with contextlib.suppress(ChargehandError, OSError):
             return await run
         return None

@@ -33,7 +33,7 @@ from chargehand.missions.causes import FAILING_TEST
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
 
-# What stands before the name of a check that was run with the base's tests.
+# The prefix of the name of a check that ran with the base's tests.
 BASE_TESTS = "base's tests: "
 NO_TESTS = "no_tests_ran"
 _CHECK_REASONS = {
@@ -183,11 +183,11 @@ def person_may_promote(verdict: Verdict) -> bool:
 _RECORDS = frozenset({"decisions", "decision-records", "adr", "adrs"})
 _DOCUMENTS = (".md", ".rst", ".adoc", ".txt")
 _FEWEST_WORDS = 40
-_LARGEST_RECORD = 1 << 20
+_LARGEST_RECORD_BYTES = 1 << 20
 _FAILED = ("tests_failed", "exit_code")
 _NAMED = 5
 _NOWHERE = "."
-_SHOWN = 4_000
+_SHOWN_CHARACTERS = 4_000
 
 
 def load_role(store: Store, request: MissionRequest) -> Role:
@@ -217,7 +217,11 @@ def report_event(store: Store, role: Role, attempt: str, artifact: str | None) -
     if artifact is None:
         return ()
     text = printable(store.artifacts.get(artifact).decode(errors="replace"))
-    return (ReportMade(attempt=attempt, role=role.name, kind=role.output, artifact=artifact, text=text[:_SHOWN]),)
+    return (
+        ReportMade(
+            attempt=attempt, role=role.name, kind=role.output, artifact=artifact, text=text[:_SHOWN_CHARACTERS]
+        ),
+    )
 
 
 def find_missing_report(result: AttemptResult, role: Role, base_tree: str) -> tuple[Finding, ...]:
@@ -248,7 +252,7 @@ def find_missing_record(role: Role, depot: Depot, changes: Sequence[Change]) -> 
         if is_record and change.kind == "added":
             new.append(change)
     for blob in (change.new_id for change in new if change.new_id is not None):
-        text = depot.read_blob(blob, limit=_LARGEST_RECORD).decode(errors="replace").strip()
+        text = depot.read_blob(blob, limit=_LARGEST_RECORD_BYTES).decode(errors="replace").strip()
         lines = text.splitlines()
         # A heading of Markdown (`#`), AsciiDoc (`=`), or underlined as in reStructuredText.
         underlined = len(lines) > 1 and len(lines[1]) >= 3 and not lines[1].strip("=-~ ")

@@ -77,9 +77,9 @@ from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 from chargehand.workspace.environment import CACHES, EnvironmentLayers
 
 _OUTSIDE = "outside: "
-# Workspaces that a verdict may have beside that of its checks.
+# Purposes of the workspaces that a verdict may open beside the one of its checks.
 _GUARD, _OUTSIDE_PLACE, _AHEAD = "guard", "outside", "ahead-"
-_PATIENCE = 60.0
+_PATIENCE_SECONDS = 60.0
 _CACHE_PLACES = {
     name: f"{WORKSPACE}/{CACHES}/{place}"
     for name, place in (
@@ -96,7 +96,7 @@ _CACHE_PLACES = {
 class Validator:
     """Gives verdicts for one mission on one base; `outputs` holds what the checks printed, by their names.
 
-    `on_output` gets what they print as they run; `ahead` has runs of before their turn.
+    What they print goes to `on_output` as it comes; `ahead` holds the runs before their turn.
     """
 
     services: Services
@@ -173,7 +173,7 @@ class Validator:
 
     @property
     def _can_be_warm(self) -> bool:
-        # A driver that copies would pay for the caches what they save.
+        # A driver that copies files would spend on copying the caches what they save.
         return self.services.config.project.warm_checks and self.services.driver == "overlay"
 
     @property
@@ -234,12 +234,12 @@ class Validator:
             soft, outside = tuple[Finding, ...](), tuple[CheckResult, ...]()
             if all(check.status == "passed" for check in checks):
                 if not self.gates.acceptance and layers.matches and environment.layer == self.environment.layer:
-                    # What is promoted others begin at: where it is their base, it was judged already.
+                    # Later missions begin at what is promoted: kept now, their base counts as judged already.
                     await asyncio.to_thread(self._keep_as_base, tree, checks)
                 outside = await self._run_outside(tree, environment, reads=observer)
                 mixed = await self._lay_base_tests(tree, changes, inner)
                 with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
-                # With acceptance files on both sides: they may have made up for the number of what was lost.
+                # Now with acceptance files on both sides: on one they may make up for the number of lost tests.
                 lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, moves)
                 lost += await asyncio.to_thread(self._find_changed_examples, changes, reader)
                 if mixed and tests and all(check.status == "passed" for check in with_base_tests):
@@ -390,7 +390,7 @@ class Validator:
                 seconds=seconds,
                 must_measure=must_measure,
             )
-        # Another time the machine may be faster.
+        # What the time limit cut short is not kept: another time the machine may be faster.
         if not any(each.rule == "tests_unmeasured" for each in found):
             known = Verdict(tree=tree, scope="attempt", status="green", findings=found)
             verdicts.put(project, known, plan_digest=key)
@@ -486,7 +486,7 @@ class Validator:
             ) as sandbox,
         ):
             await reads.begin(subject)
-            seconds = len(plan.commands) * plan.seconds_each + _PATIENCE
+            seconds = len(plan.commands) * plan.seconds_each + _PATIENCE_SECONDS
             async with serve_tree(subject, link, seconds=seconds) as serving:
                 checks = await run_checks(
                     plan,

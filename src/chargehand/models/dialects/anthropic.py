@@ -114,7 +114,8 @@ class AnthropicDialect(ModelDialect):
     def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
         """Return `usage`; what was cached or written to the cache is added to the input."""
         usage = as_mapping(document.get("usage"))
-        plain, output = as_tokens(usage.get("input_tokens")), as_tokens(usage.get("output_tokens"))
+        plain = as_tokens(usage.get("input_tokens"))
+        output = as_tokens(usage.get("output_tokens"))
         cached = as_tokens(usage.get("cache_read_input_tokens"))
         written = as_tokens(usage.get("cache_creation_input_tokens"))
         whole = None if plain is None else plain + (cached or 0) + (written or 0)

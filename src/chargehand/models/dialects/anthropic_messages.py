@@ -90,9 +90,11 @@ def read_messages_request(body: Mapping[str, Any]) -> NeutralRequest:
         turns.append(neutral.ConversationTurn(role=role, parts=tuple(_read_parts(message.get("content")))))
     given = as_mapping(body.get("tool_choice"))
     choice = _CHOICES.get(str(given.get("type")))
-    config, thinking = as_mapping(body.get("output_config")), as_mapping(body.get("thinking"))
+    config = as_mapping(body.get("output_config"))
+    thinking = as_mapping(body.get("thinking"))
     shape = as_mapping(config.get("format")) or as_mapping(body.get("output_format"))
-    effort, budget = config.get("effort"), read_thinking(thinking)
+    effort = config.get("effort")
+    budget = read_thinking(thinking)
     left = [*list_unread(body, _READ), *(["reasoning"] if reasons else [])]
     left += ["thinking.type"] if thinking and budget is None else []
     hints = {"top_k": body.get("top_k"), "user": as_mapping(body.get("metadata")).get("user_id")}
@@ -241,7 +243,8 @@ def _read_parts(content: object) -> Iterator[neutral.ConversationPart]:
             yield neutral.TextPart(text=content)
         return
     for block in as_mappings(content):
-        own, name = str(block.get("id", "")), str(block.get("name", ""))
+        own = str(block.get("id", ""))
+        name = str(block.get("name", ""))
         match block.get("type"):
             case "text":
                 yield neutral.TextPart(text=str(block.get("text", "")))
@@ -266,10 +269,12 @@ def _read_parts(content: object) -> Iterator[neutral.ConversationPart]:
 def _read_file(block: Mapping[str, Any]) -> neutral.TextPart | neutral.FilePart:
     source = as_mapping(block.get("source"))
     image = block.get("type") == "image"
-    name, context = str(block.get("title") or ""), str(block.get("context") or "")
+    name = str(block.get("title") or "")
+    context = str(block.get("context") or "")
     match source.get("type"):
         case "base64":
-            media, data = str(source.get("media_type", "")), str(source.get("data", ""))
+            media = str(source.get("media_type", ""))
+            data = str(source.get("data", ""))
             return neutral.FilePart(
                 media_type=media, data=data, name=name, context=context, kind="image" if image else "file"
             )
@@ -374,7 +379,8 @@ class AnthropicReader:
         self._meter.take(data)
         if self._meter.failed:
             return [neutral.ReplyError(message=self._meter.failed)]
-        index, delta = int(data.get("index", 0)), as_mapping(data.get("delta"))
+        index = int(data.get("index", 0))
+        delta = as_mapping(data.get("delta"))
         if data.get("type") == "message_delta":
             self.left_out.update(list_unread(delta, _REPLY))
         else:
@@ -496,7 +502,8 @@ class AnthropicWriter:
 
 def _write_usage(usage: Usage) -> dict[str, int]:
     # This dialect counts what is cached apart from the rest of the input.
-    cached, written = usage.cached or 0, usage.cache_write or 0
+    cached = usage.cached or 0
+    written = usage.cache_write or 0
     return {
         "input_tokens": max(0, (usage.input or 0) - cached - written),
         "cache_read_input_tokens": cached,

@@ -22,6 +22,8 @@ from chargehand.models.conversation import (
     NeutralRequest,
     ReplyReader,
     ReplyWriter,
+    UntranslatableError,
+    fold_reply,
     read_data_url,
 )
 from chargehand.models.event_stream import event_data
@@ -125,6 +127,10 @@ class RequestFormat(ABC):
     @abstractmethod
     def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
         """Return the meter of one stream, for the client's own body."""
+
+    @abstractmethod
+    def has_output(self, document: Mapping[str, Any]) -> bool:
+        """Tell whether a whole reply holds what a model wrote: text, reasoning or calls of tools."""
 
 
 class ModelDialect(RequestFormat):
@@ -233,6 +239,19 @@ class ModelDialect(RequestFormat):
     def reply_writer(self, model: str, id: str) -> ReplyWriter:
         """Return the writer of one reply."""
 
+    def has_output(self, document: Mapping[str, Any]) -> bool:
+        """Tell whether a reply has text, reasoning or calls; one that cannot be read counts as having some."""
+        try:
+            said = fold_reply(self.reply_reader("").read_whole(document))
+        except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
+            return True
+        return bool(said.text or said.thoughts or said.calls)
+
+    def require_embeddings(self) -> EmbeddingsFormat:
+        """Return how clients of this dialect ask for embeddings; only for dialects with an endpoint for them."""
+        assert self.embeddings is not None
+        return self.embeddings
+
     def provider_headers(self, key: str | None) -> dict[str, str]:
         """Return the headers that every request to a provider carries."""
         if not key:
@@ -243,6 +262,10 @@ class ModelDialect(RequestFormat):
         """Return path, with its version, and body of a call as they go to a provider."""
         path = next((path for path, operation in self.endpoints.items() if operation == call.operation), "")
         return f"/v1{path}" if path else self.reply_path, call.body
+
+
+# All dialects. Whoever needs more than one is given this table from above, and imports no dialect.
+DialectTable = Mapping[Dialect, ModelDialect]
 
 
 class EmbeddingTexts(Struct, frozen=True, kw_only=True):
@@ -283,6 +306,10 @@ class EmbeddingsFormat(RequestFormat):
     def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
         """Return the dialect's meter, for a provider that streams what nobody asked it to stream."""
         return self._dialect.stream_meter({})
+
+    def has_output(self, document: Mapping[str, Any]) -> bool:
+        """Return false: vectors are nothing that a model wrote."""
+        return False
 
     @abstractmethod
     def screen(self, body: Mapping[str, Any]) -> WireRequest:

@@ -20,46 +20,54 @@ from chargehand.models.contract import (
     reply_from_pieces,
 )
 from chargehand.models.conversation import UntranslatableError
-from chargehand.models.dialects.base import EmbeddingsFormat, EmbeddingTexts, EmbeddingVectors, read_vector
-from chargehand.models.dialects.table import DIALECTS, embeddings_format
-from chargehand.models.dialects.translation import LEFT_OUT, join_left_out, parse_reply, read_error_message
+from chargehand.models.dialects.base import (
+    DialectTable,
+    EmbeddingsFormat,
+    EmbeddingTexts,
+    EmbeddingVectors,
+    read_vector,
+)
+from chargehand.models.dialects.left_out import LEFT_OUT, join_left_out
+from chargehand.models.dialects.translation import parse_reply, read_error_message
 
 # How an Ollama without OpenAI's endpoint answers there.
 _ABSENT = frozenset({404, 405, 501})
 
 
-def explain_refusal(served: ServedModel, dialect: Dialect, body: Mapping[str, Any]) -> str:
+def explain_refusal(served: ServedModel, dialect: Dialect, body: Mapping[str, Any], dialects: DialectTable) -> str:
     """Return why a model does not make the embeddings that a client of `dialect` asks for, empty where it does."""
-    form = DIALECTS[served.dialect].embeddings
+    form = dialects[served.dialect].embeddings
     if form is None:
         return f"models that speak the dialect {served.dialect} have no embeddings"
     try:
         if form.name != dialect:
-            embeddings_format(dialect).read_texts(body)
+            dialects[dialect].require_embeddings().read_texts(body)
     except UntranslatableError as error:
         return str(error)
     return ""
 
 
-def embeddings_upstream(served: ServedModel, dialect: Dialect) -> ModelUpstream:
+def embeddings_upstream(served: ServedModel, dialect: Dialect, dialects: DialectTable) -> ModelUpstream:
     """Return who makes the embeddings of a model, for a client that asks in the form of `dialect`."""
-    form = embeddings_format(served.dialect)
-    upstream = OllamaEmbeddings(served.upstream) if served.ollama else served.upstream
-    return upstream if form.name == dialect else TranslatingEmbeddings(upstream, form)
+    form = dialects[served.dialect].require_embeddings()
+    upstream = OllamaEmbeddings(served.upstream, form) if served.ollama else served.upstream
+    if form.name == dialect:
+        return upstream
+    return TranslatingEmbeddings(upstream, form, client=dialects[dialect].require_embeddings())
 
 
 class TranslatingEmbeddings:
-    """Puts calls for embeddings into the form of `inner`, and the vectors back into that of the call."""
+    """Puts calls for embeddings into the form of `inner`, and the vectors back into that of the `client`."""
 
-    def __init__(self, inner: ModelUpstream, form: EmbeddingsFormat) -> None:
+    def __init__(self, inner: ModelUpstream, form: EmbeddingsFormat, *, client: EmbeddingsFormat) -> None:
         self._inner = inner
         self._form = form
+        self._client = client
 
     async def send(self, call: ModelCall) -> UpstreamReply:
         """Send one call; raises `UpstreamError` as `inner` does, and where its reply cannot be read."""
-        client = embeddings_format(call.dialect)
         try:
-            asked = client.read_texts(call.body)
+            asked = self._client.read_texts(call.body)
         except UntranslatableError as error:
             raise UpstreamError(str(error), code="uncarried") from None
         body = self._form.prepare(self._form.write_texts(asked), str(call.body.get("model", "")), None)
@@ -70,9 +78,10 @@ class TranslatingEmbeddings:
         content = await reply.read_all()
         if not reply.is_success:
             message = read_error_message(content) or f"the provider answered with HTTP {reply.status}"
-            refusal = client.write_error(reply.status, "upstream_error", message)
+            refusal = self._client.write_error(reply.status, "upstream_error", message)
             return reply_from_pieces(reply.status, [refusal], headers=headers)
-        return _write_reply(call, self._form.read_vectors(parse_reply(content)), asked, headers)
+        made = self._form.read_vectors(parse_reply(content))
+        return _write_reply(self._client, call, made, asked, headers)
 
     async def close(self) -> None:
         """Close the inner upstream."""
@@ -85,8 +94,9 @@ class OllamaEmbeddings:
     https://github.com/ollama/ollama/blob/main/docs/api.md#generate-embeddings
     """
 
-    def __init__(self, inner: ModelUpstream) -> None:
+    def __init__(self, inner: ModelUpstream, form: EmbeddingsFormat) -> None:
         self._inner = inner
+        self._form = form
 
     async def send(self, call: ModelCall) -> UpstreamReply:
         """Send one call; raises `UpstreamError` as `inner` does, and where its reply cannot be read."""
@@ -95,9 +105,8 @@ class OllamaEmbeddings:
         if reply.status not in _ABSENT:
             return reply
         refusal = await reply.read_all()
-        client = embeddings_format(call.dialect)
         try:
-            asked = client.read_texts(call.body)
+            asked = self._form.read_texts(call.body)
         except UntranslatableError:
             return reply_from_pieces(reply.status, [refusal])
         body: dict[str, Any] = {"model": call.body.get("model"), "input": list(asked.texts)}
@@ -108,13 +117,14 @@ class OllamaEmbeddings:
         if not reply.is_success:
             message = read_error_message(content) or read_error_message(refusal)
             message = message or f"Ollama answered with HTTP {reply.status}"
-            return reply_from_pieces(reply.status, [client.write_error(reply.status, "upstream_error", message)])
+            refusal = self._form.write_error(reply.status, "upstream_error", message)
+            return reply_from_pieces(reply.status, [refusal])
         document = parse_reply(content)
         rows = document.get("embeddings")
         vectors = tuple(map(read_vector, rows)) if isinstance(rows, list) else ()
         made = EmbeddingVectors(vectors=vectors, used=as_tokens(document.get("prompt_eval_count")))
         names = ", ".join(join_left_out(asked.left_out))
-        return _write_reply(call, made, asked, {LEFT_OUT: names} if names else {})
+        return _write_reply(self._form, call, made, asked, {LEFT_OUT: names} if names else {})
 
     async def close(self) -> None:
         """Close the inner upstream."""
@@ -122,11 +132,15 @@ class OllamaEmbeddings:
 
 
 def _write_reply(
-    call: ModelCall, made: EmbeddingVectors, asked: EmbeddingTexts, headers: Mapping[str, str]
+    client: EmbeddingsFormat,
+    call: ModelCall,
+    made: EmbeddingVectors,
+    asked: EmbeddingTexts,
+    headers: Mapping[str, str],
 ) -> UpstreamReply:
     if len(made.vectors) != len(asked.texts):
         message = f"{len(made.vectors)} vectors came for {len(asked.texts)} texts"
         raise UpstreamError(message, code="reply_unreadable")
-    document = embeddings_format(call.dialect).write_vectors(made, asked, str(call.body.get("model", "")))
+    document = client.write_vectors(made, asked, str(call.body.get("model", "")))
     metered = ReplyUsage(usage=Usage(input=made.used, output=0))
     return reply_from_pieces(200, [dump_json(document)], headers=headers, meter=lambda: metered)

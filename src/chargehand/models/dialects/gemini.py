@@ -140,8 +140,10 @@ class GeminiDialect(ModelDialect):
     def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
         """Return `usageMetadata`; reasoning counts as output, what tools brought in as input."""
         usage = as_mapping(document.get("usageMetadata"))
-        given, brought = as_tokens(usage.get("promptTokenCount")), as_tokens(usage.get("toolUsePromptTokenCount"))
-        written, thought = as_tokens(usage.get("candidatesTokenCount")), as_tokens(usage.get("thoughtsTokenCount"))
+        given = as_tokens(usage.get("promptTokenCount"))
+        brought = as_tokens(usage.get("toolUsePromptTokenCount"))
+        written = as_tokens(usage.get("candidatesTokenCount"))
+        thought = as_tokens(usage.get("thoughtsTokenCount"))
         total = as_tokens(usage.get("totalTokenCount"))
         if given is None:
             return UNKNOWN_USAGE

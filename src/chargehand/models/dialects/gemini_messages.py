@@ -101,10 +101,12 @@ def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
     some = bool(calling.get("allowedFunctionNames")) and choice != "tool"
     left += ["toolConfig.functionCallingConfig.allowedFunctionNames"] if some else []
     thinking = as_mapping(config.get("thinkingConfig"))
-    level, budget = thinking.get("thinkingLevel"), thinking.get("thinkingBudget")
+    level = thinking.get("thinkingLevel")
+    budget = thinking.get("thinkingBudget")
     left += ["generationConfig.thinkingConfig.thinkingLevel"] if level and level not in _EFFORTS else []
     left += ["generationConfig.responseJsonSchema"] if schema and not isinstance(schema, dict) else []
-    mime, looks = config.get("responseMimeType"), str(config.get("mediaResolution") or "")
+    mime = config.get("responseMimeType")
+    looks = str(config.get("mediaResolution") or "")
     left += ["generationConfig.responseMimeType"] if mime not in (None, _JSON, "text/plain") else []
     left += ["generationConfig.mediaResolution"] if looks and looks not in _DETAILS else []
     return NeutralRequest(
@@ -213,7 +215,8 @@ def _read_contents(contents: list[Mapping[str, Any]], detail: str) -> Iterator[n
             call = as_mapping(part.get("functionCall"))
             if part.get("functionCall"):
                 count += 1
-                own, name = str(call.get("id") or f"call_{count}"), str(call.get("name", ""))
+                own = str(call.get("id") or f"call_{count}")
+                name = str(call.get("name", ""))
                 unanswered.setdefault(name, []).append(own)
                 parts.append(neutral.ToolCallPart(id=own, name=name, arguments=json.dumps(call.get("args") or {})))
             elif part.get("functionResponse"):
@@ -254,11 +257,13 @@ def _read_part(part: Mapping[str, Any], detail: str = "") -> Iterator[neutral.Te
             yield neutral.TextPart(text=part["text"])
     elif part.get("inlineData") or part.get("fileData"):
         data = as_mapping(part.get("inlineData") or part.get("fileData"))
-        media, url = str(data.get("mimeType", "")), str(data.get("fileUri", ""))
+        media = str(data.get("mimeType", ""))
+        url = str(data.get("fileUri", ""))
         if url.startswith("https://generativelanguage.googleapis.com/"):
             raise UntranslatableError("fileData", "a file kept by Google cannot go to another provider")
         content = str(data.get("data", ""))
-        is_image, name = media.startswith("image/"), str(data.get("displayName") or "")
+        is_image = media.startswith("image/")
+        name = str(data.get("displayName") or "")
         yield neutral.FilePart(
             media_type=media,
             data=content,
@@ -402,11 +407,13 @@ class GeminiReader:
         return [neutral.ReplyEnd(stop=stop, usage=self._usage, fault=self._fault)]
 
     def _read_part(self, part: Mapping[str, Any]) -> Iterator[neutral.ReplyDelta]:
-        text, call = part.get("text"), as_mapping(part.get("functionCall"))
+        text = part.get("text")
+        call = as_mapping(part.get("functionCall"))
         if isinstance(text, str) and text:
             yield neutral.ThinkingDelta(text=text) if part.get("thought") else neutral.TextDelta(text=text)
         elif call:
-            index, self._count = self._count, self._count + 1
+            index = self._count
+            self._count = self._count + 1
             own = str(call.get("id") or f"call_{self._seed}_{self._count}")
             yield neutral.ToolCallStart(index=index, id=own, name=str(call.get("name", "")))
             yield neutral.ToolCallDelta(index=index, text=json.dumps(call.get("args") or {}))
@@ -432,7 +439,8 @@ class GeminiWriter:
             case neutral.ThinkingDelta():
                 return self._write_chunk([{"text": delta.text, "thought": True}])
             case neutral.ToolCallStart():
-                self._calls[delta.index], self._texts[delta.index] = delta, ""
+                self._calls[delta.index] = delta
+                self._texts[delta.index] = ""
                 return b""
             case neutral.ToolCallDelta():
                 self._texts[delta.index] += delta.text
@@ -464,7 +472,8 @@ class GeminiWriter:
         document = {"candidates": [candidate], **self._head}
         if usage is None:
             return document
-        read, written = usage.input or 0, usage.output or 0
+        read = usage.input or 0
+        written = usage.output or 0
         cached = {} if usage.cached is None else {"cachedContentTokenCount": usage.cached}
         counts = {"promptTokenCount": read, "candidatesTokenCount": written, "totalTokenCount": read + written}
         return {**document, "usageMetadata": {**counts, **cached}}

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import re
-import struct
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from chargehand.models._json import as_limit, as_mapping, as_mappings, as_tokens, dump_json
+from chargehand.models._json import as_mapping, as_mappings, as_tokens
 from chargehand.models.contract import Operation, ReplyUsage, Usage
-from chargehand.models.conversation import FilePart, NeutralRequest, UntranslatableError
+from chargehand.models.conversation import FilePart, NeutralRequest
 from chargehand.models.dialects.base import (
     UNKNOWN_USAGE,
-    EmbeddingsFormat,
-    EmbeddingTexts,
-    EmbeddingVectors,
-    ModelDialect,
     StreamMeter,
     WireRequest,
     file_at,
     offered_tools,
     read_cost,
     read_range,
-    read_vector,
     require_client_tools,
     screen_fields,
 )
+from chargehand.models.dialects.openai import OpenAIDialect
 from chargehand.models.dialects.openai_chat_messages import (
     OpenAIChatReader,
     OpenAIChatWriter,
@@ -37,7 +31,6 @@ from chargehand.models.dialects.openai_chat_messages import (
 _LIMITS = ("max_completion_tokens", "max_tokens")
 # Models that take only `max_completion_tokens`; other providers often know only `max_tokens`.
 _NEW_LIMIT = re.compile(r"(^|/)(o\d|gpt-[5-9]|gpt-\d\d|codex)")
-_ERROR_TYPES = {400: "invalid_request_error", 401: "authentication_error", 402: "insufficient_quota"}
 _OUTPUT = ("content", "tool_calls", "reasoning_content", "reasoning", "refusal", "function_call", "audio")
 _MOST_CHOICES = 128
 # What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
@@ -50,10 +43,9 @@ _FIELDS = frozenset(
     | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"}
     | {"reasoning_effort", "reasoning_format", "include_reasoning", "enable_thinking", "chat_template_kwargs"}
 )
-_EMBED_FIELDS = frozenset({"model", "input", "dimensions", "encoding_format", "user"})
 
 
-class OpenAIChatDialect(ModelDialect):
+class OpenAIChatDialect(OpenAIDialect):
     """Chat completions, as OpenAI and most other providers speak them."""
 
     name = "openai"
@@ -77,14 +69,6 @@ class OpenAIChatDialect(ModelDialect):
         ("x-ratelimit-reset-requests", "x-ratelimit-remaining-requests"),
         ("x-ratelimit-reset-tokens", "x-ratelimit-remaining-tokens"),
     )
-
-    def __init__(self) -> None:
-        self.embeddings = OpenAIEmbeddings(self)
-
-    def write_error(self, status: int, code: str, message: str) -> bytes:
-        """Return `{"error": {...}}`."""
-        kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-        return dump_json({"error": {"message": message, "type": kind, "param": None, "code": code}})
 
     def output_limit(self, body: Mapping[str, Any]) -> int | None:
         """Return the smaller of `max_completion_tokens` and `max_tokens`."""
@@ -115,7 +99,8 @@ class OpenAIChatDialect(ModelDialect):
             return UNKNOWN_USAGE
         details = as_mapping(usage.get("prompt_tokens_details"))
         cached = as_tokens(details.get("cached_tokens"))
-        output, given = as_tokens(usage.get("completion_tokens")), as_tokens(usage.get("prompt_tokens"))
+        output = as_tokens(usage.get("completion_tokens"))
+        given = as_tokens(usage.get("prompt_tokens"))
         total = as_tokens(usage.get("total_tokens"))
         if output is not None and total is not None and given is not None:
             # Some providers leave reasoning out of `completion_tokens`, and charge for it.
@@ -197,58 +182,3 @@ class _ChatStreamMeter(StreamMeter):
             return True
         self.metered = self._dialect.read_usage(content)
         return self._asked or bool(choices)
-
-
-class OpenAIEmbeddings(EmbeddingsFormat):
-    """Embeddings: https://platform.openai.com/docs/api-reference/embeddings."""
-
-    name = "openai"
-
-    def screen(self, body: Mapping[str, Any]) -> WireRequest:
-        """Return the known fields."""
-        return screen_fields(body, _EMBED_FIELDS)
-
-    def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
-        """Return the body with the model replaced."""
-        return {**body, "model": model}
-
-    def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
-        """Return `usage.prompt_tokens`."""
-        usage = as_mapping(document.get("usage"))
-        return ReplyUsage(usage=Usage(input=as_tokens(usage.get("prompt_tokens")), output=0))
-
-    def read_texts(self, body: Mapping[str, Any]) -> EmbeddingTexts:
-        """Read `input`, which must be text: tokens mean nothing to another provider."""
-        given = body.get("input")
-        texts = [given] if isinstance(given, str) else given
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            message = "embeddings of tokens mean nothing to another provider: send the text"
-            raise UntranslatableError("input", message)
-        return EmbeddingTexts(
-            texts=tuple(texts),
-            dimensions=as_limit(body.get("dimensions")),
-            packed=body.get("encoding_format") == "base64",
-            left_out=("user",) if "user" in body else (),
-        )
-
-    def write_texts(self, asked: EmbeddingTexts) -> dict[str, Any]:
-        """Write `input` and `dimensions`."""
-        size = {} if asked.dimensions is None else {"dimensions": asked.dimensions}
-        return {"input": list(asked.texts), **size}
-
-    def read_vectors(self, document: Mapping[str, Any]) -> EmbeddingVectors:
-        """Read `data`, in the order of its indexes."""
-        rows = sorted(as_mappings(document.get("data")), key=lambda row: as_tokens(row.get("index")) or 0)
-        used = as_tokens(as_mapping(document.get("usage")).get("prompt_tokens"))
-        return EmbeddingVectors(vectors=tuple(read_vector(row.get("embedding")) for row in rows), used=used)
-
-    def write_vectors(self, made: EmbeddingVectors, asked: EmbeddingTexts, model: str) -> dict[str, Any]:
-        """Write `data`, as base64 where it was asked for."""
-        data = []
-        for index, vector in enumerate(made.vectors):
-            packed = (
-                base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode() if asked.packed else vector
-            )
-            data.append({"object": "embedding", "index": index, "embedding": packed})
-        usage = {} if made.used is None else {"usage": {"prompt_tokens": made.used, "total_tokens": made.used}}
-        return {"object": "list", "data": data, "model": model, **usage}

@@ -104,7 +104,8 @@ def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequ
     parallel = body.get("parallel_tool_calls")
     # OpenAI's field, and those of routers and of other makers of models: see `_FIELDS` of the dialect.
     router = as_mapping(body.get("reasoning"))
-    effort, budget = body.get("reasoning_effort") or router.get("effort"), as_limit(router.get("max_tokens"))
+    effort = body.get("reasoning_effort") or router.get("effort")
+    budget = as_limit(router.get("max_tokens"))
     if budget is None:
         budget = read_thinking(as_mapping(body.get("thinking")))
     if isinstance(switch := body.get("enable_thinking"), bool) and budget is None:
@@ -180,7 +181,8 @@ def write_chat_request(request: NeutralRequest, model: str) -> WireRequest:
 
 def _read_message(message: Mapping[str, Any]) -> neutral.ConversationTurn | None:
     """Return what a message says, `None` where it is for the system's part."""
-    role, content = message.get("role"), message.get("content")
+    role = message.get("role")
+    content = message.get("content")
     match role:
         case "system" | "developer":
             return None
@@ -227,7 +229,8 @@ def _read_call(call: Mapping[str, Any]) -> neutral.ToolCallPart:
     own = str(call.get("id", ""))
     if call.get("type") == "custom":
         custom = as_mapping(call.get("custom"))
-        name, text = str(custom.get("name", "")), str(custom.get("input", ""))
+        name = str(custom.get("name", ""))
+        text = str(custom.get("input", ""))
         return neutral.ToolCallPart(id=own, name=name, arguments=text, custom=True)
     function = as_mapping(call.get("function"))
     arguments = function.get("arguments")
@@ -438,7 +441,8 @@ class OpenAIChatWriter:
 
 
 def _write_usage(usage: Usage) -> dict[str, Any]:
-    read, written = usage.input or 0, usage.output or 0
+    read = usage.input or 0
+    written = usage.output or 0
     counts: dict[str, Any] = {
         "prompt_tokens": read,
         "completion_tokens": written,

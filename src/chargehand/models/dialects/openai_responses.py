@@ -9,7 +9,6 @@ from chargehand.models._json import as_mapping, as_mappings, as_tokens, dump_jso
 from chargehand.models.contract import GatewayFault, Operation, ReplyUsage, Usage
 from chargehand.models.conversation import FilePart, NeutralRequest
 from chargehand.models.dialects.base import (
-    ModelDialect,
     StreamMeter,
     WireRequest,
     error_message,
@@ -19,7 +18,7 @@ from chargehand.models.dialects.base import (
     require_client_tools,
     screen_fields,
 )
-from chargehand.models.dialects.openai_chat import OpenAIChatDialect
+from chargehand.models.dialects.openai import OpenAIDialect
 from chargehand.models.dialects.openai_responses_messages import (
     TOOL_GROUP,
     ResponsesReader,
@@ -43,8 +42,8 @@ _DROPPED_TOOLS = ("web_search", "image_generation")
 _INCLUDED = ("reasoning.encrypted_content", "message.output_text.logprobs")
 
 
-class ResponsesDialect(ModelDialect):
-    """Responses; errors and keys are as in chat completions."""
+class ResponsesDialect(OpenAIDialect):
+    """Responses; errors, keys and embeddings are as in chat completions."""
 
     name = "responses"
     endpoints: ClassVar[Mapping[str, Operation]] = {"/responses": "reply"}
@@ -63,15 +62,6 @@ class ResponsesDialect(ModelDialect):
         "parallel": "parallel_tool_calls",
         "choice": "tool_choice",
     }
-
-    def __init__(self, chat: OpenAIChatDialect) -> None:
-        self._chat = chat
-        # Whoever speaks responses makes embeddings in OpenAI's older form.
-        self.embeddings = chat.embeddings
-
-    def write_error(self, status: int, code: str, message: str) -> bytes:
-        """Return `{"error": {...}}`, as chat completions have it."""
-        return self._chat.write_error(status, code, message)
 
     def write_error_event(self, status: int, code: str, message: str) -> bytes:
         """Return an `error` event."""
@@ -173,8 +163,12 @@ class _ResponsesStreamMeter(StreamMeter):
             case "error":
                 self.failed = str(content.get("message") or error_message(content, "error"))
             case "response.completed" | "response.incomplete":
-                self.metered, self.ended, self.finished = self._dialect.read_usage(response), True, True
+                self.metered = self._dialect.read_usage(response)
+                self.ended = True
+                self.finished = True
             case "response.failed":
-                self.metered, self.ended, self.finished = self._dialect.read_usage(response), True, False
+                self.metered = self._dialect.read_usage(response)
+                self.ended = True
+                self.finished = False
                 self.failed = error_message(response, "the response failed")
         return True

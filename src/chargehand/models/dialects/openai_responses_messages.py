@@ -81,10 +81,12 @@ def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
         else:
             turns.append(turn)
     choice, chosen = _read_choice(body.get("tool_choice"))
-    text, asked = as_mapping(body.get("text")), as_mapping(body.get("reasoning"))
+    text = as_mapping(body.get("text"))
+    asked = as_mapping(body.get("reasoning"))
     shape = as_mapping(text.get("format"))
     hints = {**body, "verbosity": text.get("verbosity")}
-    effort, summary = asked.get("effort"), asked.get("summary") or asked.get("generate_summary")
+    effort = asked.get("effort")
+    summary = asked.get("summary") or asked.get("generate_summary")
     parallel = body.get("parallel_tool_calls")
     offered = as_mappings(body.get("tools"))
     tools = [tool for tool in offered if tool.get("type") != TOOL_GROUP]
@@ -166,7 +168,8 @@ def _read_item(item: Mapping[str, Any]) -> neutral.ConversationTurn | None:
     """Return what an item says, `None` where it is for the system's part."""
     role: neutral.ConversationRole = "user"
     parts: tuple[neutral.ConversationPart, ...] = ()
-    own, name = str(item.get("call_id", "")), str(item.get("name", ""))
+    own = str(item.get("call_id", ""))
+    name = str(item.get("name", ""))
     match item.get("type", "message"):
         case "message":
             if item.get("role") in ("system", "developer"):
@@ -218,7 +221,8 @@ def _read_parts(content: object) -> Iterator[neutral.TextPart | neutral.FilePart
 
 
 def _read_tool(tool: Mapping[str, Any]) -> neutral.OfferedTool:
-    name, text = str(tool.get("name", "")), str(tool.get("description") or "")
+    name = str(tool.get("name", ""))
+    text = str(tool.get("description") or "")
     if tool.get("type") != "custom":
         return neutral.OfferedTool(
             name=name,
@@ -291,7 +295,8 @@ class ResponsesReader:
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
         """Return what an event says."""
-        kind, text = str(data.get("type", "")), str(data.get("delta") or "")
+        kind = str(data.get("type", ""))
+        text = str(data.get("delta") or "")
         place = int(data.get("output_index", 0))
         match kind:
             case "response.output_text.delta":
@@ -418,8 +423,10 @@ class ResponsesWriter:
         if what == self._open:
             return b""
         out = self._begin_reply() + self._finish_item()
-        place, own = len(self._done), f"{self._id}_{len(self._done) + 1}"
-        self._open, self._text = what, ""
+        place = len(self._done)
+        own = f"{self._id}_{len(self._done) + 1}"
+        self._open = what
+        self._text = ""
         if isinstance(what, neutral.ToolCallStart):
             kind = "custom_tool_call" if what.custom else "function_call"
             field = "input" if what.custom else "arguments"
@@ -462,7 +469,9 @@ class ResponsesWriter:
     def _finish_item(self) -> bytes:
         if self._item is None:
             return b""
-        item, text, where = self._item, self._text, self._locate_part()
+        item = self._item
+        text = self._text
+        where = self._locate_part()
         done = f"response.{self._name_part()}.done"
         if isinstance(self._open, neutral.ToolCallStart):
             field = "input" if self._open.custom else "arguments"
@@ -487,7 +496,8 @@ class ResponsesWriter:
     def _write_document(self, stop: StopReason, usage: Usage) -> dict[str, Any]:
         why = _WHY.get(stop)
         short = {"status": "incomplete", "incomplete_details": {"reason": why}} if why else {"status": "completed"}
-        read, written = usage.input or 0, usage.output or 0
+        read = usage.input or 0
+        written = usage.output or 0
         counts = {
             "input_tokens": read,
             "input_tokens_details": {"cached_tokens": usage.cached or 0},

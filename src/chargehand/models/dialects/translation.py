@@ -22,13 +22,9 @@ from chargehand.models.conversation import (
     UntranslatableError,
     fold_reply,
 )
-from chargehand.models.dialects.base import UNKNOWN_USAGE, ModelDialect, StreamMeter
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialects.base import UNKNOWN_USAGE, DialectTable, ModelDialect, StreamMeter
+from chargehand.models.dialects.left_out import LEFT_OUT, join_left_out
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_data
-
-# The header that names what of a request its provider was not sent, by the client's own fields.
-LEFT_OUT = "x-chargehand-left-out"
-_MOST_NAMES, _LONGEST_NAME = 40, 80
 
 
 class TranslatingUpstream:
@@ -38,15 +34,18 @@ class TranslatingUpstream:
     that is not sent is named in the reply's header `x-chargehand-left-out`. `reasoning`: the model can do so.
     """
 
-    def __init__(self, inner: ModelUpstream, to: Dialect, *, reasoning: bool = True) -> None:
+    def __init__(
+        self, inner: ModelUpstream, to: Dialect, dialects: DialectTable, *, reasoning: bool = True
+    ) -> None:
         self._inner = inner
-        self._to = DIALECTS[to]
+        self._dialects = dialects
+        self._to = dialects[to]
         self._reasoning = reasoning
 
     async def send(self, call: ModelCall) -> UpstreamReply:
         """Send one call; raises `UpstreamError` as the inner upstream does."""
         model = str(call.body.get("model", ""))
-        client = DIALECTS[call.dialect]
+        client = self._dialects[call.dialect]
         try:
             asked = client.read_request(call.body)
             wanted = asked.reasoning
@@ -81,23 +80,6 @@ class TranslatingUpstream:
     async def close(self) -> None:
         """Close the inner upstream."""
         await self._inner.close()
-
-
-def join_left_out(names: tuple[str, ...], more: str = "") -> tuple[str, ...]:
-    """Return names as the header and the log hold them, each once: clients made up some of these words.
-
-    `more` are those that the header has already.
-    """
-    plain = (name[:_LONGEST_NAME].encode("ascii", "backslashreplace").decode().replace(",", "") for name in names)
-    found = {"".join(one if one.isprintable() else "?" for one in name) for name in plain}
-    found |= set(more.split(", ")) if more else set()
-    few = sorted(found)[:_MOST_NAMES]
-    return (*few, f"{len(found) - len(few)} more") if len(found) > len(few) else tuple(few)
-
-
-def read_left_out(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names that a reply's header has."""
-    return tuple(headers[LEFT_OUT].split(", ")) if LEFT_OUT in headers else ()
 
 
 class _TranslatedReply(DerivedChunks):
@@ -147,7 +129,8 @@ class _TranslatedReply(DerivedChunks):
             # Some providers stream unasked, or do not although asked: the client gets what it asked for.
             body = await self._reply.read_all()
             if streamed:
-                split, meter = EventSplitter(), self._provider.stream_meter({})
+                split = EventSplitter()
+                meter = self._provider.stream_meter({})
                 events = [*split.feed(body), split.rest()]
                 deltas = [delta for event in events for delta in self._read_event(event, meter)]
                 deltas += self._take(self._reader.finish())
@@ -168,7 +151,8 @@ class _TranslatedReply(DerivedChunks):
             raise _unreadable_reply(f"the model's reply cannot be read: {error}") from None
 
     async def _stream_deltas(self) -> AsyncIterator[ReplyDelta]:
-        split, meter = EventSplitter(), self._provider.stream_meter({})
+        split = EventSplitter()
+        meter = self._provider.stream_meter({})
         async for chunk in self._reply.chunks:
             for event in split.feed(chunk):
                 for delta in self._read_event(event, meter):
@@ -210,7 +194,8 @@ class _CallSorter:
         """Yield what goes on now."""
         for delta in deltas:
             if isinstance(delta, ReplyEnd | ReplyError):
-                held, self._held = self._held, {}
+                held = self._held
+                self._held = {}
                 yield from (one for several in held.values() for one in several)
                 yield delta
                 continue
@@ -237,7 +222,8 @@ class _CustomToolUnwrapper:
                 self._held[delta.index] += delta.text
                 continue
             if isinstance(delta, ToolCallStart | ReplyEnd | ReplyError):
-                held, self._held = self._held, {}
+                held = self._held
+                self._held = {}
                 yield from (ToolCallDelta(index=index, text=_unwrap_input(text)) for index, text in held.items())
             if isinstance(delta, ToolCallStart) and delta.name in self._custom and not delta.custom:
                 self._held[delta.index] = ""

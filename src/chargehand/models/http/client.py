@@ -210,7 +210,8 @@ class DirectClient:
         return None
 
     async def _connect(self, seconds: float) -> _Connection:
-        origin, loop = self._origin, asyncio.get_running_loop()
+        origin = self._origin
+        loop = asyncio.get_running_loop()
         context = origin.certificates() if origin.certificates is not None else None
         connection: _Connection | None = None
         try:
@@ -307,7 +308,8 @@ class _DirectBody:
     def _return_connection(self) -> None:
         """Give the connection back as soon as the body is whole, whether or not anybody asks for more."""
         if self._framing.done and self._connection is not None:
-            connection, self._connection = self._connection, None
+            connection = self._connection
+            self._connection = None
             # Bytes behind a body belong to no request of ours: the next one would read them as its reply.
             if self._reusable and not self._framing.excess and not connection.buffer:
                 self._client.keep(connection)
@@ -316,7 +318,8 @@ class _DirectBody:
 
     async def aclose(self) -> None:
         """Close; the connection is used again only where all of the body was read."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             self._client.drop(connection)
 

@@ -90,7 +90,8 @@ def _parse_header(line: bytes) -> tuple[str, str]:
 
 def find_framing(head: HttpHead, *, method: str) -> BodyFraming:
     """Return what finds the end of the body behind `head`; raises `HttpError` where it says that in two ways."""
-    encoding, length = head.headers.get("transfer-encoding"), head.headers.get("content-length")
+    encoding = head.headers.get("transfer-encoding")
+    length = head.headers.get("content-length")
     if encoding is not None and encoding.lower() != "chunked":
         raise _malformed_reply(f"its transfer-encoding is {encoding!r:.60}")
     size = None
@@ -159,8 +160,10 @@ class ChunkedBody:
 
     def feed(self, data: bytes) -> bytes:
         """Return the content of all chunks, and parts of chunks, in `data` as one piece."""
-        data, self._rest = self._rest + data if self._rest else data, b""
-        found, place = list[bytes](), 0
+        data = self._rest + data if self._rest else data
+        self._rest = b""
+        found = list[bytes]()
+        place = 0
         while not self.done:
             if self._left:
                 piece = data[place : place + self._left]

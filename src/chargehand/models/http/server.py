@@ -142,7 +142,8 @@ class _RequestReader(asyncio.StreamReader):
 
     def _end(self) -> None:
         self._ended = True
-        gone, self._gone = self._gone, None
+        gone = self._gone
+        self._gone = None
         if gone is not None:
             gone()
 

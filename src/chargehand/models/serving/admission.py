@@ -20,6 +20,7 @@ from chargehand.core.errors import ExhaustedError
 from chargehand.core.ids import new_id
 from chargehand.core.ports import Ledger, Spent
 from chargehand.models.contract import (
+    CallListeners,
     CallRecord,
     CallStatus,
     GatewayFault,
@@ -31,7 +32,7 @@ from chargehand.models.contract import (
     UpstreamReply,
     Usage,
 )
-from chargehand.models.dialects.translation import LEFT_OUT, join_left_out
+from chargehand.models.dialects.left_out import LEFT_OUT, join_left_out
 from chargehand.models.metering import (
     LEAST_OUTPUT,
     CallBound,
@@ -44,17 +45,20 @@ from chargehand.models.metering import (
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-# Work, and who waits for it, or what it is called where that fails and nobody does.
+# The work, and the future that waits for its outcome, or, where nobody waits, what the log says of a failure.
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any] | str"]
 _UNKNOWN = ReplyUsage(usage=Usage())
-# How long a call waits for the reserves of others, and how often it looks whether another process settled one.
-RESERVE_SECONDS, _LOOK_SECONDS = 60.0, 0.25
-# Tokens of output that are worth having at once; a call that could have less waits for more.
+# How long a call waits for money that other calls hold in reserve.
+RESERVE_SECONDS = 60.0
+# How often a waiting call looks whether another process settled one of its calls.
+_LOOK_SECONDS = 0.25
+# A call that could have fewer tokens of output than this waits for calls under way to be settled.
 _GOOD_OUTPUT = 4_096
 _MOST_REFUSED = 20
 # USD: more than any limit that a person sets.
 _PLENTY = 1e9
-_MOST_NOTES, _LONGEST_NOTE = 8, 200
+_MOST_NOTES = 8
+_LONGEST_NOTE = 200  # characters
 _UNKNOWN_PRICE = (
     "the price of model {name!r} is not known, and money is limited here: set price, or price_in and price_out, "
     "in [models.{name}], or limits.assume_usd_per_mtok"
@@ -99,13 +103,14 @@ class SerialExecutor:
 
     def close(self) -> None:
         """End the thread once it has done what was submitted. Idempotent."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is not None:
             self._jobs.put(None)
 
     def _run(self) -> None:
         def settle(outcome: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-            if outcome.done():  # cancelled by whoever waited for it
+            if outcome.done():  # the caller that waited for it was cancelled
                 return
             if error is None:
                 outcome.set_result(result)
@@ -114,10 +119,11 @@ class SerialExecutor:
 
         while (job := self._jobs.get()) is not None:
             work, outcome = job
-            result, failure = None, None
+            result = None
+            failure = None
             try:
                 result = work()
-            except BaseException as error:  # whatever it is belongs to who submitted the work
+            except BaseException as error:  # of any kind: it is for the caller who submitted the work
                 failure = error
             self._done += 1
             if isinstance(outcome, str):
@@ -138,9 +144,8 @@ class BudgetGrant(Struct, frozen=True, kw_only=True):
 class BudgetAdmission:
     """Admits the calls of one gateway against its ledger.
 
-    The ledger is asked in a thread, one question at a time, and listeners are called there too; with `on_loop` all
-    of that happens on the event loop, except waiting for the disk. `on_quota` and `on_fault` always are called on
-    the loop.
+    The ledger is asked in a thread, one question at a time, and `on_call` and `on_alert` are called there too.
+    With the listeners' `on_loop`, all of that happens on the event loop, except waiting for the disk.
     """
 
     def __init__(
@@ -149,23 +154,15 @@ class BudgetAdmission:
         clock: Clock,
         *,
         attempt: str,
-        on_call: Callable[[CallRecord], None],
-        on_alert: Callable[[Spent], None],
-        on_quota: Callable[[QuotaRest], None] = lambda _: None,
-        on_fault: Callable[[str], None] = lambda _: None,
-        on_loop: bool = False,
+        listeners: CallListeners,
         reserve_seconds: float = RESERVE_SECONDS,
     ) -> None:
         self.clock = clock
         self._reserve_seconds = reserve_seconds
         self._freed = asyncio.Event()
         self.attempt = attempt
-        self.on_quota = on_quota
-        self.on_fault = on_fault
+        self.listeners = listeners
         self._ledger = ledger
-        self._on_call = on_call
-        self._on_alert = on_alert
-        self._on_loop = on_loop
         self._refused = 0
         self._limited = False
         self._named = set[tuple[str, str]]()
@@ -209,7 +206,9 @@ class BudgetAdmission:
         await self._admit(call, served, bound)
         if call.grant.alerts:
             # On its own: a listener that fails must not keep the call from being settled.
-            self.spawn(self._notify([functools.partial(self._on_alert, one) for one in call.grant.alerts]))
+            self.spawn(
+                self._notify([functools.partial(self.listeners.on_alert, one) for one in call.grant.alerts])
+            )
         return call
 
     async def _admit(self, call: MeteredCall, served: ServedModel, bound: CallBound) -> None:
@@ -260,7 +259,7 @@ class BudgetAdmission:
 
     def _ask(self, question: Callable[[], _T]) -> asyncio.Future[_T]:
         """Ask the ledger: in its thread, or here and now with `on_loop`."""
-        if not self._on_loop:
+        if not self.listeners.on_loop:
             return self._executor.submit(question)
         answered: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         try:
@@ -281,9 +280,11 @@ class BudgetAdmission:
                 return self._reserve(call, served, bound, _PLENTY)
         if patient:
             # Refused where more of the output could be paid once the calls under way are settled.
-            price, left = served.price, self._read_left(served)
+            price = served.price
+            left = self._read_left(served)
             if price is not None and left is not None:
-                now, wanted = affordable_output(price, bound, left), min(bound.output, _GOOD_OUTPUT)
+                now = affordable_output(price, bound, left)
+                wanted = min(bound.output, _GOOD_OUTPUT)
                 if now < wanted and affordable_output(price, bound, self._ledger.left(settled=True) or 0.0) > now:
                     raise GatewayFault(
                         "budget_reserved", "what is left of the budget is reserved by calls under way"
@@ -327,7 +328,7 @@ class BudgetAdmission:
 
     async def settle(self, usd: float | None, record: CallRecord) -> None:
         """Book and report a call; `usd` is its cost, `None` where unknown."""
-        report = functools.partial(self._on_call, record)
+        report = functools.partial(self.listeners.on_call, record)
         if record.status == "refused":
             # A refusal costs nothing, so an agent may ask without end: after so many one more is no news.
             self._refused += 1
@@ -336,7 +337,7 @@ class BudgetAdmission:
             return
         # Booked before it is told: what the log says was paid is in the ledger already.
         book = functools.partial(self._ledger.settle, record.call, usd, most=record.booked_usd)
-        if self._on_loop:
+        if self.listeners.on_loop:
             # Not in the thread, which may wait for the disk just now.
             book()
             report()
@@ -346,10 +347,10 @@ class BudgetAdmission:
 
     async def report(self, record: CallRecord) -> None:
         """Report a call that costs nothing and reserved nothing."""
-        await self._notify([functools.partial(self._on_call, record)])
+        await self._notify([functools.partial(self.listeners.on_call, record)])
 
     async def _notify(self, listeners: Sequence[Callable[[], None]]) -> None:
-        if self._on_loop:
+        if self.listeners.on_loop:
             _run_each(listeners)
         else:
             await self._executor.submit(functools.partial(_run_each, listeners))
@@ -488,7 +489,7 @@ def quota_refusal(
     """
     wait, served = min(rests, key=lambda rest: rest[0])
     until = admission.clock.now() + timedelta(seconds=wait)
-    admission.on_quota(QuotaRest(model=model, provider=served.provider, until=until))
+    admission.listeners.on_quota(QuotaRest(model=model, provider=served.provider, until=until))
     return GatewayFault(
         "quota_exhausted",
         f"model {served.name!r} has no quota left for {wait:.0f} s: its provider ({served.provider}) says so",

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from chargehand.models.contract import CallRecord, Dialect, GatewayFault, Operation, ServedModel, Usage
-from chargehand.models.dialects.translation import read_left_out
+from chargehand.models.contract import CallRecord, Dialect, GatewayFault, Operation
+from chargehand.models.dialects.left_out import read_left_out
 from chargehand.models.http.server import HttpAnswer
-from chargehand.models.replay_cache import CachedReply, ReplayCache, RequestFingerprint
+from chargehand.models.replay_cache import CachedReply, ReplayCache, RequestFingerprint, WholeReply
 from chargehand.models.serving.admission import BudgetAdmission, SerialExecutor
 
 # The header with which a client asks for a kept reply or none: `only`.
@@ -37,19 +37,19 @@ class CacheWorker:
         self._executor.start(entry.find, failure="cannot keep a request")
         return None
 
-    async def write(self, entry: CacheEntry, call: str, reply: Mapping[str, Any]) -> asyncio.Future[None]:
+    async def write(self, entry: CacheEntry, reply: WholeReply) -> asyncio.Future[None]:
         """Return once a reply is in its file, with what ends once the disk has it."""
 
         def sync() -> None:
             try:
                 self.cache.sync()
             except OSError as error:
-                _log_failed_write(call, error)
+                _log_failed_write(reply.call, error)
 
-        if self._executor.idle and len(reply["body"]) <= _SMALL_BYTES:
-            entry.write(call, reply)  # to hand it over and back takes as long
+        if self._executor.idle and len(reply.body) <= _SMALL_BYTES:
+            entry.write(reply)  # to hand it over and back takes as long
             return self._executor.submit(sync)
-        written = self._executor.submit(functools.partial(entry.write, call, reply))
+        written = self._executor.submit(functools.partial(entry.write, reply))
         # Submitted at once, so that the disk works while the call is settled.
         on_disk = self._executor.submit(sync)
         await written
@@ -89,40 +89,14 @@ class CacheEntry(Struct, kw_only=True):
         self._fingerprint = cache.fingerprint(self.dialect, self.operation, self.body, turn=self.turn)
         return cache.find(self._fingerprint)
 
-    async def keep(
-        self,
-        *,
-        call: str,
-        served: ServedModel,
-        status: int,
-        headers: Mapping[str, str],
-        body: bytes,
-        usage: Usage,
-        cost: float | None,
-    ) -> asyncio.Future[None]:
-        """Keep a whole reply as its client gets it; see `CacheWorker.write`."""
-        return await self.worker.write(
-            self,
-            call,
-            {
-                "model": served.name,
-                "upstream": served.model,
-                "status": status,
-                "headers": headers,
-                "body": body,
-                "usage": usage,
-                "cost": cost,
-            },
-        )
-
-    def write(self, call: str, reply: Mapping[str, Any]) -> None:
+    def write(self, reply: WholeReply) -> None:
         """Write the reply; where that cannot be, the client gets it all the same."""
         if self._fingerprint is None:
             return  # looking it up failed, which was logged then
         try:
-            self.worker.cache.keep(self._fingerprint, call=call, **reply)
+            self.worker.cache.keep(self._fingerprint, reply)
         except OSError as error:
-            _log_failed_write(call, error)
+            _log_failed_write(reply.call, error)
 
 
 def _log_failed_write(call: str, error: OSError) -> None:

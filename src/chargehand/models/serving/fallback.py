@@ -66,7 +66,7 @@ class FallbackChain:
                     return
         except GatewayFault as fault:
             if fault.code.startswith("upstream_"):
-                self._admission.on_fault(f"{fault.code}: {fault.message}")
+                self._admission.listeners.on_fault(f"{fault.code}: {fault.message}")
             await refuse(self._answer, self._requests[0].rules, fault)
 
     async def _ask(self, request: UpstreamRequest) -> None:
@@ -82,7 +82,7 @@ class FallbackChain:
             return
         probing = health.begin_probe()
         try:
-            # Found out for nothing, where that can be, before a call that may cost money is sent.
+            # A probe costs nothing, so it goes ahead of a call that may cost money.
             probe = getattr(request.served.upstream, "probe", None) if probing else None
             suspected = health.address.breaker.state != "closed"
             if probe is not None and suspected and not await probe(_PATIENT_SECONDS):
@@ -90,7 +90,7 @@ class FallbackChain:
                 message = f"provider {request.served.provider!r} still does not answer"
                 raise (NextModel if request.more else GatewayFault)("upstream_unreachable", message)
             async with health.address.hold_slot(self._sleep):
-                # It may have failed while the call stood in line.
+                # The provider may have failed while the call stood in line.
                 if not probing and (wait := health.wait()) > 0:
                     if request.more:
                         raise NextModel(
@@ -106,8 +106,8 @@ class FallbackChain:
         """Wait for a provider; raises `GatewayFault` where that takes longer than a client waits."""
         message = f"model {request.served.name!r} failed too often and is not asked for another {wait:.0f} s"
         if wait <= LONGEST_WAIT:
-            # Told now, since a client may give up meanwhile; a call that is sent then takes it back.
-            self._admission.on_fault(f"upstream_resting: {message}")
+            # Told now, since the client may give up while it waits; a call that is sent later takes it back.
+            self._admission.listeners.on_fault(f"upstream_resting: {message}")
             await self._sleep(wait)
             return
         refusal = find_quota_refusal(self._admission, self._requests)
@@ -120,7 +120,7 @@ class FallbackChain:
         ready = [request for request in self._requests if _wait_for(request) <= 0]
         certain = [one for one in ready if one.health is None or one.health.state == "closed"]
         if certain:
-            # One that cannot be probed stays in the chain: a call is the only way to find out.
+            # A model whose provider cannot be probed stays in the chain: a call is the only way to find out.
             return [request for request in ready if request in certain or not self._probe(request)]
         if ready:
             return ready

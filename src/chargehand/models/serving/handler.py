@@ -24,9 +24,7 @@ from chargehand.models.contract import (
     ServedModel,
     UpstreamReply,
 )
-from chargehand.models.conversation import UntranslatableError, fold_reply
 from chargehand.models.dialects.base import UNKNOWN_USAGE, RequestFormat, StreamMeter
-from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 from chargehand.models.http.server import ClientGoneError, HttpAnswer
 from chargehand.models.metering import CallBound, drop_empty_counts
@@ -37,21 +35,24 @@ from chargehand.models.providers import (
     ProviderHealth,
     Retries,
     await_head,
-    read_requested_wait,
 )
+from chargehand.models.replay_cache import WholeReply
 from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
 from chargehand.models.serving.cached import CacheEntry
 from chargehand.models.serving.headers import JSON_HEADERS, refuse, select_headers
 
-# What a proxy answers that gave up waiting: the provider may have written, and charged, all the same.
+# The statuses of a proxy that gave up waiting: the provider may have written, and charged, all the same.
 _GAVE_UP = frozenset({408, 504, 524})
-# Refusals that say something of the model or of the account and not of the request, as all from 500 on do.
+# Refusals that another model may not share: they are about the model or the account, not about the request. So
+# are all statuses from 500 on.
 _ELSEWHERE = frozenset({401, 402, 403, 404, 408, 413, 429})
+# Codes of faults that are the provider's.
 _FAULTS = frozenset(
     {"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed", "reply_unreadable"}
 )
+# The status in the record of a call whose client left; nginx uses it so.
 _GONE = 499
-_BUSY_SECONDS = 1.0
+# How long the gateway reads on behind the last event, so that the upstream's connection can be used again.
 _TAIL_SECONDS = 1.0
 
 
@@ -281,7 +282,8 @@ class RequestHandler:
                     body = self._redact((await self._read_whole(reply)).decode("utf-8", "replace")).encode()
                 except GatewayFault:
                     body = b""
-                self._note_error(reply.status, headers, body)
+                if self._request.health is not None:
+                    self._request.health.note_error(reply.status, self._retries.waits.read(headers, body))
             again = reply.status in RETRIED_STATUS and await self._wait_for_retry(
                 call, str(reply.status), headers, body
             )
@@ -294,7 +296,7 @@ class RequestHandler:
         request = self._request
         probe = getattr(request.served.upstream, "probe", None)
         while True:
-            # Set before sending: whoever cancels in the midst of it leaves a cost that nobody knows.
+            # Set before sending: a client that cancels in the midst of it leaves a cost that nobody knows.
             call.sent = True
             try:
                 async with asyncio.timeout(model_call.seconds):
@@ -341,23 +343,6 @@ class RequestHandler:
         if whole:
             return known
         return ReplyUsage(usage=replace(known.usage, output=None, cost_usd=None))
-
-    def _note_error(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """Remember what an error reply says of its provider."""
-        health = self._request.health
-        if health is None:
-            return
-        wait = read_requested_wait(headers, self._admission.clock, body)
-        if status in (429, 503, 529) and wait is not None:
-            health.note_rest(wait)
-        elif status == 429:
-            # Busy is not broken: without a word on how long, it rests for a moment and its breaker stays closed.
-            health.note_rest(_BUSY_SECONDS)
-        elif status >= 500:
-            health.note_failure()
-        else:
-            # A refusal is an answer too: the provider is up.
-            health.note_success()
 
     def _convert_error(self, error: UpstreamError) -> GatewayFault:
         message = self._redact(error.message)
@@ -425,13 +410,7 @@ class RequestHandler:
         except ValueError:
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
-        wrote = False
-        if metered.usage.output == 0 and self._request.operation == "reply":
-            try:
-                said = fold_reply(DIALECTS[self._rules.name].reply_reader("").read_whole(content))
-                wrote = bool(said.text or said.thoughts or said.calls)
-            except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
-                wrote = True  # what cannot be read is taken for a reply that has text or calls
+        wrote = metered.usage.output == 0 and self._rules.has_output(content)
         metered = drop_empty_counts(metered, wrote=wrote)
         if reply.left_out is not None:
             headers = call.name_left_out(reply, reply.left_out()).lower_headers
@@ -452,17 +431,20 @@ class RequestHandler:
         It is written before its call is settled, so that whoever ends this process finds both or the reserve; the
         disk works meanwhile.
         """
-        request, on_disk = self._request, None
+        request = self._request
+        on_disk = None
         if request.entry is not None:
-            on_disk = await request.entry.keep(
+            kept = WholeReply(
                 call=call.id,
-                served=request.served,
+                model=request.served.name,
+                upstream=request.served.model,
                 status=reply.status,
                 headers=headers,
                 body=body,
                 usage=metered.usage,
-                cost=call.cost(metered),
+                cost_usd=call.cost(metered),
             )
+            on_disk = await request.entry.worker.write(request.entry, kept)
         if request.health is not None:
             request.health.note_success()
         fault = reply.fault() if reply.fault is not None else ""
@@ -476,7 +458,8 @@ class RequestHandler:
         self._meter = meter = self._rules.stream_meter(self._request.body)
         limit = call.grant.limit
         forwarder = StreamForwarder(meter, None if limit is None else limit * self._request.bound.choices)
-        sent, bounded = list[bytes](), self._request.entry is None
+        sent = list[bytes]()
+        bounded = self._request.entry is None
         async with contextlib.aclosing(self._read_pieces(reply)) as pieces:
             async for piece in pieces:
                 call.note_first_piece()
@@ -521,8 +504,9 @@ class RequestHandler:
                         pass
 
     def _note_bound(self, call: MeteredCall) -> bool:
-        """Have it written what a stream costs at most, once that is less than its reserve; tell whether it is."""
-        most, entry = call.most(self._partial_usage()), self._request.entry
+        """Keep what a stream costs at most, once that is below the reserve; tell whether it is."""
+        most = call.most(self._partial_usage())
+        entry = self._request.entry
         if entry is None or most >= call.grant.usd:
             return False
         self._admission.spawn(entry.worker.note_bound(call.id, most, durable=False))

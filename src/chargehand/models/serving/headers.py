@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from chargehand.models.contract import GatewayFault
 from chargehand.models.dialects.base import RequestFormat
-from chargehand.models.dialects.translation import LEFT_OUT
+from chargehand.models.dialects.left_out import LEFT_OUT
 from chargehand.models.http.server import HttpAnswer
 
 JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}

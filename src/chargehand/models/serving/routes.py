@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from chargehand.core.errors import nearest
-from chargehand.models.contract import Dialect, GatewayFault, ServedModel
+from chargehand.models.contract import Dialect, GatewayFault, ModelUpstream, ServedModel
 from chargehand.models.conversation import FilePart, UntranslatableError
-from chargehand.models.dialects.base import ModelDialect, RequestRoute
-from chargehand.models.dialects.embeddings import explain_refusal
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.counted_inputs import CountedInputs
+from chargehand.models.dialects.base import DialectTable, ModelDialect, RequestFormat, RequestRoute
+from chargehand.models.dialects.embeddings import embeddings_upstream, explain_refusal
+from chargehand.models.dialects.translation import TranslatingUpstream
+from chargehand.models.metering import DEFAULT_OUTPUT, CallBound
 
 # Where parts stand, if there is a list: arguments of tools are objects and never looked into.
 _LISTS = ("messages", "input", "contents", "content", "parts", "output")
@@ -22,16 +24,33 @@ _NO_TEXT = ("image/", "audio/", "video/")
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """A model that takes all of a request, with the body for it.
+    """A model that takes all of a request, and the body for it.
 
-    `converted` says what of that has another form than the client gave it, `skipped` which models before it do not
-    take the request, and why.
+    The body is in the client's dialect, which `upstream` puts into the model's own. `converted` says what of the
+    body has another form than the client gave it, `skipped` which models before this one do not take the request,
+    and why.
     """
 
     served: ServedModel
+    upstream: ModelUpstream
     body: Mapping[str, Any]
     converted: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+
+    def bound_use(self, rules: RequestFormat, raw: bytes, inputs: CountedInputs) -> CallBound:
+        """Return the most that the request can use of the model; `raw` is the request as the client sent it."""
+        served = self.served
+        asked = inputs.bound((served.provider, served.name, served.model), raw, self.body)
+        limit = rules.output_limit(self.body)
+        most = DEFAULT_OUTPUT if served.max_output is None else served.max_output
+        return CallBound(
+            input=asked.tokens,
+            output=most if limit is None else min(limit, most),
+            asked=limit is not None or served.max_output is not None,
+            choices=rules.count_choices(self.body),
+            hour_cache=b'"1h"' in raw,
+            on_counted=asked.note_count,
+        )
 
     def describe(self, *, many: bool) -> dict[str, str]:
         """Return the headers that tell the client who answers, and what was done to its request.
@@ -57,40 +76,104 @@ def shorten_path(path: str) -> str:
     return path.rstrip("/") or "/"
 
 
-def find_route(path: str) -> RequestRoute:
-    """Return what a path asks for; raises `GatewayFault` (`not_found`) where it is no endpoint."""
-    place = shorten_path(path)
-    for dialect in DIALECTS.values():
-        route = dialect.find_route(place)
-        if route is not None:
-            return route
-    replies = [dialect.reply_path for dialect in DIALECTS.values()]
-    known = ", ".join([*replies, "/v1/messages/count_tokens", "/v1/embeddings", "/v1/models"])
-    raise GatewayFault("not_found", f"no endpoint {path!r}; known: {known}")
+class RequestRouter:
+    """Finds what the requests of one gateway ask for, and which of its `models` can take them."""
 
+    def __init__(self, models: Sequence[ServedModel], dialects: DialectTable) -> None:
+        self.models = tuple(models)
+        self._dialects = dialects
 
-def dialect_at(path: str) -> ModelDialect:
-    """Return the dialect in which an error at a path is said."""
-    place = shorten_path(path)
-    known = DIALECTS.values()
-    owner = next((one for one in known if one.find_route(place) is not None), None)
-    return owner or next((one for one in known if one.claims_path(path, place)), DIALECTS["openai"])
+    def find_route(self, path: str) -> RequestRoute:
+        """Return what a path asks for; raises `GatewayFault` (`not_found`) where it is no endpoint."""
+        place = shorten_path(path)
+        for dialect in self._dialects.values():
+            route = dialect.find_route(place)
+            if route is not None:
+                return route
+        replies = [dialect.reply_path for dialect in self._dialects.values()]
+        known = ", ".join([*replies, "/v1/messages/count_tokens", "/v1/embeddings", "/v1/models"])
+        raise GatewayFault("not_found", f"no endpoint {path!r}; known: {known}")
 
+    def dialect_at(self, path: str) -> ModelDialect:
+        """Return the dialect in which an error at a path is said."""
+        place = shorten_path(path)
+        known = self._dialects.values()
+        owner = next((one for one in known if one.find_route(place) is not None), None)
+        return owner or next((one for one in known if one.claims_path(path, place)), self._dialects["openai"])
 
-def find_chain(models: Sequence[ServedModel], dialect: Dialect, name: object) -> tuple[ServedModel, ...]:
-    """Return who may answer for a name, in order; raises `GatewayFault` where there is no such model."""
-    if not isinstance(name, str):
-        raise GatewayFault("bad_request", f"`model` must be a name, not {name!r:.100}")
-    served = [model for model in models if model.name == name]
-    if not served:
-        known = sorted({model.name for model in models})
-        raise GatewayFault(
-            "model_not_found",
-            f"no model {name[:100]!r} here, {nearest(name, known)} (known: {', '.join(known) or 'none'})",
-        )
-    # The same name may be served in several dialects: the client's own needs no translation.
-    first = next((model for model in served if model.dialect == dialect), served[0])
-    return tuple(_flatten(first, set()))
+    def find_chain(self, dialect: Dialect, name: object) -> tuple[ServedModel, ...]:
+        """Return who may answer for a name, in order; raises `GatewayFault` where there is no such model."""
+        if not isinstance(name, str):
+            raise GatewayFault("bad_request", f"`model` must be a name, not {name!r:.100}")
+        served = [model for model in self.models if model.name == name]
+        if not served:
+            known = sorted({model.name for model in self.models})
+            raise GatewayFault(
+                "model_not_found",
+                f"no model {name[:100]!r} here, {nearest(name, known)} (known: {', '.join(known) or 'none'})",
+            )
+        # The same name may be served in several dialects: the client's own needs no translation.
+        first = next((model for model in served if model.dialect == dialect), served[0])
+        return tuple(_flatten(first, set()))
+
+    def find_candidates(
+        self, chain: Sequence[ServedModel], route: RequestRoute, body: Mapping[str, Any]
+    ) -> tuple[Candidate, ...]:
+        """Return who of a chain takes all of a request; raises `GatewayFault` (`uncarried`) where nobody does."""
+        good = list[Candidate]()
+        skipped = list[str]()
+        for served in chain:
+            if route.operation == "reply":
+                fitting, converted, refusal = self._fit_request(served, route.dialect, body)
+            else:
+                fitting = body
+                converted = ()
+                refusal = explain_refusal(served, route.dialect, body, self._dialects)
+            if refusal:
+                skipped.append(f"{served.name} ({served.model}): {refusal}")
+                continue
+            if route.operation == "embed":
+                upstream = embeddings_upstream(served, route.dialect, self._dialects)
+            elif served.dialect == route.dialect:
+                upstream = served.upstream
+            else:
+                upstream = TranslatingUpstream(
+                    served.upstream, served.dialect, self._dialects, reasoning=served.reasoning
+                )
+            good.append(
+                Candidate(
+                    served=served,
+                    upstream=upstream,
+                    body=fitting,
+                    converted=converted,
+                    skipped=tuple(skipped),
+                )
+            )
+        if not good:
+            wanted = "takes this request" if route.operation == "reply" else "makes these embeddings"
+            raise GatewayFault("uncarried", f"no model {wanted}: {'; '.join(skipped)}")
+        return tuple(good)
+
+    def _fit_request(
+        self, served: ServedModel, name: Dialect, body: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], tuple[str, ...], str]:
+        """Return the body for one model, what of it was converted, and why the model does not take it, if so."""
+        client = self._dialects[name]
+        plain = served.files and served.dialect == name
+        fitting, converted = (body, ()) if plain else convert_text_files(client, body)
+        kinds = find_content_kinds(client, fitting) if not (served.images and served.files) else set()
+        refusal = ""
+        if "image" in kinds and not served.images:
+            refusal = "it takes no images"
+        elif "file" in kinds and not served.files:
+            refusal = "it takes no files"
+        elif served.dialect != name:
+            try:
+                # What the other dialect has no place for shows when the request is written in it.
+                self._dialects[served.dialect].write_request(client.read_request(fitting), served.model)
+            except UntranslatableError as error:
+                refusal = str(error)
+        return fitting, converted, refusal
 
 
 def _flatten(model: ServedModel, seen: set[int]) -> Iterator[ServedModel]:
@@ -101,73 +184,21 @@ def _flatten(model: ServedModel, seen: set[int]) -> Iterator[ServedModel]:
             yield from _flatten(other, seen)
 
 
-def find_candidates(
-    chain: Sequence[ServedModel], dialect: Dialect, body: Mapping[str, Any]
-) -> tuple[Candidate, ...]:
-    """Return who of a chain takes all of a request; raises `GatewayFault` (`uncarried`) where nobody does."""
-
-    def examine(served: ServedModel) -> tuple[Mapping[str, Any], tuple[str, ...], str]:
-        plain = served.files and served.dialect == dialect
-        fitting, converted = (body, ()) if plain else convert_text_files(dialect, body)
-        kinds = find_content_kinds(dialect, fitting) if not (served.images and served.files) else set()
-        refusal = ""
-        if "image" in kinds and not served.images:
-            refusal = "it takes no images"
-        elif "file" in kinds and not served.files:
-            refusal = "it takes no files"
-        elif served.dialect != dialect:
-            try:
-                # What the other dialect has no place for shows when the request is written in it.
-                DIALECTS[served.dialect].write_request(DIALECTS[dialect].read_request(fitting), served.model)
-            except UntranslatableError as error:
-                refusal = str(error)
-        return fitting, converted, refusal
-
-    return _sift(chain, examine, "no model takes this request")
-
-
-def find_embedders(
-    chain: Sequence[ServedModel], dialect: Dialect, body: Mapping[str, Any]
-) -> tuple[Candidate, ...]:
-    """Return who of a chain makes embeddings; raises `GatewayFault` (`uncarried`) where nobody does."""
-    return _sift(
-        chain,
-        lambda served: (body, (), explain_refusal(served, dialect, body)),
-        "no model makes these embeddings",
-    )
-
-
-def _sift(
-    chain: Sequence[ServedModel],
-    examine: Callable[[ServedModel], tuple[Mapping[str, Any], tuple[str, ...], str]],
-    refusal: str,
-) -> tuple[Candidate, ...]:
-    """Return the models without a reason against them; `examine` gives body, conversions and reason."""
-    good, skipped = list[Candidate](), list[str]()
-    for served in chain:
-        body, converted, reason = examine(served)
-        if reason:
-            skipped.append(f"{served.name} ({served.model}): {reason}")
-        else:
-            good.append(Candidate(served=served, body=body, converted=converted, skipped=tuple(skipped)))
-    if not good:
-        raise GatewayFault("uncarried", f"{refusal}: {'; '.join(skipped)}")
-    return tuple(good)
-
-
-def find_content_kinds(dialect: Dialect, body: Mapping[str, Any]) -> set[str]:
+def find_content_kinds(dialect: ModelDialect, body: Mapping[str, Any]) -> set[str]:
     """Return which of pictures (`image`) and files (`file`) a request holds, results of tools included."""
     # Not by the readers that translate: they refuse what only their own dialect knows, and the model may speak it.
-    return {part.kind for part in _walk_parts(DIALECTS[dialect], body)}
+    return {part.kind for part in _walk_parts(dialect, body)}
 
 
-def convert_text_files(dialect: Dialect, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+def convert_text_files(
+    dialect: ModelDialect, body: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return a request with the files whose text is at hand as text under a line that names them, and which ones.
 
     All else stays as it is; PDFs have no text at hand: columns, tables and scans would have to be guessed.
     """
-    spoken, done = DIALECTS[dialect], list[str]()
-    if not any(_read_text(part) is not None for part in _walk_parts(spoken, body)):
+    done = list[str]()
+    if not any(_read_text(part) is not None for part in _walk_parts(dialect, body)):
         return body, ()
 
     def convert(value: Any) -> Any:
@@ -175,13 +206,13 @@ def convert_text_files(dialect: Dialect, body: Mapping[str, Any]) -> tuple[Mappi
             return [convert(one) for one in value]
         if not isinstance(value, dict):
             return value
-        part = spoken.read_part(value)
+        part = dialect.read_part(value)
         text = None if part is None else _read_text(part)
         if part is None or text is None:
             return {**value, **{name: convert(inner) for name, inner in _find_inner(value).items()}}
         shown = f"file {part.name!r:.80}" if part.name else "a file without a name"
         done.append(f"{shown} ({part.media_type or 'no type'}, {len(text)} characters) as text")
-        return spoken.text_part(f"[{shown}]\n{text}")
+        return dialect.text_part(f"[{shown}]\n{text}")
 
     return convert(body), tuple(done)
 
@@ -214,7 +245,8 @@ def _walk_parts(dialect: ModelDialect, value: object) -> Iterator[FilePart]:
 def _find_inner(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of an object may hold parts: lists of known names, an answer of Gemini's, a document's pages."""
     found = {name: value[name] for name in _LISTS if isinstance(value.get(name), list)}
-    answer, source = value.get("functionResponse"), value.get("source")
+    answer = value.get("functionResponse")
+    source = value.get("source")
     if isinstance(answer, dict):
         found["functionResponse"] = answer
     if isinstance(source, dict) and isinstance(source.get("content"), list):

@@ -79,6 +79,24 @@ class _IndexEntry(msgspec.Struct):
     vers: str
     cksum: str
 
+    def download_url(self, template: str) -> str:
+        """Return the address of the crate as the Cargo book's "Index Format" makes it of `dl`."""
+        if not any(marker in template for marker in _MARKERS):
+            template += "/{crate}/{version}/download"
+        values: Mapping[str, str] = {
+            "{crate}": quote(self.name, safe=""),
+            "{version}": quote(self.vers, safe="+"),
+            "{prefix}": _prefix(self.name),
+            "{lowerprefix}": _prefix(self.name.lower()),
+            "{sha256-checksum}": quote(self.cksum, safe=""),
+        }
+        for marker, value in values.items():
+            template = template.replace(marker, value)
+        try:
+            return split_login(template)[0]
+        except ValueError:
+            return ""
+
 
 class _IndexConfig(msgspec.Struct, rename="kebab"):
     """The config.json of an index: `dl` is where its crates are."""
@@ -135,7 +153,7 @@ class CrateRegistry:
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 raise MirrorRefusal(502, f"{host_for_log(place)!r} has no usable config.json") from None
             self._index_configs[source.name] = config
-        url = _download_url(config.dl, entry)
+        url = entry.download_url(config.dl)
         if not is_web_url(url):
             raise MirrorRefusal(
                 502, f"registry {source.name!r} names a place for its crates that is not on the web"
@@ -171,25 +189,6 @@ def _prefix(name: str) -> str:
     if len(name) <= 3:
         return str(len(name)) if len(name) < 3 else f"3/{name[0]}"
     return f"{name[:2]}/{name[2:4]}"
-
-
-def _download_url(template: str, entry: _IndexEntry) -> str:
-    """Return the address of a crate as the Cargo book's "Index Format" makes it of `dl`."""
-    if not any(marker in template for marker in _MARKERS):
-        template += "/{crate}/{version}/download"
-    values: Mapping[str, str] = {
-        "{crate}": quote(entry.name, safe=""),
-        "{version}": quote(entry.vers, safe="+"),
-        "{prefix}": _prefix(entry.name),
-        "{lowerprefix}": _prefix(entry.name.lower()),
-        "{sha256-checksum}": quote(entry.cksum, safe=""),
-    }
-    for marker, value in values.items():
-        template = template.replace(marker, value)
-    try:
-        return split_login(template)[0]
-    except ValueError:
-        return ""
 
 
 def cargo_settings(config: CargoConfig, public_url: str) -> str:
@@ -301,12 +300,14 @@ class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
 
     def _follow(self, name: str, start: str, *, known_as: str) -> CargoSource:
         """Follow `replace-with` from `start` to the source that nothing replaces."""
-        current, table = start, self.sources.get(start, {})
+        current = start
+        table = self.sources.get(start, {})
         for _ in range(_MAX_REPLACEMENTS):
             following = table.get("replace-with")
             if not isinstance(following, str):
                 break
-            current, table = following, self.sources.get(following, {})
+            current = following
+            table = self.sources.get(following, {})
         else:
             return CargoSource(name=name, known_as=known_as, problem="its replace-with entries form a circle")
         local = next((key for key in ("directory", "local-registry", "git") if key in table), "")

@@ -23,11 +23,12 @@ from chargehand.network.mirror.settings import (
     origin_of,
     split_login,
 )
-from chargehand.network.mirror.upstream import LOCAL_PAGE_BYTES, RegistryClient, local_file, local_path
+from chargehand.network.mirror.upstream import RegistryClient, local_file, read_local_page
 
 _DEFAULT_PROXIES = "https://proxy.golang.org,direct"
 _DEFAULT_SUMS = "sum.golang.org"
-_OFF, _DIRECT = "off", "direct"
+_OFF = "off"
+_DIRECT = "direct"
 _KEYS = ("GOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GONOPROXY", "GOFLAGS", "GOAUTH")
 _UPPER = re.compile(r"!([a-z])")
 _HINT = "name a proxy in GOPROXY that has it, or vendor the module"
@@ -44,6 +45,22 @@ class GoProxy(Struct, frozen=True, kw_only=True):
     url: str = ""
     keyword: str = ""
     any_failure: bool = False
+
+    @classmethod
+    def parse_list(cls, text: str) -> Iterator[GoProxy]:
+        """Yield the entries of GOPROXY, up to the first keyword: go asks nothing that stands behind it."""
+        rest = text
+        while rest:
+            cut = min((at for at in (rest.find(","), rest.find("|")) if at >= 0), default=len(rest))
+            word = rest[:cut].strip()
+            separator = rest[cut : cut + 1]
+            rest = rest[cut + 1 :]
+            if word in (_OFF, _DIRECT):
+                yield cls(keyword=word, any_failure=separator == "|")
+                return
+            if word:
+                url = word if "://" in word or word.startswith("file:") else f"https://{word}"
+                yield cls(url=url.rstrip("/"), any_failure=separator == "|")
 
 
 class GoConfig(Struct, frozen=True, kw_only=True):
@@ -179,21 +196,14 @@ class ModuleProxy:
     async def _page(self, url: str, trace: MirrorTrace) -> bytes:
         if url.startswith("file:"):
             trace.add_host("file:")
-            return await asyncio.to_thread(_read_local_page, url)
+            body = await asyncio.to_thread(read_local_page, url)
+            if body is None:
+                raise MirrorRefusal(404, "the local proxy does not have this module or version")
+            return body
         page = await self._upstream.page(url, accept="*/*", trace=trace)
         if page is None:
             raise MirrorRefusal(404, "the proxy does not have this module or version")
         return page.body
-
-
-def _read_local_page(url: str) -> bytes:
-    path = local_path(url)
-    try:
-        if path.is_file() and path.stat().st_size <= LOCAL_PAGE_BYTES:
-            return path.read_bytes()
-    except OSError:
-        pass
-    raise MirrorRefusal(404, "the local proxy does not have this module or version")
 
 
 def go_environment(config: GoConfig, public_url: str) -> Mapping[str, str]:
@@ -221,7 +231,7 @@ def read_go_config(environ: Mapping[str, str]) -> GoConfig:
     sums = settings.get("GOSUMDB", _DEFAULT_SUMS).split()
     name = sums[0] if sums else _DEFAULT_SUMS
     sums_url = sums[1] if len(sums) > 1 else f"https://{name.partition('+')[0]}"
-    entries = tuple(_parse_proxies(settings.get("GOPROXY") or _DEFAULT_PROXIES))
+    entries = tuple(GoProxy.parse_list(settings.get("GOPROXY") or _DEFAULT_PROXIES))
     private = settings.get("GONOPROXY") or settings.get("GOPRIVATE") or ""
     flags = (flag for flag in settings.get("GOFLAGS", "").split() if flag.isprintable())
     roots = [environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if environ.get(name)]
@@ -265,16 +275,3 @@ def _read_env_file(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#"))
     return {key.strip(): value for key, _, value in pairs if key.strip() in _KEYS}
-
-
-def _parse_proxies(text: str) -> Iterator[GoProxy]:
-    rest = text
-    while rest:
-        cut = min((at for at in (rest.find(","), rest.find("|")) if at >= 0), default=len(rest))
-        word, separator, rest = rest[:cut].strip(), rest[cut : cut + 1], rest[cut + 1 :]
-        if word in (_OFF, _DIRECT):
-            yield GoProxy(keyword=word, any_failure=separator == "|")
-            return  # nothing behind these two is ever asked
-        if word:
-            url = word if "://" in word or word.startswith("file:") else f"https://{word}"
-            yield GoProxy(url=url.rstrip("/"), any_failure=separator == "|")

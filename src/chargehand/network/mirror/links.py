@@ -90,7 +90,8 @@ def may_belong_to(filename: str, project: str) -> bool:
 def parse_html_links(text: str, *, url: str) -> list[FileLink]:
     """Return the archives that an HTML page at `url` links to."""
     parser = _AnchorParser()
-    parser.feed(text)
+    # As the HTML standard has it, so that a reason on two lines is the same wherever its page was written.
+    parser.feed(text.replace("\r\n", "\n").replace("\r", "\n"))
     parser.close()
     base = _resolve(url, parser.base) or url
     links = []

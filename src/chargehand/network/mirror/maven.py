@@ -24,9 +24,10 @@ from chargehand.network.mirror.settings import (
 )
 from chargehand.network.mirror.upstream import RegistryClient
 
-_CENTRAL, _CENTRAL_URL = "central", "https://repo.maven.apache.org/maven2"
+_CENTRAL = "central"
+_CENTRAL_URL = "https://repo.maven.apache.org/maven2"
 _VARIABLE = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
-_LARGEST = 1_000_000
+_LARGEST_BYTES = 1_000_000
 _HINT = "correct your settings.xml"
 
 
@@ -92,7 +93,8 @@ def read_maven_config(environ: Mapping[str, str]) -> MavenConfig:
     """
     root = _read_settings(expand_home("~/.m2/settings.xml", environ), environ)
     servers = {_text(server, "id"): server for server in root.iterfind("servers/server")}
-    found, logins = dict[str, MavenRepository](), dict[str, str]()
+    found = dict[str, MavenRepository]()
+    logins = dict[str, str]()
     # As maven asks: what profiles name comes before what every project has.
     for name, url in (*_profile_repositories(root), (_CENTRAL, _CENTRAL_URL)):
         # A mirror stands in the place of a repository with its login too: that of the server by its name.
@@ -100,7 +102,8 @@ def read_maven_config(environ: Mapping[str, str]) -> MavenConfig:
             patterns = [pattern.strip() for pattern in _text(mirror, "mirrorOf").split(",")]
             # What is blocked is blocked for what is unencrypted (`external:http:*`), which central is not.
             if f"!{name}" not in patterns and {name, "*", "external:*"}.intersection(patterns):
-                name, url = _text(mirror, "id"), _text(mirror, "url")
+                name = _text(mirror, "id")
+                url = _text(mirror, "url")
                 break
         try:
             url, login = split_login(url.rstrip("/"))
@@ -109,7 +112,8 @@ def read_maven_config(environ: Mapping[str, str]) -> MavenConfig:
         problem = "" if is_web_url(url) else "its URL is not http or https"
         server = servers.get(name)
         if server is not None and not login and not problem:
-            user, password = _text(server, "username"), _text(server, "password")
+            user = _text(server, "username")
+            password = _text(server, "password")
             login = basic_auth(user, password) if user else ""
             if password.startswith("{") and password.endswith("}"):
                 problem = "its password is encrypted, which only maven can read; take it from ${env.NAME}"
@@ -128,7 +132,7 @@ def read_maven_config(environ: Mapping[str, str]) -> MavenConfig:
 def _read_settings(path: Path, environ: Mapping[str, str]) -> ElementTree.Element:
     """Return the root of a settings file without its name spaces, empty where there is none that can be read."""
     try:
-        text = path.read_text("utf-8") if path.stat().st_size <= _LARGEST else ""
+        text = path.read_text("utf-8") if path.stat().st_size <= _LARGEST_BYTES else ""
         # No document type, so no entities: maven knows none there either.
         root = ElementTree.fromstring(text) if "<!DOCTYPE" not in text else ElementTree.Element("settings")
     except (OSError, UnicodeDecodeError, ElementTree.ParseError):
@@ -159,7 +163,8 @@ def _read_proxies(root: ElementTree.Element) -> Proxies:
         host = _text(proxy, "host")
         if not host or _text(proxy, "active") == "false":
             continue
-        user, password = quote(_text(proxy, "username"), safe=""), quote(_text(proxy, "password"), safe="")
+        user = quote(_text(proxy, "username"), safe="")
+        password = quote(_text(proxy, "password"), safe="")
         login = f"{user}:{password}@" if user else ""
         url = f"{_text(proxy, 'protocol') or 'http'}://{login}{host}:{_text(proxy, 'port') or '8080'}"
         exempt = (entry.strip().removeprefix("*") for entry in re.split(r"[|,]", _text(proxy, "nonProxyHosts")))

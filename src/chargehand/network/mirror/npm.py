@@ -173,7 +173,8 @@ def _read_settings(environ: Mapping[str, str]) -> Settings:
             # A leading underscore belongs to the key, and a login's place (`//host/:_authToken`) keeps its case.
             key = key if key.startswith("//") else key[:1] + key[1:].replace("_", "-").lower()
             variables[key if key.startswith(("//", "_")) else key.lower()] = value
-    npm, node = shutil.which("npm", path=path), shutil.which("node", path=path)
+    npm = shutil.which("npm", path=path)
+    node = shutil.which("node", path=path)
     builtin = _read_npmrc(Path(npm).resolve().parents[1] / "npmrc", environ) if npm else {}
     # A project's own .npmrc is left out: a repository must not say where the host looks, or with what login.
     user_file = variables.get("userconfig") or builtin.get("userconfig") or "~/.npmrc"

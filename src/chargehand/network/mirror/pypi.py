@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import configparser
+import functools
 import os
 import shutil
 import subprocess
@@ -46,11 +47,11 @@ from chargehand.network.mirror.settings import (
     split_login,
 )
 from chargehand.network.mirror.upstream import (
-    LOCAL_PAGE_BYTES,
     RegistryClient,
     UpstreamPage,
     local_file,
     local_path,
+    read_local_page,
 )
 
 _METADATA = ".metadata"
@@ -81,7 +82,7 @@ class PythonRegistry:
         sources = [self._read_links(url, _local_links, trace=trace) for url in self._config.find_links]
         for index in self._config.indexes:
             url = urljoin(index.rstrip("/") + "/", f"{name}/")
-            sources.append(self._read_links(url, _project_directory_links, trace=trace))
+            sources.append(self._read_links(url, functools.partial(_local_links, of_project=True), trace=trace))
         answers = await asyncio.gather(*sources, return_exceptions=True)
         links: dict[tuple[str, str], FileLink] = {}
         for number, answer in enumerate(answers):
@@ -104,7 +105,8 @@ class PythonRegistry:
 
     async def file(self, identity: str, filename: str, *, trace: MirrorTrace) -> MirrorReply:
         """Return a file that a page of this mirror named, or its metadata; 404 for any other."""
-        link, url = self._files.get(identity), ""
+        link = self._files.get(identity)
+        url = ""
         if link is not None and filename == link.filename:
             url = link.url
         elif link is not None and link.metadata is not None and filename == link.filename + _METADATA:
@@ -143,18 +145,18 @@ def _parse_page(page: UpstreamPage) -> list[FileLink]:
     return parse_html_links(page.body.decode("utf-8", "replace"), url=page.url)
 
 
-def _project_directory_links(url: str) -> list[FileLink]:
-    """Return the links of a project's directory: of its index.html, else its own archives."""
-    directory = local_path(url)
-    page = directory / "index.html"
-    if page.is_file():
-        return _local_page_links(page.as_uri())
-    return _local_links(url) if directory.is_dir() else []
+def _local_links(url: str, *, of_project: bool = False) -> list[FileLink]:
+    """Return the links of a find-links directory or of a local HTML page; a missing one has none.
 
-
-def _local_links(url: str) -> list[FileLink]:
-    """Return the links of a find-links directory or of a local HTML page; a missing one has none."""
+    A directory `of_project`, in a local index, has the links of its index.html, else its own archives.
+    """
     path = local_path(url)
+    if of_project:
+        page = path / "index.html"
+        if page.is_file():
+            return _local_page_links(page.as_uri())
+        if not path.is_dir():
+            return []
     if not path.is_dir():
         return _local_page_links(url)
     try:
@@ -169,17 +171,11 @@ def _local_links(url: str) -> list[FileLink]:
 def _local_page_links(url: str) -> list[FileLink]:
     """Return the links of a local HTML page, or the one link to a local archive."""
     path = local_path(url)
-    try:
-        if not path.is_file():
-            return []
-        if is_archive(path.name):
-            return [FileLink(filename=path.name, url=url)]
-        if path.stat().st_size > LOCAL_PAGE_BYTES:
-            return []
-        text = path.read_text("utf-8", errors="replace")
-    except OSError:
-        return []
-    return parse_html_links(text, url=url)
+    if is_archive(path.name):
+        # Not `path.is_file`, which raises where a directory above it may not be searched.
+        return [FileLink(filename=path.name, url=url)] if os.path.isfile(path) else []
+    page = read_local_page(url)
+    return [] if page is None else parse_html_links(page.decode("utf-8", "replace"), url=url)
 
 
 def read_pip_config(environ: Mapping[str, str]) -> PipConfig:
@@ -213,7 +209,8 @@ def read_pip_config(environ: Mapping[str, str]) -> PipConfig:
             # pip sends an index's login to the files of its host too, wherever they lie there.
             by_origin.setdefault(origin_of(bare), header)
     replaced = options.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
-    added, certificate = environ.get("SSL_CERT_FILE"), options.get("client-cert")
+    added = environ.get("SSL_CERT_FILE")
+    certificate = options.get("client-cert")
     proxies = environment_proxies(environ)
     if options.get("proxy"):
         proxies = Proxies(by_scheme=dict.fromkeys(("http", "https"), proxy_url(options["proxy"])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 
@@ -177,8 +177,7 @@ class _RequestConnection:
         await self._write(h11.Response(status_code=reply.status, reason=reason, headers=headers))
         self.trace.status = reply.status
         if self.trace.method != "HEAD":
-            pieces = _as_stream(reply.body) if isinstance(reply.body, bytes) else reply.body
-            async with contextlib.aclosing(pieces):
+            async with contextlib.aclosing(reply.pieces()) as pieces:
                 async for piece in pieces:
                     # A refusal is sent whole, even where the limit itself is what it reports.
                     if reply.status == HTTPStatus.OK:
@@ -198,7 +197,3 @@ class _RequestConnection:
 
 def _too_many(limits: MirrorLimits) -> str:
     return f"more than {limits.connections} connections at once"
-
-
-async def _as_stream(body: bytes) -> AsyncGenerator[bytes, None]:
-    yield body

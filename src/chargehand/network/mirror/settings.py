@@ -140,7 +140,8 @@ def _exempts(entry: str, host: str, port: int) -> bool:
     """Match an entry of NO_PROXY: `*`, a network, or an address or name (with all below it) and perhaps a port."""
     if entry == "*":
         return True
-    name, wanted = entry.lower(), ""
+    name = entry.lower()
+    wanted = ""
     if name.startswith("["):  # an IPv6 address is in brackets where a port follows
         name, _, wanted = name[1:].partition("]")
     elif name.count(":") == 1:

@@ -25,7 +25,7 @@ from chargehand.network.mirror.settings import (
     url_port,
 )
 
-LOCAL_PAGE_BYTES = 64 * 1024 * 1024
+_LOCAL_PAGE_BYTES = 64 * 1024 * 1024
 _ZERO_NETWORK = ipaddress.ip_network("0.0.0.0/8")
 # Reached only where the configuration itself names the host: cloud metadata is among them.
 _NEVER_GRANTED: frozenset[AddressKind] = frozenset({"link-local", "multicast"})
@@ -211,7 +211,8 @@ class RegistryClient:
         self, url: str, *, headers: dict[str, str], trace: MirrorTrace, login: str
     ) -> tuple[httpx.Response, str]:
         # httpx is not let follow redirects: each hop is judged, and gets the user's login for it and no other.
-        secure, first = urlsplit(url).scheme == "https", origin_of(url)
+        secure = urlsplit(url).scheme == "https"
+        first = origin_of(url)
         for _ in range(_MAX_HOPS):
             bare, own_login = split_login(url)
             trace.add_host(host_for_log(bare))
@@ -347,6 +348,17 @@ async def local_file(url: str) -> MirrorReply:
         stream.close()
 
     return MirrorReply(media=FILE_MEDIA, body=pieces(), length=size, close=close)
+
+
+def read_local_page(url: str) -> bytes | None:
+    """Return the page at a file: URL, `None` where there is none that can be read, or too large a one."""
+    path = local_path(url)
+    try:
+        if path.is_file() and path.stat().st_size <= _LOCAL_PAGE_BYTES:
+            return path.read_bytes()
+    except OSError:
+        pass
+    return None
 
 
 def local_path(url: str) -> Path:

@@ -86,7 +86,8 @@ class ClientConnection(Struct, kw_only=True):
 
     async def refuse(self, refusal: EgressRefusal) -> None:
         """Answer with a refusal that a person can read, and end the reply."""
-        self.trace.status, self.trace.reason = refusal.status, refusal.message
+        self.trace.status = refusal.status
+        self.trace.reason = refusal.message
         hint = f"\n{refusal.hint}" if refusal.hint else ""
         body = f"chargehand: {refusal.message}{hint}\n".encode()
         # Most programs show of a refused CONNECT nothing but this line.
@@ -128,7 +129,8 @@ async def run_both_ways(up: Coroutine[Any, Any, None], down: Coroutine[Any, Any,
 
     A client may close its half and still wait for the reply, so only the end of `down` is the end of the request.
     """
-    sending, receiving = asyncio.ensure_future(up), asyncio.ensure_future(down)
+    sending = asyncio.ensure_future(up)
+    receiving = asyncio.ensure_future(down)
     try:
         await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
         if sending.done():

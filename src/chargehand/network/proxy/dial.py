@@ -63,6 +63,23 @@ class UpstreamConnection(Struct, frozen=True, kw_only=True):
     writer: asyncio.StreamWriter
     address: Address
 
+    @classmethod
+    async def open(cls, address: Address, port: int, *, patience: float | None) -> UpstreamConnection:
+        """Connect within `patience` seconds (`None`: no limit of its own); raises `OSError`."""
+        # By the address itself: `open_connection(host=...)` would resolve a name again, after it was judged.
+        family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
+        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            # Pieces of a tunnel are passed on as they come, and must not wait for one another.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(patience):
+                await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
+            reader, writer = await asyncio.open_connection(sock=connection, limit=_READ_BYTES)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(reader=reader, writer=writer, address=address)
+
 
 class Dialer:
     """Resolves, judges, connects; nothing is resolved twice, so a name that changes (rebinding) gains nothing."""
@@ -125,35 +142,20 @@ class Dialer:
     async def connect(self, destination: Destination) -> UpstreamConnection:
         """Connect to the first of the addresses that answers; raises `EgressRefusal`."""
         problem = ""
-        addresses, port = destination.addresses, destination.port
+        addresses = destination.addresses
+        port = destination.port
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
                 for address in addresses:
                     # One address that drops packets must not take the time of the next.
                     patience = None if address == addresses[-1] else _ADDRESS_SECONDS
                     try:
-                        return await _connect(address, port, patience=patience)
+                        return await UpstreamConnection.open(address, port, patience=patience)
                     except OSError as error:  # TimeoutError is one
                         problem = error.strerror or "it does not answer"
         except TimeoutError:
             problem = "it does not answer"
         raise EgressRefusal(502, f"cannot connect to {_authority(destination.host, port)}: {problem}")
-
-
-async def _connect(address: Address, port: int, *, patience: float | None) -> UpstreamConnection:
-    # By the address itself: `open_connection(host=...)` would resolve a name again, after it was judged.
-    family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
-    connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        # Pieces of a tunnel are passed on as they come, and must not wait for one another.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        async with asyncio.timeout(patience):
-            await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
-        reader, writer = await asyncio.open_connection(sock=connection, limit=_READ_BYTES)
-    except BaseException:
-        connection.close()
-        raise
-    return UpstreamConnection(reader=reader, writer=writer, address=address)
 
 
 def _authority(host: str, port: int) -> str:

@@ -100,7 +100,8 @@ def _read_plain(method: str, target: str, fields: Headers) -> RequestHead:
     host, port = _read_authority(authority, default_port=_HTTP_PORT)
     _check_host(_values(fields, b"host"), host, port, default_port=_HTTP_PORT, required=True)
     path = target[len("http://") + len(authority) :]
-    lengths, codings = _values(fields, b"content-length"), _values(fields, b"transfer-encoding")
+    lengths = _values(fields, b"content-length")
+    codings = _values(fields, b"transfer-encoding")
     # Of two statements of the length readers may take either.
     if codings:
         ambiguous = bool(lengths) or len(codings) > 1 or codings[0].lower() != b"chunked"

@@ -42,7 +42,18 @@ class ProxiedRequest(Struct, frozen=True, kw_only=True):
             head = await self._read_head()
             if head is None:
                 return
-            upstream = await self._admit(head)
+            if self.full:
+                raise EgressRefusal(503, f"more than {client.limits.connections} connections at once")
+            # Spending nothing refuses where earlier requests have passed the limit.
+            client.meter.spend()
+            await self.pacer.wait_turn(patience=client.limits.head_seconds)
+            # The rule comes before the look-up: what is not allowed must leave no trace in a DNS.
+            rule = self.dialer.find_rule(head.host, head.port)
+            client.trace.entry = str(rule)
+            destination = await self.dialer.resolve(rule, head.host, head.port)
+            client.trace.allowed = True
+            upstream = await self.dialer.connect(destination)
+            client.trace.address = str(upstream.address)
             try:
                 async with client.idle_timeout():
                     await (tunnel if head.tunnel else forward)(client, head, upstream)
@@ -84,25 +95,10 @@ class ProxiedRequest(Struct, frozen=True, kw_only=True):
             raise EgressRefusal(408, "the request did not come in time") from None
         client.trace.began = True
         head = read_head(data)
-        client.trace.method, client.trace.host, client.trace.port = head.method, head.host, head.port
+        client.trace.method = head.method
+        client.trace.host = head.host
+        client.trace.port = head.port
         return head
-
-    async def _admit(self, head: RequestHead) -> UpstreamConnection:
-        """Hold the request against limits, rules and addresses, and connect; raises `EgressRefusal`."""
-        client, dialer = self.client, self.dialer
-        if self.full:
-            raise EgressRefusal(503, f"more than {client.limits.connections} connections at once")
-        # Spending nothing refuses where earlier requests have passed the limit.
-        client.meter.spend()
-        await self.pacer.wait_turn(patience=client.limits.head_seconds)
-        # The rule comes before the look-up: what is not allowed must leave no trace in a DNS.
-        rule = dialer.find_rule(head.host, head.port)
-        client.trace.entry = str(rule)
-        destination = await dialer.resolve(rule, head.host, head.port)
-        client.trace.allowed = True
-        upstream = await dialer.connect(destination)
-        client.trace.address = str(upstream.address)
-        return upstream
 
 
 async def tunnel(client: ClientConnection, head: RequestHead, upstream: UpstreamConnection) -> None:
@@ -188,7 +184,9 @@ class _PlainExchange:
     """
 
     def __init__(self, client: ClientConnection, head: RequestHead, upstream: UpstreamConnection) -> None:
-        self._client, self._head, self._upstream = client, head, upstream
+        self._client = client
+        self._head = head
+        self._upstream = upstream
         self.answer_expected = False
         """Whether the request is out or an answer began: from then on a malformed message is the upstream's."""
         self._framing: list[tuple[bytes, bytes]] = []

@@ -5,9 +5,12 @@ from __future__ import annotations
 HANDSHAKE = 22
 # A fatal TLS alert, access_denied: the answer to a client whose server name is refused.
 ACCESS_DENIED = bytes((21, 3, 1, 0, 2, 2, 49))
-_CLIENT_HELLO, _SERVER_NAME, _HOST_NAME = 1, 0, 0
+_CLIENT_HELLO = 1
+_SERVER_NAME = 0
+_HOST_NAME = 0
 # RFC 8446, 5.1: a record holds at most 2^14 bytes of plain text.
-_RECORD_HEAD, _LARGEST_RECORD = 5, 16_384
+_RECORD_HEAD = 5
+_LARGEST_RECORD = 16_384
 LARGEST_HELLO = 65_536
 
 
@@ -44,7 +47,8 @@ def read_client_hello(data: bytes) -> bytes | None:
 
     `data` are TLS records, over several of which a hello may be spread. Raises `BadHelloError`.
     """
-    message, at = b"", 0
+    message = b""
+    at = 0
     # Each record is judged as soon as it comes: what is not TLS must not be waited for until it is long enough.
     while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
         head = data[at : at + _RECORD_HEAD]
@@ -78,12 +82,14 @@ def read_server_name(hello: bytes) -> str | None:
         raise BadHelloError("something follows the extensions")
     found: list[bytes] = []
     while extensions:
-        kind, body = extensions.number(2), _Cursor(extensions.vector(2))
+        kind = extensions.number(2)
+        body = _Cursor(extensions.vector(2))
         if kind != _SERVER_NAME:
             continue
         # RFC 6066 has a list here, of which every client sends one host name. Of two a server may take either.
         names = _Cursor(body.vector(2))
-        name_type, name = names.number(1), names.vector(2)
+        name_type = names.number(1)
+        name = names.vector(2)
         if names or body or name_type != _HOST_NAME:
             raise BadHelloError("it names more than one server")
         found.append(name)

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from chargehand.agents.contract import Agent, Assignment, Endpoint, EndpointModel, MeteredUsage, Resumed, Snippets
 from chargehand.core.errors import WaitingError
-from chargehand.models.contract import CallRecord, Price, QuotaRest, ServedModel
-from chargehand.models.gateway import Gateway
+from chargehand.models.contract import CallListeners, CallRecord, Price, QuotaRest, ServedModel
+from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
-from chargehand.models.scripts import Script, ScriptUpstream
+from chargehand.models.script_upstream import ScriptUpstream
+from chargehand.models.scripts import Script
 from chargehand.policy.actions import Action, Effect, Judgement, Run
 from chargehand.sandbox.contract import GATEWAY_PORT, OnOutput, Sandbox
 from chargehand.testing.sandbox.kit import OpenedSandbox
@@ -181,7 +182,8 @@ async def scripted_endpoint(script: Script, socket: Path, *, usd: float | None =
     served = [ServedModel(name="scripted", dialect="openai", model="scripted", upstream=upstream, price=PRICE)]
     meter = _CallMeter()
     ledger = MemoryLedger(usd)
-    async with Gateway(served, ledger=ledger, attempt="a-suite", on_call=meter.called) as gateway:
+    attempt = ServedAttempt(id="a-suite", ledger=ledger)
+    async with Gateway(served, attempt, CallListeners(on_call=meter.called)) as gateway:
         await gateway.listen_unix(socket)
         # The port inside: the sandbox forwards it to the socket, as it has no network of the host's.
         address = f"http://127.0.0.1:{GATEWAY_PORT}"

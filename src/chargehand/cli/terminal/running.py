@@ -1,0 +1,182 @@
+"""Takes a mission to where it is settled, in this process or in a worker, shown meanwhile; gives the exit code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from chargehand.app.composition import App
+    from chargehand.app.runs import RunObserver, RunOutcome, RunRequest
+    from chargehand.cli.terminal.interrupt import Stop
+    from chargehand.cli.terminal.output import Output
+    from chargehand.core.events import Event, Payload
+    from chargehand.core.state import MissionState
+
+    OnEvent = Callable[[Event, Payload], None]
+
+
+def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent | None = None) -> RunOutcome:
+    """Run one mission to where it is settled, its progress shown; `on_event` is called for its events too.
+
+    Raises for whatever was wrong before there was a mission.
+    """
+    from chargehand.app import runs
+    from chargehand.cli.terminal.prompts import confirm_trust
+
+    ask = confirm_trust if out.can_ask and not request.yes else None
+    prepared = runs.prepare_run(app, request, confirm_trust=ask)
+    return _run_shown(
+        app, out, lambda shown: runs.run_mission(app, prepared, observer=shown), on_event, menu=not request.yes
+    )
+
+
+def continue_mission(app: App, out: Output, mission: str, *, on_event: OnEvent | None = None) -> RunOutcome:
+    """Run a recorded mission from where it stands to where it is settled, as `run_mission` does."""
+    from chargehand.app import runs
+
+    return _run_shown(app, out, lambda shown: runs.continue_mission(app, mission, observer=shown), on_event)
+
+
+def _run_shown(
+    app: App,
+    out: Output,
+    work: Callable[[RunObserver], Awaitable[RunOutcome]],
+    on_event: OnEvent | None,
+    *,
+    menu: bool = True,
+) -> RunOutcome:
+    """Do the work with its progress shown; a signal cancels the mission, and its outcome says so.
+
+    At a terminal the first Ctrl-C opens the `menu` instead.
+    """
+    from msgspec.structs import replace
+
+    from chargehand.app.runs import cancel_running
+    from chargehand.cli.terminal.interrupt import run_async
+    from chargehand.cli.terminal.menu import RunMenu
+    from chargehand.cli.terminal.progress import ObserverWithEvents, hold_progress, progress
+
+    async def watched(stop: Stop) -> RunOutcome:
+        # A cancellation is noted in the log before it is carried out: it holds even where this process dies of it.
+        stop.end = lambda: cancel_running(app)
+        with progress(out, store=app.store) as shown:
+            offered = RunMenu(app, stop, lambda held: hold_progress(shown, held))
+            if menu and out.can_ask:
+                stop.menu = offered
+            observed = ObserverWithEvents(shown, on_event) if on_event else shown
+            try:
+                outcome = await work(ObserverWithEvents(observed, offered.note))
+            finally:
+                offered.close()
+        return replace(outcome, interrupted=stop.asked)
+
+    return run_async(watched)
+
+
+def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutcome:
+    """Put what a mission waits for to the person at the terminal, until nothing is asked or they leave it."""
+    import functools
+
+    from msgspec.structs import replace
+
+    from chargehand.app.projects import remember_registries
+    from chargehand.app.runs import RunOutcome
+    from chargehand.cli.terminal.progress import run_with_progress
+    from chargehand.cli.terminal.prompts import ask_question, confirm_promotion, confirm_registries
+    from chargehand.core.mission_events import PROMOTE
+
+    last = outcome
+    while out.can_ask and last.failure is None and not last.interrupted and last.state.status == "waiting":
+        state, asked = last.state, last.state.open_question
+        if state.waits_for_quota is not None:  # time answers that, no person
+            break
+        if asked is not None:
+            answer = ask_question(asked)
+            # It stays open in the log, for `mission answer` at any time.
+            if answer is None:
+                break
+            app.steering.answer(state.id, answer)
+            last = continue_mission(app, out, state.id)
+            continue
+        if {reason.code for reason in state.reasons} == {"setup_offline"} and confirm_registries(state):
+            remember_registries(app, state)
+            # Judged again in the environment that it asks for, it waits for nobody where that is green.
+            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id, ""))
+            last = RunOutcome(state=promoted)
+        elif PROMOTE in state.questions and confirm_promotion(state):
+            shown = state.questions[PROMOTE].tree
+            promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id, shown))
+            last = RunOutcome(state=promoted)
+        break
+    # The last outcome may have none: a mission that is continued was recorded before.
+    return replace(last, start=outcome.start)
+
+
+async def _promote(app: App, mission: str, tree: str, shown: RunObserver) -> MissionState:
+    from chargehand.app.missions import promote_mission
+
+    return await promote_mission(app, mission, tree=tree, watch=shown.watch)
+
+
+def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
+    """Write the result, and the error behind it if there is one; return the exit code."""
+    from chargehand.cli.terminal.conventions import INTERRUPTED
+    from chargehand.cli.terminal.failures import show_failure
+    from chargehand.cli.terminal.rendering import exit_code, print_result, start_lines
+
+    # On a terminal these lines were shown as it began.
+    if outcome.start is not None and not out.shows_progress and out.detail != "result":
+        for line in start_lines(outcome.start):
+            out.text(line)
+    print_result(out, outcome.state, app.store)
+    # Before the failure: what a signal broke off may fail in any way, and that is no news to who sent it.
+    if outcome.interrupted:
+        return INTERRUPTED
+    if outcome.failure is not None:
+        return show_failure(outcome.failure, as_json=out.as_json)
+    return exit_code(outcome.state)
+
+
+def follow_to_end(app: App, out: Output, mission: str) -> int:
+    """Show a mission that a worker runs until it is settled; a signal cancels it. Return the exit code."""
+    from chargehand.app.missions import cancel_mission
+    from chargehand.app.worker import ensure_worker
+    from chargehand.cli.terminal.conventions import INTERRUPTED
+    from chargehand.cli.terminal.following import follow
+    from chargehand.cli.terminal.menu import watch_menu
+    from chargehand.cli.terminal.rendering import exit_code, print_result, show_header
+
+    if (worker := ensure_worker(app)).problem is not None:
+        out.notice(
+            f"No worker could be started: {worker.problem}. Once that is fixed, `chargehand worker` runs it."
+        )
+    if out.detail != "result" and not out.as_json:
+        show_header(out, app.mission_reader.state(mission))
+    try:
+        with watch_menu(out, mission, watching=False) as menu:
+            state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
+    except KeyboardInterrupt:
+        print_result(out, cancel_mission(app, mission), app.store)
+        return INTERRUPTED
+    if state is None:
+        return 0
+    print_result(out, state, app.store)
+    return exit_code(state)
+
+
+def leave_to_worker(app: App, out: Output, mission: str) -> int:
+    """See to it that a worker runs a recorded mission, and say how to follow it."""
+    from chargehand.app.documents import mission_document
+    from chargehand.app.worker import ensure_worker
+
+    worker = ensure_worker(app)
+    out.document(mission_document(app.mission_reader.state(mission)))
+    out.text(f"mission   {mission}")
+    if worker.problem is None:
+        out.text(f"A worker runs it. Follow it with: chargehand mission watch {mission}")
+    else:
+        out.notice(f"The mission is recorded, but no worker could be started: {worker.problem}.")
+        out.notice("Once that is fixed, `chargehand worker` runs it. Do not start it again.")
+    return 0

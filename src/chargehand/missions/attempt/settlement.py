@@ -1,0 +1,48 @@
+"""Settles attempts: records how one ended, with its time and cost, also where it was broken off."""
+
+from __future__ import annotations
+
+from chargehand.core.records import AttemptStatus, Reason
+from chargehand.missions._attempt_log import archive_replies, attempt_end, settle_lost_calls
+from chargehand.missions.attempt.admission import Admission
+from chargehand.missions.journal import Journal
+from chargehand.missions.services import Services
+
+
+class AttemptSettlement:
+    """Records the ends of one mission's attempts, and what each end means for who may work next."""
+
+    def __init__(self, services: Services, journal: Journal, admission: Admission) -> None:
+        self._services = services
+        self._journal = journal
+        self._admission = admission
+        self.begin()
+
+    def begin(self) -> None:
+        """Count the time of an attempt from now on, should it be broken off."""
+        self._began = self._services.clock.monotonic() - self._journal.queued_seconds
+
+    def finish(self, number: int, status: AttemptStatus, reasons: tuple[Reason, ...]) -> None:
+        """Record the end of an attempt, unless that was done before a crash; its time is that of its steps."""
+        attempt = self._journal.state.attempt(number)
+        if attempt is None or attempt.status != "running":
+            return
+        seconds = self._journal.state.seconds_of(f"attempt/{number}/")
+        self._journal.record(attempt_end(attempt, status, reasons, seconds=seconds))
+        self._record_change(number)
+
+    def break_off(self, status: AttemptStatus, reason: Reason) -> None:
+        """Record the end of each attempt that is still running, with what a provider may charge for it."""
+        state = self._journal.state
+        for running in [each for each in state.attempts if each.status == "running"]:
+            # Its step has no end and so no duration: what counts is this worker's own clock.
+            seconds = self._services.clock.monotonic() - self._journal.queued_seconds - self._began
+            self._journal.record(*settle_lost_calls(self._services.store, state, running.id))
+            counted = self._journal.state.attempt(running.number) or running
+            self._journal.record(attempt_end(counted, status, (reason,), seconds=seconds))
+            self._record_change(running.number)
+            archive_replies(self._services.store, self._journal.mission, running.id)
+
+    def _record_change(self, number: int) -> None:
+        assert self._journal.state.request is not None
+        self._admission.record_change(self._journal.state.request, number)

@@ -1,0 +1,1 @@
+"""Results: judging what attempts and tasks left, and bringing it to where it belongs."""

@@ -1,0 +1,178 @@
+"""Judges what an attempt left, its candidate: how the attempt ends, and the report for the next one.
+
+A good candidate that is to be applied to a branch is also rebased onto that branch, and judged there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.agents.roles import Role
+from chargehand.checks.execution import report
+from chargehand.core.codec import convert_to
+from chargehand.core.mission_events import VerdictGiven
+from chargehand.core.records import MissionRequest, Verdict, VerdictStatus
+from chargehand.missions._messages import store_report_message
+from chargehand.missions.attempt.result import AttemptResult
+from chargehand.missions.control import Control
+from chargehand.missions.journal import Journal
+from chargehand.missions.promotion.rebase import advance_base, conflict_reason, conflict_report, record_rebase
+from chargehand.missions.results.tree_judge import BaseContext, TreeJudge
+from chargehand.missions.services import Services
+from chargehand.missions.verdict.judgement import (
+    AttemptEnd,
+    find_missing_record,
+    find_missing_report,
+    judge_failing_test,
+    judge_result,
+    judge_verdict,
+    require_failing_test,
+)
+from chargehand.workspace.remotes import moved_base
+
+
+class JudgedAttempt(Struct, frozen=True, kw_only=True):
+    """An attempt's result, the verdict on it and how it ends; `report` is an artifact for the next attempt."""
+
+    context: BaseContext
+    result: AttemptResult
+    verdict: Verdict
+    end: AttemptEnd
+    report: str | None
+
+
+class CandidateJudge:
+    """Decides over what each attempt of one mission left, by what its agent's `role` requires."""
+
+    def __init__(
+        self, services: Services, journal: Journal, control: Control, judge: TreeJudge, *, role: Role
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._judge = judge
+        self._role = role
+
+    async def judge(
+        self, request: MissionRequest, result: AttemptResult, context: BaseContext, number: int
+    ) -> JudgedAttempt:
+        """Return an attempt with the verdict on its result, its end, and the report to the next attempt."""
+        role, base_tree = self._role, context.base.tree
+        end = judge_result(result, base_tree=base_tree, partial=request.partial, role=role)
+        if end is not None:  # no check could change it
+            findings = (*result.findings, *result.discarded, *result.unclear_end)
+            if not role.writes and result.outcome.claim == "done":
+                findings += find_missing_report(result, role, base_tree)
+            status: VerdictStatus = "degraded" if result.degraded else "red"
+            verdict = Verdict(tree=result.tree, scope="attempt", status=status, findings=findings)
+            stored = self._store_report(verdict, result, context, number)
+            return JudgedAttempt(context=context, result=result, verdict=verdict, end=end, report=stored)
+
+        async def judge() -> Verdict:
+            validator = context.validator
+            findings = (
+                *result.findings,
+                *result.unclear_end,
+                *find_missing_record(role, self._services.depot, result.changes),
+            )
+            verdict = await validator.judge_candidate(
+                result.tree, scope="attempt", changes=result.changes, findings=findings
+            )
+            if role.must_add == "failing_test":
+                on_base = await validator.judge_base()
+                verdict = require_failing_test(verdict, on_base, validator.outputs, result.changes)
+            return verdict
+
+        judged = await self._record_verdict(f"attempt/{number}/verdict", judge, result, context, number)
+        self._judge.fault("verdict")
+        waits = judge_failing_test(judged.verdict) if role.must_add == "failing_test" else None
+        return replace(judged, end=waits) if waits is not None else judged
+
+    async def _record_verdict(
+        self,
+        step: str,
+        judge: Callable[[], Awaitable[Verdict]],
+        result: AttemptResult,
+        context: BaseContext,
+        number: int,
+    ) -> JudgedAttempt:
+        """Give a verdict as a recorded step, with the report to the next attempt beside it."""
+        attempt = self._journal.state.attempt(number)
+
+        async def work() -> object:
+            verdict = await judge()
+            return {"verdict": verdict, "report": self._store_report(verdict, result, context, number)}
+
+        def events(output: Any) -> tuple[VerdictGiven, ...]:
+            return (VerdictGiven(verdict=output["verdict"], attempt=attempt.id if attempt else None),)
+
+        output = await self._journal.step(step, result.tree, work, events=events)
+        verdict = convert_to(output["verdict"], Verdict)
+        end = judge_verdict(verdict)
+        return JudgedAttempt(context=context, result=result, verdict=verdict, end=end, report=output["report"])
+
+    def _store_report(self, verdict: Verdict, result: AttemptResult, context: BaseContext, number: int) -> str:
+        document = report(verdict, context.validator.outputs, reverted=result.reverted).encode()
+        return store_report_message(self._services.store, self._journal.state, document, number)
+
+    async def rebase(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
+        """Rebase a good result onto the branch that it is to be applied to, as often as that moved on.
+
+        Where the two conflict, or are not good together, the next attempt goes on from there. If there is none,
+        the result stays what it was: it is promoted by itself, and not applied.
+        """
+        steps, depot = self._journal.state.steps, self._services.depot
+        # Before the promotion and not in it: conflicts and red merges still leave the agent an attempt to fix
+        # them. More than once, since a pause or a crash gives the turn up, and people need none.
+        for look in itertools.count(1):
+            name = f"{number}.{look}" if look > 1 else f"{number}"
+            if look > 1 and f"merge/{name}" not in steps:
+                moved = partial(asyncio.to_thread, moved_base, depot, judged.context.base)
+                if await self._control.unpaused(moved) is None:
+                    break
+            rebased = await self._rebase_once(request, judged, number, name)
+            if rebased is judged or (rebased is None and look > 1):
+                break
+            judged = rebased or judged
+            if judged.end.mission != "promoted":
+                break
+        return judged
+
+    async def _rebase_once(
+        self, request: MissionRequest, judged: JudgedAttempt, number: int, name: str
+    ) -> JudgedAttempt | None:
+        """Return a good result on the branch as it is now; itself where it stays, `None` where nothing moved."""
+        journal, services, last = self._journal, self._services, number >= request.attempts
+        rebase = await record_rebase(
+            *(journal, services.store, services.depot, judged.context.base, judged.result.tree),
+            step=f"merge/{name}",
+            number=number,
+        )
+        if rebase is None or (rebase.count and last):
+            return None if rebase is None else judged
+        self._judge.fault("met")
+        context = await self._judge.prepare_base(request, rebase.base)
+        changes = services.depot.diff(rebase.base.tree, rebase.tree)
+        result = replace(judged.result, tree=rebase.tree, changes=changes)
+        if rebase.count:
+            where = rebase.base.branch or rebase.base.revision
+            reason = conflict_reason(rebase.conflicts, branch=where, count=rebase.count)
+            stored = store_report_message(services.store, journal.state, conflict_report(rebase), number)
+            end = AttemptEnd(status="refused", mission="refused", reasons=(reason,))
+            rebased = replace(judged, context=context, result=result, end=end, report=stored)
+        else:
+            judge = partial(self._judge.judge, context, result.tree, scope="merged", before=judged.verdict)
+            rebased = await self._record_verdict(f"merge-verdict/{name}", judge, result, context, number)
+            if last and rebased.end.mission == "refused":
+                return judged
+        # Only now, with the verdict in the log: a crash before this line finds both recorded and comes here again.
+        advance_base(journal, rebase)
+        self._judge.fault("moved")
+        return rebased

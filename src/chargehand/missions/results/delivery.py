@@ -1,0 +1,165 @@
+"""Brings a judged result to where it belongs: promotes it, exports it, applies it to the person's branch.
+
+The flow of a single mission delivers a green attempt by it, a coordinator what its tasks came to, a person's
+command what an earlier run left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+
+from msgspec.structs import replace
+
+from chargehand.core.codec import convert_to
+from chargehand.core.errors import RefusedError
+from chargehand.core.fold import read_payload
+from chargehand.core.mission_events import (
+    ApplyChanged,
+    ApprovalGiven,
+    BaseResolved,
+    MissionFinished,
+    VerdictGiven,
+)
+from chargehand.core.records import Reason, Verdict
+from chargehand.missions._messages import record_mission_end
+from chargehand.missions.control import Control
+from chargehand.missions.journal import Journal
+from chargehand.missions.promotion.promoter import Promoter
+from chargehand.missions.promotion.rebase import Rebase, name_paths, rebase_promoted
+from chargehand.missions.results.tree_judge import BaseContext, TreeJudge
+from chargehand.missions.services import Services
+from chargehand.missions.verdict.judgement import judge_verdict
+from chargehand.workspace.merge import MergeConflictError
+
+# What judging on a branch that moved leaves of a mission's time limit, for export and applying.
+_DELIVERY_SECONDS = 15.0
+
+
+class ResultDelivery:
+    """Promotes and delivers what one mission came to, and settles the mission with it."""
+
+    def __init__(self, services: Services, journal: Journal, control: Control, judge: TreeJudge) -> None:
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._judge = judge
+        self.promoter = Promoter(services, journal, fault=judge.fault)
+
+    async def promote(self, context: BaseContext, tree: str, verdict: Verdict, *, approved: bool = False) -> None:
+        """Promote a validated tree, export it, apply it where asked; the mission is settled afterwards.
+
+        Once begun it is finished even when the task is cancelled: half a promotion helps nobody.
+        """
+
+        async def judge_merged(candidate: str) -> Verdict:
+            # A limit of its own: until a verdict says so nothing is to be promoted, and nothing half done.
+            async with self._control.limited(self._control.seconds_left()):
+                output = await self._journal.step(
+                    "verdict/merged",
+                    candidate,
+                    partial(self._judge.judge, context, candidate, scope="merged", before=verdict),
+                    events=lambda merged: (VerdictGiven(verdict=merged),),
+                )
+            return convert_to(output, Verdict)
+
+        async def promote() -> None:
+            try:
+                await self.promoter.promote(context.base, tree, verdict, validate=judge_merged, approved=approved)
+            except RefusedError as error:
+                if self._journal.state.commit is not None:  # an earlier promotion stands as it was
+                    raise
+                reason = Reason(code=error.code, message=error.message)
+                record_mission_end(self._journal, MissionFinished(status="refused", reasons=(reason,)))
+                return
+            await self._deliver()
+
+        await self._control.finish(promote())
+
+    async def deliver(self) -> None:
+        """Export and apply a promotion that stands and was not delivered; the mission is settled afterwards."""
+        await self._control.finish(self._deliver())
+
+    async def _deliver(self) -> None:
+        if not self._journal.state.parent:  # what a task comes to its coordinator exports, with the rest
+            await self.promoter.deliver()
+        record_mission_end(self._journal, MissionFinished(status="promoted"), durable=True)
+
+    async def deliver_promoted(self) -> None:
+        """Deliver what is promoted, judged anew on the branch that it is to be applied to where that moved."""
+        try:
+            # Where both conflict, or are not good together, it stays on its own branch: applying it says why not.
+            async with self._judge.queue.delivery():
+                if self._journal.state.cancel_asked or not await self.promote_on_branch():
+                    await self.deliver()
+        except asyncio.CancelledError:
+            # What a person cancelled after its promotion stands all the same; of a plan they may want no more.
+            if self._control.stopped in (None, "cancel") and self._journal.state.plan is None:
+                await self.deliver()
+            raise
+
+    async def promote_on_branch(self) -> bool:
+        """Promote what was promoted before, on top of the branch that it is still to be applied to, if that moved.
+
+        Tells whether that was done, and delivered: not where the two conflict or are not good together.
+        """
+        journal, control = self._journal, self._control
+        rebase_now = partial(rebase_promoted, journal, self._services.store, self._services.depot)
+        # A limit of its own: what stands is delivered even where there is no time for more.
+        with contextlib.suppress(MergeConflictError, TimeoutError):
+            async with control.limited(control.seconds_left() - _DELIVERY_SECONDS):
+                rebase = await rebase_now()
+                while rebase is not None:
+                    verdict, context = await self._judge.judge_again(rebase.base, rebase.tree, scope="merged")
+                    approval = None
+                    if judge_verdict(verdict).mission != "promoted":
+                        approval = await asyncio.to_thread(self._carry_approval, rebase, verdict)
+                        if not isinstance(approval, ApprovalGiven):
+                            self._note_difference(approval)
+                            return False
+                    # Whoever pauses gives the turn up: somebody else may have been first.
+                    before, rebase = rebase, await control.unpaused(rebase_now)
+                    if rebase is not None and rebase.base.commit == before.base.commit:
+                        break
+            if rebase is not None:
+                journal.record(BaseResolved(base=rebase.base), *([approval] if approval else ()))
+                await self.promote(context, rebase.tree, verdict, approved=approval is not None)
+                return True
+        return False
+
+    def _carry_approval(self, rebase: Rebase, verdict: Verdict) -> ApprovalGiven | str:
+        """Return a person's approval of what is promoted for the same change on the branch, or what differs.
+
+        What a person let in is a change and what was found in it: the merge must leave each of its files as it
+        was before and as it is after, pass the checks, and show nothing that the person did not see. "" where
+        nobody approved anything. May block.
+        """
+        state, depot = self._journal.state, self._services.depot
+        events = map(read_payload, self._services.store.log.read(state.id, types=(ApprovalGiven.type,)))
+        given = [event for event in events if isinstance(event, ApprovalGiven) and event.tree == state.tree]
+        before = next((each for each in reversed(state.verdicts) if each.tree == state.tree), None)
+        base, tree = state.promoted_on, state.tree
+        if not given or before is None or base is None or tree is None:
+            return ""
+        where = rebase.base.branch or rebase.base.revision
+        if verdict.status != "green":
+            return f"together with {where} as it is now it does not pass all checks"
+        seen = {(each.rule, each.path, each.message) for each in before.findings}
+        if new := [each for each in verdict.findings if (each.rule, each.path, each.message) not in seen]:
+            return f"together with {where} as it is now there is more to approve: {new[0].message}"
+        changes, approved = depot.diff(rebase.base.tree, rebase.tree), depot.diff(base.tree, tree)
+        if others := {each.path for each in {*approved} ^ {*changes}}:
+            named = name_paths(sorted(others), len(others))
+            return f"{where} changed {named} meanwhile, which was approved otherwise"
+        why = f"approved as {tree[:12]}; {where} changed none of it meanwhile"
+        reason = f"{given[-1].reason} ({why})" if given[-1].reason else why
+        return ApprovalGiven(tree=rebase.tree, identity=given[-1].identity, reason=reason)
+
+    def _note_difference(self, why: str) -> None:
+        """Add to why the branch was not moved that an approval does not cover what it would be moved to."""
+        state = self._journal.state
+        if why and state.applied is not None and state.applied.state == "blocked" and state.commit is not None:
+            reason = f"{state.applied.reason}; the approval is for another change: {why}"
+            changed = ApplyChanged(export=replace(state.applied, reason=reason), commit=state.commit)
+            self._journal.record(changed, durable=True)

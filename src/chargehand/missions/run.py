@@ -1,0 +1,141 @@
+"""One worker's run of a mission: what an earlier worker left half-done, its steps, and how it is settled.
+
+What the steps are, `MissionRun` does not know: those of a single mission are in `flow`, those of a plan in
+`coordination.coordinator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from chargehand.core.attempt_events import TierChosen
+from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, WaitingError
+from chargehand.core.mission_events import MissionFinished, MissionInterrupted, MissionReleased
+from chargehand.core.records import AttemptStatus, MissionStatus, Reason
+from chargehand.core.state import MissionState
+from chargehand.missions._messages import record_mission_end, wait_for_room
+from chargehand.missions._questions import rest_for_person
+from chargehand.missions.attempt.settlement import AttemptSettlement
+from chargehand.missions.breakpoints import BREAKPOINT, stop_before_step
+from chargehand.missions.control import GRACE_SECONDS, Control
+from chargehand.missions.holds import must_wait
+from chargehand.missions.journal import Journal
+from chargehand.missions.results.delivery import ResultDelivery
+from chargehand.missions.services import FULL_DISK, Services, system_errors
+
+_T = TypeVar("_T")
+# What may pass by itself in a new sandbox. Not among them: `sandbox_memory`, which the work itself used up.
+_PASSING = frozenset({"sandbox_died", "launcher_lost", "forwarder_failed", "freeze_timeout", "link_failed"})
+# Interruptions without one recorded step between them; more of them are no accident.
+_MOST_INTERRUPTIONS = 5
+# Processes of the sandbox that died may take a moment to be gone; a machine without memory needs longer.
+_PAUSE_SECONDS = (0.3, 0.3, 0.5, 1.0, 3.0)
+
+
+class MissionRun:
+    """Takes one mission from its request, or from its last recorded step, to where it is settled."""
+
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        control: Control,
+        *,
+        attempts: AttemptSettlement,
+        delivery: ResultDelivery,
+    ) -> None:
+        self._services = services
+        self._journal = journal
+        self._control = control
+        self._attempts = attempts
+        self._delivery = delivery
+
+    async def run(self, steps: Callable[[], Awaitable[None]]) -> MissionState:
+        """Go through the `steps` of the mission, which is settled when this returns or raises.
+
+        Cancelling the task settles it as `cancelled`, running out of time as `exhausted`; errors of our own
+        machinery and of the configuration settle it as `failed` and are raised on. Only a worker that must let go
+        of it (`Control.stop`, `FencedError`) leaves it as it is, to be resumed.
+        """
+        request = self._journal.state.request
+        assert request is not None
+        self._journal.before_step = partial(stop_before_step, self._journal)
+        try:
+            # What the recorded steps left of the mission's time; clocks of other boots do not compare.
+            seconds = max(1.0, request.seconds - self._journal.state.seconds_of())
+            async with self._control.limited(seconds + GRACE_SECONDS):
+                with system_errors():
+                    await run_interruptible(self._journal, partial(self._resume, steps))
+        except FencedError:  # another worker has the mission: nothing of ours may be written
+            raise
+        except TimeoutError:
+            message = f"the mission's time limit of {request.seconds:.0f} s is over"
+            self._settle("exhausted", "timed_out", Reason(code="time", message=message))
+        except asyncio.CancelledError:
+            if self._control.stopped in (None, "cancel"):
+                self._settle("cancelled", "cancelled", self._journal.state.cancelled_reason)
+            elif self._control.stopped == "release":
+                self._journal.record(MissionReleased(worker=self._services.worker[0]))
+            raise
+        except WaitingError as error:  # an agent asked a person; its attempt goes on with the answer
+            self._rest(Reason(code=error.code, message=error.message))
+        except ChargehandError as error:
+            if error.code in FULL_DISK:  # where not even this can be written, its worker counts as lost
+                waiting = wait_for_room(self._journal.state, self._services.clock.now(), why=error.message)
+                self._journal.record(*waiting, durable=True)
+                return self._journal.state
+            self._settle("failed", "failed", Reason(code=error.code, message=error.message))
+            if not isinstance(error, RefusedError):
+                raise
+        return self._journal.state
+
+    async def _resume(self, steps: Callable[[], Awaitable[None]]) -> None:
+        """Finish what an earlier worker left half-done, then go through the steps."""
+        state = self._journal.state
+        # A mission that kills its worker (by memory, say) would otherwise go round all workers for ever.
+        if state.fruitless_claims > _MOST_INTERRUPTIONS:
+            message = f"its worker ended {_MOST_INTERRUPTIONS} times without making any progress"
+            self._settle("failed", "lost", Reason(code="worker_lost", message=message))
+        elif state.base is None:
+            self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))
+        # A promotion that reached its swap stands, even where a person cancelled the mission afterwards.
+        elif self._delivery.promoter.settle_prepared() and state.plan is None:
+            await self._delivery.deliver_promoted()
+        elif state.cancel_asked:
+            self._settle("cancelled", "cancelled", self._journal.state.cancelled_reason)
+        elif state.plan is not None or not await must_wait(self._services, self._journal, self._control):
+            choice = self._services.choice
+            if choice is not None and self._journal.state.tier != choice:
+                self._journal.record(TierChosen(choice=choice))
+            await steps()
+
+    def _rest(self, reason: Reason) -> None:
+        if reason.code != BREAKPOINT:  # there it is paused already
+            self._journal.record(rest_for_person(self._journal.state, reason))
+
+    def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:
+        """Settle a mission that did not come to its own end, its running attempt first."""
+        self._attempts.break_off(attempt, reason)
+        if self._journal.state.status != "promoted":
+            record_mission_end(self._journal, MissionFinished(status=status, reasons=(reason,)))
+
+
+async def run_interruptible(journal: Journal, work: Callable[[], Awaitable[_T]]) -> _T:
+    """Do work made of recorded steps, again where a sandbox ended under it; each interruption is recorded.
+
+    A sandbox that is killed looks the same whether the kernel's memory killer, another program or a fault of ours
+    did it, and says nothing about the work in it: it goes on as where a worker was killed. Raises what interrupted
+    the work once that happened `_MOST_INTERRUPTIONS` times without a step further.
+    """
+    while True:
+        try:
+            return await work()
+        except InfrastructureError as error:
+            seen = journal.state.fruitless_claims
+            if error.code not in _PASSING or seen >= _MOST_INTERRUPTIONS:
+                raise
+            journal.record(MissionInterrupted(code=error.code, message=error.message))
+            await asyncio.sleep(_PAUSE_SECONDS[seen])

@@ -1,0 +1,123 @@
+"""The generated pages and schemas of docs/reference are current, and name all that there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from chargehand.app.config.keys import entry_keys, section_keys
+from chargehand.app.config.sources import variable_name
+from chargehand.app.documents import MissionDetails, mission_details, mission_document, to_json
+from chargehand.app.reference.configuration import render_reference
+from chargehand.app.reference.documents import DOCUMENTS, render_documents, render_schemas
+from chargehand.app.reference.limits import LIMITS, render_limits
+from chargehand.app.reference.messages import render_messages, schemas
+from chargehand.core.messages import MESSAGE_CLASSES, MessageType
+from chargehand.core.plans import Task
+from chargehand.core.state import MissionState
+from chargehand.missions.causes import load_causes
+from chargehand.missions.planning.schema import render_schema
+from chargehand.sandbox.contract import LimitName
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+NO_LIMITS = {
+    # of [sandbox], what is no limit
+    *("sandbox.tier", "sandbox.container_program", "sandbox.container_image", "sandbox.toolchain"),
+    *("sandbox.network", "sandbox.network_checks", "sandbox.host_packages"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "render", "module"),
+    [
+        ("configuration.md", render_reference, "chargehand.app.reference.configuration"),
+        ("limits.md", render_limits, "chargehand.app.reference.limits"),
+        ("documents.md", render_documents, "chargehand.app.reference.documents"),
+        ("documents.json", render_schemas, "chargehand.app.reference.documents --schemas"),
+        ("plan.schema.json", render_schema, "chargehand.missions.planning.schema"),
+    ],
+)
+def test_a_page_is_current(name: str, render: Callable[[], str], module: str) -> None:
+    assert (REFERENCE / name).read_text() == render(), f"run: python -m {module} > docs/reference/{name}"
+
+
+def test_the_pages_of_messages_are_current() -> None:
+    for name, text in render_messages().items():
+        command = "python -m chargehand.app.reference.messages docs/reference"
+        assert (REFERENCE / name).read_text() == text, f"run: {command}"
+    written = {path.name for path in (REFERENCE / "messages").iterdir()}
+    assert written == {f"{kind}.json" for kind in MESSAGE_CLASSES}
+
+
+def test_the_page_is_what_the_module_writes() -> None:
+    run = [sys.executable, "-m", "chargehand.app.reference.configuration"]
+    written = subprocess.run(run, capture_output=True, check=True, text=True)
+    assert written.stdout == render_reference()
+
+
+def test_every_key_has_its_row() -> None:
+    page = render_reference()
+    for key in (*section_keys().values(), *entry_keys("agents").values(), *entry_keys("models").values()):
+        assert f"| `{key.field}` |" in page
+        assert f"| `{variable_name(key.name)}` |" in page
+
+
+def test_every_key_that_limits_a_sandbox_is_on_it() -> None:
+    keys = [key for limit in LIMITS for key in limit.keys]
+    assert len(keys) == len(set(keys))
+    ours = {name for name in section_keys() if name.startswith("sandbox.")} - NO_LIMITS
+    assert set(keys) == ours | {"limits.time", "limits.check_time"}
+
+
+def test_every_limit_that_ends_something_is_on_it_and_has_a_remedy() -> None:
+    named = {limit.name for limit in LIMITS if limit.name}
+    assert named == {*get_args(LimitName), "disk"}
+    codes = {code for remedy in load_causes().remedies for code in remedy.codes}
+    assert named - {"wall_time"} <= codes
+
+
+def test_every_document_has_its_schema() -> None:
+    schemas = json.loads(render_schemas())["$defs"]
+    for record in DOCUMENTS:
+        names = [field.encode_name for field in msgspec.structs.fields(record)]
+        assert list(schemas[record.__name__]["properties"]) == names
+
+
+def test_the_details_begin_with_the_keys_of_the_result() -> None:
+    state = MissionState(id="m-1")
+    short, full = to_json(mission_document(state)), to_json(mission_details(state, [], None))
+    assert list(full)[: len(short)] == list(short)
+    assert list(full) == [field.encode_name for field in msgspec.structs.fields(MissionDetails)]
+
+
+@pytest.mark.parametrize("kind", get_args(MessageType))
+def test_a_schema_names_what_the_code_holds(kind: str) -> None:
+    schema = schemas()[kind]
+    fields = {field.encode_name for field in msgspec.structs.fields(MESSAGE_CLASSES[kind])}
+    assert fields | {"type"} <= set(schema["properties"])
+    assert not schema["additionalProperties"]
+    assert schema["properties"]["type"]["enum"] == [kind]
+    assert {"type", "id", "mission", "payload"} <= set(schema["required"])
+
+
+def test_the_schema_of_plans_takes_the_examples() -> None:
+    schema = json.loads((REFERENCE / "plan.schema.json").read_text())
+    validator = Draft202012Validator(schema)
+    examples = re.findall(r"```yaml\n(.*?)```", (REFERENCE.parent / "how-to/plans.md").read_text(), re.DOTALL)
+    assert len(examples) >= 2
+    assert all(validator.is_valid(yaml.safe_load(example)) for example in examples)
+    assert set(schema["$defs"]["task"]["properties"]) >= {
+        field.encode_name for field in msgspec.structs.fields(Task)
+    }
+    assert not validator.is_valid({"tasks": [{"id": "a"}]})
+    assert not validator.is_valid({"tasks": [{"id": "a", "text": "x", "afer": ["b"]}]})
