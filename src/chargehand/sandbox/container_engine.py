@@ -44,6 +44,21 @@ _INSTALL = {
     "zypper": "zypper install podman",
     "apk": "apk add podman",
 }
+# What the user can do, by what the engines said; the first that applies.
+_HINTS = (
+    (
+        ("Cannot connect to the Docker daemon", "permission denied"),
+        "start the daemon (systemctl start docker) and let your user reach it, or install podman",
+    ),
+    (
+        ("subuid", "newuidmap"),
+        "give your user subordinate ids: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER",
+    ),
+    (
+        ("No such image", "no such image", "image not known"),
+        "pull or build the image of sandbox.container_image first: Chargehand never pulls one",
+    ),
+)
 # Options of podman to try, the user's own settings first: each of the last two is what some machine needs.
 _VARIANTS: tuple[tuple[str, ...], ...] = (
     (),
@@ -148,27 +163,17 @@ def find_engine(*, program: str = "", image: str = "", environ: Mapping[str, str
                 return _prove(engine, environ)
             except _RefusedError as error:
                 said.append(f"{' '.join((wanted, *options))}: {error}")
-    raise TierUnavailableError(f"no container engine works here: {'; '.join(said)}", hint=_remedy_for(said))
+    text = "; ".join(said)
+    hints = [hint for words, hint in _HINTS if any(word in text for word in words)]
+    hint = hints[0] if hints else "run that command yourself to see more, or use --sandbox process"
+    if all("not found" in each for each in said):
+        tools = [command for tool, command in _INSTALL.items() if shutil.which(tool)]
+        hint = f"install podman: {tools[0] if tools else 'with your package manager'}"
+    raise TierUnavailableError(f"no container engine works here: {text}", hint=hint)
 
 
 class _RefusedError(Exception):
     """What an engine said when it did not run."""
-
-
-def _remedy_for(said: Sequence[str]) -> str:
-    if all("not found" in each for each in said):
-        tools = [command for tool, command in _INSTALL.items() if shutil.which(tool)]
-        return f"install podman: {tools[0] if tools else 'with your package manager'}"
-    text = " ".join(said)
-    if "Cannot connect to the Docker daemon" in text or "permission denied" in text:
-        return "start the daemon (systemctl start docker) and let your user reach it, or install podman"
-    if "subuid" in text or "newuidmap" in text:
-        return (
-            "give your user subordinate ids: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
-        )
-    if "No such image" in text or "no such image" in text or "image not known" in text:
-        return "pull or build the image of sandbox.container_image first: Chargehand never pulls one"
-    return "run that command yourself to see more, or use --sandbox process"
 
 
 def _prove(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEngine:

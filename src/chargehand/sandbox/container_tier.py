@@ -37,7 +37,7 @@ from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier
 from chargehand.sandbox.process.cgroups import Cgroup
 from chargehand.sandbox.process.launched_tier import compile_program, describe_limits, start_forwarders
 from chargehand.sandbox.process.layout import base_environment, staging_directory
-from chargehand.sandbox.process.session import ProcessSandbox
+from chargehand.sandbox.process.session import ProcessSandbox, StartedSandbox
 from chargehand.sandbox.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.toolchain import Toolchain
 
@@ -60,6 +60,17 @@ class _RunningContainer(Struct):
     ended: asyncio.Future[int]
     watching: asyncio.Task[None] | None = None
     pid: int = 0
+
+    def kill(self) -> None:
+        """End it at once: by its first process where we see that, else through the engine."""
+        if self.ended.done() or self.client.returncode is not None:
+            return
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGKILL)
+                return
+        with contextlib.suppress(ProcessLookupError):
+            self.client.kill()  # then the tier, which waits for the client, has the engine remove the container
 
 
 class ContainerTier:
@@ -175,13 +186,12 @@ class ContainerTier:
         except BaseException:
             ours.close()
             raise
-        sandbox = ContainerSandbox(
-            name,
-            ours,
-            running.ended,
-            kill=lambda: self._kill(running),
+        started = StartedSandbox(
+            name=name,
+            sock=ours,
+            ended=running.ended,
+            kill=running.kill,
             first=lambda: running.pid or None,
-            cgroup=None,
             limits=limits,
             environment=environment,
             limits_in_force=describe_limits(
@@ -193,6 +203,7 @@ class ContainerTier:
             ),
             cwd=spec.cwd,
         )
+        sandbox = ContainerSandbox(started)
         try:
             await sandbox.start(self._code)
             # After the greeting: before it there need not be a process to ask for.
@@ -261,20 +272,10 @@ class ContainerTier:
         if not running.ended.done():
             running.ended.set_result(code)
 
-    def _kill(self, running: _RunningContainer) -> None:
-        """End a container at once: by its first process where we see it, else through the engine."""
-        if running.ended.done() or running.client.returncode is not None:
-            return
-        if running.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(running.pid, signal.SIGKILL)
-                return
-        with contextlib.suppress(ProcessLookupError):
-            running.client.kill()  # then `_watch` has the engine remove it
-
     async def close(self) -> None:
         """End every sandbox that is still open."""
-        engine, beside = self._engine, self._guard
+        engine = self._engine
+        beside = self._guard
         if engine is None or beside is None:
             return
         for running in list(self._running.values()):

@@ -191,7 +191,7 @@ async def _try_driver(
                     made = "rm -r lower && mkdir lower && echo new > lower/file"
                     result = await sandbox.exec(["sh", "-c", made])
                     if result.exit_code == 0:
-                        kept = [await _try_promise(promise, sandbox) for promise in promises]
+                        kept = [await promise.probe(sandbox) for promise in promises]
                 finally:
                     await sandbox.close()
     except ChargehandError as error:
@@ -245,6 +245,25 @@ class _Promise(Struct, frozen=True):
     shown: str
     limit: str = ""
 
+    async def probe(self, sandbox: Sandbox) -> ProbePart:
+        """Try it in a sandbox."""
+        try:
+            if self.name == "freeze":
+                await sandbox.freeze()
+                await sandbox.thaw()
+            result = await sandbox.exec(self.argv, timeout=120)
+            if self.name == "processes":  # its children sleep on, and hold the seats of what is tried next
+                await sandbox.exec(["sh", "-c", "kill -9 -1"])
+        except ChargehandError as error:
+            ok = False
+            detail = error.message
+        else:
+            out = result.stdout.decode().split()
+            ok = self.kept(result, out)
+            limit = sandbox.limits_in_force.get(self.limit, "")
+            detail = self.shown.format(exit=result.exit_code, out=", ".join(out) or "unknown", limit=limit)
+        return ProbePart(name=self.name, ok=ok, detail=detail, mend="" if ok else _advise(self.name, detail))
+
 
 _PROMISES = (
     _Promise(
@@ -282,23 +301,6 @@ _PROMISES = (
     ),
     _Promise("freeze", ("true",), lambda *_: True, "{limit}", limit="freeze"),
 )
-
-
-async def _try_promise(promise: _Promise, sandbox: Sandbox) -> ProbePart:
-    try:
-        if promise.name == "freeze":
-            await sandbox.freeze()
-            await sandbox.thaw()
-        result = await sandbox.exec(promise.argv, timeout=120)
-        if promise.name == "processes":  # its children sleep on, and hold the seats of what is tried next
-            await sandbox.exec(["sh", "-c", "kill -9 -1"])
-    except ChargehandError as error:
-        ok, detail = False, error.message
-    else:
-        out = result.stdout.decode().split()
-        ok, limit = promise.kept(result, out), sandbox.limits_in_force.get(promise.limit, "")
-        detail = promise.shown.format(exit=result.exit_code, out=", ".join(out) or "unknown", limit=limit)
-    return ProbePart(name=promise.name, ok=ok, detail=detail, mend="" if ok else _advise(promise.name, detail))
 
 
 def _advise(name: str, detail: str) -> str:

@@ -15,41 +15,36 @@ class ProcessTier(LaunchedTier):
 
     async def open(self, spec: SandboxSpec) -> ProcessSandbox:
         """Open one sandbox; raises `TierUnavailableError` with the exact remedy where this machine refuses."""
-        return await self._open_with_toolchain(spec, self._open, tier_unavailable)
+        async with self._opening(spec, tier_unavailable) as opening:
+            limits = spec.limits
 
-    async def _open(self, name: str, spec: SandboxSpec, errors: int) -> ProcessSandbox:
-        limits = spec.limits
+            def name_limits(cgroup: Cgroup | None) -> dict[str, str]:
+                in_force = describe_limits(
+                    limits,
+                    memory=f"{limits.memory_mb} MiB for each process (rlimit), and for all together (sampled)",
+                    processes=f"{limits.processes} for the sandbox (rlimit in its user namespace)",
+                    freeze="signals to the whole process namespace",
+                    cpu_share="not limited: no control group for processors is available here",
+                )
+                return in_force | (cgroup.limits_in_force if cgroup else {})
 
-        def name_limits(cgroup: Cgroup | None) -> dict[str, str]:
-            in_force = describe_limits(
-                limits,
-                memory=f"{limits.memory_mb} MiB for each process (rlimit), and for all together (sampled)",
-                processes=f"{limits.processes} for the sandbox (rlimit in its user namespace)",
-                freeze="signals to the whole process namespace",
-                cpu_share="not limited: no control group for processors is available here",
+            sandbox = await self._launch(
+                ProcessSandbox,
+                opening,
+                plan=lambda cgroup: plan_layout(
+                    opening.spec,
+                    bwrap=self._bwrap,
+                    server_size=len(self._server),
+                    cgroups=cgroup.directories if cgroup else (),
+                    memory_bound=cgroup is not None and "memory" in cgroup.limits_in_force,
+                    links=self._toolchain.links,
+                ),
+                name_limits=name_limits,
             )
-            return in_force | (cgroup.limits_in_force if cgroup else {})
-
-        sandbox = await self._launch(
-            ProcessSandbox,
-            name,
-            spec,
-            limits=limits,
-            plan=lambda cgroup: plan_layout(
-                spec,
-                bwrap=self._bwrap,
-                server_size=len(self._server),
-                cgroups=cgroup.directories if cgroup else (),
-                memory_bound=cgroup is not None and "memory" in cgroup.limits_in_force,
-                links=self._toolchain.links,
-            ),
-            name_limits=name_limits,
-            fds=[errors],
-        )
-        try:
-            await sandbox.start(self._server)
-            await start_forwarders(sandbox, spec, python_inside()[0])
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
+            try:
+                await sandbox.start(self._server)
+                await start_forwarders(sandbox, spec, python_inside()[0])
+            except BaseException:
+                await sandbox.close()
+                raise
+            return sandbox

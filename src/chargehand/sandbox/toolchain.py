@@ -147,6 +147,15 @@ class _Search(msgspec.Struct):
         if place == path:
             self._show_linked_programs(self.path[0])
 
+    def find_java_home(self) -> tuple[tuple[str, str], ...]:
+        """Return JAVA_HOME where the host's first Java is not the system's: build tools need it to find that."""
+        java = shutil.which("java", path=self.environ["PATH"])
+        place = os.path.join(os.path.realpath(os.path.dirname(java)), "java") if java else ""
+        homes = [
+            home for home in self.answers.get(place, ()) if self.places.shows(home) and not is_system_path(home)
+        ]
+        return (("JAVA_HOME", homes[0]),) if homes else ()
+
     def _show_answers(self, real: str) -> list[str]:
         """Show what the programs of a directory say they consist of; return where their own programs are."""
         bins = []
@@ -274,7 +283,7 @@ def _search(
         path=tuple(path),
         id=hashlib.sha256(identity.encode()).hexdigest()[:16],
         links=tuple(found.links.items()),
-        environment=_find_java_home(found),
+        environment=found.find_java_home(),
         not_shown=tuple(found.not_shown),
     )
     witnesses = {*hidden, *system, *spelled, *witness_paths(list(real), environ)}
@@ -285,16 +294,6 @@ def _expand(path: str, environ: Mapping[str, str]) -> str:
     """Return a path whose `~` is the person's home, which need not be that of this process."""
     home = environ.get("HOME")
     return home + path[1:] if home and (path == "~" or path.startswith("~/")) else os.path.expanduser(path)
-
-
-def _find_java_home(found: _Search) -> tuple[tuple[str, str], ...]:
-    """Return JAVA_HOME where the host's first Java is not the system's: build tools look there."""
-    java = shutil.which("java", path=found.environ["PATH"])
-    place = os.path.join(os.path.realpath(os.path.dirname(java)), "java") if java else ""
-    homes = [
-        home for home in found.answers.get(place, ()) if found.places.shows(home) and not is_system_path(home)
-    ]
-    return (("JAVA_HOME", homes[0]),) if homes else ()
 
 
 def store_result(

@@ -133,16 +133,6 @@ class VmTier(LaunchedTier):
 
     async def open(self, spec: SandboxSpec) -> VmSandbox:
         """Open one sandbox; raises `TierUnavailableError` with what QEMU said where it does not start."""
-        return await self._open_with_toolchain(
-            spec,
-            self._boot,
-            lambda said: TierUnavailableError(
-                f"the virtual machine did not start: {said}",
-                hint="see what `chargehand doctor` says of the vm tier, or use --sandbox process",
-            ),
-        )
-
-    async def _boot(self, name: str, spec: SandboxSpec, errors: int) -> VmSandbox:
         sockets = {port: path for _, port, path in forwarded(spec)}
         # What the interpreter inside is sent: how the machine gives up root, and below it the exec server.
         inside = Path(vm_init.__file__).read_text()
@@ -150,51 +140,55 @@ class VmTier(LaunchedTier):
         words = f"uid={INSIDE_ID}, hidden={HIDDEN!r}, relay={relay!r}, ports={tuple(sockets)!r}"
         call = f"run({self._filter!r}, {self._server!r}, {words})"
         code = marshal.dumps(compile(f"{inside}\n{call}\n", "vm", "exec"))
+        async with self._opening(spec, _start_error) as opening:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sandbox = await self._launch(
+                    VmSandbox,
+                    replace(opening, spec=replace(opening.spec, limits=qemu_limits(spec.limits))),
+                    plan=lambda cgroup: plan_machine(
+                        opening.spec,
+                        self._machine,
+                        bwrap=self._bwrap,
+                        code_size=len(code),
+                        cgroups=cgroup.directories if cgroup else (),
+                        links=self._toolchain.links,
+                    ),
+                    name_limits=lambda cgroup: _describe_machine_limits(spec.limits, cgroup),
+                    descriptors=[theirs.fileno()],
+                )
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+            try:
+                await sandbox.join(HostRelay(ours, sockets))
+                await sandbox.start(code)
+            except BaseException:
+                await sandbox.close()
+                raise
+            return sandbox
 
-        def name_limits(cgroup: Cgroup | None) -> dict[str, str]:
-            in_group = cgroup.limits_in_force if cgroup else {}
-            memory, stopped = spec.limits.memory_mb, "cgroup" if cgroup and cgroup.freezer else "a signal to QEMU"
-            counted = ", counted by a cgroup" if "memory" in in_group else ""
-            return describe_limits(
-                spec.limits,
-                memory=f"{memory} MiB and {KERNEL_MB} MiB for its kernel (memory of the machine{counted})",
-                processes=f"{spec.limits.processes} for the sandbox (rlimit in the machine)",
-                freeze=f"signals to all processes inside, then {stopped}",
-                cpu_share=in_group.get(
-                    "cpu_share", "not limited: no control group for processors is available here"
-                ),
-            )
 
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sandbox = await self._launch(
-                VmSandbox,
-                name,
-                spec,
-                limits=qemu_limits(spec.limits),
-                plan=lambda cgroup: plan_machine(
-                    spec,
-                    self._machine,
-                    bwrap=self._bwrap,
-                    code_size=len(code),
-                    cgroups=cgroup.directories if cgroup else (),
-                    links=self._toolchain.links,
-                ),
-                name_limits=name_limits,
-                fds=[errors, theirs.fileno()],
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        try:
-            await sandbox.join(HostRelay(ours, sockets))
-            await sandbox.start(code)
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
+def _start_error(said: str) -> TierUnavailableError:
+    return TierUnavailableError(
+        f"the virtual machine did not start: {said}",
+        hint="see what `chargehand doctor` says of the vm tier, or use --sandbox process",
+    )
+
+
+def _describe_machine_limits(limits: SandboxLimits, cgroup: Cgroup | None) -> dict[str, str]:
+    in_group = cgroup.limits_in_force if cgroup else {}
+    stopped = "cgroup" if cgroup and cgroup.freezer else "a signal to QEMU"
+    counted = ", counted by a cgroup" if "memory" in in_group else ""
+    return describe_limits(
+        limits,
+        memory=f"{limits.memory_mb} MiB and {KERNEL_MB} MiB for its kernel (memory of the machine{counted})",
+        processes=f"{limits.processes} for the sandbox (rlimit in the machine)",
+        freeze=f"signals to all processes inside, then {stopped}",
+        cpu_share=in_group.get("cpu_share", "not limited: no control group for processors is available here"),
+    )
 
 
 async def find_machine(

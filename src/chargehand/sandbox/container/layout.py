@@ -52,6 +52,20 @@ class ContainerContents(Struct):
     variables: dict[str, str] = field(default_factory=dict)
     command: list[str] = field(default_factory=list)
 
+    def hide_settings(self, root: Path) -> None:
+        """Show package clients' own settings below mounted prefixes as empty, by files made in `root`."""
+        empty = root / "etc/.empty"
+        empty.touch()
+        no_settings = root / "etc/.no-settings"
+        no_settings.write_text(NO_SETTINGS)
+        prefixes = {bind.source: bind.target for bind in self.binds if bind.source.is_dir()}
+        if Path("/usr") in prefixes:
+            prefixes[Path("/usr/local")] = "/usr/local"
+        for source, target in prefixes.items():
+            for names, shown in ((SETTINGS, empty), (MAVEN_SETTINGS, no_settings)):
+                found = [name for name in names if (source / name).is_file()]
+                self.binds += [Bind(source=shown, target=f"{target}/{name}") for name in found]
+
 
 def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> ContainerContents:
     """Return what a container of `spec` holds: the host's own /usr, or with `image` that image's files instead.
@@ -111,7 +125,7 @@ def write_root(contents: ContainerContents, root: Path) -> None:
         place.symlink_to(target)
     for path, text in contents.texts.items():
         _below(root, path).write_text(text)
-    _hide_settings(contents, root)
+    contents.hide_settings(root)
     places = [(bind.target, bind.source.is_dir()) for bind in contents.binds]
     places += [(path, True) for path in contents.scratch]
     places += [(contents.plan.target, True)] if contents.plan else []
@@ -126,19 +140,6 @@ def write_root(contents: ContainerContents, root: Path) -> None:
     for path in contents.scratch:
         if _below(root, path).is_dir():
             _below(root, path).chmod(0o1777)  # runc gives a file system the mode of the place it covers
-
-
-def _hide_settings(contents: ContainerContents, root: Path) -> None:
-    empty, none = root / "etc/.empty", root / "etc/.no-settings"
-    empty.touch()
-    none.write_text(NO_SETTINGS)
-    prefixes = {bind.source: bind.target for bind in contents.binds if bind.source.is_dir()}
-    if Path("/usr") in prefixes:
-        prefixes[Path("/usr/local")] = "/usr/local"
-    for source, target in prefixes.items():
-        for names, shown in ((SETTINGS, empty), (MAVEN_SETTINGS, none)):
-            found = [name for name in names if (source / name).is_file()]
-            contents.binds += [Bind(source=shown, target=f"{target}/{name}") for name in found]
 
 
 def _below(root: Path, path: str) -> Path:

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     Thread = tuple[int, int, str, int, int]
+    Order = Callable[..., None]  # a method of `ExecServer` that takes the body of a frame
 else:
     import _signal as signal
 
 FRAME = struct.Struct(">cI")
-EXEC, STDIN, KILL, FREEZE, THAW, SKIP = b"X", b"I", b"K", b"F", b"T", b"S"
-OBSERVE, TELL = b"W", b"Q"
-HELLO, OUT, ERR, DONE, FROZEN, THAWED = b"H", b"O", b"E", b"D", b"f", b"t"
-OPENED, TOLD = b"w", b"q"
+# Kinds of frames: what the host orders, and what this server answers.
+EXEC, STDIN, KILL, FREEZE, THAW, SKIP, OBSERVE, TELL = b"X", b"I", b"K", b"F", b"T", b"S", b"W", b"Q"
+HELLO, OUT, ERR, DONE, FROZEN, THAWED, OPENED, TOLD = b"H", b"O", b"E", b"D", b"f", b"t", b"w", b"q"
 NONCE_BYTES = 16
 # Exit code, seconds, truncated, timed out, too much output, started, bytes written to both streams.
 OUTCOME = struct.Struct(">id????Q")
@@ -43,20 +43,20 @@ OUTCOME = struct.Struct(">id????Q")
 SECONDS = struct.Struct(">d")
 # One file that was opened: the index of its directory in the host's list, then the length of its name.
 OPENED_FILE = struct.Struct(">IH")
-_PIECE = 65536
+_PIECE = 65536  # bytes of one read
 # /proc/sys/fs/pipe-max-size unless root raised it: more cannot lie in the pipe of a command that has ended.
 _LARGEST_PIPE = 1 << 20
-_TAIL = 16384
+_TAIL = 16384  # bytes; at most so much of the end of an output that is cut is kept
 # poll() takes milliseconds as a C int, and a time limit may be any number of seconds.
-_LONGEST_SLEEP = 3600.0
+_LONGEST_SLEEP_SECONDS = 3600.0
 _PR_SET_DUMPABLE = 4
 # See inotify(7): watch descriptor, mask, cookie, length of the name that follows.
 _INOTIFY_EVENT = struct.Struct("iIII")
 _IN_OPEN, _IN_Q_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x20, 0x4000, 0x8000, 0x40000000
-_IN_ONLYDIR, _IN_DONT_FOLLOW = 0x01000000, 0x02000000
+_WATCHED = _IN_OPEN | 0x01000000 | 0x02000000  # with IN_ONLYDIR, IN_DONT_FOLLOW
 # The kernel queues 16,384 events by default: read this often, a busy check does not fill it. Not at each event,
 # which would take the processor from the check as often as it opens a file.
-_LOOK_SECONDS = 0.05
+_INOTIFY_READ_SECONDS = 0.05
 
 
 class OutputStream:
@@ -71,9 +71,9 @@ class OutputStream:
 
     def take(self, data: bytes) -> bytes:
         """Return the part of `data` to send now; keep the rest as tail."""
-        head, rest = data[: self.left], data[self.left :]
+        head = data[: self.left]
         self.left -= len(head)
-        if rest:
+        if rest := data[len(head) :]:
             self._tail += rest
             if len(self._tail) > self.keep + _PIECE:
                 self._cut()
@@ -143,9 +143,7 @@ class InotifyWatch:
         self._names: dict[int, set[bytes]] = {}
         self._indices: dict[int, int] = {}
         for index, directory in enumerate(directories):
-            watch = (
-                self._add(self.fd, directory, _IN_OPEN | _IN_ONLYDIR | _IN_DONT_FOLLOW) if self.complete else -1
-            )
+            watch = self._add(self.fd, directory, _WATCHED) if self.complete else -1
             self.complete = self.complete and watch >= 0
             self._indices[watch] = index
             self._names[watch] = set()
@@ -175,7 +173,8 @@ class InotifyWatch:
     def take(self) -> list[bytes]:
         """Return what was opened since the last time, in bodies of OPENED frames, and forget it."""
         self.read()
-        bodies, body = [], bytearray()
+        bodies = []
+        body = bytearray()
         for watch, names in self._names.items():
             for name in names:
                 body += OPENED_FILE.pack(self._indices[watch], len(name)) + name
@@ -184,6 +183,14 @@ class InotifyWatch:
                     body.clear()
             names.clear()
         return [*bodies, bytes(body)]
+
+
+_ORDERS: dict[bytes, Order] = {}
+
+
+def _carries_out(kind: bytes) -> Callable[[Order], Order]:
+    """Register the method that carries out what the host orders by frames of this kind, given a frame's body."""
+    return lambda order: _ORDERS.setdefault(kind, order)
 
 
 class ExecServer:
@@ -198,12 +205,12 @@ class ExecServer:
         self.childless = True
         self.frozen: tuple[float, set[int]] | None = None
         self.watch: InotifyWatch | None = None
-        # A poll of its own for the host's orders: they are looked at before a time limit is enforced.
+        # A poll of its own for the host's orders: the server asks it before it enforces a time limit.
         self.orders = select.poll()
         self.orders.register(sock, select.POLLIN)
         self.poll = select.poll()
         self.poll.register(sock, select.POLLIN)
-        # A child that ends between a look and poll() would otherwise be noticed only at the next event.
+        # A child that ends between waitpid() and poll() would otherwise be noticed only at the next event.
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.poll.register(self.wake_read, select.POLLIN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -220,17 +227,17 @@ class ExecServer:
         """Serve until the host closes the socket."""
         self.send(HELLO, b"")
         while True:
-            command, wait = self.command, None
+            command = self.command
+            wait = None
             if command is not None and not command.killed and self.frozen is None:
-                longest = _LONGEST_SLEEP if self.watch is None else _LOOK_SECONDS
+                longest = _LONGEST_SLEEP_SECONDS if self.watch is None else _INOTIFY_READ_SECONDS
                 left = min(max(0.0, command.deadline - time.monotonic()), longest)
                 # Rounded up: before its time a wait would only end to begin again.
                 wait = int(left * 1000) + 1
             # Where a freeze outlasted the wait, a signal makes poll() report nothing though orders lie there.
             for fd, _ in self.poll.poll(wait) or self.poll.poll(0):
                 if fd == self.sock:
-                    data = os.read(self.sock, _PIECE)
-                    if not data:
+                    if not (data := os.read(self.sock, _PIECE)):
                         return
                     self._receive(data)
                 elif fd == self.wake_read:
@@ -251,64 +258,13 @@ class ExecServer:
                 break
             body = bytes(self.inbox[FRAME.size : FRAME.size + size])
             del self.inbox[: FRAME.size + size]
-            self._handle(kind, body)
+            _ORDERS[kind](self, body)
 
-    def _handle(self, kind: bytes, body: bytes) -> None:
-        command = self.command
-        if kind == EXEC:
-            self._start(marshal.loads(body))
-        elif kind == STDIN and command is not None:
-            self._queue_input(command, body)
-        elif kind == KILL:
-            self._kill()
-        elif kind == SKIP and command is not None:
-            command.skip(SECONDS.unpack(body)[0])
-        elif kind == FREEZE:
-            self.frozen = self.frozen or (time.monotonic(), freeze_all())
-            self.send(FROZEN, b"")
-        elif kind == THAW:
-            self._thaw()
-            self.send(THAWED, b"")
-        elif kind == OBSERVE:
-            if self.watch is not None:
-                self.watch.close()
-            self.watch = InotifyWatch(marshal.loads(body))
-        elif kind == TELL:
-            self._tell_opened()
-
-    def _queue_input(self, command: RunningCommand, body: bytes) -> None:
-        command.more = command.more and bool(body)
-        if command.stdin >= 0:
-            command.pending = memoryview(bytes(command.pending) + body)
-            os.set_blocking(command.stdin, False)
-            self.poll.register(command.stdin, select.POLLOUT)
-
-    def _tell_opened(self) -> None:
-        for files in self.watch.take() if self.watch is not None else ():
-            self.send(OPENED, files)
-        self.send(TOLD, b"\1" if self.watch is not None and self.watch.complete else b"\0")
-
-    def _kill(self) -> None:
-        """Kill everything; what runs is answered for when nothing lives any more."""
-        if self.command is not None:
-            self.command.killed = True
-        kill_all(signal.SIGKILL)
-
-    def _thaw(self) -> None:
-        if self.frozen is None:
-            return
-        since, resting = self.frozen
-        self.frozen = None
-        if self.command is not None:
-            self.command.skip(time.monotonic() - since)
-        for pid in {thread[0] for thread in _list_threads()} - resting:
-            try:
-                os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                continue
-
-    def _start(self, request: dict[str, Any]) -> None:
-        nonce, began = request["nonce"], time.monotonic()
+    @_carries_out(EXEC)
+    def _start(self, body: bytes) -> None:
+        request = marshal.loads(body)
+        nonce = request["nonce"]
+        began = time.monotonic()
         (stdin, ours_in), (ours_out, stdout), (ours_err, stderr) = (os.pipe2(os.O_CLOEXEC) for _ in range(3))
         try:
             pid = _spawn(request, (stdin, stdout, stderr))
@@ -331,6 +287,59 @@ class ExecServer:
         # At once, so that a program which reads to the end does not wait.
         if not request["stdin"]:
             self._close_stdin(self.command)
+
+    @_carries_out(STDIN)
+    def _queue_input(self, body: bytes) -> None:
+        if (command := self.command) is None:
+            return
+        command.more = command.more and bool(body)
+        if command.stdin >= 0:
+            command.pending = memoryview(bytes(command.pending) + body)
+            os.set_blocking(command.stdin, False)
+            self.poll.register(command.stdin, select.POLLOUT)
+
+    @_carries_out(KILL)
+    def _kill(self, _: bytes = b"") -> None:
+        """Kill everything; the host is told how the command ended when nothing lives any more."""
+        if self.command is not None:
+            self.command.killed = True
+        kill_all(signal.SIGKILL)
+
+    @_carries_out(SKIP)
+    def _skip(self, body: bytes) -> None:
+        if self.command is not None:
+            self.command.skip(SECONDS.unpack(body)[0])
+
+    @_carries_out(FREEZE)
+    def _freeze(self, _: bytes) -> None:
+        self.frozen = self.frozen or (time.monotonic(), freeze_all())
+        self.send(FROZEN, b"")
+
+    @_carries_out(THAW)
+    def _thaw(self, _: bytes) -> None:
+        if self.frozen is not None:
+            since, resting = self.frozen
+            self.frozen = None
+            if self.command is not None:
+                self.command.skip(time.monotonic() - since)
+            for pid in {thread[0] for thread in _list_threads()} - resting:
+                try:
+                    os.kill(pid, signal.SIGCONT)
+                except ProcessLookupError:
+                    continue
+        self.send(THAWED, b"")
+
+    @_carries_out(OBSERVE)
+    def _observe(self, body: bytes) -> None:
+        if self.watch is not None:
+            self.watch.close()
+        self.watch = InotifyWatch(marshal.loads(body))
+
+    @_carries_out(TELL)
+    def _tell_opened(self, _: bytes) -> None:
+        for files in self.watch.take() if self.watch is not None else ():
+            self.send(OPENED, files)
+        self.send(TOLD, b"\1" if self.watch is not None and self.watch.complete else b"\0")
 
     def _close_stdin(self, command: RunningCommand) -> None:
         if command.stdin >= 0:
@@ -361,8 +370,7 @@ class ExecServer:
 
     def _forward(self, command: RunningCommand, output: OutputStream, data: bytes) -> None:
         command.written += len(data)
-        head = output.take(data)
-        if head:
+        if head := output.take(data):
             self.send(output.kind, command.nonce + head)
         # What is dropped counts too: else a command whose output is cut could write without end.
         if command.written > command.most and not command.killed and command.ended is None:
@@ -373,10 +381,9 @@ class ExecServer:
         output = command.outputs.pop(fd)
         self.poll.unregister(fd)
         os.close(fd)
-        tail = output.finish()
-        command.dropped = command.dropped or output.dropped > 0
-        if tail:
+        if tail := output.finish():
             self.send(output.kind, command.nonce + tail)
+        command.dropped = command.dropped or output.dropped > 0
 
     def _reap(self) -> None:
         # All that ended, and not only the command: as process 1 this inherits every orphan.
@@ -404,11 +411,12 @@ class ExecServer:
         # What lies in the pipes is taken first, and no more: a daemon may hold them open, or write for ever.
         for fd in list(command.outputs):
             os.set_blocking(fd, False)
-            data, left = b"-", _LARGEST_PIPE // _PIECE
-            while data and left:
+            for _ in range(_LARGEST_PIPE // _PIECE):
                 try:
-                    data, left = os.read(fd, _PIECE), left - 1
+                    data = os.read(fd, _PIECE)
                 except BlockingIOError:
+                    break
+                if not data:
                     break
                 self._forward(command, command.outputs[fd], data)
             self._finish_stream(command, fd)
@@ -429,7 +437,8 @@ _RESET_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 def _spawn(request: dict[str, Any], fds: tuple[int, int, int]) -> int:
-    program, environment = request["argv"][0], request["environment"]
+    program = request["argv"][0]
+    environment = request["environment"]
     # posix_spawn() cannot change the directory: this process does, for the moment in which the child is made.
     try:
         os.chdir(request["cwd"])
@@ -466,8 +475,8 @@ def kill_all(number: int) -> None:
 def freeze_all() -> set[int]:
     """Stop every process; return when no thread of one runs, with the processes that stood still before.
 
-    Two looks in a row must find the same threads, all stopped, none of which has run in between: then there was a
-    moment at which all stood still, and nobody was left to wake another.
+    Two readings of /proc in a row must find the same threads, all stopped, none of which has run in between: then
+    there was a moment at which all stood still, and nobody was left to wake another.
     """
     resting = {pid for pid, _, state, *_ in _list_threads() if state == "T"}
     before: set[tuple[int, int, int]] = set()

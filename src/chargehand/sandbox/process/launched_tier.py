@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import functools
 import marshal
@@ -12,12 +13,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.abc import InspectLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Self, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.errors import InfrastructureError, SandboxDiedError, TierUnavailableError
@@ -29,7 +31,7 @@ from chargehand.sandbox.process import sandbox_launcher
 from chargehand.sandbox.process.cgroups import Cgroup, Cgroups
 from chargehand.sandbox.process.layout import BOOTSTRAP, Layout, base_environment, forwarder_commands
 from chargehand.sandbox.process.remedies import tier_unavailable
-from chargehand.sandbox.process.session import START_SECONDS, ServedSandbox
+from chargehand.sandbox.process.session import START_SECONDS, ServedSandbox, StartedSandbox
 from chargehand.sandbox.process.usage import first_child
 from chargehand.sandbox.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.toolchain import Toolchain
@@ -40,8 +42,16 @@ _LAUNCHER_FD, _ALIVE_FD = 3, 4
 _ABOVE = 16
 # A launcher that did nothing for so long is starved: it is ended, and another one started.
 _LAUNCHER_SECONDS = 10.0
-# Until then it is looked whether it was stopped, which it is not given time for: a mission's own runs on.
-_LOOK_SECONDS = 0.5
+# Until then we ask this often whether somebody stopped it: a stopped launcher gets no time, for it never goes on.
+_STOPPED_CHECK_SECONDS = 0.5
+
+
+class SandboxOpening(Struct, frozen=True, kw_only=True):
+    """A sandbox that is being opened: its name, what it is to show, the file for what its start says on stderr."""
+
+    name: str
+    spec: SandboxSpec
+    errors: int
 
 
 class LaunchedTier:
@@ -84,7 +94,8 @@ class LaunchedTier:
             raise tier_unavailable("bwrap: not found")
         self._bwrap = os.path.realpath(bwrap)  # the sandbox's user may not be able to follow the link
         self._filter = compile_filter(host_architecture())
-        self._server, program = compile_program(exec_server), compile_program(sandbox_launcher)
+        self._server = compile_program(exec_server)
+        program = compile_program(sandbox_launcher)
         # What a Chargehand process that was killed left behind goes when the next one starts.
         self.sweep()
         # A socket pair and no path: whatever an agent can write to, it could also connect to. Packets, so that
@@ -92,7 +103,7 @@ class LaunchedTier:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         held = {} if self._alive is None else {_ALIVE_FD: self._alive}
         given = {_LAUNCHER_FD: theirs.fileno(), **held}
-        # The name is for whoever looks at the machine's processes.
+        # The name is for a person who lists the machine's processes.
         words = (_LAUNCHER_FD, len(program), sandbox_launcher.__file__, *held)
         ours.send(program)
         copies = {wanted: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for wanted, fd in given.items()}
@@ -137,7 +148,8 @@ class LaunchedTier:
 
     def _forget_launcher(self) -> None:
         """Note that every sandbox has ended: none outlives the launcher."""
-        control, self._control = self._control, None
+        control = self._control
+        self._control = None
         if control is not None:
             asyncio.get_running_loop().remove_reader(control)
             control.close()
@@ -147,13 +159,14 @@ class LaunchedTier:
                 ended.set_result(-1)
         self._ended.clear()
 
-    async def _open_with_toolchain(
-        self,
-        spec: SandboxSpec,
-        open_one: Callable[[str, SandboxSpec, int], Awaitable[_Sandbox]],
-        explain: Callable[[str], InfrastructureError | TierUnavailableError],
-    ) -> _Sandbox:
-        """Open a sandbox with the toolchain; `explain` makes an error of what one wrote that died at once."""
+    @contextlib.asynccontextmanager
+    async def _opening(
+        self, spec: SandboxSpec, explain: Callable[[str], InfrastructureError | TierUnavailableError]
+    ) -> AsyncIterator[SandboxOpening]:
+        """Let the block open one sandbox that also shows the toolchain.
+
+        Where that dies at once, `explain` makes the error to raise of what it wrote on standard error.
+        """
         if not self._entered:
             raise InfrastructureError("the tier is closed", code="tier_closed")
         if self._control is None:  # killed from outside, by the kernel for memory, say
@@ -161,7 +174,7 @@ class LaunchedTier:
         spec = replace(spec, binds=(*self._toolchain.binds, *spec.binds))
         errors = os.memfd_create("errors", os.MFD_CLOEXEC)
         try:
-            return await open_one(new_id("sandbox"), spec, errors)
+            yield SandboxOpening(name=new_id("sandbox"), spec=spec, errors=errors)
         except SandboxDiedError:
             # What bubblewrap says on stderr is the only account of a sandbox that never came up. Whatever stops it
             # by itself is told there; where nothing is, it or its launcher was ended from outside.
@@ -175,55 +188,54 @@ class LaunchedTier:
     async def _launch(
         self,
         kind: type[_Sandbox],
-        name: str,
-        spec: SandboxSpec,
+        opening: SandboxOpening,
         *,
-        limits: SandboxLimits,
         plan: Callable[[Cgroup | None], Layout],
         name_limits: Callable[[Cgroup | None], dict[str, str]],
-        fds: Sequence[int],
+        descriptors: Sequence[int] = (),
     ) -> _Sandbox:
-        """Start a sandbox of a `kind` in a control group with `limits`; what runs inside is yet to be sent to it.
+        """Start a sandbox of a `kind` in a control group of its own; what runs inside is yet to be sent to it.
 
-        `fds` are what the launcher gives it: the file for its errors, then descriptors for its command.
+        `descriptors` are handed to its command.
         """
-        cgroup = self._cgroups.create(name, limits) if self._groups else None
+        name = opening.name
+        spec = opening.spec
+        cgroup = self._cgroups.create(name, spec.limits) if self._groups else None
         # Before the launcher is asked: its word that the sandbox ended may come before this goes on.
         ended = self._ended[name] = asyncio.get_running_loop().create_future()
         try:
-            sock = await self._request(name, plan(cgroup), fds)
+            sock = await self._request(opening, plan(cgroup), descriptors)
         except BaseException:
             self._ended.pop(name, None)  # where it was the launcher that ended, none is left
             if cgroup is not None:
                 cgroup.remove()
             raise
         self._expect(lambda: name in self._pids or name not in self._ended)
-        return kind(
-            name,
-            sock,
-            ended,
+        started = StartedSandbox(
+            name=name,
+            sock=sock,
+            ended=ended,
             kill=lambda: self._kill(name),
             # Process 1 of a sandbox is bubblewrap's only child.
             first=lambda: first_child(self._pids[name]) if name in self._pids else None,
-            cgroup=cgroup,
-            limits=limits,
-            environment=base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment),
+            limits=spec.limits,
             limits_in_force=name_limits(cgroup),
+            environment=base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment),
             cwd=spec.cwd,
         )
+        return kind(started, cgroup=cgroup)
 
-    async def _request(self, name: str, layout: Layout, fds: Sequence[int]) -> socket.socket:
-        """Have the launcher start a sandbox, which gets our socket's far end; `fds` as for `_launch`."""
-        errors, *others = fds
+    async def _request(self, opening: SandboxOpening, layout: Layout, descriptors: Sequence[int]) -> socket.socket:
+        """Have the launcher start a sandbox, which gets our socket's far end; `descriptors` as for `_launch`."""
         uid, gid = sandbox_ids()
-        request = {"op": "open", "id": name, "uid": uid, "gid": gid, **layout.as_request()}
+        request = {"op": "open", "id": opening.name, "uid": uid, "gid": gid, **layout.as_request()}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         # A file of its own for each: bubblewrap reads from where the descriptor stands.
         bpf = os.memfd_create("filter", os.MFD_CLOEXEC)
         try:
             os.write(bpf, self._filter)
             os.lseek(bpf, 0, os.SEEK_SET)
-            await self._send(marshal.dumps(request), [theirs.fileno(), errors, bpf, *others])
+            await self._send(marshal.dumps(request), [theirs.fileno(), opening.errors, bpf, *descriptors])
         except BaseException:
             ours.close()
             raise
@@ -277,12 +289,15 @@ class LaunchedTier:
         if seconds <= 0 or state in "Tt":
             self._forget_launcher()
         else:
-            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._expect, is_done, seconds - _LOOK_SECONDS)
+            asyncio.get_running_loop().call_later(
+                _STOPPED_CHECK_SECONDS, self._expect, is_done, seconds - _STOPPED_CHECK_SECONDS
+            )
 
     async def close(self) -> None:
         """End the launcher and with it every sandbox that is still open."""
         self._entered = False
-        control, self._control = self._control, None
+        control = self._control
+        self._control = None
         if control is not None:
             asyncio.get_running_loop().remove_reader(control)
             control.close()

@@ -75,7 +75,8 @@ def stage(mounts: list[dict[str, Any]], staging: str) -> None:
     opened = {path: os.open(path, os.O_PATH) for entry in mounts for path in entry.get("sources", ())}
     mount("chargehand", staging, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
     for entry in mounts:
-        kind, target = entry["kind"], f"{staging}/{entry['name']}"
+        kind = entry["kind"]
+        target = f"{staging}/{entry['name']}"
         paths = [f"/proc/self/fd/{opened[path]}" for path in entry.get("sources", ())]
         if kind == "file":
             _write(target, entry["text"])

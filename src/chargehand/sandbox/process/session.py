@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.errors import InfrastructureError, SandboxDiedError
@@ -44,11 +45,11 @@ _T = TypeVar("_T")
 START_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
 _KILLED = 128 + signal.SIGKILL
-# Seconds before each look at what a command wrote; the last of them before every later one.
-_DISK_PAUSES = (0.0, 0.3, 0.45, 0.7, 1.0, 1.5, 2.0)
+# Before each measurement of what a command wrote; the last pause before every later one.
+_DISK_PAUSES_SECONDS = (0.0, 0.3, 0.45, 0.7, 1.0, 1.5, 2.0)
 # After a command's own time limit: only then does the host give up on an exec server that does not answer.
 _LATEST_SECONDS = 30.0
-_LONGEST_WAIT = 86_400.0  # asyncio's timers overflow on what callers may ask for
+_LONGEST_WAIT_SECONDS = 86_400.0  # asyncio's timers overflow on what callers may ask for
 _MOST_FREEZES = 256
 
 
@@ -67,40 +68,42 @@ async def _finish(what: Awaitable[_T]) -> _T:
     return task.result()
 
 
-class ServedSandbox:
-    """A sandbox with our exec server inside; keeps the promises of `Sandbox`, whatever its tier.
+class StartedSandbox(Struct, frozen=True, kw_only=True, eq=False):
+    """What a tier has started: how to reach the exec server in it, to learn of its end, and to end it.
 
     `sock` leads to the exec server; `ended` is done when the sandbox is gone; `kill` ends it at once; `first`
-    returns its process 1 as this machine numbers it, `None` where it cannot be known.
+    returns its process 1 as this machine numbers it, `None` where it cannot be known. `limits` are in force, as
+    `limits_in_force` says in words. `environment` is what commands start with, in `cwd`.
     """
+
+    name: str
+    sock: socket.socket
+    ended: asyncio.Future[int]
+    kill: Callable[[], None]
+    first: Callable[[], int | None]
+    limits: SandboxLimits
+    limits_in_force: Mapping[str, str]
+    environment: Mapping[str, str]
+    cwd: str
+
+
+class ServedSandbox:
+    """A sandbox with our exec server inside; keeps the promises of `Sandbox`, whatever its tier."""
 
     tier = ""
     start_seconds = START_SECONDS
 
-    def __init__(
-        self,
-        name: str,
-        sock: socket.socket,
-        ended: asyncio.Future[int],
-        *,
-        kill: Callable[[], None],
-        first: Callable[[], int | None],
-        cgroup: Cgroup | None,
-        limits: SandboxLimits,
-        environment: Mapping[str, str],
-        limits_in_force: Mapping[str, str],
-        cwd: str = WORKSPACE,
-    ) -> None:
-        self.id = name
-        self.cwd = cwd
-        self.limits_in_force = limits_in_force
-        self._environment = encode_environment(environment)
-        self._channel = ExecChannel(sock, self._receive_frame)
-        self._ended = ended
-        self._kill = kill
-        self._first = first
-        self._limits = limits
-        self._meter = UsageMeter(limits, first=first)
+    def __init__(self, started: StartedSandbox, *, cgroup: Cgroup | None = None) -> None:
+        self.id = started.name
+        self.cwd = started.cwd
+        self.limits_in_force = started.limits_in_force
+        self._environment = encode_environment(started.environment)
+        self._channel = ExecChannel(started.sock, self._receive_frame)
+        self._ended = started.ended
+        self._kill = started.kill
+        self._first = started.first
+        self._limits = started.limits
+        self._meter = UsageMeter(started.limits, first=started.first)
         self.use_cgroup(cgroup)
         self._frozen_since = 0.0
         self._frozen_total = 0.0
@@ -116,7 +119,7 @@ class ServedSandbox:
         self._told: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
         self._observed: tuple[str, ...] = ()
         self._find_passed_disk_limit: Callable[[], LimitName | None] | None = None
-        for end in (ended, self._channel.lost):
+        for end in (started.ended, self._channel.lost):
             end.add_done_callback(self._note_end)
 
     def _note_end(self, _: asyncio.Future[Any]) -> None:
@@ -273,17 +276,17 @@ class ServedSandbox:
             (self._meter.find_passed_limit, (self._meter.pause for _ in itertools.count()))
         ]
         if self._find_passed_disk_limit is not None:
-            pauses = itertools.chain(_DISK_PAUSES, itertools.repeat(_DISK_PAUSES[-1]))
+            pauses = itertools.chain(_DISK_PAUSES_SECONDS, itertools.repeat(_DISK_PAUSES_SECONDS[-1]))
             watches.append((self._find_passed_disk_limit, pauses))
         return [asyncio.create_task(self._enforce(reply, *each)) for each in watches]
 
     async def _enforce(
         self, reply: ExecReply, find_passed_limit: Callable[[], LimitName | None], pauses: Iterator[float]
     ) -> None:
-        """Look again and again, and kill everything where a limit is passed."""
+        """Measure again and again, and kill everything where a limit is passed."""
         cost = 0.0
         while reply.stopped is None:
-            # A look at a workspace costs as much as there are files: never more than a tenth of the time.
+            # Measuring a workspace costs as much as it has files: it may take a tenth of the time, not more.
             await asyncio.sleep(max(next(pauses), 10 * cost))
             began = time.monotonic()
             if self._thawed.is_set() and not self._dead:
@@ -294,7 +297,7 @@ class ServedSandbox:
             self._send(exec_server.KILL)
 
     async def _check_disk(self, result: ExecResult) -> ExecResult:
-        """Return how a command ended: as failed where it wrote too much between two looks."""
+        """Return how a command ended: as failed where it wrote too much between two measurements."""
         if result.limit in ("disk", "files"):
             return replace(result, exit_code=result.exit_code or _KILLED)
         if self._find_passed_disk_limit is None or result.limit is not None:
@@ -331,8 +334,9 @@ class ServedSandbox:
         """Await the end of a command: the exec server keeps its time limit, here is what holds if it cannot."""
         left = max(0.0, timeout) + _LATEST_SECONDS
         while True:
-            began, frozen = time.monotonic(), self._frozen_seconds()
-            await reply.wait(min(left, _LONGEST_WAIT))
+            began = time.monotonic()
+            frozen = self._frozen_seconds()
+            await reply.wait(min(left, _LONGEST_WAIT_SECONDS))
             if reply.failure is not None:
                 raise reply.failure
             if reply.result is not None:

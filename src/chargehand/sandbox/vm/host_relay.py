@@ -25,6 +25,25 @@ class _HostConnection:
         self.granted.set()
         self.task: asyncio.Task[None] | None = None
 
+    def take(self, kind: bytes, body: bytes) -> None:
+        """Take one frame of the machine's; raises `_ProtocolViolation`."""
+        if kind == DATA:
+            self.unread += len(body)
+            if self.unread > WINDOW:
+                raise _ProtocolViolation
+            self.incoming.put_nowait(body)
+        elif kind == GRANT and len(body) == COUNT.size:
+            self.credit += COUNT.unpack(body)[0]
+            if self.credit > WINDOW:
+                raise _ProtocolViolation
+            self.granted.set()
+        elif kind == END:
+            self.incoming.put_nowait(None)
+        elif kind == RESET and self.task is not None:
+            self.task.cancel()
+        else:
+            raise _ProtocolViolation
+
 
 class HostRelay:
     """Joins a machine's relay to the host's sockets by port, from `start` until `close`.
@@ -70,30 +89,12 @@ class HostRelay:
                     channel = self._channels[number] = _HostConnection()
                     channel.task = asyncio.create_task(self._join(number, channel, path))
                 elif number in self._channels:
-                    self._take(kind, self._channels[number], body)
+                    self._channels[number].take(kind, body)
         for channel in self._channels.values():
             channel.incoming.put_nowait(None)
             if channel.task is not None:
                 channel.task.cancel()
         self._writer.transport.abort()
-
-    def _take(self, kind: bytes, channel: _HostConnection, body: bytes) -> None:
-        if kind == DATA:
-            channel.unread += len(body)
-            if channel.unread > WINDOW:
-                raise _ProtocolViolation
-            channel.incoming.put_nowait(body)
-        elif kind == GRANT and len(body) == COUNT.size:
-            channel.credit += COUNT.unpack(body)[0]
-            if channel.credit > WINDOW:
-                raise _ProtocolViolation
-            channel.granted.set()
-        elif kind == END:
-            channel.incoming.put_nowait(None)
-        elif kind == RESET and channel.task is not None:
-            channel.task.cancel()
-        else:
-            raise _ProtocolViolation
 
     async def _join(self, number: int, channel: _HostConnection, path: Path) -> None:
         """Join a channel and a socket until the socket's end; see `inside/forward.py`."""
