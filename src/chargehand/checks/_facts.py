@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.checks._dependencies import Dependencies, dependencies_in, is_dependency_file
+from chargehand.checks._dependencies import dependencies_in, is_dependency_file
+from chargehand.checks._manifests import Dependencies
 from chargehand.checks._secrets import SEARCHED, blob_findings
 from chargehand.checks.areas import OWN_CONFIG
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
