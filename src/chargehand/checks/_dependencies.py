@@ -33,14 +33,15 @@ def dependency_findings(
     for change in ours:
         path, (old, new) = change.path, known[change.path]
         if all(each is None or each.readable for each in (old, new)):
-            was, now = (old.named if old else {}), (new.named if new else {})
-            added, removed = sorted(set(now) - set(was)), sorted(set(was) - set(now))
+            was = old.named if old else {}
+            now = new.named if new else {}
+            added = sorted(set(now) - set(was))
+            removed = sorted(set(was) - set(now))
             changed = sorted(name for name in set(was) & set(now) if was[name] != now[name])
             if added:
                 yield _warning("dependency_changed", path, f"new dependencies: {_list(added)}")
-            others = [
-                f"{word} {_list(names)}" for word, names in (("removed", removed), ("changed", changed)) if names
-            ]
+            both = (("removed", removed), ("changed", changed))
+            others = [f"{word} {_list(names)}" for word, names in both if names]
             if others:
                 message = f"dependencies: {'; '.join(others)}"
                 yield Finding(rule="dependency_changed", severity="info", path=path, message=message)
@@ -66,7 +67,8 @@ def _find_lock_mismatches(
     for change in changes:
         folder, _, name = change.path.rpartition("/")
         if name in MANIFEST_OF and change.kind != "added":
-            manifest, below = MANIFEST_OF[name], f"{folder}/" if folder else ""
+            manifest = MANIFEST_OF[name]
+            below = f"{folder}/" if folder else ""
             # One lock in a workspace's root serves the manifests of all its members.
             if not any(p.startswith(below) and p.rpartition("/")[2] == manifest for p in touched):
                 what = "was deleted" if change.kind == "deleted" else "changed"

@@ -134,7 +134,8 @@ def sample(changes: Sequence[Change], surface: Surface, *, files: int, seed: str
 
     def rank(change: Change) -> tuple[int, bytes]:
         lot = hashlib.sha256(seed.encode() + b"\0" + os.fsencode(change.path)).digest()
-        path, mode = change.path, change.new_mode
+        path = change.path
+        mode = change.new_mode
         has_new_mode = mode is not None and mode != change.old_mode
         if path == OWN_CONFIG or surface.path_reason(change) is not None:
             return 0, lot
