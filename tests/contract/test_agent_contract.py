@@ -264,40 +264,40 @@ def leaves(content: bytes | None) -> ReadMessage:
 async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_was_there(seat: Seat) -> None:
     desk = await seat()
     repairs = MessageRepairs(desk, KNOWN)
-    assert await repairs.again(look=leaves(None)) is None
+    assert await repairs.again(read_file=leaves(None)) is None
     right = b'{"type": "information_report", "status": "success", "payload": {"text": "a"}}'
-    assert await repairs.again(look=leaves(right)) is None
+    assert await repairs.again(read_file=leaves(right)) is None
     assert desk.steps == {}
     wrong = b'{"type": "error_report", "status": "failure", "payload": {"summary": 3}}'
-    words = await repairs.again(look=leaves(wrong))
+    words = await repairs.again(read_file=leaves(wrong))
     assert words is not None
     assert "$.payload.summary" in words
     assert '"type": "error_report", "status": "failure", "payload": {"summary": TEXT, "code"?: TEXT' in words
     assert "task_completion" not in words
     assert '"summary": 3' in words
-    every = await MessageRepairs(desk, KNOWN).again(look=leaves(b"{" * 5_000))
+    every = await MessageRepairs(desk, KNOWN).again(read_file=leaves(b"{" * 5_000))
     assert every is not None
     assert all(f'"type": "{kind.__struct_config__.tag}"' in every for kind in ENDS)
     assert len(every) < 4_000
-    assert "\0" not in (await MessageRepairs(desk, KNOWN).again(look=leaves(b"{\0")) or "\0")
+    assert "\0" not in (await MessageRepairs(desk, KNOWN).again(read_file=leaves(b"{\0")) or "\0")
 
 
 async def test_repairs_are_counted_over_the_runs_of_an_attempt_and_through_a_crash(seat: Seat) -> None:
     desk, wrong = await seat(), leaves(b"{")
     for _ in range(2):  # the second is the same run, begun anew after a crash
         repairs = MessageRepairs(desk, KNOWN)
-        assert await repairs.again(look=wrong)
+        assert await repairs.again(read_file=wrong)
     assert list(desk.steps) == ["asked-again/0/1"]
     later = MessageRepairs(desk, KNOWN, run=1)
-    assert await later.again(look=wrong)
-    assert await later.again(look=wrong) is None, "one was asked for before the question"
+    assert await later.again(read_file=wrong)
+    assert await later.again(read_file=wrong) is None, "one was asked for before the question"
     assert sorted(desk.steps) == ["asked-again/0/1", "asked-again/1/1"]
 
 
 async def test_a_message_that_was_taken_away_is_no_success(seat: Seat) -> None:
     desk = await seat()
     repairs = MessageRepairs(desk, KNOWN)
-    assert await repairs.again(look=leaves(b"{"))
+    assert await repairs.again(read_file=leaves(b"{"))
     ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert (ended.claim, ended.code) == ("failed", "malformed_message")
     assert "removed and not replaced" in ended.reason
@@ -307,7 +307,7 @@ async def test_a_message_that_was_taken_away_is_no_success(seat: Seat) -> None:
 async def test_a_program_that_cannot_go_on_in_its_session_is_not_begun_anew(seat: Seat) -> None:
     desk = await seat()
     repairs = MessageRepairs(desk, KNOWN)
-    assert await repairs.again(look=leaves(b"{"), why_not="it reported no session to resume") is None
+    assert await repairs.again(read_file=leaves(b"{"), why_not="it reported no session to resume") is None
     assert desk.steps == {}
     await desk.sandbox.exec(["sh", "-c", f"mkdir -p {Path(MESSAGE).parent}; echo '{{' > {MESSAGE}"])
     ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))

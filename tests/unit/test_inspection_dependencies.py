@@ -7,6 +7,9 @@ import json
 import pytest
 from tests.unit._inspecting import findings, rules, weakened
 
+from chargehand.checks.detection import find_new_packages
+from chargehand.checks.trees import MemoryTrees
+
 LOOSER = [("tolerance_loosened", "warning")]
 PYPROJECT = '[project]\nname = "a"\ndependencies = ["requests>=2", "Rich_Text"]\n'
 USUAL = "https://pypi.org/simple"
@@ -276,3 +279,19 @@ def test_a_change_too_large_to_review_is_told_once():
     assert rules({}, large, large_change_bytes=99) == told_large
     assert rules({}, large, large_change_bytes=100) == []
     assert rules(large, {}, large_change_bytes=0) == [], "what goes away is no new content"
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("package-lock.json", "null"),
+        ("package-lock.json", '{"packages": {"node_modules/a": "1.0.0"}}'),
+        ("Pipfile.lock", "[]"),
+        ("uv.lock", 'package = ["a"]'),
+        ("Cargo.lock", "= ="),
+    ],
+)
+def test_a_lock_that_an_agent_broke_may_ask_for_anything(path: str, content: str):
+    trees = MemoryTrees()
+    base, broken = trees.add({path: ""}), trees.add({path: content})
+    assert find_new_packages(trees.changes(base, broken), trees) == (path,)

@@ -219,7 +219,8 @@ class _HunkSearch(Struct, frozen=True):
 
     def _find_anchors(self) -> tuple[int, bool]:
         """Return the line below the anchors, and whether one of them stands in several places."""
-        cursor, unsure = self.cursor, False
+        cursor = self.cursor
+        unsure = False
         stripped = [line.strip() for line in self.lines]
         for anchor in self.hunk.anchors:
             # A whole line, or the beginning of one up to the end of a word (`class A` for `class A:`).

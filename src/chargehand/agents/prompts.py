@@ -117,7 +117,8 @@ def first_message(
     ]
     if bounds:
         parts.append("\n".join(["Bounds:", *bounds]))
-    texts, left = [], _INSTRUCTION_CHARACTERS
+    texts = []
+    left = _INSTRUCTION_CHARACTERS
     for path, text in instructions:
         clean = printable(text).strip()
         if clean:

@@ -224,7 +224,8 @@ def _read_call(value: object) -> _WrittenCall:
     if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
         keys = f"the keys {', '.join(map(repr, value))}" if isinstance(value, dict) else f"{_clip(repr(value))}"
         raise _Malformed(f'A call is an object with exactly the keys "name" and "arguments", not {_clip(keys)}.')
-    name, arguments = value["name"], value["arguments"]
+    name = value["name"]
+    arguments = value["arguments"]
     if isinstance(arguments, str):
         arguments, end = _read_json(arguments, 0) if arguments.startswith("{") else (None, 0)
         arguments = arguments if end == len(value["arguments"].rstrip()) else None
@@ -238,7 +239,8 @@ def _without_trailing_commas(source: str) -> str:
     # Blanked and not removed, so that positions in error messages stay right.
     out = list(source)
     comma: int | None = None
-    at, in_string = 0, False
+    at = 0
+    in_string = False
     while at < len(out):
         char = out[at]
         if in_string:

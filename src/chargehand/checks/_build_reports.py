@@ -27,7 +27,7 @@ _MAX_BYTES = 64_000_000
 class BuildReports(Struct, frozen=True):
     """Tells reports of a check from those that were there before, by the time of a file, the `mark`.
 
-    `seconds` is how long each look into the sandbox may take.
+    `seconds` is how long each command in the sandbox may take.
     """
 
     sandbox: Sandbox
@@ -53,5 +53,5 @@ class BuildReports(Struct, frozen=True):
         return {path.decode("utf-8", "replace").removeprefix("./"): content for path, content in pairs}
 
     async def discard(self) -> None:
-        """Remove the mark without a look."""
+        """Remove the mark; no report is read."""
         await self.sandbox.exec(["rm", "-f", "--", self.mark], timeout=self.seconds)

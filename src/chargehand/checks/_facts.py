@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.checks._dependencies import Dependencies, dependencies_in, is_dependency_file
+from chargehand.checks._dependencies import dependencies_in, is_dependency_file
+from chargehand.checks._manifests import Dependencies
 from chargehand.checks._secrets import SEARCHED, blob_findings
 from chargehand.checks.areas import OWN_CONFIG
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
@@ -133,7 +134,8 @@ def sample(changes: Sequence[Change], surface: Surface, *, files: int, seed: str
 
     def rank(change: Change) -> tuple[int, bytes]:
         lot = hashlib.sha256(seed.encode() + b"\0" + os.fsencode(change.path)).digest()
-        path, mode = change.path, change.new_mode
+        path = change.path
+        mode = change.new_mode
         has_new_mode = mode is not None and mode != change.old_mode
         if path == OWN_CONFIG or surface.path_reason(change) is not None:
             return 0, lot

@@ -11,7 +11,7 @@ from chargehand.core.text import late_pattern
 # Bytes of a file that are searched for secrets; a finding says where the rest is not.
 SEARCHED = 8_000_000
 _MAX_FINDINGS = 20
-_SNIFFED = 8_000
+_SNIFFED_BYTES = 8_000
 # Only shapes that hardly anything else has: a false alarm here reverts a person's work.
 _PATTERNS: tuple[tuple[str, bytes], ...] = (
     ("AWS access key", rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
@@ -46,7 +46,7 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
     if size > large_bytes:
         unsearched = "" if size <= SEARCHED else f"; only the first {SEARCHED} were searched for secrets"
         yield _warning("large_file", change.path, f"{size} bytes, more than {large_bytes}{unsearched}")
-    if b"\0" in content[:_SNIFFED]:
+    if b"\0" in content[:_SNIFFED_BYTES]:
         message = f"{size} bytes of binary data: nobody can review them as a diff"
         yield _warning("binary_file", change.path, message)
     if not any(mark in content for mark in _MARKS):

@@ -67,11 +67,11 @@ def judge(
     """Return what check results and findings come to.
 
     Any error or critical finding and any check that did not pass is red. With no check at all the verdict is
-    `missing`, unless a person said that none is wanted (`explicit_none`); so it is where the checks passed without
-    a look at the change (not `judged`, see `CodeReads`), and where they ran in another environment than the tree
-    asks for (not `at_home`): what failed there says as little as what passed. Findings that need a person do not
-    make a verdict red: they stand beside it. What is not red is `degraded` where inspection did not see all of
-    the tree (`degraded`).
+    `missing`, unless a person said that none is wanted (`explicit_none`); so it is where the checks passed and
+    opened nothing of the change (not `judged`, see `CodeReads`), and where they ran in another environment than
+    the tree asks for (not `at_home`): what failed there says as little as what passed. Findings that need a
+    person do not make a verdict red: they stand beside it. What is not red is `degraded` where inspection did not
+    see all of the tree (`degraded`).
     """
     if any(found.severity in {"error", "critical"} for found in findings):
         return "red"

@@ -21,7 +21,7 @@ _MOST_TESTS = 50
 # Runners tell of failures at the end; an output that is made to be slow to read has no more lines than this.
 _MOST_READ = 5000
 # Where no test is named: so many lines that look like errors, else the last ones.
-_TAIL = 10
+_TAIL_LINES = 10
 
 
 class FailureExcerpt(Struct, frozen=True, kw_only=True):
@@ -221,7 +221,7 @@ def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
     told = [line for line in lines if line.strip()]
     wrong = [line for line in told if _ERROR.match(line)] or told
     # The first error is often the cause of those after it; of words that are no errors the last ones tell the end.
-    shown = wrong[:_TAIL] if wrong is not told else told[-_TAIL:]
+    shown = wrong[:_TAIL_LINES] if wrong is not told else told[-_TAIL_LINES:]
     return (FailureExcerpt(name="", lines=tuple(shown)),) if shown else ()
 
 
@@ -229,4 +229,4 @@ def end_of_output(output: str) -> tuple[str, ...]:
     """Return the last lines of an output, events that are JSON left out where there are others."""
     told = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-1000:] if line.strip()]
     plain = [line for line in told if not line.lstrip().startswith(("{", "["))]
-    return tuple((plain or told)[-_TAIL:])
+    return tuple((plain or told)[-_TAIL_LINES:])

@@ -135,7 +135,7 @@ def _read_known(
             if entry is not None:
                 fresh[key] = entry
         known[change.path] = facts
-    # In one write at the end: the next look goes on from here, even where time ran out.
+    # In one write at the end: the next inspection goes on from here, even where time ran out.
     if cache and fresh:
         cache.put(fresh)
     return known, hits

@@ -27,20 +27,20 @@ from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
-_FAULTS = 20
-_SPARE = 20
+_MOST_FAULTS = 20
+_SPARE_FAULTS = 20
 """More of them, for those with which the code cannot be built or loaded: that says nothing of the tests."""
-_ENOUGH = 5
+_ENOUGH_FAULTS = 5
 """Faults that have to be tried before their being noticed says anything."""
-_AROUND = 6
+_LINES_AROUND = 6
 """Lines before and behind one that a test lost, in which it names what it is about."""
 _SHOWN = 3
 _EXECUTABLE = 0o100755
-_FILES = 60
+_MOST_FILES = 60
 _BRIEF_SECONDS = 20.0
 _SHORTEST_SECONDS = 5.0
 """Seconds that a check may take on a fault at least, however quick it is without one."""
-_WRITE = 'cat > "$1" && touch -d "@$2" "$1"'
+_WRITE_FILE = 'cat > "$1" && touch -d "@$2" "$1"'
 # They are run by tools, not by tests.
 _NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
 
@@ -92,7 +92,7 @@ def find_moves(
 ) -> TestMoves:
     """Return the tests that changes left as they were but for the name, those of which no text is left, new ones.
 
-    New are those alone that `checks`, whose reads the `observer` saw in this order, had a look at.
+    New are only those that `checks` opened; the `observer` saw what each of them read, in this order.
     """
     pairs = [Pair(change, *suites_of(change, reader)) for change in changes if holds_tests(change.path)]
     opened = zip(checks, observer.opened, strict=False) if observer.complete else ()
@@ -162,7 +162,7 @@ def pick_faults(
     kept = {line.strip() for text in new for line in text.splitlines()}
     near, around = (
         subjects_of("\n".join(line for text in old for line in _lines_around_lost(text.splitlines(), kept, lines)))
-        for lines in (0, _AROUND)
+        for lines in (0, _LINES_AROUND)
     )
 
     def distance(path: str) -> tuple[bool, bool, str]:
@@ -170,7 +170,7 @@ def pick_faults(
         return (path not in changed, stem not in words, path)
 
     faults: list[Mutant] = []
-    for path in sorted(code, key=distance)[:_FILES]:
+    for path in sorted(code, key=distance)[:_MOST_FILES]:
         found = reader.lookup(tree, path)
         text = None if found is None else text_of(reader, *found)
         if text is None:
@@ -178,7 +178,7 @@ def pick_faults(
         inside = find_test_modules(text) if language_of(path) == "rust" else []
         lines = [range(text.count("\n", 0, each.start), text.count("\n", 0, each.end) + 1) for each in inside]
         faults += [fault for fault in find_faults(path, text) if not any(fault.line - 1 in each for each in lines)]
-    return choose_faults(faults, words=words, near=near, around=around, limit=_FAULTS + _SPARE)
+    return choose_faults(faults, words=words, near=near, around=around, limit=_MOST_FAULTS + _SPARE_FAULTS)
 
 
 def _lines_around_lost(lines: Sequence[str], kept: Collection[str], reach: int) -> Iterable[str]:
@@ -224,9 +224,9 @@ async def measure_tests(
     weakened: list[Mutant] = []
     tried = unbuilt = 0
     for fault in faults:
-        # Both versions on this fault, and a second look of the base's: less time than that proves nothing.
+        # Both versions run on this fault, the base's twice: with less time than that nothing is proved.
         too_late = time.monotonic() - began + 3 * usual > seconds
-        if too_late or len(weakened) == _SHOWN or tried == _FAULTS:
+        if too_late or len(weakened) == _SHOWN or tried == _MOST_FAULTS:
             break
         status = await subject.status(fault)
         if status == "unbuilt":
@@ -242,7 +242,7 @@ async def measure_tests(
             weakened.append(fault)
     if weakened:
         return tuple(_describe_weakening(fault) for fault in weakened)
-    if tried >= min(_ENOUGH, len(faults)):
+    if tried >= min(_ENOUGH_FAULTS, len(faults)):
         return ()
     message = (
         f"{tried} of {len(faults)} faults could be tried in {seconds:.0f} s"
@@ -341,7 +341,7 @@ class _FaultyTree:
         # for another, and builders by time (make) look for what is newer.
         self._written += 2
         await self._sandbox.exec(
-            ["sh", "-c", _WRITE, "sh", path, str(self._written)],
+            ["sh", "-c", _WRITE_FILE, "sh", path, str(self._written)],
             cwd=WORKSPACE,
             stdin=content.encode("utf-8", "surrogateescape"),
         )

@@ -130,7 +130,7 @@ def decide_alerts(
         calm = timedelta(seconds=threshold.calm if threshold is not None else 0.0)
         if may_end and now - datetime.fromisoformat(alert.last) >= calm:
             alerts[key] = alert = replace(alert, ended=_text(now))
-        kind = _kind(alert, told, now, repeat)
+        kind = _choose_notice(alert, told, now, repeat)
         if kind is not None:
             more = alert.count - alert.told_count
             alerts[key] = replace(alert, told=_text(now), told_count=alert.count)
@@ -139,7 +139,7 @@ def decide_alerts(
     return AlertDecision(changed, tuple(notices))
 
 
-def _kind(alert: Alert, before: Alert | None, now: datetime, repeat: float) -> NoticeKind | None:
+def _choose_notice(alert: Alert, before: Alert | None, now: datetime, repeat: float) -> NoticeKind | None:
     """Return as what an alert is told of now, if at all."""
     # What began and ended since the last time was a crossing too, and its end is no news by itself.
     if before is None:

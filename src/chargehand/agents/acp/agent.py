@@ -48,11 +48,11 @@ from chargehand.models.contract import Usage
 from chargehand.sandbox.contract import Converses, ExecResult, OnOutput, Stream
 
 PROTOCOL_VERSION = 1
-_OUTPUT_LIMIT = 256 << 20
+_MOST_OUTPUT_BYTES = 256 << 20
 # What an agent gets to end by itself before everything in its sandbox is killed.
 _LEAVE_SECONDS = 0.5
 # The end of what it wrote to standard error, which is where a program says why it died.
-_STDERR = 64 << 10
+_STDERR_BYTES = 64 << 10
 
 
 class AcpRun(Struct, kw_only=True):
@@ -190,8 +190,8 @@ class _AcpSession(Struct, frozen=True):
             fresh = self.context.person_messages()[seen:]
             seen += len(fresh)
             # Over the relay, as the sandbox runs one command at a time and the agent is that one.
-            look = relayed_message_reader(connection)
-            more = "\n\n".join(map(person_message, fresh)) or await self.repairs.again(look=look)
+            read_file = relayed_message_reader(connection)
+            more = "\n\n".join(map(person_message, fresh)) or await self.repairs.again(read_file=read_file)
             if more is None:
                 return "end_turn"
             text = more
@@ -253,7 +253,7 @@ async def running_agent(
         if stream == "stdout":
             connection.take(piece)
             return
-        run.stderr = (run.stderr + piece)[-_STDERR:]
+        run.stderr = (run.stderr + piece)[-_STDERR_BYTES:]
         if show is not None:
             show(stream, piece)
 
@@ -263,7 +263,7 @@ async def running_agent(
             connection.channel.outgoing(),
             timeout=seconds,
             environment=environment,
-            output_limit=_OUTPUT_LIMIT,
+            output_limit=_MOST_OUTPUT_BYTES,
             on_output=take_output,
         )
     )

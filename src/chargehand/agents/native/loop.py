@@ -225,12 +225,14 @@ class _AttemptLoop:
 
     async def _open_conversation(self) -> None:
         async def compose() -> object:
-            assignment, said = self._assignment, list(self._context.person_messages())
+            assignment = self._assignment
+            said = list(self._context.person_messages())
             texts = [person_message(text) for text in said[self._messages_seen :]]
             if assignment.report is not None:
                 return {"texts": [report_message(assignment.report), *texts], "said": len(said)}
             # Read inside the step: the files may change while the agent works, the recorded opening must not.
-            instructions, sandbox = [], self._context.sandbox
+            instructions: list[tuple[str, str]] = []
+            sandbox = self._context.sandbox
             # From the top of the repository down to where the agent starts: what is nearer comes later.
             depth = len(assignment.directory.split("/")) if assignment.directory else 0
             ups = tuple("../" * up for up in range(depth, -1, -1))
@@ -458,7 +460,8 @@ class _AttemptLoop:
     def _add_result(self, turn: _OpenTurn, call: ToolCall, output: Any) -> None:
         """Add a call's recorded output to the conversation and to what is watched."""
         output = output.get("output", output)  # the record of an act holds its output beside the tree
-        text, failed = output["text"], output["failed"]
+        text = output["text"]
+        failed = output["failed"]
         entry = ConversationEntry(
             kind="result",
             call=call,

@@ -285,7 +285,8 @@ def _translate_error(error: ModelAPIError, model: str, *, begun: bool) -> Exhaus
     """Return the error as one of ours; the gateway's codes decide, never its sentences."""
     body: Any = error.body
     document = body.get("error", body) if isinstance(body, dict) else None
-    code, text = error.provider_error_code, error.message
+    code = error.provider_error_code
+    text = error.message
     if isinstance(document, dict):  # the gateway gives code and message in every dialect
         code = code or document.get("code")
         text = document["message"] if isinstance(document.get("message"), str) else text

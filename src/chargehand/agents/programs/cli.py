@@ -28,7 +28,7 @@ from chargehand.agents.programs.running import (
 from chargehand.core.config import AgentKind, CliName
 from chargehand.sandbox.contract import ExecResult, Stream
 
-_OUTPUT_LIMIT = 64 << 20
+_MOST_OUTPUT_BYTES = 64 << 20
 # Of its time that must be left for a program to be asked again.
 _LEAST_SECONDS = 1.0
 # A session id that is accepted: it becomes a word of a command line, so it must not look like an option.
@@ -113,7 +113,7 @@ class CliAgent:
             (*program, *self._spec.words(launch)),
             timeout=seconds,
             environment=environment,
-            output_limit=_OUTPUT_LIMIT,
+            output_limit=_MOST_OUTPUT_BYTES,
             on_output=take_output,
         )
         result = await run_while_paid(running, context.endpoint)
@@ -139,7 +139,7 @@ class CliAgent:
     def _problem(self, log: SessionLog, lines: JsonLines, result: ExecResult | None) -> str:
         """Return why a run that ended with exit code 0 did not complete its run: its report is not complete."""
         if result is not None and result.truncated:
-            return f"it wrote more than {_OUTPUT_LIMIT >> 20} MiB"
+            return f"it wrote more than {_MOST_OUTPUT_BYTES >> 20} MiB"
         if log.counts and (log.end is not None or not self._spec.tells_its_end):
             return ""
         odd = f"; {lines.malformed} lines were not JSON, the last: {lines.odd}" if lines.malformed else ""

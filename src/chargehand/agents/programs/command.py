@@ -27,7 +27,7 @@ from chargehand.sandbox.contract import ExecResult, LimitName
 
 # Where the report on the attempt before lies; $CHARGEHAND_REPORT holds its path from the second run on.
 REPORT = "/home/agent/.chargehand/report.json"
-_OUTPUT_LIMIT = 1_000_000
+_MOST_OUTPUT_BYTES = 1_000_000
 _LIMITS: Mapping[LimitName, str] = {
     "wall_time": "time",
     "output": "output (sandbox.output_mb)",
@@ -88,7 +88,7 @@ class CommandAgent:
             self._command,
             timeout=assignment.seconds,
             environment=environment,
-            output_limit=_OUTPUT_LIMIT,
+            output_limit=_MOST_OUTPUT_BYTES,
             on_output=redacted_output(context),
         )
         result = await run_while_paid(running, context.endpoint)

@@ -101,13 +101,13 @@ class MessageRepairs:
         self._before = sum(context.is_recorded(_repair_step(each, n)) for each in range(run) for n in numbers)
         self._why_not = ""
 
-    async def again(self, *, look: ReadMessage | None = None, why_not: str = "") -> str | None:
+    async def again(self, *, read_file: ReadMessage | None = None, why_not: str = "") -> str | None:
         """Return what to tell a program that ended well, `None` where there is nothing to tell.
 
         That is: it left no message, or a good one; it was asked often enough; or it cannot be asked, and `why_not`
-        says why. `look` reads the file while the program's relay still runs.
+        says why. `read_file` reads the file while the program's relay still runs.
         """
-        found = await self._read(look)
+        found = await self._read(read_file)
         if not isinstance(found.message, MessageError) or self._before + self.asked >= ASKED_AGAIN:
             return None
         self._why_not = why_not
@@ -118,7 +118,8 @@ class MessageRepairs:
             return None
         # Recorded before the program is told: a run that starts again after a crash counts it once.
         self.asked += 1
-        error, text = found.message, found.text
+        error = found.message
+        text = found.text
 
         async def problem() -> object:
             return {"problem": error.message, "received": text[:_SHOWN]}
@@ -156,10 +157,10 @@ class MessageRepairs:
         times = 1 + self.asked
         return with_message(outcome, self._address, message, times=times, why_not=why_not or self._why_not)
 
-    async def _read(self, look: ReadMessage | None = None) -> FoundMessage:
+    async def _read(self, read_file: ReadMessage | None = None) -> FoundMessage:
         """Return the message that the program left; the attempt's token is in nothing of it."""
         try:
-            content = await (look or message_reader(self._context.sandbox))()
+            content = await (read_file or message_reader(self._context.sandbox))()
         except MessageError as error:
             return FoundMessage(message=error)
         if content is None:

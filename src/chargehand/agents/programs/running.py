@@ -19,7 +19,7 @@ _GRACE_SECONDS = 2.0
 # The name of what an attempt of a program waits for when it is out of quota.
 QUOTA_WAIT = "quota"
 NO_USAGE = MeteredUsage()
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _LONGEST_OUTPUT = 1_000_000
 
 
@@ -40,7 +40,8 @@ def redact_bytes(redact: Callable[[str], str], output: bytes) -> bytes:
 
 def redacted_output(context: AttemptContext) -> OnOutput | None:
     """Return a callback that shows raw output without the token, `None` where nobody watches."""
-    show, redact = context.on_output, redactor(context.endpoint)
+    show = context.on_output
+    redact = redactor(context.endpoint)
     if show is None:
         return None
 
@@ -78,7 +79,7 @@ async def run_while_paid(work: Coroutine[Any, Any, _T], endpoint: Endpoint | Non
     # Polled: the meter is a reading, and a program that is refused tells nobody.
     running = asyncio.ensure_future(work)
     try:
-        while not (await asyncio.wait([running], timeout=_LOOK_SECONDS))[0]:
+        while not (await asyncio.wait([running], timeout=_POLL_SECONDS))[0]:
             if is_refused():
                 await asyncio.wait([running], timeout=_GRACE_SECONDS)
                 if is_refused():  # else another model answered meanwhile

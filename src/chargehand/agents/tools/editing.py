@@ -103,12 +103,13 @@ async def apply_patch(files: SandboxFiles, patch: str) -> ToolResult:
         raise Mistake(f"nothing was changed. {problem}") from None
     if not planned:
         raise Mistake("the patch leaves every file as it is")
-    writes = [_pending_write(each, statuses) for each in planned]
+    writes = [_plan_write(each, statuses) for each in planned]
     if twice := next((path for path, times in Counter(each.path for each in writes).items() if times > 1), None):
         # By a link, two paths can lead to one file: which of the two texts it should get would be a guess.
         raise Mistake(f"nothing was changed. Two paths of the patch are the same file, {twice}")
     await files.write(writes)
-    reports, left = [], _MOST_CHARACTERS
+    reports = []
+    left = _MOST_CHARACTERS
     for each in planned:
         text = f"{each.path}: removed"
         if each.new is not None:
@@ -120,7 +121,7 @@ async def apply_patch(files: SandboxFiles, patch: str) -> ToolResult:
     return ToolResult(text="\n".join(reports))
 
 
-def _pending_write(planned: PlannedFile, statuses: dict[str, PathStatus]) -> PendingWrite:
+def _plan_write(planned: PlannedFile, statuses: dict[str, PathStatus]) -> PendingWrite:
     status = statuses[planned.path]
     if planned.new is None:  # a link itself goes, not what it leads to
         return PendingWrite(path=status.word.removeprefix("./"), data=None)

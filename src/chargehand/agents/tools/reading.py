@@ -19,7 +19,7 @@ MOST_CHARACTERS = 30_000
 # Bytes of a picture that a model is shown.
 LARGEST_PICTURE = 2_000_000
 _MOST_NAMES = 500
-_SNIFFED = 8192
+_SNIFFED_BYTES = 8192
 _SLICE_BYTES = 2_000_000
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|[\udc80-\udcff]")
 _MAGIC = {
@@ -62,7 +62,7 @@ async def read(
         return ToolResult(text=f"{path} is a directory with {len(names)} entries:\n{listing}{more}")
     if status.kind == "other":
         raise Mistake(f"{path} is not a regular file (a device, socket or pipe)")
-    begin = (await files.run('head -c "$2" -- "$1"', status.word, str(_SNIFFED))).stdout
+    begin = (await files.run('head -c "$2" -- "$1"', status.word, str(_SNIFFED_BYTES))).stdout
     picture = next((media for magic, media in _PICTURES if magic.match(begin)), None)
     if picture is not None:
         text = f"{path} is a picture: {picture}, {status.size} bytes"

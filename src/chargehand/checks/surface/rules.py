@@ -26,7 +26,7 @@ _SUBMODULE = 0o160000
 _STARTS_PACKAGE = frozenset({"package.json", "go.mod", "Cargo.toml"})
 _GO_HOOK = late_pattern(r"^\s*func\s+(?:TestMain|init)\s*\(", re.MULTILINE)
 _KEPT = 32
-# Following the scripts of a base reads them from disk, and every look at a running attempt asks for the same base.
+# The scripts of a base are read from disk, and every inspection of a running attempt asks for the same base.
 _found: OrderedDict[tuple[str, ...], Programs] = OrderedDict()
 
 

@@ -58,7 +58,8 @@ class Touched(Struct, frozen=True, kw_only=True):
 def positionals(words: Argv, valued: str = "") -> list[str | None]:
     """Return the words that are no options and no options' values."""
     found: list[str | None] = []
-    skipping, options = False, True
+    skipping = False
+    options = True
     taking = valued.split()
     for word in words:
         if skipping:

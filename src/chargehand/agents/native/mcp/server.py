@@ -37,7 +37,7 @@ LONGEST_LINE = 8 << 20
 _RELAY = ("python3", "-I", "-S", "-c", inspect.getsource(relay))
 _MOST_PAGES = 20
 _MOST_TOOLS = 200
-_OUTPUT = 32 << 20
+_MOST_OUTPUT_BYTES = 32 << 20
 _LEAVE_SECONDS = 2.0
 # What the relay gets beyond a call's own time: its sandbox limit must never be the first to end a call.
 _GRACE_SECONDS = 60.0
@@ -149,7 +149,7 @@ class McpServerProcess:
                 exchange.channel.outgoing(),
                 timeout=self._server.seconds + _GRACE_SECONDS,
                 environment=self._server.environment,
-                output_limit=_OUTPUT,
+                output_limit=_MOST_OUTPUT_BYTES,
                 on_output=exchange.take,
             )
         )
