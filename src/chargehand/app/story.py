@@ -1,4 +1,4 @@
-"""Missions as they are told to a person: line by line while they run, and in pages.
+"""Missions as a person reads them: line by line while they run, and in pages.
 
 `run`, `mission watch` and the demo show the lines of `MissionStory`. `describe` has one for every event of a
 log, sandboxes, claims and temporary files as well. Pages are for clients that show many missions, or a long log.
@@ -62,8 +62,9 @@ if TYPE_CHECKING:
 
 _SUBJECTS = ("path", "pattern", "command", "question", "summary")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
-_MOST_WRONG = 4
-_COLUMN = 46
+_MOST_COMPLAINTS = 4
+# Characters that a call's subject is padded to, and of the longest line.
+_SUBJECT_CHARACTERS = 46
 _LONGEST = 200
 # Bytes of a payload in a page of events: longer ones stand in `mission log --json`.
 _LONGEST_PAYLOAD = 16_000
@@ -111,7 +112,7 @@ class MissionStory:
         """Return the lines of the next event, none for what a person need not see."""
         missed: list[Event] = []
         if self._seen == 0 and event.seq > 1:
-            # Its attempt's number and the calls whose results come are known from before.
+            # The number of its attempt, and the calls whose results come now, stand in earlier lines.
             missed = [each for each in self._store.log.read(event.mission) if each.seq < event.seq]
         self._seen = event.seq
         before = [line for each in missed for line in self._tell_event(each)]
@@ -123,7 +124,8 @@ class MissionStory:
             case None:
                 return [StoryLine(text=f"  {describe_event(event)}")]
             case a.AttemptStarted():
-                self._number, self._talks = payload.number, False
+                self._number = payload.number
+                self._talks = False
                 self._calls.clear()
             case m.VerdictGiven() if payload.verdict.scope == "base":
                 checks = payload.verdict.checks if self._first == 1 else ()
@@ -178,7 +180,7 @@ class MissionStory:
         """Yield a line for each text of the model and each call that has its result."""
         if "/work/" not in done.step:
             return
-        # Imported here, for it loads what runs attempts: half a second that other agents need not cost.
+        # Imported here: these load what runs attempts, half a second that other agents need not cost.
         from chargehand.agents.recorded import read_reply
         from chargehand.missions.transcript import parse_act
 
@@ -186,7 +188,8 @@ class MissionStory:
         if act is None or act[1].kind not in ("reply", "call"):
             return
         self._talks = True
-        step, output = act[1], load_step_output(self._store, done)
+        step = act[1]
+        output = load_step_output(self._store, done)
         if step.kind == "reply":
             reply = read_reply(output)
             if reply.text:
@@ -200,7 +203,7 @@ class MissionStory:
         if made is not None and made.name != "finish":
             # It comes with its result, in one line.
             outcome = _outcome(made.name, output.get("output", output))
-            yield StoryLine(text=f"    {made.name:<11} {_subject(made):<{_COLUMN}} {outcome}")
+            yield StoryLine(text=f"    {made.name:<11} {_subject(made):<{_SUBJECT_CHARACTERS}} {outcome}")
 
     def _tell_verdict(self, verdict: Verdict, *, reused: bool) -> Iterator[StoryLine]:
         if verdict.scope == "merged" and reused:
@@ -224,7 +227,7 @@ def complaints(store: Store, check: CheckResult) -> list[str]:
     """Return a few lines that say what is wrong in a check that did not pass: each failing test and why."""
     failure = explain_check(store, check)
     tests = [line for test in failure.tests for line in (test.name, *test.lines[:1])]
-    return [line[:_LONGEST] for line in (*tests, *failure.lines)][:_MOST_WRONG]
+    return [line[:_LONGEST] for line in (*tests, *failure.lines)][:_MOST_COMPLAINTS]
 
 
 def attempt_costs(state: MissionState) -> Iterator[str]:
@@ -232,10 +235,6 @@ def attempt_costs(state: MissionState) -> Iterator[str]:
     for attempt in state.attempts:
         cost = f"{attempt.cost_usd:.4f} USD" if attempt.cost_known else "unknown"
         yield f"attempt {attempt.number} {cost} for {attempt.calls} replies"
-
-
-def _messages(payload: m.AttemptFinished) -> str:
-    return "; ".join(reason.message for reason in payload.reasons)
 
 
 def _subject(call: ToolCall) -> str:

@@ -1,4 +1,4 @@
-"""The ways that notices take: the desktop, a webhook, mail. None of them is waited for longer than seconds."""
+"""Channels of notices: the desktop, a webhook, mail. Each gives up within seconds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import httpx
 
 _SECONDS = 5.0
-# How long is waited before another try; with the first one there are so many and one more.
+# Seconds before each further try after the first one.
 _PAUSES = (0.5, 2.0)
-# More popups at once than that hide each other.
+# More popups at once hide each other.
 _MOST_POPUPS = 3
 _SMTPS = 465
 _SUBMISSION = 587
@@ -37,7 +37,7 @@ SIGNATURE_HEADER = "X-Chargehand-Signature"
 
 
 class ChannelFailedError(Exception):
-    """A way did not take a notice, but the first `taken` of those it was given; the message holds no secret."""
+    """A channel took only the first `taken` of the notices that it was given; the message holds no secret."""
 
     def __init__(self, problem: str, *, taken: int = 0) -> None:
         super().__init__(problem)
@@ -45,11 +45,11 @@ class ChannelFailedError(Exception):
 
 
 class NoticeChannel(Protocol):
-    """One way that notices take."""
+    """One channel by which notices reach a person."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the channel."""
         ...
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
@@ -63,7 +63,8 @@ class DesktopChannel:
     name = "desktop"
 
     def __init__(self, program: str, environ: Mapping[str, str]) -> None:
-        self._program, self._environ = program, environ
+        self._program = program
+        self._environ = environ
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
         """Show the first of them, and how many more there are."""
@@ -95,8 +96,11 @@ class WebhookChannel:
         stopping: threading.Event,
         pauses: Sequence[float] = _PAUSES,
     ) -> None:
-        self._url, self._secret, self._keys = url, secret, keys
-        self._stopping, self._pauses = stopping, pauses
+        self._url = url
+        self._secret = secret
+        self._keys = keys
+        self._stopping = stopping
+        self._pauses = pauses
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
         """Post them in order, until one is not taken; each is tried three times at most."""
@@ -120,10 +124,10 @@ class WebhookChannel:
             if key:
                 headers[SIGNATURE_HEADER] = signature(body, key, moment=int(time.time()))
             try:
-                # Streamed and closed unread: whoever answers must not keep us, or fill the memory.
+                # Streamed and closed unread: a server could hold the connection, or fill the memory.
                 with client.stream("POST", self._url, content=body, headers=headers) as answer:
                     status = answer.status_code
-            # Not what the error says: it may repeat the address, and that may hold a token.
+            # Without the error's own words, which may repeat the address, and that may hold a token.
             except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
                 problem = f"no answer ({type(error).__name__})"
             else:
@@ -142,7 +146,8 @@ class MailChannel:
     name = "mail"
 
     def __init__(self, config: AlertsConfig, *, keys: KeySource) -> None:
-        self._config, self._keys = config, keys
+        self._config = config
+        self._keys = keys
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
         """Send them in one mail to all addresses; it failed unless the server took each."""
@@ -183,10 +188,10 @@ class MailChannel:
 def open_channels(
     config: AlertsConfig, *, keys: KeySource, environ: Mapping[str, str], stopping: threading.Event
 ) -> tuple[NoticeChannel, ...]:
-    """Return the ways that are configured, and can be gone on this machine."""
+    """Return the channels that are configured and that this machine has."""
     found: list[NoticeChannel] = []
     program = shutil.which("notify-send", path=environ.get("PATH"))
-    # Without a session's bus nobody sits at this machine.
+    # Without a session bus nobody is logged in at a desktop here.
     if config.desktop and program is not None and environ.get("DBUS_SESSION_BUS_ADDRESS"):
         found.append(DesktopChannel(program, environ))
     if config.webhook is not None:
@@ -200,7 +205,7 @@ def open_channels(
 def signature(body: bytes, key: str, *, moment: int) -> str:
     """Return what a webhook's header says: `t` in seconds since 1970, and the HMAC-SHA256 of `t.body`, in hex.
 
-    The moment is signed too, so that who listened cannot send a notice again later.
+    The moment is signed too, so that an eavesdropper cannot send a notice again later.
     """
     signed = hmac.new(key.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={moment},v1={signed}"
@@ -214,7 +219,7 @@ def _mail(notices: Sequence[NoticeDocument], *, sender: str, to: Sequence[str]) 
     message["From"], message["To"] = sender, ", ".join(to)
     message["Date"] = email.utils.formatdate(usegmt=True)
     message["Message-ID"] = f"<{hashlib.sha256(first.id.encode()).hexdigest()[:32]}@{first.host}>"
-    # No answering machine should answer to it (RFC 3834).
+    # Automatic responders must not reply (RFC 3834).
     message["Auto-Submitted"] = "auto-generated"
     lines = [f"{notice.time}  {notice.text}" for notice in notices]
     message.set_content("\n".join([*lines, "", "`chargehand alerts` lists all of them.", ""]))

@@ -1,4 +1,4 @@
-"""Notices that still have to be told: each one by each way, at least once, until it is given up."""
+"""Outbox of notices: each is delivered by each channel at least once, until it is given up."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from msgspec.structs import replace
 from chargehand.app.alerting.words import NoticeDocument
 
 _LOG = logging.getLogger("chargehand.alerts")
-# Who has begun to tell a notice is left alone so long: longer than all tries of a way take.
+# A process that has begun to send a notice has this long, more than all tries of a channel take.
 _LEASE = timedelta(seconds=60)
-# How long after each failure it is tried again. After the last one, or a day, it is no news any more.
+# The wait after each failure. After the last one, or a day, a notice is given up: it is no news any more.
 _AGAIN = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
 _LONGEST = timedelta(days=1)
-# Notices that wait at most, of all ways.
+# Waiting notices of all channels together.
 _MOST = 200
 
 
 class UntoldNotice(Struct, frozen=True, kw_only=True):
-    """A notice that one way did not take yet, since when, when it is due, and how often it failed."""
+    """A notice that one channel has not taken yet, since when, when it is due, and how often it failed."""
 
     channel: str
     notice: NoticeDocument
@@ -32,7 +32,7 @@ class UntoldNotice(Struct, frozen=True, kw_only=True):
 
 
 class Delivery(Struct, frozen=True):
-    """What became of notices that a way was given: which of them (by id) it took, and why not the others."""
+    """What became of notices that a channel was given: which of them (by id) it took, and why not the others."""
 
     taken: frozenset[str]
     problem: str = ""
@@ -51,7 +51,7 @@ def queue_notices(
         UntoldNotice(channel=channel, notice=notice, since=now, due=now)
         for channel in channels
         for notice in new
-        # A way that fails is not told of itself by itself.
+        # A failing channel cannot carry the notice that it fails.
         if (notice.rule, notice.subject) != ("channel_failing", channel)
     ]
     kept = []

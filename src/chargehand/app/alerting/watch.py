@@ -1,4 +1,4 @@
-"""The component of `chargehand up` that reads, decides, keeps and tells."""
+"""The component of `chargehand up` that watches thresholds, records alerts and sends notices."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from chargehand.store.alerts import FollowerMemo
 
 _LOG = logging.getLogger("chargehand.alerts")
 _LOOK_SECONDS = 10.0
-# Lines that one look reads at most: after a long rest several looks catch up.
-_PAGE, _PAGES = 1000, 20
-# Of a memo that another process writes at the same moment.
+# Lines of a page, and pages that one round reads at most: after a long rest several rounds catch up.
+_PAGE_LINES = 1000
+_MOST_PAGES = 20
+# To write the memo, which another process may write at the same moment.
 _TRIES = 5
 
 
@@ -75,12 +76,12 @@ class AlertWatch:
         if memo.position is None:
             memo.position = reader.store.log.last_position()
         readings: list[Reading] = []
-        for _ in range(_PAGES):
-            page = reader.store.log.after(memo.position, limit=_PAGE, types=FOLLOWED)
+        for _ in range(_MOST_PAGES):
+            page = reader.store.log.after(memo.position, limit=_PAGE_LINES, types=FOLLOWED)
             for line in page:
                 readings += read_log(memo, line.event)
                 memo.position = line.position
-            if len(page) < _PAGE:
+            if len(page) < _PAGE_LINES:
                 break
         readings += read_levels(memo, reader, config, now)
         thresholds = thresholds_of(config)

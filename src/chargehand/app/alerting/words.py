@@ -1,4 +1,4 @@
-"""Alerts in words, as notices, and as rules of Prometheus."""
+"""Alerts as sentences, as notices, and as rules of Prometheus."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from chargehand.core.amounts import format_seconds
 from chargehand.core.records import Alert
 from chargehand.policy.alerts import ALERT_RULES, AlertNotice, Threshold
 
-READING_METRIC, LOOK_METRIC = "chargehand_alert_reading", "chargehand_alerts_look_timestamp_seconds"
-# Several looks: who has not looked for so long does not look at all.
+READING_METRIC = "chargehand_alert_reading"
+LOOK_METRIC = "chargehand_alerts_look_timestamp_seconds"
+# Several rounds: a process that has read nothing for so long watches no more.
 _UNWATCHED_SECONDS = 120
 
 

@@ -1,4 +1,4 @@
-"""Who works on the tasks of a plan, who waits for whom and why, and what a person has to do: a pure function."""
+"""How a crew stands, computed from its records: who works on what, what waits and why, what needs a person."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, MissionState, MissionSummary, Question
 from chargehand.missions.waiting import waiting_task
 
-# In the order in which they matter to who watches: what comes first is shown where there is no room for all.
+# The most important first: a screen without room for all tasks shows the first ones.
 # fmt: off
 CrewStanding = Literal[
     "needs you", "works", "review", "merging", "queued", "held", "next", "waits",
@@ -29,7 +29,8 @@ _RUNGS = {
     "best_of": "side by side",
     "person": "as you said",
 }
-_NAMED = 3
+# Of tasks that another one waits for.
+_MOST_NAMED = 3
 
 
 class CrewCost(Struct, frozen=True, kw_only=True):
@@ -116,7 +117,7 @@ def describe_crew(facts: CrewFacts) -> Crew:
     for task in tasks:
         known = _progress_of(facts, task)
         standing, detail, since = _stand(facts, task, known, waiting)
-        # Told by its missions, as the fold keeps tasks in the order of the plan.
+        # From its missions: the state does not record in which order tasks ended.
         last = max((each.updated for each in _missions_of(facts, task)), default="")
         described.append(
             CrewTask(
@@ -148,7 +149,7 @@ def describe_crew(facts: CrewFacts) -> Crew:
 def _sum_cost(missions: Iterable[MissionSummary]) -> CrewCost:
     """Return what the attempts of missions cost; what a follow-up took over was paid for before it."""
     attempts = [each for mission in missions for each in mission.attempts if not each.copied]
-    # One that has called nobody yet has no cost, which is no unknown one.
+    # An attempt without model calls has no cost yet, which is not an unknown cost.
     known = all(each.cost_known or not each.calls for each in attempts)
     return CrewCost(usd=sum(each.cost_usd or each.booked_usd for each in attempts), known=known)
 
@@ -161,7 +162,7 @@ def _needs(facts: CrewFacts, tasks: Iterable[Task]) -> Iterator[PersonNeed]:
     state = facts.state
     if state.status in ENDED:
         return
-    # A breakpoint, or a person.
+    # A breakpoint or a person paused it.
     if state.status == "paused" and not any(each.code == "worker_lost" for each in state.reasons):
         why = "; ".join(each.message for each in state.reasons) or "it is paused"
         yield PersonNeed(task="", message=why, command=_command("resume", state.id))
@@ -190,7 +191,7 @@ def _needs(facts: CrewFacts, tasks: Iterable[Task]) -> Iterator[PersonNeed]:
 def _need_of_child(facts: CrewFacts, child: MissionSummary, *, alone: bool) -> PersonNeed:
     waits = waiting_task(child)
     assert waits is not None
-    # The short form where it can mean only this one.
+    # Named by its task where no other mission of it waits.
     named = (facts.state.id, "--task", child.task) if alone else (child.id,)
     if waits.needs == "answer" and child.open_question is not None:
         return _answer(child.open_question, child.task, ("answer", *named), "")
@@ -254,13 +255,14 @@ def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str])
                 f"begins when one of {at_once} places is free" if at_once else "begins when there is room",
                 "",
             )
-        named = ", ".join(open_[:_NAMED]) + (f" and {len(open_) - _NAMED} more" if len(open_) > _NAMED else "")
+        more = len(open_) - _MOST_NAMED
+        named = ", ".join(open_[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         blocked = _blockers(facts, facts.state.plan.plan, task, waiting)
         return "waits", f"after {named}" + (f"; {', '.join(blocked)} needs you" if blocked else ""), ""
     under_way = [each for each in missions if each.status not in ENDED]
     if not under_way:
         good = any(each.status == "promoted" for each in missions)
-        # Between an end and the next decision of the coordinator, which judges what it merges.
+        # Its missions have ended, and the coordinator has not decided yet: it judges what it merges.
         recorded = bool(missions) and all(run.mission in facts.children for run in known.current)
         if recorded:
             return "merging", "its result is judged and merged" if good else "what is tried next is decided", ""
@@ -289,7 +291,7 @@ def _blockers(facts: CrewFacts, plan: Plan, task: Task, waiting: set[str]) -> li
         if name not in seen and _end_missing(facts, name):
             seen.add(name)
             open_ += after.get(name, ())
-    return [each.id for each in plan.tasks if each.id in seen & waiting][:_NAMED]
+    return [each.id for each in plan.tasks if each.id in seen & waiting][:_MOST_NAMED]
 
 
 def _tell_work(facts: CrewFacts, task: Task, known: TaskProgress, under_way: list[MissionSummary]) -> str:
@@ -316,7 +318,7 @@ def _who(mission: MissionSummary, task: Task) -> str:
     request, role = mission.request, mission.role
     agent = role.agent if role is not None else request.agent if request is not None else task.agent
     kind, colon, program = agent.partition(":")
-    if colon and kind == "command":  # a whole program may stand there
+    if colon and kind == "command":  # a command line may follow the colon
         agent = program.split()[0].rpartition("/")[2] if program.split() else kind
     model = mission.attempts[-1].model if mission.attempts else None
     if not model and role is not None and role.models:

@@ -1,4 +1,4 @@
-"""Reads how a crew stands, again and again, at the cost of what is new."""
+"""Follows a crew: reads only what its logs gained since the last time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from chargehand.app.reading import StateReader
     from chargehand.core.events import Event
 
-# Whether a worker is alive is no event: rows of missions are read so often without any.
+# No event says that a worker died: the rows of missions are read again after so long even without one.
 _AGAIN_SECONDS = 2.0
 _MOST_LATELY = 10
 _TOLD = (
@@ -81,7 +81,7 @@ class CrewFollower:
             self._children = {
                 each.summary.id: each.summary for each in log.summaries(live, MissionFilter(parent=self._mission))
             }
-            # What the missions that go on do: of one that is new here all of it, then only what came since.
+            # The latest sandbox of each active mission: its whole log is read once, then only what came since.
             opened: tuple[str, ...] = (SandboxOpened.type,)
             news: list[Event] = []
             for name, child in self._children.items():

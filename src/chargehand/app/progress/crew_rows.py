@@ -1,4 +1,4 @@
-"""A crew as rows of a terminal: what matters most first, never wider or higher than there is room for."""
+"""A crew as rows of a terminal, the most important first, within its width and height."""
 
 from __future__ import annotations
 
@@ -33,12 +33,17 @@ _COUNTED = {
     "review": ("in review", "in review"),
     "waits": ("waits", "wait"),
 }
-# Columns: below the first there is no room for time and money, below the second for a bar.
-_WIDE, _FOR_BAR = 72, 64
-_BAR = 10
+# Columns from which on there is room for time and money, and for a bar of so many columns.
+_WIDE_COLUMNS = 72
+_FOR_BAR_COLUMNS = 64
+_BAR_COLUMNS = 10
 _INDENT = "    "
-_MOST_LINES, _MOST_CHOICES, _MOST_DETAILS = 4, 2, 3
-_SHORTEST = 12
+# Lines of a question, of the choices below it, and of a task's details.
+_MOST_LINES = 4
+_MOST_CHOICES = 2
+_MOST_DETAILS = 3
+# In fewer columns details are not wrapped.
+_SHORTEST_COLUMNS = 12
 _MOST_LATELY = 8
 
 
@@ -74,7 +79,7 @@ def crew_rows(crew: Crew, *, now: datetime, width: int, height: int, notice: str
     ]
     if crew.waits:
         head.append(CrewRow(text=f"waits: {crew.waits}", colour="yellow"))
-    # A person is needed, or nothing goes on: that goes before what was asked for.
+    # Where a person is needed, that goes before the title.
     head = head[: max(0, height - bool(crew.needs))] if height < 4 else head
     foot = [CrewRow(text=notice, dim=True)] if notice and height >= len(head) + 6 else []
     room = height - len(head) - len(foot)
@@ -100,9 +105,10 @@ def _tally(crew: Crew, width: int) -> str:
     if not crew.planned:
         return "a planner makes its plan first"
     counts = Counter(task.standing for task in crew.tasks)
-    total, ended = len(crew.tasks), sum(task.standing in _ENDED for task in crew.tasks)
-    filled = _BAR * ended // total if total else 0
-    bar = f"[{'#' * filled}{'.' * (_BAR - filled)}]  " if width >= _FOR_BAR else ""
+    total = len(crew.tasks)
+    ended = sum(task.standing in _ENDED for task in crew.tasks)
+    filled = _BAR_COLUMNS * ended // total if total else 0
+    bar = f"[{'#' * filled}{'.' * (_BAR_COLUMNS - filled)}]  " if width >= _FOR_BAR_COLUMNS else ""
     own = any(not need.task for need in crew.needs)
     counted = _count({each: number for each, number in counts.items() if each != "merged"})
     asks = "the mission itself needs you" if own else ""
@@ -197,12 +203,12 @@ def _task_rows(crew: Crew, tasks: Sequence[CrewTask], now: datetime, width: int,
         name = fit_text(_shorten_name(one_line(each.id), names), names, pad=True)
         begin = f"{_MARKS.get(each.standing, ' ')} {name}  {each.standing:<{standings}}  "
         right, detail = "", one_line(each.detail)
-        if width >= _WIDE:
+        if width >= _WIDE_COLUMNS:
             spent = (each.cost.usd or not each.cost.known) and each.standing not in _ENDED
             right = f"{_duration(each.since, '', now):>7}" if each.since else ""
             right += f"{_money(each.cost) if spent else '':>12}" if paid and (right or spent) else ""
         left = width - cell_len(begin) - (cell_len(right) + 2 if right else 0)
-        lines = wrap_text(detail, left) if left > _SHORTEST else []
+        lines = wrap_text(detail, left) if left > _SHORTEST_COLUMNS else []
         # What only waits for others can be seen at those.
         if not 1 < len(lines) <= min(_MOST_DETAILS, 1 + spare) or each.standing in ("waits", "next"):
             lines = [detail]

@@ -94,6 +94,7 @@ def describe(payload: Payload) -> str:
     for describe_group in (
         _describe_mission,
         _describe_plan,
+        _describe_planning,
         _describe_start,
         _describe_message,
         _describe_question,
@@ -190,7 +191,7 @@ def _describe_plan(event: Payload) -> str | None:
         case TaskReturned():
             return f"task {event.task} goes back: {event.reason.message}"
         case TaskEnded(outcome="merged"):
-            return ""  # its merge was told
+            return ""  # `TaskMerged` has said it
         case TaskEnded():
             why = f": {event.reason.message}" if event.reason is not None else ""
             return f"task {event.task} {event.outcome.replace('_', ' ')}{why}"
@@ -202,7 +203,7 @@ def _describe_plan(event: Payload) -> str | None:
                 f"no worker was at work since {event.idle_since[:19].replace('T', ' ')} UTC: its clock stood still"
             )
             return idle if event.idle_since else f"news of {event.mission}"
-    return _describe_planning(event) or _describe_review(event)
+    return None
 
 
 def _describe_planning(event: Payload) -> str | None:
@@ -216,17 +217,11 @@ def _describe_planning(event: Payload) -> str | None:
             return f"the plan of {event.mission} {why}"
         case TaskAllowed():
             return f"{event.identity} let task {event.task} begin beside {', '.join(event.beside) or 'the others'}"
-    return None
-
-
-def _describe_review(event: Payload) -> str | None:
-    match event:
         case ReviewStarted():
             return f"task {event.task} is reviewed in the role {event.role}: {event.mission}"
-        case TaskReviewed(decision="accepted"):
-            return f"task {event.task} passed its review: {event.why}"
         case TaskReviewed():
-            return f"task {event.task} did not pass its review: {event.why}"
+            passed = "passed" if event.decision == "accepted" else "did not pass"
+            return f"task {event.task} {passed} its review: {event.why}"
         case TaskNoted():
             return f"task {event.task} leaves notes for {', '.join(event.notes)}"
         case TaskDelegated():
@@ -467,7 +462,7 @@ def _describe_step(event: StepFinished) -> str:
         return f"asked again for its message: {_first_line(event.output['problem'])}"
     if "/work/" not in event.step:
         return ""
-    # Imported here, for it loads what runs attempts: half a second that a log without native steps need not cost.
+    # Imported here: these load what runs attempts, half a second that a log without native steps need not cost.
     from chargehand.agents.recorded import read_reply
     from chargehand.missions.transcript import parse_act
 

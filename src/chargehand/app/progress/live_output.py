@@ -29,15 +29,14 @@ if TYPE_CHECKING:
     from chargehand.app.wiring.session import Session
     from chargehand.sandbox.contract import OnOutput, Stream
 
-
-# Between two looks at the log of a mission that is followed: queries of a millisecond each.
+# Between two readings of the log of a mission that is followed: queries of a millisecond each.
 LOOK_SECONDS = 0.2
-# A worker that was just started has taken a mission up by then, on a busy machine too.
+# By then a worker that was just started has claimed a mission, even on a busy machine.
 _PATIENCE_SECONDS = 10.0
 _DIRECTORY = "output"
 _ENDED = SETTLED - {"waiting", "paused"}
 # Bytes of one mission's file, as of an action's: beyond it only the log tells on.
-_LIMIT = 10_000_000
+_LIMIT_BYTES = 10_000_000
 # The stream of what checks print, both of theirs in the order of time; agents have `stdout` and `stderr`.
 CHECK_STREAM = "check"
 # Bytes of one line as it is kept: 10,000 characters of which each may be escaped, and its time.
@@ -62,7 +61,7 @@ class OutputWriter:
             name: LineSplitter(name, lambda stream, text: self._write(CHECK_STREAM, text))
             for name in ("stdout", "stderr")
         }
-        self._full = self._file.tell() >= _LIMIT
+        self._full = self._file.tell() >= _LIMIT_BYTES
 
     def write(self, stream: Stream, piece: bytes, /) -> None:
         """Keep a piece of an agent's output; its whole lines can be read by others when this returns."""
@@ -81,7 +80,7 @@ class OutputWriter:
     def _write(self, stream: str, text: str) -> None:
         if self._full:
             return
-        self._full = self._file.tell() >= _LIMIT
+        self._full = self._file.tell() >= _LIMIT_BYTES
         text = _CUT_OFF if self._full else self._redactor.text(text)
         line = OutputLine(time=self._clock.now().isoformat(), stream=stream, line=text)
         # A full disk costs these lines, never the mission: its log is what counts, and says so itself.

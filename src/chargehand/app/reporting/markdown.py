@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from chargehand.app.documents import AttemptDetails
 from chargehand.app.reporting.report import AttemptReport, MissionReport, ReportedEvent
-from chargehand.core.records import CheckResult, Finding, Reason, Verdict
+from chargehand.core.records import CheckResult, Finding, Reason
 from chargehand.core.text import printable, shown_path
 
 _TICKS = re.compile("`+")
@@ -67,10 +67,12 @@ def render_report(report: MissionReport) -> str:
         ("Who decided what", _tell_events(report.decisions, "No person decided anything.")),
         ("Cost and time", _tell_cost(report)),
         ("Evidence", _tell_evidence(report)),
-        ("How to undo it", _tell_undo(report)),
     ):
         lines += [f"## {title}", ""] if title else []
         lines += [*part, ""]
+    lines += ["## How to undo it", "", report.undo.text]
+    for command in report.undo.commands:
+        lines += ["", *block(command)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -160,23 +162,20 @@ def _tell_checks(report: MissionReport) -> Iterator[str]:
     elif report.promoted.verdict is None:
         yield "The log no longer has a verdict on that tree."
     else:
-        yield from _tell_verdict(report.promoted.verdict)
+        verdict = report.promoted.verdict
+        yield f"- verdict {verdict.status} on the {verdict.scope} tree {code(verdict.tree)}"
+        if not verdict.checks:
+            yield "- no check ran"
+        yield from map(_tell_check, verdict.checks)
+        yield from _tell_findings(verdict.findings)
+        yield from _tell_unread(verdict.unread)
+        for path in verdict.elsewhere:
+            yield f"- loaded from outside the tree in place of changed code: {code(path)}"
     if report.details.request is not None and report.details.request.only_checks is not None:
         yield "- the project's own checks were replaced by `--only-check`"
     if report.on_base:
         yield "- on the base, before any work:"
         yield from (_tell_check(check, "  ") for check in report.on_base.checks)
-
-
-def _tell_verdict(verdict: Verdict) -> Iterator[str]:
-    yield f"- verdict {verdict.status} on the {verdict.scope} tree {code(verdict.tree)}"
-    if not verdict.checks:
-        yield "- no check ran"
-    yield from map(_tell_check, verdict.checks)
-    yield from _tell_findings(verdict.findings)
-    yield from _tell_unread(verdict.unread)
-    for path in verdict.elsewhere:
-        yield f"- loaded from outside the tree in place of changed code: {code(path)}"
 
 
 def _tell_check(check: CheckResult, indent: str = "") -> str:
@@ -291,10 +290,3 @@ def _tell_evidence(report: MissionReport) -> Iterator[str]:
     if more > 0:
         yield f"- {more} more: {code(f'chargehand artifact list {report.mission}')}"
     yield "- `chargehand artifact show ID` prints one"
-
-
-def _tell_undo(report: MissionReport) -> Iterator[str]:
-    yield report.undo.text
-    for command in report.undo.commands:
-        yield ""
-        yield from block(command)

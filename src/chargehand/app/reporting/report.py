@@ -149,7 +149,8 @@ def build_report(source: ReportSource) -> MissionReport:
     """Return the report on a mission as it stands."""
     state = source.state
     log = [(line, payload) for line in source.events if (payload := read_payload(line)) is not None]
-    given, moves = _payloads(log, VerdictGiven), _payloads(log, PromotionDone)
+    given = _payloads(log, VerdictGiven)
+    moves = _payloads(log, PromotionDone)
     on_base = [each.verdict for each in given if each.verdict.scope == "base"]
     if state.plan is not None:  # the tips that its tasks are merged with are bases, too
         on_base = [each for each in on_base if state.first_base and each.tree == state.first_base.tree]

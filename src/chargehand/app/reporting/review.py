@@ -27,10 +27,15 @@ from chargehand.workspace.depot import Depot
 
 FileKind = Literal["code", "test", "config", "docs", "data"]
 
-# Files and findings of one review, lines from which on a file is a large change, seconds for inspecting anew.
-_MOST_FILES, _MOST_FINDINGS, _LARGE, _SECONDS = 2_000, 500, 400, 0.4
-# Changed tests of which the imports are read, and characters of each.
-_MOST_TESTS, _IMPORTS = 300, 20_000
+# Of one review.
+_MOST_FILES = 2_000
+_MOST_FINDINGS = 500
+# Changed lines from which on a file is a large change.
+_LARGE_LINES = 400
+_INSPECTION_SECONDS = 0.4
+# Changed tests whose imports are read, and how much of each is.
+_MOST_TESTS = 300
+_IMPORTS_CHARACTERS = 20_000
 _DOCS = (".md", ".markdown", ".rst", ".adoc", ".txt")
 _CONFIG = (
     *(".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".xml", ".lock", ".properties", ".env", ".mod"),
@@ -62,7 +67,7 @@ _PLACE = re.compile(r"([\w@+~./-]*[\w+-])(?::|\(|\", line )(\d{1,7})\b")
 
 
 class ReviewReason(Document, frozen=True):
-    """Why a file deserves a look: a rule of inspection, or what the change itself shows."""
+    """Why a person should read a file: a rule of inspection, or what the change itself shows."""
 
     name: str = msgspec.field(name="code")
     message: str
@@ -150,7 +155,18 @@ def build_review(source: ReviewSource) -> ChangeReview:
         )
     if cut := sum(file.truncated for file in files):
         notes.append(f"of {cut} file(s) not all lines are shown")
-    marks = [*_finding_marks(findings), *_failure_marks(source, verdict, changes)]
+    marks = [
+        ReviewMark(
+            source="inspection",
+            name=found.rule,
+            severity=found.severity,
+            path=found.path,
+            line=found.line,
+            message=found.message,
+        )
+        for found in sorted(findings, key=lambda each: -_BY_SEVERITY[each.severity])
+    ]
+    marks += _failure_marks(source, verdict, changes)
     if len(marks) > _MOST_FINDINGS:
         notes.append(f"{len(marks) - _MOST_FINDINGS} findings are not listed")
     return ChangeReview(
@@ -178,14 +194,14 @@ def _inspect(source: ReviewSource, changes: Sequence[Change]) -> tuple[tuple[Fin
         commands=(project.checks if project else None) or (),
         directory=request.checks_directory if request else "",
     )
-    limits = Limits(seconds=_SECONDS, seed=source.tree)
+    limits = Limits(seconds=_INSPECTION_SECONDS, seed=source.tree)
     found = examine(changes, DepotReader(source.depot), source.base.tree, areas, limits=limits)
     notes = ["this tree has no verdict yet: it is judged when it is promoted"]
     return found.findings, [*notes, found.reason] if found.reason else notes
 
 
 class _Ranking:
-    """Says how much each change deserves a look, and why."""
+    """Weighs the risk of each change, and says why."""
 
     def __init__(self, source: ReviewSource, verdict: Verdict | None, findings: Iterable[Finding]) -> None:
         self._depot, self._base = source.depot, source.base.tree
@@ -229,14 +245,12 @@ class _Ranking:
             yield "executable"
         if change.new_mode == 0o120000:
             yield "symbolic_link"
-        if change.new_id is not None and not self._has_top(path):
-            yield "new_area"
-
-    def _has_top(self, path: str) -> bool:
         top, slash, _ = path.partition("/")
-        if slash and top not in self._tops:
-            self._tops[top] = self._depot.has_directory(self._base, top)
-        return not slash or self._tops[top]
+        if change.new_id is not None and slash:
+            if top not in self._tops:
+                self._tops[top] = self._depot.has_directory(self._base, top)
+            if not self._tops[top]:
+                yield "new_area"
 
 
 def _join_risks(weights: Iterable[float]) -> float:
@@ -257,7 +271,7 @@ def _review_file(
 ) -> ReviewFile:
     said = {reason.name for reason in reasons}
     lines = (hunks.added or 0) + (hunks.removed or 0)
-    seen = [("large", lines >= _LARGE), ("binary", hunks.binary and said.isdisjoint(_SAID["binary"]))]
+    seen = [("large", lines >= _LARGE_LINES), ("binary", hunks.binary and said.isdisjoint(_SAID["binary"]))]
     more = [code for code, holds in seen if holds]
     unread = None if verdict is None or verdict.unread is None else change.path in verdict.unread
     return ReviewFile(
@@ -322,7 +336,7 @@ def _covering_tests(depot: Depot, changes: Sequence[Change]) -> dict[str, tuple[
     for test in tests[:_MOST_TESTS]:
         subjects = {_subject_of(test.path)}
         text = new_text(reader, test) if is_regular(test.new_mode) and is_source(test.path) else None
-        for line in _IMPORT.findall((text or "")[:_IMPORTS]):
+        for line in _IMPORT.findall((text or "")[:_IMPORTS_CHARACTERS]):
             subjects.update(word.lower() for word in _WORD.findall(line))
         for subject in subjects:
             by_subject.setdefault(subject, []).append(test.path)
@@ -340,18 +354,6 @@ def _subject_of(path: str) -> str:
     if stem in ("__init__", "index", "mod", "main") and directory:
         stem = posixpath.basename(directory)
     return (_AFFIX.sub("", stem) if is_test_path(path) else stem).lower()
-
-
-def _finding_marks(findings: Iterable[Finding]) -> Iterator[ReviewMark]:
-    for found in sorted(findings, key=lambda each: -_BY_SEVERITY[each.severity]):
-        yield ReviewMark(
-            source="inspection",
-            name=found.rule,
-            severity=found.severity,
-            path=found.path,
-            line=found.line,
-            message=found.message,
-        )
 
 
 def _failure_marks(

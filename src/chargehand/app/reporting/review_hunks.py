@@ -20,11 +20,14 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.hunks import Hunk, find_hunks, split_lines
 
 _CONTEXT = 3
-# Bytes: of a file that is compared by lines, of all that is read for one review, of a shown line.
-_LONGEST_FILE, _MOST_READ, _LONGEST_LINE = 4_000_000, 64_000_000, 2_000
+# Of a file that is compared by lines, of all that is read for one review, and of a shown line.
+_LONGEST_FILE_BYTES = 4_000_000
+_MOST_READ_BYTES = 64_000_000
+_LONGEST_LINE_BYTES = 2_000
 # Lines of one hunk that are shown, and bytes of JSON that all patches have together.
-_MOST_LINES, _MOST_PATCH = 2_000, 3_500_000
-# Versions of a file that are looked through for where its lines came from.
+_MOST_LINES = 2_000
+_MOST_PATCH_BYTES = 3_500_000
+# The last versions of a file, among which the origin of its lines is searched.
 _MOST_VERSIONS = 30
 
 
@@ -88,7 +91,8 @@ class HunkReader:
     def __init__(self, depot: Depot, history: Mapping[str, Sequence[Version]]) -> None:
         self._depot = depot
         self._history = history
-        self._to_read, self._to_show = _MOST_READ, _MOST_PATCH
+        self._to_read = _MOST_READ_BYTES
+        self._to_show = _MOST_PATCH_BYTES
 
     def read(self, change: Change) -> FileHunks:
         """Return one changed file in hunks."""
@@ -126,7 +130,7 @@ class HunkReader:
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             return None
         size = self._depot.blob_size(id)
-        if size > min(_LONGEST_FILE, self._to_read):
+        if size > min(_LONGEST_FILE_BYTES, self._to_read):
             return None
         self._to_read -= size
         return self._depot.read_blob(id)
@@ -139,7 +143,11 @@ class HunkReader:
         seen: dict[str, int] = {}
         for group in _group_hunks(hunks):
             first, last = group[0], group[-1]
-            digest = _digest(change.path, before, after, group)
+            told = hashlib.sha256(os.fsencode(change.path))
+            for hunk in group:
+                told.update(b"\0-" + b"".join(before[hunk.old : hunk.old + hunk.old_lines]))
+                told.update(b"\0+" + b"".join(after[hunk.new : hunk.new + hunk.new_lines]))
+            digest = told.hexdigest()[:20]
             seen[digest] = seen.get(digest, 0) + 1
             text, all_shown = _render(before, after, group)
             size = len(msgspec.json.encode(text))
@@ -217,14 +225,6 @@ def _group_hunks(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
     yield group
 
 
-def _digest(path: str, before: Sequence[bytes], after: Sequence[bytes], group: Sequence[Hunk]) -> str:
-    digest = hashlib.sha256(os.fsencode(path))
-    for hunk in group:
-        digest.update(b"\0-" + b"".join(before[hunk.old : hunk.old + hunk.old_lines]))
-        digest.update(b"\0+" + b"".join(after[hunk.new : hunk.new + hunk.new_lines]))
-    return digest.hexdigest()[:20]
-
-
 def _name_for_restore(path: str, group: Sequence[Hunk]) -> str:
     first, last = group[0], group[-1]
     # A deletion is named by the line before it; at the top of a file by the one after.
@@ -261,10 +261,11 @@ def _render(before: Sequence[bytes], after: Sequence[bytes], group: Sequence[Hun
     whole = len(shown) == len(lines)
     text = [head]
     for line in shown:
-        whole = whole and len(line) <= _LONGEST_LINE
+        whole = whole and len(line) <= _LONGEST_LINE_BYTES
         plain = line.removesuffix(b"\n")
         text.append(
-            plain[:_LONGEST_LINE].decode(errors="replace") + ("…\n" if len(plain) > _LONGEST_LINE else "\n")
+            plain[:_LONGEST_LINE_BYTES].decode(errors="replace")
+            + ("…\n" if len(plain) > _LONGEST_LINE_BYTES else "\n")
         )
         if not line.endswith(b"\n"):
             text.append("\\ No newline at end of file\n")

@@ -1,4 +1,4 @@
-"""Spans on their way: as OTLP in JSON, sent by a component of `chargehand up` as they end."""
+"""Export of spans to a collector, as OTLP in JSON: a component of `chargehand up` sends them as they end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 
 from chargehand import __version__
 from chargehand.app.reading import StateReader
-from chargehand.app.tracing.spans import Attribute, Span, SpanBuilder, SpanEvent
+from chargehand.app.tracing.spans import Attribute, Span, SpanBuilder
 from chargehand.app.wiring.threads import run_in_thread
 from chargehand.core.addresses import is_loopback
 from chargehand.core.codec import decode_as
@@ -31,8 +31,9 @@ _LOG = logging.getLogger("chargehand.traces")
 _PATH = "/v1/traces"
 _KINDS = {"internal": 1, "client": 3}
 _ERROR = 2
-_LOOK_SECONDS, _LONGEST_DELAY = 5.0, 300.0
-_SECONDS = 10.0
+_LOOK_SECONDS = 5.0
+_LONGEST_DELAY_SECONDS = 300.0
+_REQUEST_SECONDS = 10.0
 # Of one request; a collector takes 4 MiB by default.
 _MOST_SPANS = 500
 # Missions at once whose logs need not be read again from their beginning for the next line.
@@ -65,7 +66,7 @@ class TraceExporter:
         self._builders: dict[str, SpanBuilder] = {}
 
     async def run(self) -> None:
-        """Send until cancelled; a collector that is away is tried again, later each time, and told of once."""
+        """Send until cancelled; a collector that does not answer is retried, later each time, and logged once."""
         delay, problem = _LOOK_SECONDS, ""
         while True:
             try:
@@ -74,7 +75,7 @@ class TraceExporter:
             except (ChargehandError, ExportFailedError, OSError) as error:
                 if str(error) != problem:
                     _LOG.warning("traces are not sent: %s", error)
-                delay, problem = min(delay * 2, _LONGEST_DELAY), str(error)
+                delay, problem = min(delay * 2, _LONGEST_DELAY_SECONDS), str(error)
             await asyncio.sleep(delay)
 
     def export(self) -> int:
@@ -91,7 +92,7 @@ class TraceExporter:
             # What ended before somebody wanted traces is not sent.
             position = self._reader.store.log.last_position()
             kept = self._keep(kept, position)
-        # They come back once all they took is sent: else their lines are taken again.
+        # The builders come back once every span of theirs is sent: otherwise their lines are read again.
         builders, self._builders = self._builders, {}
         sent = 0
         for reached, spans in self._ended_after(position, builders):
@@ -169,7 +170,9 @@ def send_spans(config: TracesConfig, spans: Sequence[Span], *, secret: str | Non
     try:
         # Read to its end by nobody: only the status counts.
         with (
-            httpx.Client(timeout=_SECONDS, follow_redirects=False, trust_env=not is_loopback(url)) as client,
+            httpx.Client(
+                timeout=_REQUEST_SECONDS, follow_redirects=False, trust_env=not is_loopback(url)
+            ) as client,
             client.stream("POST", url, content=body, headers=headers) as answer,
         ):
             status = answer.status_code
@@ -209,18 +212,17 @@ def _span(span: Span) -> dict[str, Any]:
         "startTimeUnixNano": _nanoseconds(span.start),
         "endTimeUnixNano": _nanoseconds(span.end),
         "attributes": _attributes(span.attributes),
-        "events": [_event(event) for event in span.events],
+        "events": [
+            {
+                "name": event.name,
+                "timeUnixNano": _nanoseconds(event.time),
+                "attributes": _attributes(event.attributes),
+            }
+            for event in span.events
+        ],
         "status": {"code": _ERROR, "message": span.problem} if span.problem else {},
     }
     return made | ({"parentSpanId": span.parent} if span.parent else {})
-
-
-def _event(event: SpanEvent) -> dict[str, Any]:
-    return {
-        "name": event.name,
-        "timeUnixNano": _nanoseconds(event.time),
-        "attributes": _attributes(event.attributes),
-    }
 
 
 def _attributes(values: Mapping[str, Attribute]) -> list[dict[str, Any]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -110,17 +111,13 @@ class SpanBuilder:
     def take(self, line: Event) -> tuple[Span, ...]:
         """Take the next line, and return the spans that it ends."""
         self.seq = line.seq
-        self._take(line)
-        ended, self._ended = tuple(self._ended), []
-        return ended
-
-    def _take(self, line: Event) -> None:
+        self._ended = []
         now = datetime.fromisoformat(line.time)
         payload = read_payload(line)
         if self._root is None or self._settled:
             self._begin(line, payload, now)
         if payload is None:  # erased, damaged, or of a newer version
-            return
+            return ()
         if line.type in _NOTED and self._root is not None:
             attributes = {name: getattr(payload, name) for name in _NOTED[line.type]}
             self._root.events.append(SpanEvent(name=line.type, time=now, attributes=attributes))
@@ -128,6 +125,7 @@ class SpanBuilder:
         take = getattr(self, f"_take_{line.type.replace('.', '_')}", None)
         if take is not None:
             take(payload, now, line)
+        return tuple(self._ended)
 
     def _begin(self, line: Event, payload: Payload | None, now: datetime) -> None:
         """Begin the mission's span, or the one of what follows after it was settled."""
@@ -198,7 +196,11 @@ class SpanBuilder:
 
     def _take_mission_finished(self, payload: m.MissionFinished, now: datetime, line: Event) -> None:
         assert self._root is not None
-        self._end_promotion()
+        # From its entry in the journal to its last effect.
+        if self._promotion is not None and self._promoted is not None:
+            begun = self._promotion
+            self._add("promotion", f"promotion {begun.isoformat()}", begun, self._promoted)
+        self._promotion = self._promoted = None
         over = payload.status not in ("waiting", "paused")
         for attempt in list(self._attempts) if over else ():
             self._end_attempt(attempt, now, "lost")
@@ -300,19 +302,14 @@ class SpanBuilder:
     def _take_step_finished(self, payload: m.StepFinished, now: datetime, line: Event) -> None:
         act = parse_act(payload.step)
         if act is not None and act[1].kind == "reply":
-            self._learn_tools(act[0], act[1].turn, payload.output)
+            # The names of the tools that a reply asks for; a large reply is not in the log.
+            with contextlib.suppress(KeyError, TypeError, AttributeError):
+                calls = read_reply(payload.output).calls
+                self._tools |= {(act[0], act[1].turn, call.index): call.name for call in calls}
         elif act is not None and act[1].kind == "call":
             self._add_tool_call(act[0], act[1].turn, act[1].index, payload, now, line)
         elif "/work/" not in payload.step:
             self._add_step(payload, now, line)
-
-    def _learn_tools(self, number: int, turn: int, output: Any) -> None:
-        """Note the names of the tools that a reply asks for; a large one is not in the log."""
-        try:
-            calls = read_reply(output).calls
-        except (KeyError, TypeError, AttributeError):
-            return
-        self._tools |= {(number, turn, call.index): call.name for call in calls}
 
     def _add_tool_call(
         self, number: int, turn: int, index: int, payload: m.StepFinished, now: datetime, line: Event
@@ -383,10 +380,3 @@ class SpanBuilder:
 
     def _take_apply_changed(self, payload: m.ApplyChanged, now: datetime, line: Event) -> None:
         self._promoted = now
-
-    def _end_promotion(self) -> None:
-        """Add the promotion's span, from its journal's entry to its last effect."""
-        if self._promotion is not None and self._promoted is not None:
-            begun, done = self._promotion, self._promoted
-            self._add("promotion", f"promotion {begun.isoformat()}", begun, done)
-        self._promotion = self._promoted = None
