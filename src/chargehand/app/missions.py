@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import heapq
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from chargehand.app.worker import ensure_worker
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.records import Reason
-from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
+from chargehand.core.state import ENDED, SETTLED, MissionState, Question
 from chargehand.durable.actions import OutputLine
 from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
 from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.reporting.review import ChangeReview
     from chargehand.core.events import OnEvent
-    from chargehand.missions.reading import Queue
 
 _CANCEL_SECONDS = 30.0
 # Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
@@ -90,29 +89,23 @@ def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocum
     queue = reader.mission_reader.queue()
     # The projected rows, not the logs: a list must not grow with what its missions did.
     listings = reader.mission_reader.listings(project=project.id if project else None)
-    # Nothing else is in a list: of the same rows and the same queue it is the same one.
+    # The same rows and the same queue give the same list: a reader that is asked again makes none anew.
     key = (project and project.id, since, request.statuses, request.limit)
     made = reader.lists.get(key)
     if made is None or made[0] is not listings or made[1] != queue:
         if len(reader.lists) >= _MOST_LISTS:
             reader.lists.clear()
         states = [listing.summary for listing in listings]
-        made = reader.lists[key] = (listings, queue, _list_document(reader, states, queue, since, request))
+        chosen_since = [state for state in states if state.created >= since]
+        found = listed_missions(reader, chosen_since, queue.reasons(), waiting_tasks(states))
+        chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
+        ids = {each.mission for each in chosen}
+        counted = [each.mission for each in chosen if each.parent not in ids]
+        kept = set(counted[-request.limit :] if request.limit else counted)
+        shown = [each for each in chosen if each.mission in kept or each.parent in kept]
+        document = MissionListDocument(missions=shown, left_out=len(counted) - len(kept))
+        made = reader.lists[key] = (listings, queue, document)
     return made[2]
-
-
-def _list_document(
-    reader: StateReader, states: Sequence[MissionSummary], queue: Queue, since: str, request: ListRequest
-) -> MissionListDocument:
-    waiting = waiting_tasks(states)
-    chosen_since = [state for state in states if state.created >= since]
-    found = listed_missions(reader, chosen_since, queue.reasons(), waiting)
-    chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
-    ids = {each.mission for each in chosen}
-    counted = [each.mission for each in chosen if each.parent not in ids]
-    kept = set(counted[-request.limit :] if request.limit else counted)
-    shown = [each for each in chosen if each.mission in kept or each.parent in kept]
-    return MissionListDocument(missions=shown, left_out=len(counted) - len(kept))
 
 
 def listed_status(listed: ListedMission) -> str:

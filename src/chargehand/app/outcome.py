@@ -20,7 +20,7 @@ from chargehand.store.store import Store
 
 _BRANCHES = "refs/heads/"
 _SHOWN_TASKS = 4
-_BADLY = ("failed", "timed_out", "lost")
+_BAD_ENDS = ("failed", "timed_out", "lost")
 
 
 class FailingTestDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,16 +79,32 @@ def mission_cost(state: MissionSummary) -> tuple[float | None, bool]:
 
 
 def explain_failures(store: Store, state: MissionState) -> tuple[FailureDocument, ...]:
-    """Return what failed in a mission that is not promoted: checks of its last tree, or the agent's own end."""
+    """Return what failed in a mission that is not promoted: checks of its last tree, or the agent itself.
+
+    Of an agent that printed nothing there is nothing to return.
+    """
     if state.status in ("planned", "promoted"):
         return ()
-    stopped_by_base = any(reason.code == "base_red" for reason in state.reasons)
-    verdicts = [verdict for verdict in state.verdicts if stopped_by_base or verdict.scope != "base"]
-    failures = [explain_check(store, check) for check in verdicts[-1].checks] if verdicts else []
     last = state.attempts[-1] if state.attempts else None
-    if last is not None and last.status in _BADLY and last.verdict is None:
-        return _explain_end(store, state)
-    return tuple(failure for failure in failures if failure.status != "passed")
+    if last is None or last.status not in _BAD_ENDS or last.verdict is not None:
+        stopped_by_base = any(reason.code == "base_red" for reason in state.reasons)
+        verdicts = [verdict for verdict in state.verdicts if stopped_by_base or verdict.scope != "base"]
+        failures = [explain_check(store, check) for check in verdicts[-1].checks] if verdicts else []
+        return tuple(failure for failure in failures if failure.status != "passed")
+    from chargehand.checks.failure_excerpts import end_of_output
+
+    for event in reversed(store.log.read(state.id)):
+        if event.type == "attempt.started":
+            break
+        payload = read_payload(event) if event.type == "command.finished" else None
+        # Setup ends in the same event, with a command of its own.
+        if isinstance(payload, CommandFinished) and payload.argv == (last.agent,):
+            lines = end_of_output(_read_output(store, payload.artifact))
+            ended = FailureDocument(
+                kind="agent", name=last.agent, status=last.status, tests=(), lines=lines, artifact=payload.artifact
+            )
+            return (ended,) if payload.artifact else ()
+    return ()
 
 
 def explain_check(store: Store, check: CheckResult) -> FailureDocument:
@@ -104,25 +120,6 @@ def explain_check(store: Store, check: CheckResult) -> FailureDocument:
     return FailureDocument(
         kind="check", name=check.name, status=check.status, tests=tests, lines=lines, artifact=check.artifact
     )
-
-
-def _explain_end(store: Store, state: MissionState) -> tuple[FailureDocument, ...]:
-    """Return how the agent of the last attempt ended, nothing where it printed nothing."""
-    from chargehand.checks.failure_excerpts import end_of_output
-
-    last = state.attempts[-1]
-    for event in reversed(store.log.read(state.id)):
-        if event.type == "attempt.started":
-            break
-        payload = read_payload(event) if event.type == "command.finished" else None
-        # Setup ends in the same event, with a command of its own.
-        if isinstance(payload, CommandFinished) and payload.argv == (last.agent,):
-            lines = end_of_output(_read_output(store, payload.artifact))
-            ended = FailureDocument(
-                kind="agent", name=last.agent, status=last.status, tests=(), lines=lines, artifact=payload.artifact
-            )
-            return (ended,) if payload.artifact else ()
-    return ()
 
 
 def _read_output(store: Store, artifact: str | None) -> str:
