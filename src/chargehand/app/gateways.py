@@ -176,9 +176,9 @@ def check_options(options: GatewayOptions) -> tuple[str, int]:
         host, port = None, None
     # Compared as a whole, because urlsplit also takes a user, a path and a query.
     if host is None or port is None or f"{_url_host(host)}:{port}" != options.listen.lower():
-        raise _unusable(f"--listen: {options.listen!r} is not HOST:PORT")
+        raise _listen_error(f"--listen: {options.listen!r} is not HOST:PORT")
     if not is_loopback(f"http://{options.listen}"):
-        raise _unusable(f"--listen: {host!r} is not a loopback address")
+        raise _listen_error(f"--listen: {host!r} is not a loopback address")
     return host, port
 
 
@@ -186,7 +186,7 @@ def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _unusable(message: str) -> UsageError:
+def _listen_error(message: str) -> UsageError:
     return UsageError(message, code="listen_invalid", hint="write 127.0.0.1:PORT, [::1]:PORT or localhost:PORT")
 
 

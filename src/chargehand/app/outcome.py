@@ -1,4 +1,4 @@
-"""How a mission came out: what it left, why it was not promoted, and the commands that make sense next."""
+"""The outcome of a mission: what it left, why it was not promoted, and which commands make sense next."""
 
 from __future__ import annotations
 
@@ -133,14 +133,14 @@ def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = (
     """Return the commands that make sense now, the most likely one first."""
     if any(reason.code == "breakpoint" for reason in state.reasons):
         resume = f"chargehand mission resume {state.id}"
-        return (resume, f"{resume} --step", f"{resume} --to-end", *_commands_to_look(state, failures))
+        return (resume, f"{resume} --step", f"{resume} --to-end", *_commands_to_inspect(state, failures))
     if state.plan is not None and was_rolled_back(state):
-        return ()  # its tasks were promoted, one after the other: there is no one result to promote again
+        return ()  # its tasks were promoted one after the other: there is no single result to promote again
     if state.plan is not None and state.status not in ENDED:
         return tuple(_commands_to_coordinate(state))
     if state.plan is not None and state.status not in ("promoted", "discarded"):
         return tuple(_commands_after_plan(state))
-    return (*_commands_to_settle(state), *_commands_to_look(state, failures))
+    return (*_commands_to_settle(state), *_commands_to_inspect(state, failures))
 
 
 def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
@@ -162,8 +162,9 @@ def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
 
 
 def _commands_after_plan(state: MissionState) -> Iterator[str]:
-    """Yield what makes sense once a plan ended before all was done."""
-    mission, cause = f"chargehand mission {{}} {state.id}", mission_cause(state)
+    """Yield what makes sense once a plan ended before all of its tasks were done."""
+    mission = f"chargehand mission {{}} {state.id}"
+    cause = mission_cause(state)
     if state.status == "cancelled" or (state.status == "failed" and cause is not None and cause.kind in RESUMED):
         yield mission.format("resume")
     elif state.status == "exhausted":
@@ -174,14 +175,15 @@ def _commands_after_plan(state: MissionState) -> Iterator[str]:
 
 
 def _commands_to_settle(state: MissionState) -> Iterator[str]:
-    branch, mission = exported_branch(state), f"chargehand mission {{}} {state.id}"
+    branch = exported_branch(state)
+    mission = f"chargehand mission {{}} {state.id}"
     cause = mission_cause(state)
     if was_rolled_back(state):
         yield mission.format("promote") + "  # promotes it again"
     elif state.status == "promoted":
         if branch is not None and (state.applied is None or state.applied.state != "done"):
             yield f"git merge {branch}"
-    # A worker first: it goes on by itself when the quota is back; the answer only tries earlier.
+    # The worker first: it goes on by itself when the quota is back; an answer only makes it try earlier.
     elif state.waits_for_quota is not None:
         yield "chargehand worker"
         yield mission.format("answer") + ' "go on"'
@@ -202,12 +204,12 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
         yield mission.format("continue") + " TEXT" if ended else mission.format("watch")
 
 
-def _commands_to_look(state: MissionState, failures: tuple[FailureDocument, ...]) -> Iterator[str]:
-    # What a role that changes nothing left in its workspace is no result; after a roll-back nothing is left.
+def _commands_to_inspect(state: MissionState, failures: tuple[FailureDocument, ...]) -> Iterator[str]:
+    # A role that changes nothing leaves no result in its workspace; after a roll-back nothing is left.
     if not state.checkpoints or ended_with_report(state) or was_rolled_back(state):
         return
     yield f"chargehand mission diff {state.id}"
-    # What runs beside the tree, or with the base's tests in it, a person cannot run as it was.
+    # A person cannot repeat a check that runs outside the tree or with the base's tests in it.
     checks = [check for verdict in state.verdicts for check in verdict.checks]
     own = {check.name for check in checks if not (check.outside or check.base_tests)}
     for failure in failures:
