@@ -496,7 +496,7 @@ def test_a_task_takes_the_place_of_one_that_is_merged_before_the_next_is(crew: C
 async def test_nobody_waits_for_the_next_look_of_its_own_worker(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_LOOK_SECONDS", "_POLL_SECONDS"):
+    for name in ("_SCAN_SECONDS", "_POLL_SECONDS"):
         monkeypatch.setattr(f"chargehand.app.worker.{name}", 3600.0)
     mission = await asyncio.to_thread(crew.record, [task("a", when="true"), task("b", after=["a"])])
     with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:

@@ -37,8 +37,9 @@ from chargehand.store.accounts import AccessRow, AccountRow, Actor, LoginAttempt
 
 TOKEN_PREFIX = "chg_"
 _CODE_LASTS = timedelta(minutes=10)
-_IDLE, _LONGEST = timedelta(hours=12), timedelta(days=7)
-# Use is noted so seldom that requests do not queue for the one writer, and sessions end so much too early at most.
+_IDLE = timedelta(hours=12)
+_LONGEST = timedelta(days=7)
+# Use is written at most this often, so that requests do not queue for the writer; a session may end so much early.
 _NOTED_EVERY = timedelta(minutes=1)
 _TOKEN_DAYS = range(1, 3651)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -146,7 +147,7 @@ class AccessLogDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owner(reader: StateReader) -> Caller:
-    """Return the caller that a command of this machine is: it could write the state directory by itself."""
+    """Return the caller of a command on this machine: whoever runs it can write the state directory anyway."""
     return Caller(user=reader.identity(), role="admin", scopes=SCOPES, via="owner")
 
 
@@ -165,7 +166,7 @@ def require_access(reader: StateReader, caller: Caller, action: str, subject: st
 def create_user(
     reader: StateReader, name: str, *, role: str, password: str | None = None, by: Caller
 ) -> UserDocument:
-    """Add an account; without a password tokens alone let it in. Takes 0.3 s of work for a password.
+    """Add an account; without a password only its tokens give access. Hashing a password takes 0.3 s.
 
     Raises `UsageError` (`user_invalid`, `password_weak`, `account_exists`), `RefusedError` (`access_denied`).
     """
@@ -195,7 +196,7 @@ def find_user(reader: StateReader, name: str, *, by: Caller) -> UserDocument:
 
 
 def set_user_role(reader: StateReader, name: str, role: str, *, by: Caller) -> UserDocument:
-    """Give an account another role, at once for its sessions and tokens too.
+    """Give an account another role; its sessions and tokens have it at once.
 
     Raises `NotFoundError`, `UsageError` (`user_invalid`), `RefusedError` (`access_denied`).
     """
@@ -228,7 +229,7 @@ def change_own_password(reader: StateReader, current: str, password: str, *, by:
 
 
 def set_user_disabled(reader: StateReader, name: str, disabled: bool, *, by: Caller) -> UserDocument:
-    """Close an account (its sessions end, its tokens count no more) or open it again.
+    """Disable an account, which ends its sessions and tokens, or enable it again.
 
     Raises `NotFoundError`, `RefusedError` (`access_denied`).
     """
@@ -247,7 +248,7 @@ def remove_user(reader: StateReader, name: str, *, by: Caller) -> UserRemovedDoc
 def log_in(
     reader: StateReader, user: str, password: str, *, address: str = "", replaces: str | None = None
 ) -> OpenedSession:
-    """Open a session for who knows an account's password; `replaces` is the browser's session of before.
+    """Open a session for whoever knows an account's password; `replaces` is the browser's last session.
 
     Takes 0.3 s of work and 64 MiB, whether or not there is such an account: call it in a thread, few at once.
     After five failures in a row nobody can log in to an account for 1 minute, doubled up to 15; the caller bounds
@@ -259,7 +260,7 @@ def log_in(
     row = reader.store.grants.open_session(
         user, attempt=attempt, rehashed=rehashed, digest=digest, expires=expires, ends=ends
     )
-    if row is None:  # disabled, or given another password, in the 0.3 s
+    if row is None:  # the account was disabled, or got another password, in the 0.3 s
         raise _login_failed()
     return _begin_session(reader, row, secret, address=address, replaces=replaces)
 
@@ -292,7 +293,7 @@ def require_accounts(reader: StateReader, host: str) -> None:
 def redeem_login_code(
     reader: StateReader, code: str, *, address: str = "", replaces: str | None = None
 ) -> OpenedSession:
-    """Use a code up and open a session of the owner. Raises `RefusedError` (`login_failed`), `StoreError`."""
+    """Redeem a login code and open the owner's session. Raises `RefusedError` (`login_failed`), `StoreError`."""
     secret, digest = _new_secret()
     expires, ends = _session_times(reader.clock.now())
     row = reader.store.grants.redeem_code(
@@ -308,9 +309,9 @@ def redeem_login_code(
 
 
 def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
-    """Return whose session a cookie is of, and keep it open for 12 more hours, 7 days in all; `None` for none.
+    """Return the caller that a session cookie stands for, `None` for none, and extend the session by 12 hours.
 
-    The role is the account's present one. Raises `StoreError`.
+    It lasts 7 days at most. The role is the account's present one. Raises `StoreError`.
     """
     row = reader.store.grants.session(_digest(secret))
     if row is None:
@@ -318,7 +319,7 @@ def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> C
     now = reader.clock.now()
     if row.last_seen <= as_moment(now - _NOTED_EVERY):
         row = replace(row, expires=min(as_moment(now + _IDLE), row.ends))
-        with suppress(StoreError):  # a full disk must not lock out who comes to free it
+        with suppress(StoreError):  # a full disk must not lock out the person who comes to free it
             reader.store.grants.extend_session(row.digest, expires=row.expires)
     return _session_caller(row, secret, address)
 
@@ -402,7 +403,7 @@ def list_tokens(reader: StateReader, *, by: Caller, user: str | None = None) -> 
 
 
 def revoke_token(reader: StateReader, token: str, *, by: Caller) -> TokenDocument:
-    """Let a token of the caller's, or of anybody, count no more. Raises `NotFoundError`, `RefusedError`."""
+    """Revoke a token, the caller's own or anybody's. Raises `NotFoundError`, `RefusedError`."""
     own = any(row.id == token for row in reader.store.grants.tokens(by.user))
     require_access(reader, by, "token.own.revoke" if own else "token.revoke", token)
     reader.store.grants.revoke_token(token, actor=_actor(by))
@@ -410,7 +411,7 @@ def revoke_token(reader: StateReader, token: str, *, by: Caller) -> TokenDocumen
 
 
 def resolve_token(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
-    """Return whose token `Authorization: Bearer` brought, with its account's present role; `None` for none.
+    """Return the caller that a bearer token stands for, with the account's present role; `None` for none.
 
     Raises `StoreError`.
     """
@@ -426,7 +427,7 @@ def resolve_token(reader: StateReader, secret: str, *, address: str = "") -> Cal
 
 
 def token_has_expired(reader: StateReader, secret: str) -> bool:
-    """Tell whether a token that does not count did, and only its time is over. Raises `StoreError`."""
+    """Tell whether a token that was refused has only expired. Raises `StoreError`."""
     return reader.store.grants.has_expired(_digest(secret))
 
 
@@ -442,7 +443,7 @@ def list_access(
 def _verify_password(
     reader: StateReader, name: str, password: str, *, address: str
 ) -> tuple[LoginAttempt, str | None]:
-    """Return the login that a password began, and a hash to replace the account's where its form is old.
+    """Return the login attempt, and a new hash where the account's has old parameters.
 
     Raises `RefusedError` (`login_failed`).
     """
@@ -494,9 +495,9 @@ def _begin_session(
 
 def _session_caller(row: SessionRow, secret: str, address: str) -> Caller | None:
     role = "admin" if row.kind == "code" else row.role
-    if role not in ROLES:  # a row that no program of ours wrote
+    if role not in ROLES:  # another program wrote this row
         return None
-    # Made from the secret, so that the store holds nothing that could forge a request.
+    # Derived from the secret, so that nothing in the store can forge a request.
     csrf = hmac.new(secret.encode(), b"chargehand csrf", "sha256").hexdigest()
     return Caller(
         user=row.user,

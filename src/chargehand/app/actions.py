@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
 
 OnOutputLine = Callable[[OutputLine], None]
-# Owner and followers are different processes: what they tell each other are files that somebody has to look at.
-_LOOK_SECONDS = 0.1
-# What a sandbox may take to be made, before the command's own time begins.
+# An action and those who follow it are different processes, which talk by files: each polls them.
+_POLL_SECONDS = 0.1
+# How long a sandbox may take to prepare, before the command's own time begins.
 _PREPARING_SECONDS = 600.0
 _RESULT_BYTES = 6000
 _REDACTOR = Redactor()
@@ -147,7 +147,7 @@ class Actions:
         """Record a new action and own it; it is `queued` until it runs."""
         app = self._app
         log = mission or project
-        # Taken before the append: readers begin behind it, and the action's own first line has to come after.
+        # Taken before the append: readers begin after this line, and have to see the action's first one.
         after = app.store.log.last_seq(log)
         held = self.places.make()
         created = ActionCreated(
@@ -161,15 +161,15 @@ class Actions:
             detached=detached,
         )
         app.store.log.append(log, created, durable=True)
-        # After the log, so that no action is listed without its first line. A place that a crash left without this
-        # record is swept later.
+        # After the log, so that no action is listed without its first line. A crash before this leaves a directory
+        # without a record, which is swept later.
         self.places.put(ActionLocation(action=held.action, log=log, after=after))
         return held
 
     def state(self, action: str) -> ActionState:
-        """Return an action's state, as the log and its lock tell it. Raises `NotFoundError`."""
+        """Return an action's state, derived from the log and its lock. Raises `NotFoundError`."""
         place = self.places.get(action)
-        # The lock is looked at first: one that ends in between has left all its lines in the log by then.
+        # The lock is read first: an action that ends in between has left all its lines in the log by then.
         live = self.places.live(action)
         lines = self._app.store.log.read(place.log, after=place.after, types=ACTION_TYPES)
         return fold_action(action, lines, live=live)
@@ -209,8 +209,8 @@ class Actions:
         return self.begin("exec", arguments, project=found.id, limit=request.time, detached=True)
 
     def read_output(self, action: str, after: int = 0) -> ActionOutputPage:
-        """Return the lines that an action printed from `after` on, a byte of its output."""
-        state = self.state(action)  # before its lines are read: what it wrote before it ended is among them
+        """Return the lines that an action printed from the byte `after` of its output on."""
+        state = self.state(action)  # before the lines: all that an ended action wrote is among them
         lines, offset = self.places.read(action, after)
         return ActionOutputPage(
             action=action,
@@ -230,18 +230,18 @@ class Actions:
             state = self.state(action)
             if state.status in ACTION_ENDED or time.monotonic() >= until:
                 return state
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def follow(self, action: str) -> Iterator[OutputLine]:
         """Yield what an action printed and prints, until it has ended or asks something."""
         offset = 0
         while True:
-            state = self.state(action)  # before its lines are read: what it wrote before it ended is among them
+            state = self.state(action)  # before the lines: all that an ended action wrote is among them
             lines, offset = self.places.read(action, offset)
             yield from lines
             if state.status in ACTION_ENDED or state.status == "waiting":
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def start(self, held: ActionLock) -> subprocess.Popen[bytes]:
         """Hand an action to a process of its own, which owns it from now on without a moment in between."""
@@ -268,7 +268,8 @@ class Actions:
 
     async def run(self, held: ActionLock, *, on_line: OnOutputLine = lambda line: None) -> ActionState:
         """Run an action that is owned to its end, or to its question, and let go of it."""
-        action, clock = held.action, self._app.clock
+        action = held.action
+        clock = self._app.clock
         place = self.places.get(action)
         output = self.places.output(action)
 
@@ -281,9 +282,10 @@ class Actions:
             self._app.store.log.append(place.log, *payloads, durable=True)
 
         try:
-            state, began = self.state(action), clock.monotonic()
+            state = self.state(action)
+            began = clock.monotonic()
             work = ActionContext(app=self._app, state=state, config=self.config(), tell=tell, note=note)
-            status, done = await self._finish_work(work, place)
+            status, done = await self._run_to_end(work, place)
             note(
                 ActionFinished(
                     action=action,
@@ -308,20 +310,20 @@ class Actions:
             held.let_go()
         return self.state(action)
 
-    async def _finish_work(self, work: ActionContext, place: ActionLocation) -> tuple[ActionEnd, ActionResult]:
+    async def _run_to_end(self, work: ActionContext, place: ActionLocation) -> tuple[ActionEnd, ActionResult]:
         """Do the work and return how it ended; raises `ApprovalNeededError` where it has to wait for a person."""
         seconds = work.state.limit_seconds
         try:
             done = await self._work_within_limits(work)
         except TimeoutError:
-            return "timed_out", ActionResult(reasons=(_time_is_up(seconds),))
+            return "timed_out", ActionResult(reasons=(_time_limit_reason(seconds),))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             assert task is not None
             # The cancellation is used up here: the end still has to be written.
             task.uncancel()
             return "cancelled", ActionResult(reasons=(_CANCELLED,))
-        # Before `ChargehandError`, of which it is one: only a conflict has more to tell, which is in the log.
+        # Before `ChargehandError`, its base class: the log has more to tell of a conflict alone.
         except MergeConflictError as error:
             lines = self._app.store.log.read(place.log, after=place.after, types=(MergeConflicted.type,))
             told = decode(MergeConflicted.type, lines[-1].payload or b"{}") if lines else None
@@ -334,16 +336,17 @@ class Actions:
         except ChargehandError as error:
             return "failed", ActionResult(reasons=(_reason(error),))
         if done.timed_out:
-            return "timed_out", replace(done, reasons=(_time_is_up(seconds),))
+            return "timed_out", replace(done, reasons=(_time_limit_reason(seconds),))
         return ("failed" if done.reasons else "done"), done
 
     async def _work_within_limits(self, work: ActionContext) -> ActionResult:
-        """Do the work in its place and time; a wish to cancel ends it."""
+        """Wait for a place and do the work within its time limit; a request to cancel ends both."""
         state = work.state
         assert state.kind is not None
         task = asyncio.current_task()
         assert task is not None
-        clock, places = self._app.clock, max(1, work.config.git_at_once)
+        clock = self._app.clock
+        places = max(1, work.config.git_at_once)
 
         def note_wait(before: int) -> None:
             running = f"{places} git actions are running" + (
@@ -354,21 +357,21 @@ class Actions:
 
         async def cancel_when_asked() -> None:
             while not self.places.cancel_asked(state.id):  # noqa: ASYNC110 -- it is another process that sets it
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
             task.cancel()
 
         watching = asyncio.create_task(cancel_when_asked())
-        # The sandbox holds a command to its limit by itself; this one leaves time for what comes before.
+        # The sandbox enforces a command's limit; this one leaves time to prepare it.
         limit = state.limit_seconds + (_PREPARING_SECONDS if state.kind == "exec" else 0.0)
         asked = clock.monotonic()
         try:
             async with contextlib.AsyncExitStack() as stack:
-                # The git actions of all processes wait for a place; a command has none: its sandbox bounds it.
+                # The git actions of all processes wait for a place. A command needs none: its sandbox bounds it.
                 if state.kind != "exec":
                     slots = ConcurrencyLimit(self._app.home / "slots" / "git", places=places)
                     await stack.enter_async_context(slots.place(on_wait=note_wait))
                 work.note(ActionBegan(action=state.id, pid=os.getpid(), waited=clock.monotonic() - asked))
-                # The line is outside of the limit: the time of an action counts once it began.
+                # Waiting is outside of the limit: the time of an action counts once it began.
                 async with asyncio.timeout(limit):
                     return await WORK[state.kind](work)
         finally:
@@ -381,7 +384,7 @@ class Actions:
 
         Raises `RefusedError` (`no_question`, `action_held`).
         """
-        # Owned before it is looked at: of two answers at the same moment only one can start it.
+        # Owned before its state is read: of two answers at the same moment only one can start it.
         held = self.places.hold(action)
         if held is None:
             raise RefusedError(
@@ -409,7 +412,7 @@ class Actions:
         state = self.state(action)
         if state.status in ACTION_ENDED:
             return state
-        # The wish before the lock: whoever comes to own the action in between finds it.
+        # Asked before the lock is taken: whoever comes to own the action in between finds the request.
         self.places.ask_cancel(action)
         held = self.places.hold(action)
         if held is not None:
@@ -427,5 +430,5 @@ def _reason(error: ChargehandError) -> Reason:
     return Reason(code=error.code, message=f"{error.message} ({error.hint})" if error.hint else error.message)
 
 
-def _time_is_up(seconds: float) -> Reason:
+def _time_limit_reason(seconds: float) -> Reason:
     return Reason(code="action_time", message=f"it took longer than {seconds:g} s and was stopped")

@@ -84,8 +84,9 @@ def list_agents(app: App, repo: Path | None) -> AgentList:
     """Return the agents that can be named in a repository or outside of any, and what is installed on PATH."""
     resolved = app.configuration_here(repo)
     entries = []
-    for name in _names(resolved):
-        agent, origin = named_agent(resolved.config, name), "built in"
+    for name in _agent_names(resolved):
+        agent = named_agent(resolved.config, name)
+        origin = "built in"
         if name in resolved.config.agents:
             said = (
                 resolved.origins.get(f"agents.{name}.{field}", "default") for field in ("command", "kind", "model")
@@ -107,7 +108,7 @@ def list_agents(app: App, repo: Path | None) -> AgentList:
     return AgentList(agents=tuple(entries), found=installed_programs(app.environ))
 
 
-def _names(resolved: ResolvedConfig) -> list[str]:
+def _agent_names(resolved: ResolvedConfig) -> list[str]:
     return sorted({*resolved.config.agents, NATIVE})
 
 
@@ -134,16 +135,17 @@ async def probe_agents(
 ) -> AgentProbes:
     """Return whether one agent, or each, can work: its program starts in a sandbox, or its model answers.
 
-    `asking` is told what takes a while before it begins. Raises `NotFoundError`, `ConfigError` for a bad name.
+    `asking` is told what is tried next before anything that takes a while. Raises `NotFoundError`, `ConfigError`
+    for a bad name.
     """
     resolved = app.configuration_here(repo)
     probes = []
-    for each in [name] if name else _names(resolved):
+    for each in [name] if name else _agent_names(resolved):
         agent = named_agent(resolved.config, each)
         if agent.kind == "patch":
             fine, found = True, "applies a patch"
         elif agent.kind in ("cli", "acp"):
-            fine, found = await _probe_started(app, resolved, agent, asking)
+            fine, found = await _probe_in_sandbox(app, resolved, agent, asking)
         elif agent.kind == NATIVE:
             fine, found = await _probe_native(app, resolved, each, asking)
         else:
@@ -156,7 +158,7 @@ async def probe_agents(
 async def _probe_native(
     app: App, resolved: ResolvedConfig, name: str, asking: Callable[[str], None]
 ) -> tuple[bool, str]:
-    """Return whether the model that an agent would get answers, and how."""
+    """Return whether the model of a native agent answers, and how."""
     try:
         choice = choose_agent(resolved.config, app.environ, app.credentials, agent=name, which=_which(app.environ))
     except ChargehandError as error:
@@ -173,7 +175,7 @@ async def _probe_native(
     return probe.fine, f"{model}: {describe_probe(probe)}"
 
 
-async def _probe_started(
+async def _probe_in_sandbox(
     app: App, resolved: ResolvedConfig, agent: AgentConfig, asking: Callable[[str], None]
 ) -> tuple[bool, str]:
     """Return whether an agent's program starts inside a sandbox, and what it says it is."""

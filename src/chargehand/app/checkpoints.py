@@ -1,4 +1,4 @@
-"""What one can do with checkpoints: list, show, compare, restore, undo; and the preview of a roll-back."""
+"""Use cases of checkpoints: list, show, compare, restore, undo; and the preview of a roll-back."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.core.events import OnEvent
 
-# Names of what a mission started from and of what it came to, where a checkpoint is named.
-BASE, RESULT = "base", "result"
-# Bytes of a file whose content is shown whole beside another one.
-_LONGEST_FILE = 1_000_000
+# Stand for a mission's base and its result wherever a checkpoint is named.
+BASE = "base"
+RESULT = "result"
+# A larger file is not shown whole beside another one.
+_LARGEST_FILE_BYTES = 1_000_000
 
 
 class CheckpointDocument(Document, frozen=True):
@@ -193,13 +194,13 @@ def compare_file(reader: StateReader, name: str, path: str, *, old: str, new: st
         raise NotFoundError(f"there is no file {path!r} in either tree", hint="`mission diff --stat` lists them")
 
     def read_text(entry: PathEntry | None) -> str | None:
-        if entry is None or depot.blob_size(entry.id) > _LONGEST_FILE:
+        if entry is None or depot.blob_size(entry.id) > _LARGEST_FILE_BYTES:
             return None
         content = depot.read_blob(entry.id)
         return None if b"\0" in content else content.decode(errors="replace")
 
     before, after = map(read_text, entries)
-    patch = depot.patch(*trees, (path,))[:_LONGEST_FILE].decode(errors="replace")
+    patch = depot.patch(*trees, (path,))[:_LARGEST_FILE_BYTES].decode(errors="replace")
     return FileDifference(mission=state.id, path=path, old=before, new=after, patch=patch)
 
 
@@ -317,7 +318,7 @@ def parse_hunk(text: str) -> Drop:
 
 
 def base_tree(state: MissionState) -> str:
-    """Return the tree a mission started from. Raises `RefusedError` where it did not come so far."""
+    """Return the tree a mission started from. Raises `RefusedError` where it ended before it had a base."""
     if state.base is None:
         hint = f"chargehand mission show {state.id}"
         raise RefusedError(f"mission {state.id!r} ended before it had a base", code="no_base", hint=hint)

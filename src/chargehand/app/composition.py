@@ -64,9 +64,9 @@ from chargehand.store.projects import ProjectRow
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.repository import find_repository
 
-# How long a person's word is tried again while a worker holds a mission, and what says that it does.
-_STEER_SECONDS = 10.0
-_MOMENTARY = frozenset({"mission_held", "not_running", "promoting", "task_busy"})
+# How long an order is tried again while a worker holds a mission, and the errors that say that it does.
+_RETRY_SECONDS = 10.0
+_TRANSIENT_ERRORS = frozenset({"mission_held", "not_running", "promoting", "task_busy"})
 
 
 class App(StateReader):
@@ -122,11 +122,11 @@ class App(StateReader):
         """This process among the workers, joined when it is first needed."""
         if self._member is None:
             with system_errors():
-                self._member = self.workers.join(self._role, on_lost=self._given_up)
+                self._member = self.workers.join(self._role, on_lost=self._stop_lost_missions)
         return self._member
 
-    def _given_up(self) -> None:
-        """Stop every mission, told by a thread that the others take this process for dead."""
+    def _stop_lost_missions(self) -> None:
+        """Stop every mission, since the other workers take this process for dead; called in another thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.controls.stop_all, "lost")
 
@@ -136,29 +136,29 @@ class App(StateReader):
         if row.owner is None:
             return False
         request = {"mission": mission, "order": order, "identity": self.identity(), **more}
-        # Where nobody listens the owner is dead or just ending: the caller then steers the mission itself.
+        # Where nobody listens the owner is dead or about to end: the caller then steers the mission itself.
         return give_order(self._local.socket(row.owner), request) is not None
 
     def steer(self, mission: str, order: str, at_rest: Callable[[], object], **more: str) -> None:
         """Give an order to the worker that holds a mission, or do it `at_rest`. Raises `RefusedError`.
 
-        Tried again for a while where a worker is just taking the mission, leaving it, or in the middle of a step
-        that it does not interrupt: coordinators are held for moments only.
+        Tried again for a while where a worker is taking the mission, leaving it, or in a step that it does not
+        interrupt: coordinators are held for moments only.
         """
-        deadline = time.monotonic() + _STEER_SECONDS
+        deadline = time.monotonic() + _RETRY_SECONDS
         while True:
             try:
                 if not self.order(mission, order, **more):
                     at_rest()
                 return
             except RefusedError as error:
-                if error.code not in _MOMENTARY or time.monotonic() > deadline:
+                if error.code not in _TRANSIENT_ERRORS or time.monotonic() > deadline:
                     raise
             time.sleep(0.1)
 
     @property
     def steering(self) -> Steering:
-        """What steers missions that nobody runs."""
+        """Steers missions that no worker runs."""
         return Steering(
             store=self.store,
             look=self.acting_reader,
@@ -170,7 +170,7 @@ class App(StateReader):
 
     @contextlib.asynccontextmanager
     async def taking_orders(self) -> AsyncIterator[None]:
-        """Take orders for this process's missions while the block runs, with what its sessions share; nestable."""
+        """Take orders for this process's missions while the block runs; the outermost closes shared tiers."""
         self._taking_orders += 1
         self._loop = asyncio.get_running_loop()
         try:
@@ -200,7 +200,7 @@ class App(StateReader):
         """Return the project of a repository, its depot and a base; raises what each of these does.
 
         `directory` is where work is to start, as `--dir` names it; by default where the person stands. With
-        `only_reads` nothing is written: neither a project nor a depot is made, as on a disk that is full.
+        `only_reads` neither a project nor a depot is made, so that it works on a full disk.
         `recorded`: see `resolve_base`.
         """
         with system_errors():
@@ -218,10 +218,10 @@ class App(StateReader):
             return ProjectBase(project=project, depot=depot, base=base, start=start)
 
     def places(self, found: ProjectBase, resolved: ResolvedConfig) -> WorkPlaces:
-        """Return where a mission works: in the project that its start is in, its checks where they are set."""
+        """Return where a mission works: its agent in its start's project, its checks where they are set."""
         directory = find_project(DepotReader(found.depot), found.base.tree, found.start)
         checks = directory if resolved.commands_from is None else resolved.commands_from
-        # The nearer one: a file that is not committed yet makes its directory a project as well.
+        # The deeper one: a configuration that is not committed yet makes its directory a project as well.
         return WorkPlaces(agent=max(directory, checks, key=len), checks=checks)
 
     def configuration(
@@ -231,7 +231,8 @@ class App(StateReader):
 
         `head` says that the base is what is checked out, so that an uncommitted `chargehand.toml` counts.
         """
-        project, trust = found.project, self.store.trust
+        project = found.project
+        trust = self.store.trust
         resolved = resolve(
             user=load_user_file(user_config_path(self.environ)),
             environ=self.environ,
@@ -291,8 +292,9 @@ class App(StateReader):
 
         Raises as `require_ready` does, and where its repository is gone.
         """
-        request, config = state.request, state.config
-        if request is None or config is None or state.base is None:  # damaged: told where it is read
+        request = state.request
+        config = state.config
+        if request is None or config is None or state.base is None:  # a damaged log: its reader reports that
             return
         found = replace(self.find(repository_of(state), revision=state.base.commit), start=request.directory)
         first = model or request.model
@@ -302,12 +304,12 @@ class App(StateReader):
     def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
         """Return the rules in force, of a base or outside of any; raises `ConfigError` where they are wrong."""
         rules = load_rules(self.environ, depot, base.tree if base is not None else None)
-        if len(rules.sources) > 1:  # those that are shipped are right, and parsed when they are first asked
+        if len(rules.sources) > 1:  # the shipped rules are right, and parsed when they are first asked
             rules.check()
         return rules
 
     def roles(self, found: ProjectBase | None = None) -> RoleCatalogue:
-        """Return the roles of a project at a base, or those outside of any; files are read when they are asked."""
+        """Return the roles of a project at a base, or those outside of any; files are read when it is asked."""
         if found is None:
             return RoleCatalogue(self.environ)
         is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
@@ -355,7 +357,7 @@ class App(StateReader):
         choice: TierChoice | None = None,
         watch: OnEvent = ignore_event,
     ) -> AsyncIterator[Session]:
-        """Open everything for one project at one base; what dead processes left half promoted is finished first.
+        """Open everything for one project at one base; first finish promotions that dead processes began.
 
         `found` is what `find` returned for the same repository and revision, so that git is not asked again;
         `config` is what was in force when a mission was asked for, instead of what is in force now; `choice` is
@@ -399,7 +401,7 @@ class App(StateReader):
                     open_snippets=snippets,
                 )
                 missions = Missions(services, controls=self.controls)
-                # Before anything new: a dead process may have swapped a branch and not have come to say so.
+                # Before anything new: a process may have died between swapping a branch and recording that.
                 await missions.recover()
                 yield Session(
                     project=found.project, depot=found.depot, base=found.base, start=found.start, places=places,
@@ -419,7 +421,7 @@ class App(StateReader):
         return with_tier(resolved, choice), choice, toolchain
 
     async def prove_tier(self, found: ProjectBase, resolved: ResolvedConfig) -> None:
-        """Return if the tier that a mission would take works here; tried for real where nothing is known of it.
+        """Return if the tier that a mission would take works here; tried for real where no earlier probe tells.
 
         Raises `TierUnavailableError`. Workers that share a database may be elsewhere: nothing is tried then.
         """
@@ -451,7 +453,8 @@ class App(StateReader):
         self, found: ProjectBase, resolved: ResolvedConfig, *, tier: Tier, driver: DriverName, toolchain: Toolchain
     ) -> Services:
         """Return what the mission flow of one session uses; its sockets lie in the scratch directory."""
-        scratch, sandbox = self._local.scratch(self.member.id), resolved.config.sandbox
+        scratch = self._local.scratch(self.member.id)
+        sandbox = resolved.config.sandbox
         gateways = AttemptGateways(
             config=resolved.config,
             spending=self.store.spending,
@@ -530,7 +533,7 @@ class App(StateReader):
         # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
         config, choice = (state.config, state.tier) if recorded else (None, None)
         at = await asyncio.to_thread(self.find, repository, revision=revision, recorded=True)
-        # Where it was asked for to work, wherever the person stands now.
+        # The directory that was asked for, wherever the person stands now.
         at = replace(at, start=state.request.directory if state.request else "")
         seen = watch or ignore_event
         async with self.session(revision=revision, found=at, config=config, choice=choice, watch=seen) as session:

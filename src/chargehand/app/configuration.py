@@ -1,4 +1,4 @@
-"""What a person has set: the configuration in force, the secrets that it names, the rules for what agents do."""
+"""Use cases of what a person sets: configuration, secrets, tokens of servers, the rules for what agents do."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def keep_secret(reader: StateReader, name: str, *, read: Callable[[], str]) -> S
     `read` is called only once the name and the file are known to be right, so that nobody types in vain. Raises
     `UsageError` (`secret_invalid`), `ConfigError`.
     """
-    # For its errors alone, before anybody types.
+    # Called for its errors alone, before anybody types.
     reader.credentials.describe(name)
     from chargehand.models.key_filter import explain_weak_key
 
@@ -242,14 +242,14 @@ def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str
         return app.rules(), None
     found = app.find(repo, only_reads=True)
 
-    # By their paths in a sandbox; links are not followed.
+    # A script is named by its path in a sandbox; links are not followed.
     def read(path: str) -> str | None:
         if not path.startswith(f"{WORKSPACE}/"):
             return None
         entry = found.depot.lookup(found.base.tree, path.removeprefix(f"{WORKSPACE}/"))
         if entry is None or entry.mode not in (0o100644, 0o100755):
             return None
-        # One byte more than fits tells that it does not.
+        # One byte more than is allowed tells a script that is too long.
         content = found.depot.read_blob(entry.id, limit=LARGEST_SCRIPT + 1)
         fits = len(content) <= LARGEST_SCRIPT and b"\0" not in content
         return content.decode("utf-8", "surrogateescape") if fits else None
@@ -282,7 +282,7 @@ def judge_action(app: App, wanted: Mapping[str, object], *, cwd: str | None, rep
             hint="give one: `chargehand policy test -- CMD…`, --shell, --read, --write or --mcp",
         )
     ((kind, value),) = given.items()
-    # One word with spaces is a line that was quoted: judged as a program's name it would always be allowed.
+    # One word with spaces is a quoted line: judged as a program's name it would always be allowed.
     if kind == "command" and isinstance(value, tuple) and len(value) == 1 and len(str(value[0]).split()) > 1:
         kind, value = "shell", value[0]
     where = None if cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, cwd))
@@ -327,7 +327,9 @@ def page_judgements(
     reader: StateReader, name: str, *, everything: bool = False, after: int = 0, limit: int = 200
 ) -> JudgementPage:
     """Return a page of what was judged in a mission; with `everything` also what was simply allowed."""
-    mission, counts, found = reader.find_mission(name), dict[str, int](), list[LoggedJudgement]()
+    mission = reader.find_mission(name)
+    counts: dict[str, int] = {}
+    found: list[LoggedJudgement] = []
     for logged in mission_judgements(reader, mission):
         counts[logged.judged.effect] = counts.get(logged.judged.effect, 0) + 1
         if logged.seq > after and (everything or is_notable(logged)):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Settings reach git by GIT_CONFIG_COUNT, which came with 2.31.
 _OLDEST_GIT = (2, 31)
-_FREE_MB = 1024
+_LEAST_FREE_MB = 1024
 
 
 class Drivers(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,13 +103,14 @@ class MachinesReady(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def diagnose(reader: StateReader) -> Diagnosis:
-    """Try everything side by side: most of each trial is waiting for processes and disks, not computing."""
+    """Try everything concurrently: most of each trial is waiting for processes and disks."""
     essential = _try_essentials(reader.home)
     usable = essential[-1].ok
-    size, search = reader.profile, reader.environ.get("PATH", os.defpath)
+    size = reader.profile
+    search = reader.environ.get("PATH", os.defpath)
 
     async def try_optional(tier: Tier, *programs: str) -> ProbeReport | None:
-        """Try a tier that nobody has to have, where any of its programs is installed."""
+        """Try a tier that a machine need not offer, if any of its programs is installed."""
         installed = any(shutil.which(name, path=search) for name in programs)
         return await _try_tier(reader, tier) if usable and installed else None
 
@@ -162,18 +163,18 @@ async def diagnose(reader: StateReader) -> Diagnosis:
     )
 
 
-_Tried = tuple[ProbeReport | None, Sequence[ToolVersion], str, Sequence[HiddenPrograms]]
+_ProcessTrial = tuple[ProbeReport | None, Sequence[ToolVersion], str, Sequence[HiddenPrograms]]
 _NOT_TRIED = "tools are checked once a sandbox works"
 
 
-async def _try_process_tier(reader: StateReader, *, usable: bool) -> _Tried:
+async def _try_process_tier(reader: StateReader, *, usable: bool) -> _ProcessTrial:
     """Try the process tier, and in its best driver every known program of the toolchain."""
     report = await _try_tier(reader, "process") if usable else None
     if report is None or report.driver is None or not report.ok:
         return report, (), _NOT_TRIED, ()
     try:
         toolchain = await asyncio.to_thread(
-            _toolchain, reader, reader.user_configuration().config.sandbox.toolchain
+            _discover_toolchain, reader, reader.user_configuration().config.sandbox.toolchain
         )
         tools = await read_tool_versions(toolchain, scratch=reader.home, driver=report.driver)
     except ChargehandError as error:
@@ -184,14 +185,14 @@ async def _try_process_tier(reader: StateReader, *, usable: bool) -> _Tried:
 async def _try_tier(reader: StateReader, tier: Tier) -> ProbeReport:
     try:
         config = replace(reader.user_configuration().config.sandbox, tier=tier)
-        toolchain = await asyncio.to_thread(_toolchain, reader, ())
+        toolchain = await asyncio.to_thread(_discover_toolchain, reader, ())
         return await try_tier(config, toolchain, home=reader.home, environ=reader.environ)
     except ChargehandError as error:
         part = ProbePart(name="sandbox", ok=False, detail=error.message, mend=error.hint)
         return ProbeReport(tier=tier, parts=(part,))
 
 
-def _toolchain(reader: StateReader, extra: Sequence[str]) -> Toolchain:
+def _discover_toolchain(reader: StateReader, extra: Sequence[str]) -> Toolchain:
     return discover(
         search=reader.environ.get("PATH", os.defpath),
         extra=extra,
@@ -210,7 +211,7 @@ def _try_essentials(home: Path) -> tuple[ProbePart, ...]:
         ok = found is not None and (int(found[1]), int(found[2])) >= _OLDEST_GIT
         mend = "" if ok else f"install git {'.'.join(map(str, _OLDEST_GIT))} or later"
         git = ProbePart(name="git", ok=ok, detail=said or path, mend=mend)
-    # Written into, since permission bits do not tell of quotas and read-only mounts.
+    # A file is written, since permission bits do not tell of quotas and read-only mounts.
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=home) as file:
@@ -222,7 +223,7 @@ def _try_essentials(home: Path) -> tuple[ProbePart, ...]:
     else:
         # Not f_bfree, which counts what the file system keeps for root.
         free = room.f_bavail * room.f_frsize // (1 << 20)
-        ok = free >= _FREE_MB
+        ok = free >= _LEAST_FREE_MB
         mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"
         state = ProbePart(name="state", ok=ok, detail=f"{home}, {free} MiB free", mend=mend)
     return python, git, state
@@ -231,7 +232,7 @@ def _try_essentials(home: Path) -> tuple[ProbePart, ...]:
 def _describe_limits(reader: StateReader) -> tuple[ProbePart, ...]:
     """Say what follows from this machine's size, and which hosts sandboxes may reach by the user's configuration.
 
-    A machine that is too small is advised, never refused.
+    For a machine that is too small there is advice, and no refusal.
     """
     profile = reader.profile
     machine = profile.machine

@@ -439,7 +439,7 @@ def _outline(state: MissionSummary) -> dict[str, Any]:
         and ReportDocument(role=report.role, kind=report.kind, text=report.text, artifact=report.artifact),
         "directory": state.request and (state.request.directory or "."),
         "branch": exported_branch(state),
-        # With a report nothing was changed: its commit is the base, and there was nothing to export.
+        # A mission that ends with a report changes nothing: its commit is the base, with nothing to export.
         "commit": base if reported else state.commit,
         "base": base,
         "export": Export(ref="", state="done", reason="report") if reported else state.export,
@@ -476,7 +476,8 @@ def _attempt(attempt: AttemptState, mission: str) -> dict[str, Any]:
 
 def event_document(event: Event) -> EventDocument:
     """Return one line of a log as it is printed."""
-    payload, damaged = None, False
+    payload = None
+    damaged = False
     try:
         payload = None if event.payload is None else decode_as(event.payload, Any)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -494,7 +495,7 @@ def event_document(event: Event) -> EventDocument:
 
 
 def event_step(event: Event) -> str:
-    """Return which of a mission's seven steps a line of the log belongs to, "" for one of none."""
+    """Return which of a mission's seven steps a line of the log belongs to, "" for none."""
     payload = read_payload(event)
     return (step_of(payload) or "") if payload is not None else ""
 
@@ -539,6 +540,6 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def _escape_byte(found: re.Match[str]) -> str:
-    # Python shows a byte B of a path that is no UTF-8 as U+DC00 + B; other surrogates stand for nothing.
+    # Python shows a byte B of a path that is not UTF-8 as U+DC00 + B; other surrogates mean nothing.
     code = ord(found[0]) - 0xDC00
     return f"\\x{code:02x}" if 0x80 <= code <= 0xFF else "\N{REPLACEMENT CHARACTER}"

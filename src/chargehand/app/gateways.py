@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
 
 _ATTEMPT = "gateway"
-_SCRIPTED, _RECORDED = "scripted", "recorded"
+_SCRIPTED = "scripted"
+_RECORDED = "recorded"
 _FREE = Price(input=0.0, output=0.0, source="nothing is asked of a provider")
 
 
@@ -102,6 +103,28 @@ class GatewayCall(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...]
     converted: tuple[str, ...]
 
+    @classmethod
+    def of(cls, record: CallRecord) -> GatewayCall:
+        """Return what a person is told of a call."""
+        return cls(
+            call=record.call,
+            turn=record.turn,
+            model=record.model,
+            status=record.status,
+            http_status=record.http_status,
+            input_tokens=record.usage.input,
+            output_tokens=record.usage.output,
+            cost_usd=record.cost_usd,
+            seconds=record.seconds,
+            reason=record.reason,
+            provider=record.provider or None,
+            operation=record.operation,
+            first_seconds=record.first_seconds,
+            reported_usd=record.reported_usd,
+            skipped=record.skipped,
+            converted=record.converted,
+        )
+
 
 class GatewayAlert(msgspec.Struct, frozen=True, kw_only=True):
     """A limit of money that is nearly used up."""
@@ -126,7 +149,7 @@ Tell = Callable[[GatewayEvent], None]
 
 
 class _Service(msgspec.Struct, frozen=True, kw_only=True):
-    """The models to serve, their budget, and what must not get out."""
+    """The models to serve, their budget in USD, and what is redacted from recordings."""
 
     models: tuple[ServedModel, ...]
     budget: float | None
@@ -151,11 +174,11 @@ def check_options(options: GatewayOptions) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    # Put together again, because urlsplit also takes a user, a path and a query.
+    # Compared as a whole, because urlsplit also takes a user, a path and a query.
     if host is None or port is None or f"{_url_host(host)}:{port}" != options.listen.lower():
-        raise _unusable(f"--listen: {options.listen!r} is not HOST:PORT")
+        raise _listen_error(f"--listen: {options.listen!r} is not HOST:PORT")
     if not is_loopback(f"http://{options.listen}"):
-        raise _unusable(f"--listen: {host!r} is not a loopback address")
+        raise _listen_error(f"--listen: {host!r} is not a loopback address")
     return host, port
 
 
@@ -163,7 +186,7 @@ def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _unusable(message: str) -> UsageError:
+def _listen_error(message: str) -> UsageError:
     return UsageError(message, code="listen_invalid", hint="write 127.0.0.1:PORT, [::1]:PORT or localhost:PORT")
 
 
@@ -176,7 +199,7 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
     faults = None if options.faults is None else Faults.parse(options.faults)
 
     def tell_alert(spent: Spent) -> None:
-        # To the ledger these calls are one mission's; to a person they are this gateway's.
+        # The ledger counts these calls as one mission; a person knows them as this gateway.
         limit = spent.limit if spent.limit in ("user", "day") else "gateway"
         tell(GatewayAlert(alert=replace(spent, limit=limit)))
 
@@ -186,7 +209,7 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
             async with Gateway(
                 models,
                 ServedAttempt(id=_ATTEMPT, ledger=service.ledger),
-                CallListeners(on_call=lambda record: tell(_describe_call(record)), on_alert=tell_alert),
+                CallListeners(on_call=lambda record: tell(GatewayCall.of(record)), on_alert=tell_alert),
                 providers=Providers(service.limits),
                 redact=service.redactor.text,
             ) as gateway:
@@ -211,7 +234,7 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
 
 def _prepare_service(app: App, options: GatewayOptions, tell: Tell) -> _Service:
     config = app.user_configuration().config
-    # Every secret that this user keeps or names is taken out of recordings, needed by this gateway or not.
+    # Every secret that this user keeps or names is redacted, needed by this gateway or not.
     named = [] if options.offline else [model_config(config, name) for name in options.models]
     names = {key_name(model) for model in (*config.models.values(), *named)} - {None}
     names |= {secret.name for secret in app.credentials.names()}
@@ -296,24 +319,3 @@ def _wrapped_upstreams(
     finally:
         if writer is not None:
             writer.close()
-
-
-def _describe_call(record: CallRecord) -> GatewayCall:
-    return GatewayCall(
-        call=record.call,
-        turn=record.turn,
-        model=record.model,
-        status=record.status,
-        http_status=record.http_status,
-        input_tokens=record.usage.input,
-        output_tokens=record.usage.output,
-        cost_usd=record.cost_usd,
-        seconds=record.seconds,
-        reason=record.reason,
-        provider=record.provider or None,
-        operation=record.operation,
-        first_seconds=record.first_seconds,
-        reported_usd=record.reported_usd,
-        skipped=record.skipped,
-        converted=record.converted,
-    )

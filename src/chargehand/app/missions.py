@@ -1,7 +1,7 @@
-"""What one can do with missions: list, show, follow, steer, answer, promote, roll back.
+"""Use cases of missions: list, show, follow, steer, answer, promote, roll back.
 
-Reading takes a `StateReader` and imports nothing that runs a mission. A mission that a worker holds is changed by
-an order to that worker, any other one here.
+Those that read take a `StateReader` and import nothing that runs a mission. A mission that a worker holds is
+changed by an order to that worker, any other one in this process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import heapq
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from chargehand.app.worker import ensure_worker
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.records import Reason
-from chargehand.core.state import ENDED, SETTLED, MissionState, MissionSummary, Question
+from chargehand.core.state import ENDED, SETTLED, MissionState, Question
 from chargehand.durable.actions import OutputLine
 from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
 from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
@@ -49,13 +49,12 @@ if TYPE_CHECKING:
     from chargehand.app.reporting.report import MissionReport
     from chargehand.app.reporting.review import ChangeReview
     from chargehand.core.events import OnEvent
-    from chargehand.missions.reading import Queue
 
 _CANCEL_SECONDS = 30.0
-# Bytes of a message or an answer: it reaches agents as one environment variable, of which Linux takes 128 KiB.
-_LONGEST = 100_000
-_DIGITS = 9
-# Lists that a reader keeps as they were shown.
+# A message or an answer reaches agents as one environment variable, of which Linux takes 128 KiB.
+_LARGEST_TEXT_BYTES = 100_000
+_OPTION_DIGITS = 9
+# Lists that a reader keeps, so that the same question is answered without making one anew.
 _MOST_LISTS = 16
 
 
@@ -90,29 +89,23 @@ def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocum
     queue = reader.mission_reader.queue()
     # The projected rows, not the logs: a list must not grow with what its missions did.
     listings = reader.mission_reader.listings(project=project.id if project else None)
-    # Nothing else is in a list: of the same rows and the same queue it is the same one.
+    # The same rows and the same queue give the same list: a reader that is asked again makes none anew.
     key = (project and project.id, since, request.statuses, request.limit)
     made = reader.lists.get(key)
     if made is None or made[0] is not listings or made[1] != queue:
         if len(reader.lists) >= _MOST_LISTS:
             reader.lists.clear()
         states = [listing.summary for listing in listings]
-        made = reader.lists[key] = (listings, queue, _list_document(reader, states, queue, since, request))
+        chosen_since = [state for state in states if state.created >= since]
+        found = listed_missions(reader, chosen_since, queue.reasons(), waiting_tasks(states))
+        chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
+        ids = {each.mission for each in chosen}
+        counted = [each.mission for each in chosen if each.parent not in ids]
+        kept = set(counted[-request.limit :] if request.limit else counted)
+        shown = [each for each in chosen if each.mission in kept or each.parent in kept]
+        document = MissionListDocument(missions=shown, left_out=len(counted) - len(kept))
+        made = reader.lists[key] = (listings, queue, document)
     return made[2]
-
-
-def _list_document(
-    reader: StateReader, states: Sequence[MissionSummary], queue: Queue, since: str, request: ListRequest
-) -> MissionListDocument:
-    waiting = waiting_tasks(states)
-    chosen_since = [state for state in states if state.created >= since]
-    found = listed_missions(reader, chosen_since, queue.reasons(), waiting)
-    chosen = [each for each in found if not request.statuses or listed_status(each) in request.statuses]
-    ids = {each.mission for each in chosen}
-    counted = [each.mission for each in chosen if each.parent not in ids]
-    kept = set(counted[-request.limit :] if request.limit else counted)
-    shown = [each for each in chosen if each.mission in kept or each.parent in kept]
-    return MissionListDocument(missions=shown, left_out=len(counted) - len(kept))
 
 
 def listed_status(listed: ListedMission) -> str:
@@ -125,7 +118,8 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     state = reader.mission_state(name)
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in state.sandbox_kinds]
     waits = waiting_reason(state, reader.mission_reader.waits((state.id,)))
-    problems, failures = reader.mission_reader.problems(state.id), explain_failures(reader.store, state)
+    problems = reader.mission_reader.problems(state.id)
+    failures = explain_failures(reader.store, state)
     waiting = waiting_tasks((state, *children_of(reader, state.id))).get(state.id, ())
     return state, mission_details(state, places, waits, problems, failures, waiting)
 
@@ -141,7 +135,7 @@ def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
     try:
         difference = mission_difference(reader, state.id, checkpoint=None)
         files, depot = difference.line_counts(), difference.depot
-    except ChargehandError:  # no base, no repository, no such tree any more: the rest can be told all the same
+    except ChargehandError:  # no base, no repository or no such tree any more: the rest is reported all the same
         files, depot = None, None
     report = build_report(
         ReportSource(
@@ -188,10 +182,12 @@ def follow_mission(
     """Yield the events of a mission until it is settled, and why it waits whenever that changes.
 
     No event says why a mission waits that no worker has taken up: it depends on the workers that are alive now.
-    A coordinator waits so for a moment between any two of its decisions: that is told where it lasts.
+    A coordinator waits for a moment between any two of its decisions: that is yielded only where it lasts.
     `with_output` yields, in the order of time, also the lines that its agents print.
     """
-    followed, last_wait, patience = reader.mission_reader.followed(mission), "", Patience()
+    followed = reader.mission_reader.followed(mission)
+    last_wait = ""
+    patience = Patience()
     with OutputReader(reader.home, mission) as output:
         while True:
             state, events = followed.look()
@@ -260,7 +256,7 @@ def show_question(reader: StateReader, name: str, *, task: str | None = None) ->
 
 
 def addressed_mission(reader: StateReader, name: str, deed: Deed, *, task: str | None = None) -> Addressee:
-    """Return whom a person means who names a mission; see `find_addressee`. Raises `NotFoundError` too."""
+    """Return which mission a person means by name and task, as `find_addressee`. Raises `NotFoundError` too."""
     state = reader.mission_state(name)
     return find_addressee(state, children_of(reader, state.id), deed, task)
 
@@ -285,11 +281,11 @@ def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = Fa
         raise UsageError("--step and --to-end were both given", hint="give one of them")
     mission = app.find_mission(name)
     more = {name: "yes" for name, wanted in (("step", step), ("to_end", to_end)) if wanted}
-    # A worker that just lets go of it, for an earlier mission, would take the word for nothing.
+    # A worker that is about to let go of the mission takes the order without effect: the mission stays held.
     is_held = app.order(mission, "resume", **more) and app.mission_reader.state(mission).held is None
     if not is_held:
         before = app.mission_reader.state(mission)
-        # One whose agent did its work goes on with its verdict, and needs no agent for that.
+        # A mission whose agent has done its work goes on with its verdict, which needs no agent.
         if before.status in ("paused", "cancelled", "failed") and not any(
             attempt.status == "succeeded" for attempt in before.attempts
         ):
@@ -297,7 +293,7 @@ def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = Fa
         app.steering.resume(mission, step=step, to_end=to_end)
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it waits for something else
-            # What was paused while it ran is held by its worker still, and goes on by its word alone.
+            # Its worker still holds a child that was paused while it ran, and has to be told.
             if not app.order(child, "resume"):
                 app.steering.resume(child)
     state = app.mission_reader.state(mission)
@@ -309,9 +305,9 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
     mission = app.find_mission(name)
     if not text.strip():
         raise UsageError("the message is empty", hint="write what the agent should know")
-    # An argument that is no UTF-8 holds lone surrogates, which encode() refuses.
-    if len(text.encode(errors="replace")) > _LONGEST:
-        raise UsageError(f"the message has more than {_LONGEST} bytes", hint="put the rest into a file")
+    # An argument that is not UTF-8 has lone surrogates, which encode() refuses.
+    if len(text.encode(errors="replace")) > _LARGEST_TEXT_BYTES:
+        raise UsageError(f"the message has more than {_LARGEST_TEXT_BYTES} bytes", hint="put the rest into a file")
     if critical and app.mission_reader.state(mission).plan is not None:
         message = f"mission {mission!r} has a plan, and no agent of its own that could be frozen"
         raise UsageError(message, hint="leave out --critical, or name the task: --task ID")
@@ -325,7 +321,9 @@ def message_document(state: MissionState) -> MessageDocument:
     from chargehand.agents.contract import ABILITIES
     from chargehand.app.selection.agents import named_agent
 
-    sent, request, config = state.messages[-1], state.request, state.config
+    sent = state.messages[-1]
+    request = state.request
+    config = state.config
     delivery: Delivery = "next_attempt"
     if state.plan is not None:
         delivery = "next_task"
@@ -348,10 +346,10 @@ def message_document(state: MissionState) -> MessageDocument:
 def cancel_mission(app: App, name: str) -> MissionState:
     """Stop a mission, waiting up to 30 s for what runs, or close one that waits. Raises `RefusedError`."""
     mission = app.find_mission(name)
-    state = _cancel(app, mission)
+    state = _cancel_and_wait(app, mission)
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it ended meanwhile
-            _cancel(app, child)
+            _cancel_and_wait(app, child)
     if state.parent:  # its coordinator goes on without it
         ensure_worker(app)
     return state
@@ -363,8 +361,8 @@ def open_children(app: StateReader, mission: str) -> tuple[str, ...]:
     return tuple(each.summary.id for each in listed if each.summary.status not in ENDED)
 
 
-def _cancel(app: App, mission: str) -> MissionState:
-    # Of one that has just ended its worker may say for a moment that it does not run: then it is asked again.
+def _cancel_and_wait(app: App, mission: str) -> MissionState:
+    # The worker of a mission that has just ended may refuse for a moment: `steer` tries again.
     app.steer(mission, "cancel", lambda: app.steering.cancel(mission))
     deadline = time.monotonic() + _CANCEL_SECONDS
     while True:
@@ -423,17 +421,17 @@ def check_answer(asked: Question | None, text: str) -> str:
     """Return an answer as it is recorded. Raises `UsageError` where it is empty or too long."""
     if asked is not None and not text.strip():
         raise UsageError("the answer is empty", hint="write something the agent can go on with")
-    if len(text.encode(errors="replace")) > _LONGEST:
-        raise UsageError(f"the answer has more than {_LONGEST} bytes", hint="put the rest into a file")
+    if len(text.encode(errors="replace")) > _LARGEST_TEXT_BYTES:
+        raise UsageError(f"the answer has more than {_LARGEST_TEXT_BYTES} bytes", hint="put the rest into a file")
     return resolve_option(asked, text.strip()) if asked is not None else text
 
 
 def resolve_option(asked: Question, text: str) -> str:
     """Return an answer: the number of an option stands for its text, and so do its words in any case."""
-    # Not any longer number: Python refuses to read thousands of digits.
-    if len(text) <= _DIGITS and text.isdecimal() and 1 <= int(text) <= len(asked.options):
+    # No longer number: Python refuses to parse thousands of digits.
+    if len(text) <= _OPTION_DIGITS and text.isdecimal() and 1 <= int(text) <= len(asked.options):
         return asked.options[int(text) - 1]
-    # "Stop" means `stop`, and is no words of one's own with which a task is tried again.
+    # "Stop" means `stop`, and not a text with which a task is tried again.
     alike = [option for option in asked.options if option.casefold() == text.casefold()]
     return alike[0] if len(alike) == 1 else text
 
@@ -444,7 +442,7 @@ def resolve_option(asked: Question, text: str) -> str:
 async def promote_mission(
     app: App, name: str, *, reason: str = "", tree: str = "", watch: OnEvent | None = None
 ) -> MissionState:
-    """Promote what a mission left, by the decision of the person who calls; `tree` is the one they looked at.
+    """Promote what a mission left, by the calling person's decision; `tree` is the one they reviewed.
 
     Raises `RefusedError`: `tree_changed` where it is another one by now.
     """

@@ -1,4 +1,4 @@
-"""The models that can be used: what they cost and can do, whether their key is there, and whether they answer."""
+"""Use cases of models: what they cost and can do, whether their key is there, and whether they answer."""
 
 from __future__ import annotations
 
@@ -143,17 +143,19 @@ class ModelProbes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_models(app: App, repo: Path | None) -> ModelList:
-    """Return the models that are configured, else those whose key is there or that Ollama serves here."""
+    """Return the configured models, else the default ones whose key is there and those that Ollama serves."""
     resolved = app.configuration_here(repo)
     reports = open_probe_reports(app.environ)
     names = model_names(resolved.config, app.environ, app.credentials)
-    return ModelList(models=tuple(_view(app, resolved.config, resolved.origins, name, reports) for name in names))
+    return ModelList(
+        models=tuple(_describe_model(app, resolved.config, resolved.origins, name, reports) for name in names)
+    )
 
 
 def show_model(app: App, name: str, repo: Path | None) -> ModelView:
     """Return all that is known of an entry of `[models]` or of a short form; raises `NotFoundError`."""
     resolved = app.configuration_here(repo)
-    return _view(app, resolved.config, resolved.origins, name, open_probe_reports(app.environ))
+    return _describe_model(app, resolved.config, resolved.origins, name, open_probe_reports(app.environ))
 
 
 def list_catalogue(provider: str | None) -> Catalogue:
@@ -188,14 +190,14 @@ def list_catalogue(provider: str | None) -> Catalogue:
 
 
 def model_names(config: Config, environ: Mapping[str, str], keys: KeySource) -> list[str]:
-    """Return the models that are configured, else those for which a key is there or Ollama serves them."""
+    """Return the names of the configured models, else of those whose key is there or that Ollama serves."""
     if config.models:
         return sorted(config.models)
     keyed = [model for provider, model in DEFAULT_MODELS.items() if keys.get(USUAL_KEYS[provider])]
     return keyed + [f"ollama:{name}" for name in find_ollama(environ)]
 
 
-def _view(
+def _describe_model(
     app: StateReader, config: Config, origins: Mapping[str, str], name: str, reports: ProbeReports
 ) -> ModelView:
     entry = model_config(config, name)

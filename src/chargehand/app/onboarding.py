@@ -117,12 +117,13 @@ class _ChooseAgainError(Exception):
 
 
 def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResult:
-    """Write chargehand.toml into the project that a person stands in; one that is there is not changed.
+    """Write chargehand.toml into the project that a person stands in; an existing one is not changed.
 
-    Without `prompts` what is detected is taken. Raises `RepositoryError` (`bare`), `UsageError`, `ConfigError`.
+    Without `prompts` it takes the detected checks. Raises `RepositoryError` (`bare`), `UsageError`, `ConfigError`.
     """
     located = app.find(repo)
-    project, depot = located.project, located.depot
+    project = located.project
+    depot = located.depot
     if depot.repository.bare:
         raise RepositoryError(
             f"{str(project.path)!r} is a bare repository, which has no working tree to write a file to",
@@ -132,11 +133,13 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     directory = find_project(DepotReader(depot), located.base.tree, located.start)
     path = project.path / directory / REPOSITORY_FILE
     found = app.detected(depot, located.base, directory)
-    # A link that leads nowhere is somebody's file, too.
+    # A dangling link counts as a file, too.
     if os.path.lexists(path):
         return InitResult(path=str(path), created=False, checks=None, setup=None, agent=None)
-    # Untried, it is not written down: a mission tries what is found, and the next one where that fails.
-    checks, setup, agent = found.checks, None, None
+    # An unconfirmed setup is not written: a mission tries those that are detected.
+    checks = found.checks
+    setup: str | None = None
+    agent: AgentPlan | None = None
     if prompts is not None:
         prompts.notice(f"Project {project.name}{f', in {shown_path(directory)}' if directory else ''}")
         checks = tuple(
@@ -150,18 +153,20 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
             setup = found.setup
         agent = _AgentQuestions(app, prompts).ask()
         if agent is not None:
-            # The key first: a model without its key is of no use, and a key without its model does no harm.
+            # The key first: a model without its key is useless, and a key without its model does no harm.
             if agent.secret is not None:
                 place = app.credentials.set(agent.secret.name, agent.secret.value)
                 prompts.notice(f"The key is stored as {agent.secret.name} in {place}.")
             set_user_values(user_config_path(app.environ), agent.values)
-    created = _write_new(path, checks, setup, found.setup)
+    created = _write_project_file(path, checks, setup, found.setup)
     name = None if agent is None else agent.name
     return InitResult(path=str(path), created=created, checks=checks, setup=setup, agent=name)
 
 
-def _write_new(path: Path, checks: tuple[str, ...], setup: str | None, detected_setup: str | None) -> bool:
-    """Write a project's file whole, and only where there is none; return whether it was made."""
+def _write_project_file(
+    path: Path, checks: tuple[str, ...], setup: str | None, detected_setup: str | None
+) -> bool:
+    """Write a project's file in one step, unless there is one; return whether it was written."""
 
     def toml(value: object) -> str:
         # JSON's strings and lists are TOML's, but for DEL.
@@ -209,7 +214,7 @@ class _AgentQuestions:
     def ask(self) -> AgentPlan | None:
         """Return the agent that was chosen, `None` for none."""
         offers: list[Offer] = [
-            (f"a model from {title} ({USUAL_KEYS[provider]} is set)", partial(self._provider, provider))
+            (f"a model from {title} ({USUAL_KEYS[provider]} is set)", partial(self._ask_provider, provider))
             for provider, title in _PROVIDERS.items()
             if self._app.credentials.get(USUAL_KEYS[provider])
         ]
@@ -218,12 +223,12 @@ class _AgentQuestions:
             offer = partial(self._try_model, self._free_name("ollama"), entry, None)
             offers.append((f"{model}, served by Ollama on this machine", offer))
         offers += [
-            (f"a model from {title}, with a key to paste", partial(self._provider, provider, key=True))
+            (f"a model from {title}, with a key to paste", partial(self._ask_provider, provider, key=True))
             for provider, title in _PROVIDERS.items()
         ]
         offers += [
-            ("an OpenAI-compatible endpoint", self._endpoint),
-            ("a command of your own", self._command),
+            ("an OpenAI-compatible endpoint", self._ask_endpoint),
+            ("a command of your own", self._ask_command),
             ("none for now", lambda: None),
         ]
         for program in installed_programs(self._app.environ):
@@ -240,18 +245,18 @@ class _AgentQuestions:
             except _ChooseAgainError:
                 continue
 
-    def _provider(self, provider: Provider, *, key: bool = False) -> AgentPlan:
+    def _ask_provider(self, provider: Provider, *, key: bool = False) -> AgentPlan:
         name = self._free_name(provider)
         usual = DEFAULT_MODELS[provider].partition(":")[2]
-        model = self._value("Model", f"models.{name}.model", default=usual)
+        model = self._ask_value("Model", f"models.{name}.model", default=usual)
         entry = ModelConfig(provider=provider, model=model)
         return self._try_model(name, entry, USUAL_KEYS[provider] if key else None)
 
-    def _endpoint(self) -> AgentPlan:
-        name = self._free_name(self._entry_name("A name for it", "models.{}.model", default="endpoint"))
-        base_url = self._value("Base URL, such as http://127.0.0.1:8000/v1", f"models.{name}.base_url")
-        model = self._value("Model", f"models.{name}.model")
-        price = self._value(
+    def _ask_endpoint(self) -> AgentPlan:
+        name = self._free_name(self._ask_entry_name("A name for it", "models.{}.model", default="endpoint"))
+        base_url = self._ask_value("Base URL, such as http://127.0.0.1:8000/v1", f"models.{name}.base_url")
+        model = self._ask_value("Model", f"models.{name}.model")
+        price = self._ask_value(
             "USD per million tokens (0: free, empty: unknown)",
             f"models.{name}.price",
             # Nobody charges for what runs on this machine.
@@ -260,14 +265,14 @@ class _AgentQuestions:
         )
         secret = None
         if self._prompts.confirm("Does it need a key?", default=not is_loopback(base_url)):
-            # A secret is named by a letter first and at most 64 characters.
+            # The name of a secret begins with a letter and has at most 64 characters.
             secret = re.sub("-", "_", f"{name.upper()[:40]}_API_KEY")
             secret = secret if secret[0].isalpha() else f"MODEL_{secret}"
         entry = ModelConfig(model=model, base_url=base_url, price=float(price) if price else None, key=secret)
         return self._try_model(name, entry, secret)
 
-    def _command(self) -> AgentPlan:
-        name = self._entry_name("Its name", "agents.{}.command")
+    def _ask_command(self) -> AgentPlan:
+        name = self._ask_entry_name("Its name", "agents.{}.command")
         while True:
             text = self._prompts.text("Its command")
             try:
@@ -284,7 +289,7 @@ class _AgentQuestions:
             secret = None
             while secret_name and secret is None:
                 value = self._prompts.text("Its API key (input is hidden)", hidden=True)
-                # It has to go into an HTTP header.
+                # The key is sent in an HTTP header.
                 if value.isascii() and value.isprintable() and value:
                     secret = Secret(name=secret_name, value=value)
                 else:
@@ -309,7 +314,7 @@ class _AgentQuestions:
                 "model": model.model,
                 "base_url": model.base_url,
                 "key": model.key,
-                # No exponent: 1e-05 is no number to the reader of the file's values.
+                # Without an exponent: the parser of configuration values does not take 1e-05 for a number.
                 "price": None if model.price is None else f"{model.price:.9f}".rstrip("0").rstrip("."),
             }
             values = {f"models.{name}.{field}": value for field, value in said.items() if value is not None}
@@ -322,7 +327,7 @@ class _AgentQuestions:
         numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
         return name if name not in taken else next(each for each in numbered if each not in taken)
 
-    def _entry_name(self, question: str, key: str, *, default: str | None = None) -> str:
+    def _ask_entry_name(self, question: str, key: str, *, default: str | None = None) -> str:
         while True:
             name = self._prompts.text(question, default=default)
             try:
@@ -332,7 +337,7 @@ class _AgentQuestions:
                 continue
             return name
 
-    def _value(self, question: str, key: str, *, default: str | None = None, optional: bool = False) -> str:
+    def _ask_value(self, question: str, key: str, *, default: str | None = None, optional: bool = False) -> str:
         """Ask until the answer is a value of the key; empty where that is allowed."""
         while True:
             value = self._prompts.text(question, default=default)
@@ -341,7 +346,7 @@ class _AgentQuestions:
             try:
                 check_user_value(key, value)
             except ConfigError as error:
-                # Without the place in front: it is the key that was just asked for.
+                # Without the key's name in front: the person was just asked for it.
                 self._prompts.notice(f"{error.message.partition(': ')[2]}.")
                 continue
             return value

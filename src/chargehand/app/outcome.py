@@ -1,4 +1,4 @@
-"""How a mission came out: what it left, why it was not promoted, and the commands that make sense next."""
+"""The outcome of a mission: what it left, why it was not promoted, and which commands make sense next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chargehand.store.store import Store
 
 _BRANCHES = "refs/heads/"
 _SHOWN_TASKS = 4
-_BADLY = ("failed", "timed_out", "lost")
+_BAD_ENDS = ("failed", "timed_out", "lost")
 
 
 class FailingTestDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,16 +79,32 @@ def mission_cost(state: MissionSummary) -> tuple[float | None, bool]:
 
 
 def explain_failures(store: Store, state: MissionState) -> tuple[FailureDocument, ...]:
-    """Return what failed in a mission that is not promoted: checks of its last tree, or the agent's own end."""
+    """Return what failed in a mission that is not promoted: checks of its last tree, or the agent itself.
+
+    Of an agent that printed nothing there is nothing to return.
+    """
     if state.status in ("planned", "promoted"):
         return ()
-    stopped_by_base = any(reason.code == "base_red" for reason in state.reasons)
-    verdicts = [verdict for verdict in state.verdicts if stopped_by_base or verdict.scope != "base"]
-    failures = [explain_check(store, check) for check in verdicts[-1].checks] if verdicts else []
     last = state.attempts[-1] if state.attempts else None
-    if last is not None and last.status in _BADLY and last.verdict is None:
-        return _explain_end(store, state)
-    return tuple(failure for failure in failures if failure.status != "passed")
+    if last is None or last.status not in _BAD_ENDS or last.verdict is not None:
+        stopped_by_base = any(reason.code == "base_red" for reason in state.reasons)
+        verdicts = [verdict for verdict in state.verdicts if stopped_by_base or verdict.scope != "base"]
+        failures = [explain_check(store, check) for check in verdicts[-1].checks] if verdicts else []
+        return tuple(failure for failure in failures if failure.status != "passed")
+    from chargehand.checks.failure_excerpts import end_of_output
+
+    for event in reversed(store.log.read(state.id)):
+        if event.type == "attempt.started":
+            break
+        payload = read_payload(event) if event.type == "command.finished" else None
+        # Setup ends in the same event, with a command of its own.
+        if isinstance(payload, CommandFinished) and payload.argv == (last.agent,):
+            lines = end_of_output(_read_output(store, payload.artifact))
+            ended = FailureDocument(
+                kind="agent", name=last.agent, status=last.status, tests=(), lines=lines, artifact=payload.artifact
+            )
+            return (ended,) if payload.artifact else ()
+    return ()
 
 
 def explain_check(store: Store, check: CheckResult) -> FailureDocument:
@@ -106,25 +122,6 @@ def explain_check(store: Store, check: CheckResult) -> FailureDocument:
     )
 
 
-def _explain_end(store: Store, state: MissionState) -> tuple[FailureDocument, ...]:
-    """Return how the agent of the last attempt ended, nothing where it printed nothing."""
-    from chargehand.checks.failure_excerpts import end_of_output
-
-    last = state.attempts[-1]
-    for event in reversed(store.log.read(state.id)):
-        if event.type == "attempt.started":
-            break
-        payload = read_payload(event) if event.type == "command.finished" else None
-        # Setup ends in the same event, with a command of its own.
-        if isinstance(payload, CommandFinished) and payload.argv == (last.agent,):
-            lines = end_of_output(_read_output(store, payload.artifact))
-            ended = FailureDocument(
-                kind="agent", name=last.agent, status=last.status, tests=(), lines=lines, artifact=payload.artifact
-            )
-            return (ended,) if payload.artifact else ()
-    return ()
-
-
 def _read_output(store: Store, artifact: str | None) -> str:
     try:
         return store.artifacts.get(artifact).decode(errors="replace") if artifact else ""
@@ -136,14 +133,14 @@ def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = (
     """Return the commands that make sense now, the most likely one first."""
     if any(reason.code == "breakpoint" for reason in state.reasons):
         resume = f"chargehand mission resume {state.id}"
-        return (resume, f"{resume} --step", f"{resume} --to-end", *_commands_to_look(state, failures))
+        return (resume, f"{resume} --step", f"{resume} --to-end", *_commands_to_inspect(state, failures))
     if state.plan is not None and was_rolled_back(state):
-        return ()  # its tasks were promoted, one after the other: there is no one result to promote again
+        return ()  # its tasks were promoted one after the other: there is no single result to promote again
     if state.plan is not None and state.status not in ENDED:
         return tuple(_commands_to_coordinate(state))
     if state.plan is not None and state.status not in ("promoted", "discarded"):
         return tuple(_commands_after_plan(state))
-    return (*_commands_to_settle(state), *_commands_to_look(state, failures))
+    return (*_commands_to_settle(state), *_commands_to_inspect(state, failures))
 
 
 def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
@@ -165,8 +162,9 @@ def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
 
 
 def _commands_after_plan(state: MissionState) -> Iterator[str]:
-    """Yield what makes sense once a plan ended before all was done."""
-    mission, cause = f"chargehand mission {{}} {state.id}", mission_cause(state)
+    """Yield what makes sense once a plan ended before all of its tasks were done."""
+    mission = f"chargehand mission {{}} {state.id}"
+    cause = mission_cause(state)
     if state.status == "cancelled" or (state.status == "failed" and cause is not None and cause.kind in RESUMED):
         yield mission.format("resume")
     elif state.status == "exhausted":
@@ -177,14 +175,15 @@ def _commands_after_plan(state: MissionState) -> Iterator[str]:
 
 
 def _commands_to_settle(state: MissionState) -> Iterator[str]:
-    branch, mission = exported_branch(state), f"chargehand mission {{}} {state.id}"
+    branch = exported_branch(state)
+    mission = f"chargehand mission {{}} {state.id}"
     cause = mission_cause(state)
     if was_rolled_back(state):
         yield mission.format("promote") + "  # promotes it again"
     elif state.status == "promoted":
         if branch is not None and (state.applied is None or state.applied.state != "done"):
             yield f"git merge {branch}"
-    # A worker first: it goes on by itself when the quota is back; the answer only tries earlier.
+    # The worker first: it goes on by itself when the quota is back; an answer only makes it try earlier.
     elif state.waits_for_quota is not None:
         yield "chargehand worker"
         yield mission.format("answer") + ' "go on"'
@@ -205,12 +204,12 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
         yield mission.format("continue") + " TEXT" if ended else mission.format("watch")
 
 
-def _commands_to_look(state: MissionState, failures: tuple[FailureDocument, ...]) -> Iterator[str]:
-    # What a role that changes nothing left in its workspace is no result; after a roll-back nothing is left.
+def _commands_to_inspect(state: MissionState, failures: tuple[FailureDocument, ...]) -> Iterator[str]:
+    # A role that changes nothing leaves no result in its workspace; after a roll-back nothing is left.
     if not state.checkpoints or ended_with_report(state) or was_rolled_back(state):
         return
     yield f"chargehand mission diff {state.id}"
-    # What runs beside the tree, or with the base's tests in it, a person cannot run as it was.
+    # A person cannot repeat a check that runs outside the tree or with the base's tests in it.
     checks = [check for verdict in state.verdicts for check in verdict.checks]
     own = {check.name for check in checks if not (check.outside or check.base_tests)}
     for failure in failures:

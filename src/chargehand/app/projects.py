@@ -1,4 +1,4 @@
-"""Projects: what is known of a repository, its trust, its setup, and the pre-commit hook."""
+"""Use cases of projects: what is known of a repository, its trust, its setup, and the pre-commit hook."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def remember_registries(app: App, state: MissionState) -> None:
-    """Let setup of a mission's project reach the registries from now on, by the word of the calling user."""
+    """Let the setup of a mission's project reach the registries from now on; the calling user grants it."""
     app.store.trust.grant(state.project, REGISTRIES, identity=app.identity())
 
 
@@ -136,8 +136,11 @@ def list_projects(reader: StateReader) -> ProjectList:
 def show_project(app: App, repo: Path | None) -> ProjectView:
     """Return what would be in force for a mission started now; raises `RepositoryError`, `ConfigError`."""
     found = app.configured(repo, only_reads=True)
-    project, resolved, places = found.project, found.resolved, app.places(found, found.resolved)
-    checks, source = resolved.config.project.checks, "configured"
+    project = found.project
+    resolved = found.resolved
+    places = app.places(found, resolved)
+    checks = resolved.config.project.checks
+    source = "configured"
     if checks is None:
         checks = app.detected(found.depot, found.base, places.checks).checks
         source = "detected" if checks else "none"
@@ -167,9 +170,9 @@ async def set_up_project(app: App, repo: Path | None, *, base: str | None) -> Se
 
 
 def revoke_trust(reader: StateReader, repo: Path | None) -> RevokedTrust:
-    """Trust nothing of a repository any more: no content of its files, and no way of its setup to registries.
+    """Revoke all trust in a repository: every content of its files, and its setup's access to registries.
 
-    All contents go, not only that of HEAD: a person who takes trust back means the repository. Raises
+    Every content, and not only that of HEAD: a person who takes trust back means the repository. Raises
     `RepositoryError`, `StoreError`.
     """
     project = reader.project(repo)
@@ -179,17 +182,16 @@ def revoke_trust(reader: StateReader, repo: Path | None) -> RevokedTrust:
 class TrustRequest:
     """What a repository asks a person to trust: keys of `chargehand.toml`, and files of roles.
 
-    Trust is of one exact content: any change of a file asks anew.
+    A person trusts one exact content: any change of a file asks anew.
     """
 
     def __init__(self, app: App, repo: Path | None, *, base: str | None) -> None:
         self._app = app
         self._prepared = app.configured(repo, revision=base)
         resolved = self._prepared.resolved
-        # Trust is of the whole file: its agents may work with the person's models then.
+        # Trust covers the whole file, so its agents may then work with the person's models.
         self._asked = replace(resolved, untrusted=(*resolved.untrusted, *resolved.strangers.values()))
-        # With the tier left to us, trust says how strong sandboxes have to be, so a repository without a file of
-        # its own is trusted as well.
+        # With the tier `auto`, trust decides how strong sandboxes are: a repository without a file needs it too.
         self.decides_tier = resolved.config.sandbox.tier == "auto"
         self._digest = resolved.trusted_by if self.decides_tier else resolved.digest
         self._roles: list[RoleFile] = [
@@ -209,7 +211,7 @@ class TrustRequest:
         return bool(self.lines) or (self.decides_tier and not self._trusted)
 
     def grant(self) -> None:
-        """Trust these contents, by the word of the calling user."""
+        """Record that the calling user trusts these contents."""
         # Trust of chargehand.toml vouches for its commands too: it is given only where it was asked for.
         whole = [self._digest] if self.decides_tier or self._asked.untrusted else []
         for content in (*whole, *(each.digest for each in self._roles)):

@@ -1,7 +1,7 @@
 """Read access to a state directory: its store, the liveness of its workers, and the state of its missions.
 
-What only reads (list, show, log, watch, statistics) is answered from here, so that it never waits for the import
-of sandboxes, models, agents, checks or pygit2: they cost half a second before the first line is printed.
+Commands that only read (list, show, log, watch, statistics) are answered from here, so that they never wait for
+the import of sandboxes, models, agents, checks or pygit2, which takes half a second.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class StateReader:
         self._local = LocalWorkers(self.home, version=__version__)
         self._store: Store | None = None
         self.keeps_missions = False
-        # By mission: a summary, what it waits for, and how lists show that.
+        # By mission: its summary, what it waits for, and its line in lists.
         self.listed: dict[str, tuple[MissionSummary, object, ListedMission]] = {}
         self.tallied: TalliedBlocks = {}
-        # By what was asked for: the rows and the queue that a list was made of, and the list.
+        # By request: the rows and the queue that a list was made from, and the list.
         self.lists: dict[object, tuple[tuple[MissionListing, ...], Queue, MissionListDocument]] = {}
         self._actor = actor
         self.starts_workers = starts_workers
@@ -123,7 +123,7 @@ class StateReader:
 
     @cached_property
     def watched_workers(self) -> WatchedWorkers:
-        """Who is alive, as far as it is known without the shared database too."""
+        """Who is alive, as far as that is known also while the shared database is away."""
         return WatchedWorkers(self.workers, self._local)
 
     @property
@@ -136,14 +136,14 @@ class StateReader:
 
     @cached_property
     def kept_missions(self) -> FoldedMissions:
-        """The missions that were asked for before, where who reads them is asked often (`keeps_missions`)."""
+        """The missions that were read before, for a reader that is asked often (`keeps_missions`)."""
         from chargehand.missions.reading import FoldedMissions
 
         return FoldedMissions(self.store.log)
 
     @property
     def acting_reader(self) -> MissionReader:
-        """The mission reader for who acts on what it says: it raises where it is not known who is alive."""
+        """The mission reader for decisions: it raises where nobody knows which workers are alive."""
         from chargehand.missions.reading import MissionReader
 
         return MissionReader(store=self.store, workers=self.workers)
@@ -160,7 +160,7 @@ class StateReader:
         return self.environ.get(_TOKEN, "").strip() or self.credentials.get(server_secret(server))
 
     def has_work(self) -> bool:
-        """Tell whether any mission should go on that no living worker holds."""
+        """Tell whether any mission should go on that no live worker holds."""
         return any(not self.mission_reader.live(row) for row in self.store.log.takeable())
 
     def identity(self) -> str:
@@ -189,7 +189,7 @@ class StateReader:
         """Tell whether the user's own file lets clients of the MCP server decide in the person's place."""
         from chargehand.app.config.resolve import resolve
 
-        # Without the environment: whoever starts the server chooses that, and it may be the client.
+        # Without the environment: whoever starts the server sets that, and that may be the client.
         return resolve(user=load_user_file(user_config_path(self.environ))).config.server.may_decide
 
     @cached_property
@@ -198,7 +198,7 @@ class StateReader:
         from chargehand.app.config.resolve import resolve
         from chargehand.app.wiring.profile import profile_for, read_machine
 
-        # Without the machine's own defaults: they are what is worked out here.
+        # Without the machine's own defaults, which are what this property derives.
         own = resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
         return profile_for(read_machine(), budget_mb=own.config.engine.memory_mb)
 
@@ -227,7 +227,7 @@ class StateReader:
         rows = (project and self.store.log.missions(project=project.id)) or self.store.log.missions()
         if not rows:
             raise NotFoundError("there are no missions yet", hint='chargehand run "TEXT" starts one')
-        # Not one of a coordinator's: a person asked for none of those.
+        # Not the mission of a coordinator's task: no person asked for those.
         return next(row.id for row in reversed(rows) if not row.parent)
 
     def mission_state(self, name: str) -> MissionState:
@@ -235,7 +235,7 @@ class StateReader:
         return self.mission_reader.state(self.find_mission(name))
 
     def depot(self, project: ProjectRow, *, repository: Repository | None = None) -> Depot:
-        """Open the depot of a project; `repository` is its own, where it was looked at already."""
+        """Open the depot of a project; `repository` is its own, where the caller has found it already."""
         from chargehand.missions.services import system_errors
         from chargehand.workspace.depot import Depot
 
@@ -245,7 +245,7 @@ class StateReader:
 
     def mission_depot(self, state: MissionState) -> Depot:
         """Open the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
-        # Looked for once: each look starts a git, which takes longer than everything else of a small change.
+        # Found once: each search starts a git, which takes longer than everything else of a small change.
         found = find_repository(repository_of(state))
         return self.depot(self.store.projects.identify(found.path), repository=found)
 
@@ -264,14 +264,14 @@ class StateReader:
 
     @property
     def needed(self) -> StillNeeded:
-        """What of the state directory the missions still need, as of now."""
+        """What of the state directory the missions need now."""
         from chargehand.app.wiring.disk import StillNeeded
 
         return StillNeeded(self.mission_reader.summaries())
 
 
 def server_secret(server: str) -> str:
-    """Return the name of a server's token among secrets: readable, and another one for every server."""
+    """Return the name of a server's token among secrets: readable, and different for every server."""
     words = re.sub(r"[^A-Z0-9]+", "_", server.partition("://")[2].upper()).strip("_")[:32]
     return f"{_TOKEN}_{words}_{hashlib.sha256(server.encode()).hexdigest()[:8].upper()}"
 

@@ -1,4 +1,4 @@
-"""Requests as they are recorded for a worker: with a plan, under a caller's own key, as a fork or a follow-up."""
+"""Records requests for a worker: with a plan, under a caller's own key, as a fork or a follow-up."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.config.trust import ConfirmTrust
 
-# `--plan` for none, whatever is configured, and for one that a planner makes.
-NO_PLAN, AUTO_PLAN = "none", "auto"
-_LARGEST = 1 << 20
+# Values of `--plan`: no plan, whatever is configured, and a plan that a planner makes.
+NO_PLAN = "none"
+AUTO_PLAN = "auto"
+_LARGEST_PLAN_BYTES = 1 << 20
 _REPLY = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
 _FILE_HINT = "name a file of YAML or JSON; `docs/how-to/plans.md` describes it"
 
@@ -51,7 +52,7 @@ def read_plan_file(app: App, name: str, *, option: str = "--plan") -> Plan:
         if not path.is_file():
             raise UsageError(f"{option}: {name!r} is not a file", hint=_FILE_HINT)
         with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
+            content = file.read(_LARGEST_PLAN_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{option}: {name!r} cannot be read: {error.strerror}", hint=_FILE_HINT) from error
     return parse_plan(content, name)
@@ -62,14 +63,14 @@ def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | Plan
 
     With one task there is nothing to coordinate: it becomes the request. Raises `UsageError`.
     """
-    request, plan = _read_plan(app, request)
-    # Of a plan that is still to be made nobody knows the tasks.
+    request, plan = _resolve_plan(app, request)
+    # Nobody knows the tasks of a plan that is still to be made.
     known = tuple(task.id for task in plan.tasks) if isinstance(plan, Plan) else () if plan is None else None
     parse_breakpoints(request.break_at, known)
     return request, plan
 
 
-def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWanted | None]:
+def _resolve_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWanted | None]:
     if request.plan in (None, NO_PLAN) and request.team is None:
         return request, None
     if request.plan == AUTO_PLAN:
@@ -91,7 +92,7 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
         plan = plan if team is None else with_team(plan, team)
     only = plan.tasks[0]
     conditional = only.done_when or only.when or only.loop is not None
-    # What it says that it will touch an ordinary mission has no place for, and others on the branch wait for.
+    # An ordinary mission cannot say what it will touch, and other missions on the branch wait for that.
     touches = request.apply and (only.make or only.change or only.delete or only.contracts)
     # A task's own limits hold beside those of the whole, and its models are tried one after the other.
     limits = only.budget_usd or only.seconds or only.deadline or len(only.models) > 1
@@ -104,7 +105,7 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
             request,
             text=f"{whole}\n\nIt is done when:{duties}" if duties else whole,
             file=None,
-            # As in a larger plan, what the task says comes before what is said for the whole.
+            # As in a larger plan, the task's own word comes before that of the whole.
             role=only.role or request.role,
             agent=only.agent or request.agent,
             model=next(iter(only.models), request.model),
@@ -114,7 +115,7 @@ def _read_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWa
         ), None
     reviews = {role for task in plan.tasks for role in task.reviewers}
     named = all(task.agent for task in plan.tasks) and all(plan.member(role).agent for role in reviews)
-    # Where all work is somebody's already, nobody has to name one more.
+    # Where every task and review names its agent, the request needs none.
     return replace(request, text=text, file=None, agent=request.agent or (only.agent if named else None)), plan
 
 
@@ -167,20 +168,21 @@ def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
     Raises `UsageError` (`plan_invalid`), `RefusedError` (`no_plan`, `not_plannable`, `plan_fixed`), and what
     `record_mission` does for the agent of each task.
     """
-    state, plan = app.mission_state(name), read_plan_file(app, file, option="--set")
+    state = app.mission_state(name)
+    plan = read_plan_file(app, file, option="--set")
     known = state.plan.plan if state.plan is not None else plan
     new = tuple(task for task in plan.tasks if known.task(task.id) != task)
-    # Somebody must be able to do the new tasks.
+    # An agent must be able to start on each of the new tasks.
     if state.config is not None and state.base is not None and state.request is not None:
         found = app.find(Path(state.repository), revision=state.base.commit)
-        # Its worker assigns tasks by what was in force when the mission was asked for.
+        # Its worker assigns tasks by the configuration that was recorded with the mission.
         resolved = ResolvedConfig(config=state.config, origins={})
         configured = ConfiguredBase(**msgspec.structs.asdict(found), resolved=resolved)
         app.plan_check(configured, resolved)(state.request, msgspec.structs.replace(plan, tasks=new))
     text = msgspec.json.encode(plan).decode()
     app.steer(state.id, "plan", lambda: app.steering.change_plan(state.id, plan), plan=text)
     started = ensure_worker(app).started
-    # As the log has them: somebody else may have changed the plan since it was read above.
+    # Read from the log: somebody else may have changed the plan since it was read above.
     events = map(read_payload, app.store.log.read(state.id, types=(PlanMade.type,)))
     made = [event for event in events if isinstance(event, PlanMade)]
     at = max(number for number, event in enumerate(made) if event.plan == plan)
@@ -254,7 +256,7 @@ def record_once(
 
     Raises `RefusedError` (`key_reused`) for a key of something else, and what `record_mission` does.
     """
-    # Clients of the MCP server had keys before anybody else: theirs are taken as they come.
+    # Clients of the MCP server had keys first: theirs have no prefix, so that recorded ones still count.
     mission = keyed_id("mission", key.key if key.via == "mcp" else f"{key.via} {key.key}")
     if not _is_recorded(app, mission, key):
         noted: dict[str, object] = {key.via: {"key": key.key, "asked": key.asked}}
@@ -266,7 +268,7 @@ def record_once(
         except UsageError as error:
             if error.code != "mission_exists":
                 raise
-        _is_recorded(app, mission, key)  # another call with the key came first: the store took only one
+        _is_recorded(app, mission, key)  # another call with this key came first: the store accepts only one
     return mission, False
 
 
@@ -289,7 +291,7 @@ def _is_recorded(app: App, mission: str, key: IdempotencyKey) -> bool:
 
 def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, IdempotencyKey]:
     """Return a request with its text read, and the key that stands for all it asks for in its repository."""
-    # An empty one is mostly a variable that is not set: all requests would be one.
+    # An empty key is mostly a variable that is not set: it would make one mission of all requests.
     if not key or not key.isprintable():
         raise UsageError(
             f"--idempotency-key: {key!r} is empty or has characters that are not printable",
@@ -330,7 +332,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
             raise UsageError(f"--at: {request.at!r} is not a reply", hint=hint)
         point = ForkPoint(attempt=int(match[1] or max(1, len(source.attempts))), turn=int(match[2]))
     edit = parse_reply(request.reply) if request.reply is not None else None
-    # For its errors alone: nothing is recorded for a model that nobody knows, or an agent that is gone.
+    # Called for its errors alone: nothing is recorded for an unknown model, or an agent that is gone.
     app.require_recorded_agent(source, request.model)
     depot = app.depot(app.project(Path(source.repository)))
     made = create_fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)
@@ -358,7 +360,8 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     from chargehand.missions.steering import check_continuable_plan
 
     state = app.mission_state(request.mission)
-    before, base = state.request, state.base
+    before = state.request
+    base = state.base
     given = RunRequest(text=request.text, attempts=request.attempts, time=request.time, budget=request.budget)
     text = request_text(given)
     going_on = state.status in ("planned", "running", "paused")
@@ -374,8 +377,9 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     app.require_recorded_agent(state)
     found = app.find(repository_of(state), revision=base.commit)
     resolved = app.configuration(found, options=given.configuration(), head=False)
-    limits, attempts = resolved.config.limits, allowed_attempts(resolved, before.agent)
-    budget = limits.budget_usd if request.budget is not None else None  # `None` is the same one
+    limits = resolved.config.limits
+    attempts = allowed_attempts(resolved, before.agent)
+    budget = limits.budget_usd if request.budget is not None else None  # `None` keeps the budget
     spent = sum(attempt.cost_usd or 0.0 for attempt in state.attempts)
     limit = budget or (state.config.limits.budget_usd if state.config is not None else None)
     if state.status != "promoted" and limit is not None and spent >= limit:
@@ -401,7 +405,7 @@ def _follow_up_promoted(
     assert state.base is not None
     assert state.commit is not None
     depot = app.depot(app.project(repository_of(state)))
-    depot.keep_base(state.commit)  # the repository may have lost it, or never have got it
+    depot.keep_base(state.commit)  # the repository may have lost the commit, or never had it
     applied = state.base.branch if state.request.apply and is_applied(state) else None
     after = last_whole_attempt(state)
     continued = MissionContinued(

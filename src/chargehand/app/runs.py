@@ -1,4 +1,4 @@
-"""Runs: from a request with its options to a settled mission.
+"""Runs a mission: from a request with its options to where it is settled.
 
 Everything that can be wrong with a request is found by `prepare_run`, before anything is recorded or started.
 """
@@ -42,11 +42,12 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.sandbox.contract import Stream
 
-_SLUG = 40
+_SLUG_CHARACTERS = 40
 # A native agent may fix what the checks refuse, twice; a program that failed once would only fail again.
 _NATIVE_ATTEMPTS = 3
-_LONGEST = 100_000  # bytes: the request reaches agents as one environment variable, of which Linux takes 128 KiB
-_LARGEST_CHECK_FILE = 64 << 20
+# The request reaches agents as one environment variable, of which Linux takes 128 KiB.
+_LARGEST_REQUEST_BYTES = 100_000
+_LARGEST_CHECK_FILE_BYTES = 64 << 20
 _FILE_HINT = "name a file of UTF-8 text, or - for stdin"
 _HOST_HINT = "name a file of this machine that you can read"
 
@@ -133,9 +134,11 @@ def request_text(options: RunRequest) -> str:
         raise UsageError("the request is not UTF-8 text", hint="give plain text") from error
     if "\0" in text:
         raise UsageError("the request contains a zero byte", hint="give plain text")
-    if size > _LONGEST:
+    if size > _LARGEST_REQUEST_BYTES:
         hint = "put the rest into a file of the repository"
-        raise UsageError(f"the request has {size} bytes, more than {_LONGEST}", code="request_too_long", hint=hint)
+        raise UsageError(
+            f"the request has {size} bytes, more than {_LARGEST_REQUEST_BYTES}", code="request_too_long", hint=hint
+        )
     return text
 
 
@@ -144,8 +147,8 @@ def branch_slug(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text[:400]).encode("ascii", "ignore").decode().lower()
     made = ""
     for word in re.findall(r"[a-z0-9]+", plain):
-        longer = f"{made}-{word}" if made else word[:_SLUG]
-        if len(longer) > _SLUG:
+        longer = f"{made}-{word}" if made else word[:_SLUG_CHARACTERS]
+        if len(longer) > _SLUG_CHARACTERS:
             break
         made = longer
     return made or "mission"
@@ -179,12 +182,12 @@ def keep_check_files(
     """Keep the content of each `HOST:PATH` and return (artifact id, path). Raises `UsageError`."""
     hosts: dict[str, Path] = {}
     for text in files:
-        # The path inside has no colon to look for: a host path may have one, so the last colon separates them.
+        # The last colon separates them: a host path may have one, and the path inside none.
         host, colon, path = text.rpartition(":")
         if not colon or not host or not path:
             raise UsageError(f"{option}: {text!r} is not HOST:PATH", hint="such as tests_new.py:tests/test_new.py")
         parts = path.split("/")
-        # Any case of `.git`: some file systems fold it.
+        # `.git` in any case: some file systems ignore it.
         if path.startswith("/") or {"", ".", ".."} & set(parts) or any(part.lower() == ".git" for part in parts):
             raise UsageError(
                 f"{option}: {shown_path(path)!r} is not a path inside the repository",
@@ -198,9 +201,9 @@ def keep_check_files(
         try:
             if not file.is_file():
                 raise UsageError(f"{option}: {str(file)!r} is not a file", hint=_HOST_HINT)
-            if file.stat().st_size > _LARGEST_CHECK_FILE:
+            if file.stat().st_size > _LARGEST_CHECK_FILE_BYTES:
                 raise UsageError(
-                    f"{option}: {str(file)!r} has more than {_LARGEST_CHECK_FILE} bytes",
+                    f"{option}: {str(file)!r} has more than {_LARGEST_CHECK_FILE_BYTES} bytes",
                     hint="name a smaller file",
                 )
             content = file.read_bytes()
@@ -227,7 +230,8 @@ def build_request(
     Raises `ConfigError` where role and mission leave no area that may be changed.
     """
     choice = assignment.choice
-    config, named = resolved.config, named_agent(resolved.config, choice.agent)
+    config = resolved.config
+    named = named_agent(config, choice.agent)
     return MissionRequest(
         text=text,
         agent=choice.agent,
@@ -242,7 +246,7 @@ def build_request(
         forbid=config.project.forbid,
         attempts=allowed_attempts(resolved, choice.agent),
         seconds=config.limits.time,
-        # Only where a person says so of this plan: what the configuration has is meant for each mission.
+        # Only where a person limits this plan: the configuration's limit is for each mission.
         plan_seconds=config.limits.time if options.plan is not None and options.time is not None else None,
         tier=config.sandbox.tier,
         partial=options.partial,
@@ -252,7 +256,7 @@ def build_request(
         fallback=choice.fallback,
         why=choice.why,
         role=assignment.role.name,
-        # Its text and not its place: after a crash and in a fork the role has to be the same.
+        # The text and not the path: after a crash and in a fork the role has to be the same.
         role_text=artifacts.put(assignment.file.content, kind="role"),
         role_from=assignment.file.place,
         directory=places.agent,
@@ -263,7 +267,7 @@ def build_request(
 
 def allowed_attempts(resolved: ResolvedConfig, agent: str) -> int:
     """Return how many attempts an agent is given: a native one may repair its work, unless a person said less."""
-    # A person who writes 1 means it: only the default is raised.
+    # Only the default is raised: a person who writes 1 means it.
     repairs = resolved.origins.get("limits.attempts") == "default"
     native = named_agent(resolved.config, agent).kind == "native"
     return _NATIVE_ATTEMPTS if repairs and native else resolved.config.limits.attempts
@@ -329,7 +333,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
     found = app.configured(
         request.repo, revision=request.base, directory=request.directory, options=request.configuration()
     )
-    choice = _assign(app, found, found.resolved, request).choice
+    choice = _assign_ready(app, found, found.resolved, request).choice
     require_tier(found.resolved.config.sandbox.tier)
     if request.apply:
         found.depot.check_can_apply()
@@ -348,7 +352,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
             "--outside-file: there is no outside check that would see it",
             hint="give --outside-check CMD, or write project.outside_checks",
         )
-    # Last, so that nobody is asked to trust for a request that cannot be carried out.
+    # Last, so that nobody is asked for trust for a request that cannot be carried out.
     settle_trust(
         add_stranger(found.resolved, choice.agent, choice.model),
         confirm_trust,
@@ -392,10 +396,10 @@ def record_mission(
     """
     prepared = prepare_run(app, request, confirm_trust=confirm_trust)
     found = prepared.found
-    # Resolved once more: the trust that was just given lets more of the repository's file in.
+    # Resolved again: a person may just have trusted the repository's file, so that more of it counts.
     resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
     asked = _recorded_request(
-        app, prepared, resolved, _assign(app, found, resolved, request), app.places(found, resolved)
+        app, prepared, resolved, _assign_ready(app, found, resolved, request), app.places(found, resolved)
     )
     check(replace(found, resolved=resolved), asked)
     asyncio.run(app.prove_tier(found, resolved))
@@ -428,8 +432,8 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
         watch=observer.watch,
     ) as session:
         resolved = session.resolved
-        assignment = _assign(app, prepared.found, resolved, request)
-        # Once more: the session reads the repository's file anew, and it may have changed since the person looked.
+        assignment = _assign_ready(app, prepared.found, resolved, request)
+        # Asked again: the session reads the repository's file anew, which may have changed since a person saw it.
         require_trust(add_stranger(resolved, assignment.choice.agent, assignment.choice.model))
         mission = session.missions.create(
             _recorded_request(app, prepared, resolved, assignment, session.places),
@@ -479,14 +483,14 @@ async def _run_to_rest(
         remove_settled_output(app.home, state)
         return state, None
     except ChargehandError as error:
-        # At rest: a full disk may have kept us from writing that we let go of it.
+        # At rest: on a full disk nothing could record that this process let go of the mission.
         state = session.missions.look.at_rest(mission)
-        # Its log says already that it waits for room: what there was none for after that changes nothing.
+        # The log says already that the mission waits for space: a later failure for want of it tells nothing new.
         waits = state.status == "waiting" and any(reason.code == "no_space" for reason in state.reasons)
         return state, None if waits and error.code in ("no_space", "store_full") else error
 
 
-def _assign(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
+def _assign_ready(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
     """Return who works, ready to start; raises what `assign_role` and `App.require_ready_agent` do."""
     assignment = assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
     choice = assignment.choice

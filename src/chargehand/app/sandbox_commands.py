@@ -1,4 +1,4 @@
-"""Running one snippet of Python or JavaScript by itself, as the person's own policy allows."""
+"""Use cases of a sandbox by hand: run a snippet, run a command, run a project's formatters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SnippetRun(msgspec.Struct, frozen=True, kw_only=True):
 def plan_snippet(
     source: str, *, file: str, language: str | None, input: Any = None, time: str | None = None
 ) -> SnippetSpec:
-    """Return a snippet to run; its language is told by the file's name where none is given.
+    """Return a snippet to run; without a `language` the file's name tells it.
 
     `time` is a duration such as `30s`. Raises `UsageError`, `ConfigError`.
     """
@@ -96,7 +96,7 @@ async def run_judged_snippet(spec: SnippetSpec, judged: SnippetJudgement) -> Sni
     )
 
 
-_OUTPUT_LIMIT = 10_000_000
+_OUTPUT_LIMIT_BYTES = 10_000_000
 
 
 class ExecRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +219,7 @@ async def _execute_in(
     judged = await session.missions.admit(action, directory=session.start, mission=mission)
     async with session.open_workspace(tree=tree, directory=session.start) as (_, sandbox):
         result = await sandbox.exec(
-            request.command, timeout=seconds, output_limit=_OUTPUT_LIMIT, on_output=on_output
+            request.command, timeout=seconds, output_limit=_OUTPUT_LIMIT_BYTES, on_output=on_output
         )
     document = ExecDocument(
         exit_code=result.exit_code,
@@ -278,10 +278,11 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
         return await _format_mission(app, app.find_mission(request.mission), request)
     found = await asyncio.to_thread(app.find, request.repo)
     staged = await asyncio.to_thread(staged_tree, found.depot, found.base)
-    # Paths are given from where the person stands; formatters are given them from the repository's top.
-    root, within = found.depot.repository.path.resolve(), []
+    # The person names paths from where they stand; formatters take them from the repository's top.
+    root = found.depot.repository.path.resolve()
+    within = []
     for path in request.paths:
-        # The directory is resolved and the path is not: a link below it is a file of its own to git.
+        # The directory is resolved and the path is not: to git a link below it is a file of its own.
         real = Path(os.path.normpath(app.cwd.resolve() / path))
         if not real.is_relative_to(root):
             raise UsageError(

@@ -32,7 +32,7 @@ from chargehand.missions.statistics import (
 )
 from chargehand.policy.alerts import ALERT_RULES
 
-# `up` looks every ten seconds.
+# `up` checks the alerts every ten seconds.
 _WATCHED_SECONDS = 60.0
 
 
@@ -204,7 +204,7 @@ def model_statistics(reader: StateReader, request: StatisticsRequest) -> ModelSt
 
 
 def model_invoice(reader: StateReader, request: StatisticsRequest) -> InvoiceDocument:
-    """Return the calls that providers may charge for; `since` is of the call, not of its mission.
+    """Return the calls that providers may charge for; `since` is about the call, not its mission.
 
     Raises `UsageError`, `StoreError`.
     """
@@ -279,7 +279,7 @@ def list_alerts(reader: StateReader, *, limit: int = 50) -> AlertsDocument:
 
 
 def try_channels(reader: StateReader) -> TrialDocument:
-    """Send a trial notice each way that is configured. Raises `StoreError`, `ConfigError`."""
+    """Send a trial notice through each configured channel. Raises `StoreError`, `ConfigError`."""
     from chargehand.app.alerting.watch import send_trial
 
     return TrialDocument(channels=[_channel_document(*each) for each in send_trial(reader).items()])

@@ -1,4 +1,4 @@
-"""What the state directory holds: proof of its log, artifacts, derived rows, and space that no mission needs."""
+"""Use cases of the state directory: audit of its log, artifacts, projected rows, and freeing space."""
 
 from __future__ import annotations
 
@@ -53,9 +53,8 @@ def verify_log(
 ) -> AuditView:
     """Check the chain of one mission or of all, also against signed heads that were kept elsewhere.
 
-    `head` has one signed head on each line, as a git note has them; `deep` also reads artifacts
-    and commits. Raises `UsageError` (`head_malformed`),
-    `NotFoundError`.
+    `head` has one signed head on each line, as a git note has them; `deep` also reads artifacts and commits.
+    Raises `UsageError` (`head_malformed`), `NotFoundError`.
     """
     witnesses = () if head is None else _read_heads(head)
     wanted = None if mission is None else reader.find_mission(mission)
@@ -79,7 +78,7 @@ def _read_heads(file: Iterable[bytes]) -> tuple[SignedHead, ...]:
 
 def missions_to_export(reader: StateReader, mission: str | None) -> tuple[str, ...]:
     """Return the ids of one mission or of all; raises `NotFoundError`."""
-    # With the logs of projects, which no list of missions shows.
+    # The logs of projects are among them, which no list of missions shows.
     return tuple(reader.store.log.names()) if mission is None else (reader.find_mission(mission),)
 
 
@@ -97,7 +96,7 @@ def export_to_file(reader: StateReader, mission: str | None, path: Path) -> Audi
 
 
 def write_new_file(path: Path, content: Iterable[bytes]) -> int:
-    """Write a file that is not there yet, whole or not at all, however this process ends; return its size.
+    """Write a new file completely or not at all, however this process ends; return its size in bytes.
 
     Raises `UsageError` (`output_exists`, `output_unwritable`), and what `content` does.
     """
@@ -108,8 +107,10 @@ def write_new_file(path: Path, content: Iterable[bytes]) -> int:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(part, path)  # unlike a rename, it takes the place of nothing
-        except PermissionError:  # a file system without links, as on a memory stick: its place is taken first
+            os.link(part, path)  # unlike a rename, it replaces no file
+        except (
+            PermissionError
+        ):  # a file system without links, as on a memory stick: the empty file reserves the name
             path.open("xb").close()
             part.replace(path)
     except FileExistsError as error:
@@ -151,7 +152,7 @@ def verify_provenance(
     if commit is not None:
         depot = reader.depot(reader.project())
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-        # One that was not exported is in the depot alone.
+        # A commit that was not exported is in the depot alone.
         named = next(
             (done for git in (depot.repository.git, depot.git) if not (done := git.run(*words)).code), None
         )
@@ -169,10 +170,10 @@ def verify_provenance(
     return ProvenanceDocument(ok=not problems, mission=found[-1].mission or None, commits=found, problems=problems)
 
 
-_SHORTEST_NAME = 4
+_SHORTEST_NAME = 4  # digits of an id
 _LIST_HINT = "chargehand artifact list MISSION shows what a mission kept"
 _AGE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([smhd]?)")
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS_IN_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kMG]i?)?B?", re.IGNORECASE)
 
 
@@ -248,6 +249,33 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     projects: tuple[CollectedProject, ...]
 
+    @classmethod
+    def of(cls, report: GcReport, rows: tuple[ProjectRow, ...]) -> Collection:
+        """Return what a collection removed of these projects, those first whose repository exists."""
+        by_name = {found.root.name: found for found in report.projects}
+        collected = []
+        for row in sorted(rows, key=lambda row: not row.path.is_dir()):
+            found = by_name[row.id]
+            gone = not row.path.is_dir()
+            # The state that is kept for a repository outlives it, and only here can it be freed.
+            note = "its repository is gone; only what is stored here was checked"
+            collected.append(
+                CollectedProject(
+                    project=row.id,
+                    path=str(row.path),
+                    skipped=note if gone else msgspec.UNSET,
+                    workspaces=found.workspaces,
+                    bases=found.bases,
+                    layers=found.layers,
+                    litter=found.litter,
+                    bytes=found.bytes,
+                    checkpoints=ErasedCheckpoints(
+                        refs=found.erased.refs, commits=found.erased.commits, bytes=found.erased.bytes
+                    ),
+                )
+            )
+        return cls(dry_run=report.dry_run, taken=report.taken, bytes=report.bytes, projects=tuple(collected))
+
 
 class GcOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to collect: `max_age` such as `24h`, `max_bytes` such as `500MB`; by default as configured."""
@@ -310,7 +338,7 @@ def collect_garbage(
         found = _AGE.fullmatch(options.max_age.strip())
         if found is None:
             raise _wrong_amount("--max-age", options.max_age, "90s, 30m, 24h or 7d")
-        age = float(found[1]) * _SECONDS[found[2]]
+        age = float(found[1]) * _SECONDS_IN_UNIT[found[2]]
         # Bases and layers are kept longer by default; an age that is named is for everything.
         rules |= {"max_age": age, "shared_age": age}
     if options.max_bytes is not None:
@@ -323,12 +351,12 @@ def collect_garbage(
     projects = (reader.project(options.repo),) if options.repo is not None else tuple(reader.store.projects.list())
     roots = tuple(reader.home / "projects" / project.id for project in projects)
     if options.checkpoints and not options.dry_run:
-        # A dry run names exactly what the same call removes: a person agrees to true numbers.
+        # A dry run names exactly what the same call removes, so a person agrees to the true numbers.
         planned = gc(roots, needed=reader.needed, dry_run=True, **rules)
         refs = sum(len(project.erased.refs) for project in planned.projects)
         if refs:
             confirm(sum(project.erased.commits for project in planned.projects), refs)
-    return _collection(projects, gc(roots, needed=reader.needed, dry_run=options.dry_run, **rules))
+    return Collection.of(gc(roots, needed=reader.needed, dry_run=options.dry_run, **rules), projects)
 
 
 def _wrong_amount(option: str, text: str, example: str) -> UsageError:
@@ -339,33 +367,3 @@ def bytes_in_unit(unit: str) -> int:
     """Return the bytes of `k`, `M`, `G` (powers of 1000) or `Ki`, `Mi`, `Gi` (of 1024) in any case; 1 for ""."""
     step = 1024 if unit.lower().endswith("i") else 1000
     return int(step ** ("kmg".index(unit[0].lower()) + 1)) if unit else 1
-
-
-def _collection(projects: tuple[ProjectRow, ...], report: GcReport) -> Collection:
-    by_name = {found.root.name: found for found in report.projects}
-    collected = []
-    for row in sorted(projects, key=lambda row: not row.path.is_dir()):
-        found = by_name[row.id]
-        gone = not row.path.is_dir()
-        collected.append(
-            CollectedProject(
-                project=row.id,
-                path=str(row.path),
-                # The state that is kept for a repository outlives it, and only here can it be freed.
-                skipped="its repository is gone; only what is stored here was checked" if gone else msgspec.UNSET,
-                workspaces=found.workspaces,
-                bases=found.bases,
-                layers=found.layers,
-                litter=found.litter,
-                bytes=found.bytes,
-                checkpoints=ErasedCheckpoints(
-                    refs=found.erased.refs, commits=found.erased.commits, bytes=found.erased.bytes
-                ),
-            )
-        )
-    return Collection(
-        dry_run=report.dry_run,
-        taken=report.taken,
-        bytes=report.bytes,
-        projects=tuple(collected),
-    )

@@ -1,4 +1,4 @@
-"""Looking after a state directory: is all of it whole, a copy of it, and going back to a copy."""
+"""Upkeep of a state directory: checking it for damage, copying it, and going back to a copy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from chargehand.core.fold import fold
 from chargehand.core.state import MissionState
 from chargehand.policy.access import ROLES
 from chargehand.store.accounts import Actor
-from chargehand.store.audit import AuditReport, verify
+from chargehand.store.audit import verify
 from chargehand.store.chain import AuditProblem, audit_problem
 from chargehand.store.store import Store, is_state_directory, open_store
 
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-_PROJECTS, _DEPOT, _WORKSPACES = "projects", "depot.git", "refs/chargehand/workspaces/"
+# Arguments of renameat2(2).
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_PROJECTS = "projects"
+_DEPOT = "depot.git"
+_WORKSPACES = "refs/chargehand/workspaces/"
 
 
 class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +77,10 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
-    """Look at everything that missions need: the log, artifacts, and the commits of their depots.
+    """Check everything that missions need: the log, artifacts, and the commits of their depots.
 
-    Of ended missions those commits count that a ref still keeps, for `gc --checkpoints` erases old ones. Raises
-    `NotFoundError` for an unknown mission.
+    Of an ended mission only the commits count that a ref still keeps, since `gc --checkpoints` erases old ones.
+    Raises `NotFoundError` for an unknown mission.
     """
     wanted = None if mission is None else reader.find_mission(mission)
     store = reader.store
@@ -84,7 +88,7 @@ def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
     content = find_lost_content(reader, wanted)
     problems = [*report.problems, *content.problems]
     if wanted is None:
-        with contextlib.suppress(StoreError):  # of which the report tells already
+        with contextlib.suppress(StoreError):  # the report tells of it already
             damaged = store.grants.problems(roles=ROLES)
             problems += [audit_problem("", None, "access_damaged", problem) for problem in damaged]
         from chargehand.durable.engine_file import find_damage
@@ -108,22 +112,21 @@ def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
 def find_lost_content(reader: StateReader, mission: str | None = None) -> Content:
     """Read the artifacts and commits that the log of a mission, or of all, names; see `check_store`."""
     store = reader.store
-    look = _Look(store, reader.home)
-    problems: list[AuditProblem] = []
-    problems += look.artifacts(mission)
+    content = _ContentReader(store, reader.home)
+    problems = list(content.check_artifacts(mission))
     for name in [mission] if mission is not None else [row.id for row in store.log.missions()]:
-        problems += look.commits(fold(store.log.read(name), live=False))
+        problems += content.check_commits(fold(store.log.read(name), live=False))
     if mission is None:
         known = {project.id for project in store.projects.list()}
         lost = sorted({row.project for row in store.log.missions()} - known)
         problems += [
             audit_problem("", None, "project_missing", f"the row of project {name} is missing") for name in lost
         ]
-    return Content(artifacts=look.read, commits=look.looked_at, problems=tuple(problems))
+    return Content(artifacts=content.artifacts_read, commits=content.commits_read, problems=tuple(problems))
 
 
-class _Look:
-    """Looks at what the logs of missions name, each thing once."""
+class _ContentReader:
+    """Reads what the logs of missions name, each thing once."""
 
     def __init__(self, store: Store, home: Path) -> None:
         self._store = store
@@ -132,15 +135,15 @@ class _Look:
         self._commits: dict[tuple[str, str], str | None] = {}
 
     @property
-    def read(self) -> int:
+    def artifacts_read(self) -> int:
         return len(self._artifacts)
 
     @property
-    def looked_at(self) -> int:
+    def commits_read(self) -> int:
         return len(self._commits)
 
-    def artifacts(self, mission: str | None) -> Iterator[AuditProblem]:
-        """Yield which artifacts of a mission, or of all and none, are lost or changed."""
+    def check_artifacts(self, mission: str | None) -> Iterator[AuditProblem]:
+        """Yield which artifacts of a mission, or of all and of none, are lost or changed."""
         for row in self._store.artifacts.list(mission):
             if row.id not in self._artifacts:
                 self._artifacts[row.id] = None
@@ -151,8 +154,8 @@ class _Look:
             if (wrong := self._artifacts[row.id]) is not None:
                 yield audit_problem(row.mission, None, "artifact_damaged", f"{row.kind}: {wrong}")
 
-    def commits(self, state: MissionState) -> Iterator[AuditProblem]:
-        """Yield which commits of a mission cannot be read whole."""
+    def check_commits(self, state: MissionState) -> Iterator[AuditProblem]:
+        """Yield which commits of a mission cannot be read completely."""
         from chargehand.workspace.damage import find_damage
 
         if not state.project:
@@ -169,8 +172,8 @@ class _Look:
 
 
 def _needed_commits(state: MissionState, depot: Path) -> Iterator[tuple[str, str]]:
-    """Yield the commits that must be there, each with what it is."""
-    # A mission that was only asked for has no depot before somebody takes it up.
+    """Yield the commits of a mission that must exist, each with its purpose in words."""
+    # A mission has no depot before a worker takes it up.
     if state.base is not None and (state.checkpoints or state.commit):
         yield state.base.commit, "base"
     if state.commit is not None:
@@ -179,7 +182,7 @@ def _needed_commits(state: MissionState, depot: Path) -> Iterator[tuple[str, str
         yield from ((point.commit, "checkpoint") for point in state.checkpoints)
         return
     parents = {point.commit: point.parent for point in state.checkpoints}
-    # What the refs of workspaces are at, by the workspace's name.
+    # The commit that the ref of each workspace names, by the workspace's name.
     found = {}
     with contextlib.suppress(OSError):
         for line in (depot / "packed-refs").read_text(errors="replace").splitlines():
@@ -191,7 +194,7 @@ def _needed_commits(state: MissionState, depot: Path) -> Iterator[tuple[str, str
             found[path.name] = path.read_text(errors="replace").strip()
     for name, tip in found.items():
         if mission_of(name) == state.id:
-            # A ref that was hurt is at no checkpoint: then what it is at cannot be read.
+            # A damaged ref names no checkpoint, and what it names cannot be read.
             yield tip, f"workspace {name} at"
             while tip in parents:
                 yield tip, "checkpoint"
@@ -201,8 +204,8 @@ def _needed_commits(state: MissionState, depot: Path) -> Iterator[tuple[str, str
 def back_up(reader: StateReader, target: Path) -> Backup:
     """Copy the state directory to a new directory while others go on: log, keys, artifacts, replies and depots.
 
-    Bases, layers and workspaces are not in it: they are made anew. It is there whole or not at all, and as secret
-    as the state directory. Raises `UsageError` where `target` exists, `StoreError`, `InfrastructureError`.
+    Bases, layers and workspaces are left out: they are made anew. The copy is complete or does not exist, and as
+    secret as the state directory. Raises `UsageError` where `target` exists, `StoreError`, `InfrastructureError`.
     """
     target = target.absolute()
     store = reader.store
@@ -219,8 +222,8 @@ def back_up(reader: StateReader, target: Path) -> Backup:
         store.backup(part)
         with _disk_errors(target):
             if (reader.home / "calls").is_dir():
-                kept, copied = reader.home / "calls", part / "calls"
-                shutil.copytree(kept, copied, dirs_exist_ok=True, copy_function=_copy_unless_gone)
+                kept = reader.home / "calls"
+                shutil.copytree(kept, part / "calls", dirs_exist_ok=True, copy_function=_copy_unless_gone)
             roots = [each for each in sorted((reader.home / _PROJECTS).glob("*/")) if (each / _DEPOT).is_dir()]
             for root in roots:
                 _copy_depot(root / _DEPOT, part / _PROJECTS / root.name / _DEPOT)
@@ -239,15 +242,15 @@ def _copy_depot(source: Path, target: Path) -> None:
     for name in ("HEAD", "config", "packed-refs"):
         if (source / name).exists():
             shutil.copy2(source / name, target / name)
-    # What is written meanwhile is in files of git's own temporary names until it is whole. A ref may be deleted
-    # meanwhile, while an object that is missed would make the copy a damaged one.
+    # Git writes under temporary names until a file is complete. A ref may be deleted meanwhile; a missing object
+    # would damage the copy, so it raises.
     for name, copy in (("refs", _copy_unless_gone), ("objects", shutil.copy2)):
         ignored = shutil.ignore_patterns("tmp_*", "*.lock")
         shutil.copytree(source / name, target / name, symlinks=True, ignore=ignored, copy_function=copy)
 
 
 def _copy_unless_gone(source: str, target: str) -> None:
-    """Copy a file, unless a mission took it away since its directory was listed, as each does at its end."""
+    """Copy a file, unless a mission removed it since its directory was listed, as each mission does at its end."""
     with contextlib.suppress(FileNotFoundError):
         shutil.copy2(source, target)
 
@@ -256,14 +259,22 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
     """Put a copy in the place of the state directory, which is kept beside it under another name.
 
     `confirm` gets what will happen in words and raises where nobody agrees. Missions that were going on wait for
-    a person: what they did since the copy was made, nobody knows any more. All sessions of the server are closed.
-    Raises `UsageError` for what is no
-    backup, `StoreError` (`backup_damaged`), `RefusedError` (`workers_alive`), `InfrastructureError`.
+    a person: nobody knows any more what they did since the copy was made. All sessions of the server are closed.
+    Raises `UsageError` for what is no backup, `StoreError` (`backup_damaged`), `RefusedError` (`workers_alive`),
+    `InfrastructureError`.
     """
     backup = backup.absolute()
     if not (backup / "store.db").is_file():
         raise UsageError(f"{str(backup)!r} is not a backup", hint="chargehand store backup DIRECTORY makes one")
-    report = _check_backup(backup)
+    with open_store(backup, read_only=True) as store:
+        report = verify(store)
+    if not report.ok:
+        first = report.problems[0]
+        raise StoreError(
+            f"the backup {str(backup)!r} is damaged itself: {first.mission or 'its store'}: {first.message}",
+            code="backup_damaged",
+            hint="restore an older one",
+        )
     _refuse_beside_workers(reader)
     home = reader.home
     if home.is_dir() and not is_state_directory(home):
@@ -285,7 +296,7 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
                 paused = tuple(row.id for row in (*store.log.takeable(), *store.log.sleeping()))
                 for mission in paused:
                     store.log.set_aside(mission)
-                # Whose they are may have been locked out since the copy was made.
+                # The owner of a session may have been locked out since the copy was made.
                 store.grants.close_all(actor=Actor(user=reader.identity()))
             # Asked again: copying takes a while.
             _refuse_beside_workers(reader)
@@ -300,19 +311,6 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
     )
 
 
-def _check_backup(backup: Path) -> AuditReport:
-    with open_store(backup, read_only=True) as store:
-        report = verify(store)
-    if not report.ok:
-        first = report.problems[0]
-        raise StoreError(
-            f"the backup {str(backup)!r} is damaged itself: {first.mission or 'its store'}: {first.message}",
-            code="backup_damaged",
-            hint="restore an older one",
-        )
-    return report
-
-
 def _refuse_beside_workers(reader: StateReader) -> None:
     alive = reader.workers.members()
     if alive:
@@ -324,7 +322,7 @@ def _refuse_beside_workers(reader: StateReader) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Let two directories change places in one step, so that at no moment there is none; `old` may be missing."""
+    """Exchange two directories in one step, so that `old` exists at every moment; it may be missing before."""
     if not old.exists():
         new.rename(old)
         return

@@ -31,38 +31,38 @@ if TYPE_CHECKING:
     from chargehand.durable.engine import Engine
 
 _LOG = logging.getLogger("chargehand.worker")
-# Each look at the log costs 1 to 2 ms of processor time, each one at the queue 1 ms: also all night long.
-_LOOK_SECONDS = 0.2
+# Reading the log takes 1 to 2 ms of processor time, the queue 1 ms: also all night long.
+_SCAN_SECONDS = 0.2
 _POLL_SECONDS = 0.3
-# What was lost, and whom another worker left to be woken.
+# How often a worker checks for lost work, and for missions that another worker left to be woken.
 _CHECK_SECONDS = 2.0
-# After so long without a look of any worker none was at work: a slow machine may miss some of them.
+# After so long without a scan by any worker none was at work: a slow machine may miss a few scans.
 _ABSENT_SECONDS = 10.0
-_IDLE_LOOKS = 5
-# Of rows of ended turns; what became of their missions stands in the log.
+_IDLE_SCANS = 5
+# How long rows of ended turns are kept; the log has what became of their missions.
 _KEEP_SECONDS = 7 * 86_400.0
-# Turns per slot that wait in the queue because of one worker, where nothing overtakes them: the rest is in the
-# log, and a row costs 4 ms.
-_AHEAD = 2
+# Turns per slot that one worker puts into the queue, where nothing overtakes them: the log has the rest, and a row
+# costs 4 ms.
+_QUEUED_PER_SLOT = 2
 # Turns of a mission per claim: where one ended without a claim, the next number is another row.
-_TRIES = 1000
-# How long a worker that was alive is taken to be so, where asking is a query.
+_TURNS_PER_CLAIM = 1000
+# How long a worker that was alive counts as alive, where asking is a query.
 _ASK_SECONDS = 0.5
 AWAY = "engine_database"
 _DAMAGED = "mission_damaged"
-# Missions that one worker runs at once, where nobody says otherwise.
+# Missions that one worker runs at once by default.
 SLOTS = 5
 
 
 class Worker:
-    """Looks for missions to take, hands them to the engine, and runs those that the engine gives it."""
+    """Finds missions to take, hands them to the engine, and runs those that the engine gives it."""
 
     def __init__(self, app: App, *, slots: int = SLOTS) -> None:
         self._app = app
         self._local = LocalWorkers(app.home, version="")
         self._slots = slots
         self._stopping = False
-        # Ends the wait for the next look: a turn ended here, or a coordinator recorded missions.
+        # Ends the wait for the next scan: a turn ended here, or a coordinator recorded missions.
         self._news = asyncio.Event()
         self._handed: dict[str, int] = {}
         self._spent: dict[str, int] = {}
@@ -70,8 +70,8 @@ class Worker:
         self._away = False
         self._asleep = 0
         # When the next mission is to be woken.
-        self._next: datetime | None = None
-        self._looked: datetime | None = None
+        self._next_wake: datetime | None = None
+        self._last_scan: datetime | None = None
 
     def stop(self) -> None:
         """Let go of everything that runs, to be resumed by another worker, and end."""
@@ -82,9 +82,9 @@ class Worker:
     async def work(self, *, until_idle: bool, sleepers: bool = False) -> None:
         """Work until stopped, given up by the others, or (`until_idle`) until there is nothing to do.
 
-        A mission that waits for quota is nothing to do, unless `sleepers` count: then it is waited for and woken.
-        A database that is away is waited for. One that was given up must join anew, under another id, before it
-        works again. Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` where it cannot begin.
+        With `sleepers` it also waits for missions that wait for quota, and wakes them. It waits for a database
+        that is away. A worker that was given up must join anew, under another id, before it works again. Raises
+        `StoreError`, `TierUnavailableError`, and `InfrastructureError` where it cannot begin.
         """
         from chargehand.app.progress.live_output import remove_unneeded_output
         from chargehand.durable.engine import Engine
@@ -107,23 +107,24 @@ class Worker:
             with contextlib.suppress(InfrastructureError):  # only tidying up: another start will do it
                 await engine.forget_finished(older_than=_KEEP_SECONDS)
             await asyncio.to_thread(remove_unneeded_output, app)
-            idle, next_check = 0, 0.0
+            idle = 0
+            next_check = 0.0
             while not self._is_ending:
                 check = time.monotonic() >= next_check
                 if check:
                     next_check = time.monotonic() + _CHECK_SECONDS
                 if check or self._news.is_set() or self._seconds_to_next() <= 0:
-                    self._news.clear()  # before the look: what comes meanwhile is for the next one
+                    self._news.clear()  # before the scan: what comes meanwhile is for the next one
                     await asyncio.to_thread(self._wake)
-                found = await self._look(engine, check=check)
+                found = await self._hand_over_missions(engine, check=check)
                 busy = found or engine.active() or (sleepers and self._asleep)
                 idle = 0 if busy else idle + 1
-                if until_idle and idle > _IDLE_LOOKS and not await asyncio.to_thread(self._wake):
+                if until_idle and idle > _IDLE_SCANS and not await asyncio.to_thread(self._wake):
                     break
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(_LOOK_SECONDS, max(0.0, self._seconds_to_next()))):
+                    async with asyncio.timeout(min(_SCAN_SECONDS, max(0.0, self._seconds_to_next()))):
                         await self._news.wait()
-            # The engine waits for what runs before it closes, so that has to be told first.
+            # Missions have to be told first: the engine waits for what runs before it closes.
             app.controls.stop_all("release")
 
     @property
@@ -131,25 +132,25 @@ class Worker:
         return self._stopping or self._app.member.lost
 
     def _seconds_to_next(self) -> float:
-        """Return how long it is until the next mission is to be woken that this worker knows of."""
-        return math.inf if self._next is None else (self._next - self._app.clock.now()).total_seconds()
+        """Return the seconds until this worker wakes the next mission that it knows of."""
+        return math.inf if self._next_wake is None else (self._next_wake - self._app.clock.now()).total_seconds()
 
     def _wake(self) -> bool:
         """Wake the missions whose moment has come, and tell whether there are any.
 
-        Each worker looks, and the first to hold one does it.
+        Each worker tries, and the first that holds a mission wakes it.
         """
         woken = False
         now = self._app.clock.now()
-        # By its own looks too: the clocks of other machines may differ.
-        since = max(filter(None, (self._local.last_worked(), self._looked)), default=now)
+        # By its own scans too: the clocks of other machines may differ.
+        since = max(filter(None, (self._local.last_worked(), self._last_scan)), default=now)
         if (now - since).total_seconds() > _ABSENT_SECONDS:
             self._app.steering.note_absence(since)
         self._local.note_work(now)
-        self._looked = now
+        self._last_scan = now
         found = self._app.mission_reader.sleepers()
         self._asleep = len(found)
-        self._next = min((moment for moment in found.values() if moment > now), default=None)
+        self._next_wake = min((moment for moment in found.values() if moment > now), default=None)
         for mission in (mission for mission, moment in found.items() if moment <= now):
             with contextlib.suppress(RefusedError):  # another one holds it
                 try:
@@ -160,11 +161,11 @@ class Worker:
                     self._give_up(mission, error.code, error.message)
         return woken
 
-    async def _look(self, engine: Engine, *, check: bool) -> bool:
-        """Look once; return whether anything should go on, which is supposed while the database is away."""
+    async def _hand_over_missions(self, engine: Engine, *, check: bool) -> bool:
+        """Hand missions to the engine; return whether any should go on (true while the database is away)."""
         try:
             if check:
-                # What is lost is found: rows of dead workers, and missions handed over that no row waits for.
+                # Recover what is lost: rows of dead workers, and missions handed over that no row waits for.
                 await asyncio.to_thread(self._app.workers.sweep)
                 await engine.rescue()
                 waiting = await engine.waiting()
@@ -175,12 +176,12 @@ class Worker:
                     mission: turn for mission, turn in (self._spent | ended).items() if mission in open_now
                 }
                 self._handed = {mission: turn for mission, turn in self._handed.items() if mission in waiting}
-            rows = await asyncio.to_thread(self._free)
-            for row in rows[: _AHEAD * self._slots]:
+            rows = await asyncio.to_thread(self._find_free_missions)
+            for row in rows[: _QUEUED_PER_SLOT * self._slots]:
                 if self._is_ending:
                     break
-                # Each claim raises the epoch, so no number of before the claim comes again.
-                turn = max(row.epoch * _TRIES, self._spent.get(row.id, -1) + 1)
+                # Each claim raises the epoch, so no number from before the claim comes again.
+                turn = max(row.epoch * _TURNS_PER_CLAIM, self._spent.get(row.id, -1) + 1)
                 if self._handed.get(row.id) != turn:
                     await engine.trigger(row.id, turn)
                     self._handed[row.id] = turn
@@ -192,22 +193,23 @@ class Worker:
                 _LOG.warning("%s", error)
             self._away = True
             return True
-        if check:  # handing over nothing asks the database nothing
+        if check:  # only a check is sure to have asked the database
             self._away = False
         return found
 
-    def _free(self) -> list[MissionRow]:
-        """Return the missions that should go on and that nobody alive holds, in a fair order; may block."""
+    def _find_free_missions(self) -> list[MissionRow]:
+        """Return the missions that should go on and that no live worker holds, in a fair order; may block."""
         self._app.steering.tell_coordinators()
         rows = self._app.store.log.takeable()
         owners = {row.owner for row in rows if row.owner is not None}
         self._seen_alive = {owner: at for owner, at in self._seen_alive.items() if owner in owners}
-        is_query, living = self._app.engine.url is not None, set()
+        is_query = self._app.engine.url is not None
+        living = set()
         for owner in owners:
             asked = time.monotonic()
             if is_query and asked - self._seen_alive.get(owner, -_ASK_SECONDS) < _ASK_SECONDS:
                 living.add(owner)
-            # Only life is remembered: a death has to show at once.
+            # Only that a worker is alive is remembered: its death has to show at once.
             elif self._app.workers.live(owner):
                 self._seen_alive[owner] = asked
                 living.add(owner)
@@ -225,7 +227,7 @@ class Worker:
             from chargehand.app.progress.live_output import run_with_output
 
             try:
-                if not await asyncio.to_thread(self._takeable, mission):
+                if not await asyncio.to_thread(self._is_takeable, mission):
                     return
                 _LOG.info("goes on")
                 opening = self._app.mission_session(mission, recorded=True, watch=self._see_event)
@@ -241,29 +243,31 @@ class Worker:
                 _LOG.warning("%s", error)
             except ChargehandError as error:
                 if error.code == AWAY:
-                    raise asyncio.CancelledError from error  # says nothing of the mission: later, or by another
+                    raise asyncio.CancelledError from error  # no fault of the mission: a worker takes it later
                 if error.code != "mission_held":
                     self._give_up(mission, error.code, error.message)
-            except Exception as error:  # of our own: without an end it would be tried again for ever
+            except (
+                Exception
+            ) as error:  # a fault of our own: without an end the mission would be tried again for ever
                 _LOG.exception("mission %s", mission)
                 self._give_up(mission, "internal", f"{type(error).__name__}: {error}")
             finally:
                 self._news.set()
 
     def _see_event(self, event: Event, payload: Payload) -> None:
-        """Look at once where a coordinator has recorded missions; called from any thread."""
+        """End the wait where a coordinator has recorded missions; called from any thread."""
         if isinstance(payload, TaskStarted | ReviewStarted | PlannerStarted):
             self._loop.call_soon_threadsafe(self._news.set)
 
-    def _takeable(self, mission: str) -> bool:
-        """Tell whether a mission should go on and nobody alive holds it; asked anew, whoever was just alive."""
+    def _is_takeable(self, mission: str) -> bool:
+        """Tell whether a mission should go on and no live worker holds it, asked anew."""
         row = self._app.store.log.get(mission)
         return (row.runnable or row.owner is not None) and not self._app.acting_reader.live(row)
 
     def _give_up(self, mission: str, code: str, message: str) -> None:
         """Settle a mission that could not be begun, unless somebody else has it by now.
 
-        To a log that is damaged nothing is added: no worker takes the mission up, and the others go on.
+        Nothing is added to a damaged log: no worker takes the mission up, and other missions go on.
         """
         if code == _DAMAGED:
             _LOG.warning("%s; no worker goes on with it until a person resumes it", message)
@@ -283,8 +287,8 @@ class WorkerStart(Struct, frozen=True):
 def ensure_worker(app: StateReader) -> WorkerStart:
     """Start a detached worker where none lives.
 
-    It ends when nothing is left to do; for missions that wait for quota it stays, for nobody else may wake them.
-    What was recorded before is accepted, whatever becomes of the worker: nobody is told to ask for it again.
+    It ends when nothing is left to do, and stays for missions that wait for quota: nobody else may wake them. A
+    mission that was recorded before is accepted whatever becomes of the worker, so no failure is raised.
     """
     try:
         return WorkerStart(start_worker(app) is not None)
@@ -300,8 +304,8 @@ def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
     path = _log_path(app.home)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with path.open("ab") as log:
-        # The worker has the same open file and with it the lock, until it has joined the others: a second caller
-        # in the second that this takes starts no second one.
+        # The worker inherits the open file and with it the lock until it has joined the others: no second caller
+        # starts a second worker meanwhile.
         if not begin_start(log.fileno()) or _has_worker(app):
             return None
         return subprocess.Popen(
@@ -351,7 +355,7 @@ def fair_order(free: Sequence[MissionRow], running: Sequence[MissionRow]) -> lis
 def _in_turns(
     rows: Sequence[MissionRow], running: Sequence[MissionRow], share: Callable[[MissionRow], Hashable]
 ) -> list[MissionRow]:
-    """Return rows so that who has fewest goes first; in a turn they stay in their order."""
+    """Return rows so that whoever has the fewest goes first; within a turn they keep their order."""
     taken = Counter(map(share, running))
     turns: list[tuple[int, MissionRow]] = []
     for row in rows:

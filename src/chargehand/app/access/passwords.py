@@ -11,15 +11,15 @@ from chargehand.core.errors import UsageError
 if TYPE_CHECKING:
     from pwdlib import PasswordHash
 
-_LENGTH = range(12, 1025)
-# What the password of nobody is compared with: as much work as for an account, so that no name can be probed.
+_LENGTH = range(12, 1025)  # characters
+# Compared with a password for a name that has no account: the same work, so that no name can be probed.
 NOBODY = "$argon2id$v=19$m=65536,t=3,p=4$QP+RjXu7vQXFtV5DfzCHag$N1Q10lZ+xMLkV7WLeCgkUMcXPlb8Lz8l0jBz5wXf93U"
 
 
 def hash_password(password: str, *, user: str) -> str:
     """Return the hash of a new password, with 0.3 s of work and 64 MiB. Raises `UsageError` (`password_weak`)."""
     if len(password) not in _LENGTH or password.casefold() == user.casefold():
-        # Without the value: it may be shown where others read it.
+        # The message leaves the password out: others may read it.
         raise UsageError(
             f"a password has 12 to 1024 characters and is not the user's name, got {len(password)} characters",
             code="password_weak",
@@ -29,22 +29,22 @@ def hash_password(password: str, *, user: str) -> str:
 
 
 def compare_password(password: str, hashed: str | None) -> tuple[bool, str | None]:
-    """Return whether a password fits, and a new hash where the form of the kept one is old.
+    """Return whether a password fits a stored hash, and a new hash where the stored one has old parameters.
 
-    It takes the same work where there is none to fit.
+    Without a stored hash it does the same work, and no password fits.
     """
     from argon2.exceptions import InvalidHashError
     from pwdlib.exceptions import UnknownHashError
 
     try:
         fits, rehashed = _hasher().verify_and_update(_normal_form(password), hashed or NOBODY)
-    except (InvalidHashError, UnknownHashError):  # of a damaged row: no password fits it
+    except (InvalidHashError, UnknownHashError):  # the row is damaged: no password fits it
         return False, None
     return fits and hashed is not None, rehashed
 
 
 def _normal_form(password: str) -> bytes:
-    # Keyboards write one letter in several ways; and the work must not grow with what a stranger sends.
+    # Keyboards write one letter in several ways. Cut, since the work must not grow with what a stranger sends.
     return unicodedata.normalize("NFKC", password[: _LENGTH.stop]).encode(errors="surrogatepass")
 
 

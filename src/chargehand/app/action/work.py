@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from chargehand.app.wiring.session import Session
 
 _T = TypeVar("_T")
-# A result is one line of the log, and a first fetch may move thousands of branches.
-_LISTED = 50
+# Branches in a result: it is one line of the log, and a first fetch may move thousands.
+_LISTED_BRANCHES = 50
 _HEADS = "refs/heads/"
 
 
@@ -61,7 +61,9 @@ class ApprovalNeededError(Exception):
 
     def __init__(self, text: str, *, rule: str, subject: dict[str, Any]) -> None:
         super().__init__(text)
-        self.text, self.rule, self.subject = text, rule, subject
+        self.text = text
+        self.rule = rule
+        self.subject = subject
 
 
 class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,15 +97,16 @@ class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
     def judge(self, text: str, *, subject: Mapping[str, Any], **facts: str) -> None:
         """Let the rules decide; each judgement is noted.
 
-        Raises `ApprovalNeededError` where a person has to be asked and was not about this very subject, and
-        `RefusedError` (`action_denied`).
+        Raises `ApprovalNeededError` where a person has to approve and was not asked about this exact subject,
+        and `RefusedError` (`action_denied`).
         """
-        state, rules = self.state, self.app.rules()
+        state = self.state
+        rules = self.app.rules()
         assert state.kind is not None
         # A kind of its own: the rules for agents need no exceptions for what a person does by hand.
         action = Other(kind="action", name=state.kind, facts=facts)
         found = judge(action, Surroundings(who="person", sandboxed=False), rules)
-        # A yes is for what was shown: where the remote has moved since, the question is asked anew.
+        # A yes holds for what was shown: where the remote has moved since, the person is asked anew.
         asked = state.question is not None and state.question.subject == dict(subject)
         granted = found.effect == "ask" and asked and state.answer is True
         # Before anything is raised: the log has to tell of refusals as well.
@@ -135,7 +138,7 @@ class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
     async def host(
         self, command: HostCommand, *, on_line: Callable[[OutputStream, str], None] | None = None
     ) -> int:
-        """Run git on the host, its lines as they come; return its exit code. Nothing of it is left then."""
+        """Run git on the host, pass on its lines, and return its exit code once no process of it is left."""
         kept = await run_supervised(
             command.argv, environment=command.environment, cwd=Path("/"), on_line=on_line or self.tell
         )
@@ -150,17 +153,23 @@ async def fetch(work: ActionContext) -> ActionResult:
     work.judge(f"fetch from {remote.shown_url}", subject={"remote": name}, remote=name, protocol=remote.protocol)
     before = await asyncio.to_thread(remote_branches, depot, name)
     code = await work.host(fetch_command(depot, remote))
-    # The refs themselves are compared; what git prints is for people.
+    # The refs are compared, and not what git prints, which is for people.
     after = await asyncio.to_thread(remote_branches, depot, name)
     moved = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
     branches = [{"branch": name, "old": before.get(name), "new": after.get(name)} for name in moved]
-    result = {"remote": name, "url": remote.shown_url, "moved": len(moved), "branches": branches[:_LISTED]}
+    result = {
+        "remote": name,
+        "url": remote.shown_url,
+        "moved": len(moved),
+        "branches": branches[:_LISTED_BRANCHES],
+    }
     return ActionResult(result=result, exit_code=code, reasons=_git_failure(code, "fetch"))
 
 
 async def push(work: ActionContext) -> ActionResult:
     """Bring a promoted branch to a remote, or remove one there; what loses anything needs a person's word."""
-    name, commit = work.arguments["remote"], promoted_commit(work)
+    name = work.arguments["remote"]
+    commit = promoted_commit(work)
     depot = await asyncio.to_thread(work.depot)
     remote = await asyncio.to_thread(find_remote, depot.repository, name, work.config.protocols, push=True)
     # The branch's name on the remote: the one that was named, else the one that was exported.
@@ -172,10 +181,10 @@ async def push(work: ActionContext) -> ActionResult:
         raise UsageError(f"{branch!r} is not a branch name", hint="--branch NAME")
     deletes = bool(work.arguments.get("delete"))
     # Asked of the remote itself: what was last fetched may be out of date, and the lease names this commit.
-    old = await _remote_tip(work, depot, remote, branch)
+    old = await _find_remote_tip(work, depot, remote, branch)
     new = None if deletes else commit
     where = {"remote": name, "url": remote.shown_url, "branch": branch, "old": old, "new": new}
-    # Also a branch that is to be removed and is not there.
+    # This includes a branch that is to be removed and does not exist.
     if old == new:
         return ActionResult(result={**where, "changed": False})
     overwrites = False
@@ -213,7 +222,7 @@ def promoted_commit(work: ActionContext) -> str:
     return state.commit
 
 
-async def _remote_tip(work: ActionContext, depot: Depot, remote: Remote, branch: str) -> str | None:
+async def _find_remote_tip(work: ActionContext, depot: Depot, remote: Remote, branch: str) -> str | None:
     found: list[str] = []
 
     def take(stream: OutputStream, line: str) -> None:
@@ -253,7 +262,7 @@ async def merge(work: ActionContext) -> ActionResult:
         named = f"{_HEADS}{base.branch}"
     tip = await asyncio.to_thread(find_tip, depot, str(named))
     work.judge(f"{work.state.kind} with {tip.revision} ({tip.commit})", subject={"tip": tip.commit})
-    branching = _branching(work)
+    branching = _open_editor(work)
     message = str(work.arguments.get("message") or "")
 
     def run(stop: threading.Event) -> EditedCheckpoints:
@@ -261,7 +270,7 @@ async def merge(work: ActionContext) -> ActionResult:
             return branching.rebase(depot, work.mission, tip, stop=stop)
         return branching.merge(depot, work.mission, tip, message=message, stop=stop)
 
-    made = await _in_thread(run)
+    made = await _run_in_thread(run)
     return ActionResult(result={"tip": tip.commit, "revision": tip.revision, **msgspec.to_builtins(made)})
 
 
@@ -270,22 +279,22 @@ async def commit(work: ActionContext) -> ActionResult:
     depot = await asyncio.to_thread(work.depot)
     message = str(work.arguments["message"])
     work.judge("commit", subject={"message": message})
-    branching = _branching(work)
-    made = await _in_thread(lambda stop: branching.commit(depot, work.mission, message, stop=stop))
+    branching = _open_editor(work)
+    made = await _run_in_thread(lambda stop: branching.commit(depot, work.mission, message, stop=stop))
     return ActionResult(result=msgspec.to_builtins(made))
 
 
-def _branching(work: ActionContext) -> CheckpointEditor:
+def _open_editor(work: ActionContext) -> CheckpointEditor:
     app = work.app
     return CheckpointEditor(store=app.store, look=app.acting_reader, worker=app.member.id, clock=app.clock)
 
 
-async def _in_thread(run: Callable[[threading.Event], _T]) -> _T:
-    """Run in a thread; one that is to end changes nothing more, and what it changed before counts as done."""
+async def _run_in_thread(run: Callable[[threading.Event], _T]) -> _T:
+    """Run in a thread. Cancelled, the thread changes nothing more, and what it changed before counts as done."""
     stop = threading.Event()
     running = asyncio.ensure_future(asyncio.to_thread(run, stop))
     try:
-        # Shielded: a thread cannot be broken off. It is told to stop, and waited for until its claim is gone.
+        # Shielded: a thread cannot be cancelled. It is told to stop, and awaited until it has released its claim.
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         stop.set()
@@ -295,7 +304,7 @@ async def _in_thread(run: Callable[[threading.Event], _T]) -> _T:
 
 
 async def execute(work: ActionContext) -> ActionResult:
-    """Run a command in a sandbox, as `chargehand exec` does; its time begins with it."""
+    """Run a command in a sandbox, as `chargehand exec` does; its time limit counts from its start."""
     given = work.arguments
     work.judge(f"exec {' '.join(given['command'])}", subject={"command": given["command"]})
     if work.state.mission is not None:

@@ -14,8 +14,8 @@ from chargehand.core.errors import ConfigError
 
 _GAP = "**"
 _STAR = "*"
-# Strangers write a repository's list, and two patterns of many gaps have very many sequences in common.
-_LARGEST = 400
+# Patterns in a result: strangers write a repository's list, and patterns of many gaps have very many in common.
+_MOST_PATTERNS = 400
 Tokens = tuple[str, ...]
 
 
@@ -30,16 +30,18 @@ def meet_areas(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
     """
     if not ours or not theirs:
         return tuple(ours or theirs)
-    # A pattern of both lists already holds its own part of every other pattern.
+    # A pattern of both lists already covers its intersection with every other pattern.
     common = set(ours) & set(theirs)
     met = set(common)
     try:
-        # The pairs are bounded before any is looked at, what comes of them as it comes.
-        _bound((len(ours) - len(common)) * (len(theirs) - len(common)) // _LARGEST)
+        # The pairs are bounded before any is compared, the results as they come.
+        _bound((len(ours) - len(common)) * (len(theirs) - len(common)) // _MOST_PATTERNS)
         for left in set(ours) - common:
             for right in set(theirs) - common:
-                found = _meet(_tokens(left), _tokens(right), gap=_GAP, symbols=_meet_segments)
-                met |= {_pattern(tokens) for tokens in _merge_neighbours(set(found))}
+                found = _meet_sequences(
+                    _split_pattern(left), _split_pattern(right), gap=_GAP, symbols=_meet_segments
+                )
+                met |= {_join_tokens(tokens) for tokens in _merge_neighbours(set(found))}
                 _bound(len(met))
     except (_TooManyError, RecursionError) as error:
         message = f"allow lists that cannot be joined: {list(ours)!r} and {list(theirs)!r}"
@@ -66,11 +68,11 @@ def _merge_neighbours(found: set[Tokens]) -> set[Tokens]:
 
 
 def _bound(found: int) -> None:
-    if found > _LARGEST:
+    if found > _MOST_PATTERNS:
         raise _TooManyError
 
 
-def _tokens(pattern: str) -> Tokens:
+def _split_pattern(pattern: str) -> Tokens:
     """Return the pattern as segments and gaps; what lies below a match is a gap at its end."""
     *body, last = pattern.strip("/").split("/")
     anchored = "/" in pattern.rstrip("/")
@@ -94,7 +96,7 @@ def _drop_doubled_gaps(tokens: Sequence[str]) -> Tokens:
     return tuple(out)
 
 
-def _pattern(tokens: Tokens) -> str:
+def _join_tokens(tokens: Tokens) -> str:
     """Return the tokens as a pattern; the gap at the end goes without saying."""
     parts = list(tokens)
     if parts[-1] == _GAP:
@@ -115,7 +117,7 @@ def _meet_segments(left: str, right: str) -> set[str]:
         return {right if left == _STAR else left}
     if any(mark in side for side in (left, right) for mark in ("[", "\\", _GAP)):
         return set()
-    found = _meet(tuple(left), tuple(right), gap=_STAR, symbols=_meet_characters)
+    found = _meet_sequences(tuple(left), tuple(right), gap=_STAR, symbols=_meet_characters)
     return {"".join(tokens) for tokens in found}
 
 
@@ -125,7 +127,9 @@ def _meet_characters(left: str, right: str) -> set[str]:
     return {right} if left == "?" else set()
 
 
-def _meet(left: Tokens, right: Tokens, *, gap: str, symbols: Callable[[str, str], set[str]]) -> frozenset[Tokens]:
+def _meet_sequences(
+    left: Tokens, right: Tokens, *, gap: str, symbols: Callable[[str, str], set[str]]
+) -> frozenset[Tokens]:
     """Return the sequences whose union is the intersection; `gap` stands for any number of symbols."""
     known: dict[tuple[int, int], frozenset[Tokens]] = {}
 

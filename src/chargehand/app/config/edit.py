@@ -35,9 +35,11 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
     text = (load_user_file(path) or UserFile(path=path, text="")).text
     data = parse_toml(text, name=str(path))
     for key, value in values.items():
-        written, parts = check_user_value(key, value), tuple(key.split("."))
-        text, data = _insert(text, parts, _toml(written)), _with(data, parts, written)
-        # Whatever the scanner took the text for: only an edit that says the old values and the new one is kept.
+        written = check_user_value(key, value)
+        parts = tuple(key.split("."))
+        text = _insert(text, parts, _format_toml(written))
+        data = _with_value(data, parts, written)
+        # However the scanner read the text, only an edit that parses to the old values and the new one is kept.
         try:
             as_meant = parse_toml(text, name=str(path)) == data
         except ConfigError:
@@ -73,7 +75,7 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
 
 
 def check_user_value(key: str, value: str) -> Any:
-    """Return the value as the file would say it: a duration stays the way the person wrote it.
+    """Return the value as the file has it: a duration stays as the person wrote it.
 
     Raises `ConfigError` for an unknown key or a bad value.
     """
@@ -86,21 +88,21 @@ def check_user_value(key: str, value: str) -> Any:
     return int(value) if re.fullmatch(r"[0-9]+", value.strip()) else value.strip()
 
 
-def _toml(value: Any) -> str:
+def _format_toml(value: Any) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(_format_toml(item) for item in value) + "]"
     if isinstance(value, str):
         # JSON's escapes are a subset of TOML's; TOML wants DEL escaped as well.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _with(data: dict[str, Any], parts: tuple[str, ...], value: Any) -> dict[str, Any]:
-    head, rest = parts[0], parts[1:]
+def _with_value(data: dict[str, Any], parts: tuple[str, ...], value: Any) -> dict[str, Any]:
+    head, *rest = parts
     if not rest:
         return data | {head: value}
     table = data.get(head, {})
-    return data | {head: _with(table if isinstance(table, dict) else {}, rest, value)}
+    return data | {head: _with_value(table if isinstance(table, dict) else {}, tuple(rest), value)}
 
 
 def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
@@ -117,7 +119,7 @@ def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
         if entry.kind in {"line", "inline"} and entry.path == table:
             item = f"{key} = {value}"
             if not text.startswith("{", entry.value):
-                return text  # what is no table cannot hold the key: the comparison in `set_user_values` refuses it
+                return text  # only a table can hold the key: the comparison in `set_user_values` refuses it
             inner = text[entry.value + 1 : entry.end - 1].strip()
             joined = f"{inner}, {item}" if inner else item
             return f"{text[: entry.value]}{{ {joined} }}{text[entry.end :]}"
@@ -125,18 +127,18 @@ def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
         if entry.kind == "table" and entry.path == table:
             below = itertools.takewhile(lambda each: each.kind not in {"table", "array"}, entries[at:])
             last = [entry, *(each for each in below if each.kind == "line")][-1]
-            return _after(text, last, f"{key} = {value}", newline)
+            return _insert_line(text, last, f"{key} = {value}", newline)
     dotted = [entry for entry in entries if entry.kind == "line" and entry.path[:-1] == table]
     if dotted:
         relative = ".".join(parts[len(dotted[-1].header) :])
-        return _after(text, dotted[-1], f"{relative} = {value}", newline)
+        return _insert_line(text, dotted[-1], f"{relative} = {value}", newline)
     if text and not text.endswith("\n"):
         text += newline
     gap = newline if text.strip() else ""
     return f"{text}{gap}[{'.'.join(table)}]{newline}{key} = {value}{newline}"
 
 
-def _after(text: str, entry: TomlEntry, line: str, newline: str) -> str:
+def _insert_line(text: str, entry: TomlEntry, line: str, newline: str) -> str:
     at = text.find("\n", entry.end)
     if at < 0:
         return f"{text}{newline}{line}{newline}"

@@ -1,4 +1,4 @@
-"""The keys of the configuration: the table of them, and how the values of one are parsed and shown."""
+"""The table of configuration keys, and how their values are parsed and shown."""
 
 from __future__ import annotations
 
@@ -90,17 +90,19 @@ class ConfigKey(Struct, frozen=True, kw_only=True):
 _PLAIN: dict[type, Shape] = {str: "text", bool: "flag", int: "integer", float: "number"}
 
 
-def _rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
+def _make_rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
     hints = get_type_hints(cls, include_extras=True)
     rows = []
     # Every key needs a default: with one missing the two tuples differ in length.
     for name, default in zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True):
         hint, spec = get_args(hints[name])
         kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
-        kind, choices = kinds[0], ()
+        kind = kinds[0]
+        choices: tuple[str, ...] = ()
         shape: Shape
         if get_origin(kind) is Literal:
-            shape, choices = "choice", get_args(kind)
+            shape = "choice"
+            choices = get_args(kind)
         elif get_origin(kind) is tuple:
             shape = "list"
         else:
@@ -111,17 +113,17 @@ def _rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
     return tuple(rows)
 
 
-# Not at import: evaluating the annotations is left to those who ask for a key.
+# Not at import: evaluating the annotations takes time that most commands need not spend.
 @cache
 def section_keys() -> dict[str, ConfigKey]:
     """Return the keys of the plain sections by dotted name, in the order they are documented."""
-    return {key.name: key for section, cls in SECTIONS for key in _rows(section, cls)}
+    return {key.name: key for section, cls in SECTIONS for key in _make_rows(section, cls)}
 
 
 @cache
 def entry_keys(table: str) -> dict[str, ConfigKey]:
     """Return the keys of the entries of `agents`, `models`, `roles` or `mcp` by field."""
-    return {key.field: key for key in _rows(f"{table}.{NAME}", NAMED[table])}
+    return {key.field: key for key in _make_rows(f"{table}.{NAME}", NAMED[table])}
 
 
 def agent_keys() -> dict[str, ConfigKey]:
@@ -150,7 +152,6 @@ def known_names() -> tuple[str, ...]:
     return (*section_keys(), *(key.name for table in NAMED for key in entry_keys(table).values()))
 
 
-# The largest number of tokens.
 LARGEST_TOKENS = 100_000_000
 _FLAGS = {"true": True, "false": False}
 _IN_RANGE = "choose a number in that range"
@@ -199,29 +200,29 @@ def parse_value(key: ConfigKey, value: object, place: str) -> Any:
     match key.shape:
         case "text":
             if not isinstance(value, str):
-                raise _wrong(key, "a string", value, place, 'put it in quotes: "…"')
+                raise _wrong_value(key, "a string", value, place, 'put it in quotes: "…"')
             _check_form(key, value, place)
             return value
         case "choice":
-            return _choice(key, value, place)
+            return _parse_choice(key, value, place)
         case "integer" | "number":
-            return _number(key, value, place)
+            return _parse_number(key, value, place)
         case "flag":
             if not isinstance(value, bool):
-                raise _wrong(key, "true or false", value, place, "write it without quotes")
+                raise _wrong_value(key, "true or false", value, place, "write it without quotes")
             return value
         case "seconds":
             seconds = parse_seconds(value)
             if seconds is None:
-                raise _wrong(
+                raise _wrong_value(
                     key, "a duration", value, place, "write '90s', '30m', '2h', '1h30m' or a number of seconds"
                 )
             if not 0 < seconds <= LONGEST_SECONDS:
-                raise _wrong(
+                raise _wrong_value(
                     key, f"more than 0 and at most {format_seconds(LONGEST_SECONDS)}", value, place, _IN_RANGE
                 )
             return seconds
-    return _list(key, value, place)
+    return _parse_list(key, value, place)
 
 
 def parse_text(key: ConfigKey, text: str, place: str) -> Any:
@@ -243,7 +244,7 @@ def parse_text(key: ConfigKey, text: str, place: str) -> Any:
     elif key.shape == "list":
         value = [part.strip() for part in stripped.split(",") if part.strip()]
     elif key.shape == "integer":
-        # What is longer stays text and is refused below: Python reads no thousands of digits.
+        # A longer number stays text and is refused below: Python does not parse thousands of digits.
         value = int(stripped) if re.fullmatch(r"-?[0-9]{1,18}", stripped) else text
     elif key.shape == "number":
         number = parse_number(stripped)
@@ -253,13 +254,13 @@ def parse_text(key: ConfigKey, text: str, place: str) -> Any:
     return parse_value(key, value, place)
 
 
-def _wrong(key: ConfigKey, what: str, value: object, place: str, hint: str = "") -> ConfigError:
+def _wrong_value(key: ConfigKey, what: str, value: object, place: str, hint: str = "") -> ConfigError:
     return config_error(place, f"{key.field} must be {what}, got {format_value(value)}", hint)
 
 
-def _choice(key: ConfigKey, value: object, place: str) -> str:
+def _parse_choice(key: ConfigKey, value: object, place: str) -> str:
     if not isinstance(value, str):
-        raise _wrong(key, "a string", value, place, "one of: " + ", ".join(key.choices))
+        raise _wrong_value(key, "a string", value, place, "one of: " + ", ".join(key.choices))
     if key.field == "tier" and value == "isolate":
         raise config_error(
             place,
@@ -274,27 +275,27 @@ def _choice(key: ConfigKey, value: object, place: str) -> str:
     return value
 
 
-def _number(key: ConfigKey, value: object, place: str) -> float:
+def _parse_number(key: ConfigKey, value: object, place: str) -> float:
     """Return a count from 1, or an amount of USD; a budget of 0 would forbid every call, so it is refused."""
     if key.shape == "integer":
         if isinstance(value, bool) or not isinstance(value, int):
-            raise _wrong(key, "a whole number", value, place, "write it in digits, such as 3")
+            raise _wrong_value(key, "a whole number", value, place, "write it in digits, such as 3")
         largest = {"tokens": LARGEST_TOKENS, "percent": 100}.get(key.form, LARGEST_AMOUNT)
         if not 1 <= value <= largest:
-            raise _wrong(key, f"from 1 to {largest}", value, place, _IN_RANGE)
+            raise _wrong_value(key, f"from 1 to {largest}", value, place, _IN_RANGE)
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(key, "a number", value, place, "write an amount in USD, such as 2.5")
+        raise _wrong_value(key, "a number", value, place, "write an amount in USD, such as 2.5")
     budget = key.form == "budget"
     if not (0 <= value <= LARGEST_AMOUNT and math.isfinite(value)) or (budget and value == 0):
         what = f"more than 0 and at most {LARGEST_AMOUNT} USD" if budget else f"from 0 to {LARGEST_AMOUNT} USD"
-        raise _wrong(key, what, value, place, _IN_RANGE)
+        raise _wrong_value(key, what, value, place, _IN_RANGE)
     return float(value)
 
 
-def _list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
+def _parse_list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
-        raise _wrong(key, "a list of strings", value, place, _list_hint(key, value))
+        raise _wrong_value(key, "a list of strings", value, place, _list_hint(key, value))
     for item in value:
         if not isinstance(item, str):
             message = f"{key.field} must be a list of strings, but contains {format_value(item)}"
@@ -337,7 +338,7 @@ def _list_hint(key: ConfigKey, value: object) -> str:
 
 
 def _check_form(key: ConfigKey, item: str, place: str) -> None:
-    """Raise `ConfigError` where a text does not look as the key's form wants it."""
+    """Raise `ConfigError` where a text does not match the key's form."""
     rows = (row for row in _FORMS if key.form in row[0].split() and not row[1].fullmatch(item))
     _, _, problem, hint = next(rows, ("", None, "", ""))
     if key.form == "host":
@@ -371,7 +372,7 @@ def _is_plain_address(item: str) -> bool:
 
 
 _SEGMENT = r"(?!\.{1,2}(?:/|\Z))[^/]+"
-# What a text of these forms has to match in full, one after the other; else what it is, and the way out.
+# For the forms named first: what a text has to match in full, what it is otherwise, and the way out.
 _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     ("command agent", late_pattern(r".*\S.*", re.DOTALL), "an empty command", ""),
     # Nothing at all says that none is wanted.

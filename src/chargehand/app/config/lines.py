@@ -1,4 +1,4 @@
-"""Where in a TOML text each key stands: `tomllib` tells values, not places.
+"""Finds where in a TOML text each key stands: `tomllib` tells values, not places.
 
 The scanner expects a text that `tomllib` has accepted; it never decides whether a text is valid.
 """
@@ -43,7 +43,7 @@ class TomlEntry(Struct, frozen=True, kw_only=True):
 
 
 class _LostError(Exception):
-    """The text is not what the scanner took it for."""
+    """The scanner does not understand the text."""
 
 
 def scan(text: str) -> tuple[TomlEntry, ...]:
@@ -115,7 +115,7 @@ class _Scanner:
         entry = TomlEntry(
             kind=kind, path=path, header=self._header, line=line, start=start, value=value, end=self.at
         )
-        # Before the keys of its inline table, which were added while its value was read.
+        # Before the keys of its inline table, which the scanner added while it read the value.
         self.entries.insert(place, entry)
 
     def _path(self) -> Path:
@@ -131,7 +131,8 @@ class _Scanner:
             self.at += 1
 
     def _assignment(self, prefix: Path, kind: Literal["line", "inline"]) -> None:
-        start, place = self.at, len(self.entries)
+        start = self.at
+        place = len(self.entries)
         path = prefix + self._path()
         self._take("=")
         self._skip(_BLANK)

@@ -35,7 +35,7 @@ def state_home(environ: Mapping[str, str]) -> Path:
             f"environment CHARGEHAND_HOME: not an absolute path: {chosen!r}",
             hint="give the full path, beginning with /",
         )
-    if any("\ud800" <= letter <= "\udfff" for letter in str(home)):  # so bytes that are not UTF-8 arrive
+    if any("\ud800" <= letter <= "\udfff" for letter in str(home)):  # bytes that are not UTF-8 arrive as these
         raise ConfigError(
             f"the path of the state directory is not UTF-8: {str(home)!r}",
             hint="set CHARGEHAND_HOME to another path",
@@ -52,7 +52,7 @@ def working_directory() -> Path:
 
 
 def _base(environ: Mapping[str, str], name: str, fallback: str) -> Path:
-    # The base directory specification has relative paths ignored.
+    # The XDG base directory specification has relative paths ignored.
     chosen = Path(environ.get(name, ""))
     if chosen.is_absolute():
         return chosen

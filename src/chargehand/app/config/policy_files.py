@@ -23,7 +23,7 @@ def user_rules_path(environ: Mapping[str, str]) -> Path:
 def load_rules(environ: Mapping[str, str], depot: Depot | None = None, tree: str | None = None) -> Rules:
     """Return the rules in force, with those of a base tree's `chargehand.cedar` where one is given.
 
-    They are parsed when they are first asked. Raises `ConfigError` for a file that cannot be read.
+    The rules are parsed when one is first asked. Raises `ConfigError` for a file that cannot be read.
     """
     sources = [_user_source(user_rules_path(environ))]
     if depot is not None and tree is not None:
@@ -69,9 +69,12 @@ def add_override(environ: Mapping[str, str], rule: str, *, reason: str, when: st
     source = _user_source(path)
     before = source.text if source is not None else ""
     own = Rules([Source(origin="user", name=str(path), text=before)]).all
-    taken, name, number = {each.key for each in own}, f"allow-{rule}", 2
+    taken = {each.key for each in own}
+    name = f"allow-{rule}"
+    number = 2
     while f"user:{name}" in taken:
-        name, number = f"allow-{rule}-{number}", number + 1
+        name = f"allow-{rule}-{number}"
+        number += 1
     condition = f"\nwhen {{ {when} }}" if when.strip() else ""
     said = json.dumps(" ".join(reason.split()), ensure_ascii=False)
     text = before + ("\n" if before and not before.endswith("\n") else "")

@@ -1,4 +1,4 @@
-"""From all sources to the configuration in force, with the origin of every key.
+"""Resolves all sources to the configuration in force, with the origin of every key.
 
 Lowest to highest: defaults, the user's file, `CHARGEHAND_*`, the command line. The repository's file joins each
 key as its row of the key table says: it can narrow, and can widen only after trust of that exact content,
@@ -81,21 +81,21 @@ def join_sources(
         theirs: Any = repository.value
         if user is not None:
             ours: Any = user.value
-            return _both(user, repository, min(ours, theirs))
+            return _join_values(user, repository, min(ours, theirs))
         # Without a default there is no limit, so any number narrows.
         return repository if trusted or key.default is None or theirs <= key.default else default_value(key)
     if key.meet == "intersect":
-        return _intersection(key, user, repository, trusted=trusted)
+        return _intersect(key, user, repository, trusted=trusted)
     if user is None:
-        # Who writes out the default asks for nothing.
+        # A file that writes out the default asks for nothing.
         free = key.meet != "user" or trusted or repository.value == key.default
         return repository if free else default_value(key)
     if key.meet == "union":
-        return _both(user, repository, tuple(dict.fromkeys((*_items(user), *_items(repository)))))
+        return _join_values(user, repository, tuple(dict.fromkeys((*_items(user), *_items(repository)))))
     return user
 
 
-def _both(user: SourcedValue, repository: SourcedValue, value: Any) -> SourcedValue:
+def _join_values(user: SourcedValue, repository: SourcedValue, value: Any) -> SourcedValue:
     return SourcedValue(value=value, origin=f"{user.origin} + {repository.origin}", place=repository.place)
 
 
@@ -104,18 +104,18 @@ def _items(said: SourcedValue) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _intersection(
+def _intersect(
     key: ConfigKey, user: SourcedValue | None, repository: SourcedValue, *, trusted: bool
 ) -> SourcedValue:
     if key.empty == "all":
         if user is None:
             return repository
         try:
-            return _both(user, repository, meet_areas(_items(user), _items(repository)))
+            return _join_values(user, repository, meet_areas(_items(user), _items(repository)))
         except ConfigError as error:
             raise config_error(f"{user.place} and {repository.place}", error.message, error.hint) from error
     if user is not None:
-        return _both(user, repository, meet_rules(_items(user), _items(repository)))
+        return _join_values(user, repository, meet_rules(_items(user), _items(repository)))
     # Even trusted it grants nothing that is not public: only the user's own word opens a private network.
     repository = replace(repository, value=without_grants(_items(repository)))
     return repository if trusted or not repository.value else default_value(key)
@@ -149,7 +149,8 @@ def complete_agent(name: str, said: Mapping[str, SourcedValue]) -> dict[str, Sou
 
 def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, SourcedValue]) -> None:
     """Raise `ConfigError` for what an agent or a role refers to and `known` has no entry of."""
-    names, servers = entry_names(known, MODELS), entry_names(known, MCP)
+    names = entry_names(known, MODELS)
+    servers = entry_names(known, MCP)
     for server in entry_names(said, MCP):
         if f"{MCP}.{server}.command" not in known:
             place = next(iter(entry_values(said, MCP, server).values())).place
@@ -170,17 +171,15 @@ def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, Sourc
                     raise config_error(value.place, f"{field}: no MCP server named {format_value(server)}", hint)
 
 
-# What a repository's file runs: written for the directory that the file is in.
+# Commands of a repository's file: they run in the directory that the file is in.
 _COMMANDS = frozenset({"project.checks", "project.outside_checks", "project.setup"})
-
-
 _SETUP_NETWORK = "project.setup_network"
-# What stands in the place of a file's digest where a person lets a project's setup reach the registries.
+# Recorded in place of a file's digest where a person lets a project's setup reach the registries.
 REGISTRIES = "registries"
 
 
 def allow_registries(resolved: ResolvedConfig) -> ResolvedConfig:
-    """Return `resolved` with the network that a person gave a project's setup, unless a setting is against it."""
+    """Return `resolved` with the network that a person gave a project's setup, unless a setting denies it."""
     if resolved.origins.get(_SETUP_NETWORK) != "default":
         return resolved
     project = replace(resolved.config.project, setup_network=True)
@@ -213,10 +212,12 @@ def resolve(
     entries = {table: entry_names(own, table) + entry_names(theirs, table) for table in NAMED}
     environment, notes = read_environment(environ or {}, entries=entries)
     said = read_options(options or {})
-    extra, only = said.pop(EXTRA_CHECKS, None), said.pop(ONLY_CHECKS, None)
+    extra = said.pop(EXTRA_CHECKS, None)
+    only = said.pop(ONLY_CHECKS, None)
     mine = {**(machine or {}), **own, **environment}
     for dotted, option in said.items():
-        key, lower = find_key(dotted), mine.get(dotted)
+        key = find_key(dotted)
+        lower = mine.get(dotted)
         # Lists of areas only get narrower by an option.
         if key and lower and (key.meet == "union" or (key.meet == "intersect" and key.empty == "all")):
             option = join_sources(key, lower, option, trusted=True)
@@ -235,7 +236,7 @@ def resolve(
         read = f"{repository.path} is not committed: it was read from the checkout (sha256 {digest[:12]}…)"
         notes = (read, *notes)
     return ResolvedConfig(
-        config=_build(values),
+        config=_build_config(values),
         origins=MappingProxyType(origins),
         untrusted=tuple(merge.untrusted),
         strangers=MappingProxyType(merge.strangers),
@@ -260,7 +261,7 @@ def _read_repository(repository: RepositoryFile | None) -> dict[str, SourcedValu
         message = "not valid TOML: the file is not UTF-8"
         raise config_error(f"{repository.path}:{line}", message, "save it as UTF-8") from error
     said = read_toml(text, name=repository.path, origin=repository.origin)
-    # Who types `--agent claude`, or lets the native agent work, means those and no program of a stranger's.
+    # A person who types `--agent claude` means that program, and not a stranger's.
     for name in RESERVED_AGENTS.intersection(entry_names(said, AGENTS)):
         entry = {dotted.rpartition(".")[2]: value for dotted, value in entry_values(said, AGENTS, name).items()}
         kind, cli = (entry[key].value if key in entry else None for key in ("kind", "cli"))
@@ -273,7 +274,7 @@ def _read_repository(repository: RepositoryFile | None) -> dict[str, SourcedValu
     return said
 
 
-def _build(values: Mapping[str, SourcedValue]) -> Config:
+def _build_config(values: Mapping[str, SourcedValue]) -> Config:
     def fields(table: str) -> dict[str, Any]:
         prefix = f"{table}."
         return {
@@ -289,26 +290,29 @@ def _build(values: Mapping[str, SourcedValue]) -> Config:
 
 
 class _Merge:
-    """One merge of the user's sources (`mine`) and the repository's file (`theirs`), and what it has to tell."""
+    """Merges the user's sources (`mine`) with the repository's file (`theirs`), and collects what to report."""
 
     def __init__(self, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue], *, trusted: bool) -> None:
-        self._mine, self._theirs, self._trusted = mine, theirs, trusted
+        self._mine = mine
+        self._theirs = theirs
+        self._trusted = trusted
         self.untrusted: list[UntrustedKey] = []
         self.strangers: dict[str, UntrustedKey] = {}
         self.notes: list[str] = []
         tier = "sandbox.tier"
         in_force = join_sources(section_keys()[tier], mine.get(tier), theirs.get(tier), trusted=trusted)
-        # Where there is no sandbox, a program that the repository names would run as the user.
+        # Without a sandbox, a program that the repository names would run as the user.
         self._on_host = in_force.value == "none"
 
     def values(self) -> dict[str, SourcedValue]:
         """Return every key's value in force."""
-        values = {name: self._join(name, key) for name, key in section_keys().items()}
+        values = {name: self._join_key(name, key) for name, key in section_keys().items()}
         for name in self._names(AGENTS):
-            values |= self._agent(name)
+            values |= self._merge_agent(name)
         for table, what in _OWNED.items():
             for name in self._names(table):
-                mine, theirs = entry_values(self._mine, table, name), entry_values(self._theirs, table, name)
+                mine = entry_values(self._mine, table, name)
+                theirs = entry_values(self._theirs, table, name)
                 if mine:
                     self._note_shadowed(what, name, mine, theirs)
                 elif not self._trusted:
@@ -321,8 +325,9 @@ class _Merge:
     def _names(self, table: str) -> list[str]:
         return sorted({*entry_names(self._mine, table), *entry_names(self._theirs, table)})
 
-    def _join(self, name: str, key: ConfigKey) -> SourcedValue:
-        user, theirs = self._mine.get(name), self._theirs.get(name)
+    def _join_key(self, name: str, key: ConfigKey) -> SourcedValue:
+        user = self._mine.get(name)
+        theirs = self._theirs.get(name)
         given = asked = join_sources(key, user, theirs, trusted=True)
         if not self._trusted:
             unusable = self._on_host and key.host and theirs and theirs.value
@@ -330,7 +335,8 @@ class _Merge:
         if theirs is not None and given.value != asked.value:
             self._mark_untrusted(name, theirs, host=key.host)
         if key.meet == "min" and user is not None and given.value != user.value:
-            before, after = format_key_value(key, user.value), format_key_value(key, given.value)
+            before = format_key_value(key, user.value)
+            after = format_key_value(key, given.value)
             self.notes.append(f"{name}: {before} ({user.origin}) is lowered to {after} by {given.place}")
         return given
 
@@ -339,8 +345,9 @@ class _Merge:
         value = format_value(theirs.value)
         self.untrusted.append(UntrustedKey(key=name, value=value, place=theirs.place, reason=reason))
 
-    def _agent(self, name: str) -> dict[str, SourcedValue]:
-        mine, theirs = entry_values(self._mine, AGENTS, name), entry_values(self._theirs, AGENTS, name)
+    def _merge_agent(self, name: str) -> dict[str, SourcedValue]:
+        mine = entry_values(self._mine, AGENTS, name)
+        theirs = entry_values(self._theirs, AGENTS, name)
         if mine:
             self._note_shadowed("agent", name, mine, theirs)
             return complete_agent(name, mine)
@@ -351,7 +358,7 @@ class _Merge:
             dotted = command if command in theirs else next(iter(theirs))
             self._mark_untrusted(dotted, theirs[dotted], host=True)
             return {}
-        # Its program is bounded by the sandbox; what spends the user's keys is left out until it is trusted.
+        # The sandbox bounds the agent's program; what spends the user's keys is left out until it is trusted.
         kept = dict(theirs)
         for dotted, said in theirs.items():
             key = find_key(dotted)
@@ -371,7 +378,8 @@ class _Merge:
         self, what: str, name: str, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue]
     ) -> None:
         if theirs and {k: v.value for k, v in mine.items()} != {k: v.value for k, v in theirs.items()}:
-            first, other = next(iter(mine.values())), next(iter(theirs.values()))
+            first = next(iter(mine.values()))
+            other = next(iter(theirs.values()))
             self.notes.append(
                 f"{what} {name!r} is taken from {first.origin}; the one from {other.origin} is ignored"
             )

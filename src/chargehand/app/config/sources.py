@@ -1,4 +1,4 @@
-"""What each source of configuration says: a TOML file, the environment, the command line."""
+"""Reads each source of configuration: a TOML file, the environment, the command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from chargehand.core.errors import nearest
 from chargehand.core.text import printable
 
 PREFIX = "CHARGEHAND_"
-# Variables of ours that are no configuration keys.
+# Variables of Chargehand that are no configuration keys.
 RESERVED = frozenset(
     {"CHARGEHAND_HOME", "CHARGEHAND_REQUEST", "CHARGEHAND_ROLE", "CHARGEHAND_ROLE_PROMPT", "CHARGEHAND_USER"}
     | {"CHARGEHAND_SERVER", "CHARGEHAND_TOKEN"}
@@ -62,7 +62,7 @@ def read_environment(
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name in RESERVED or not environ[name].strip():
             continue
-        dotted = by_variable.get(name) or _entry_key(name, entries)
+        dotted = by_variable.get(name) or _find_entry_key(name, entries)
         key = find_key(dotted) if dotted else None
         if dotted and key:
             place = f"environment {name}"
@@ -74,7 +74,7 @@ def read_environment(
             owners = [each.name for each in section_keys().values() if each.field.upper() == rest]
             known = [variable_name(each) for each in known_names()]
             guess = nearest(rest, [each.removeprefix(PREFIX) for each in known])
-            # A slip must not be passed over in silence; what is nothing like a key may belong to another program.
+            # A typing error must be reported; a name unlike any key may belong to another program.
             if rest.split("_")[0] in sections or owners or guess.startswith("did"):
                 hint = f"did you mean {variable_name(owners[0])!r}?" if owners else nearest(name, known)
                 raise config_error(f"environment {name}", "no configuration key has this name", hint)
@@ -82,7 +82,7 @@ def read_environment(
     return said, tuple(notes)
 
 
-def _entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | None:
+def _find_entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | None:
     """Return the dotted key that `CHARGEHAND_TABLE_NAME_FIELD` means; a name may itself contain `_`."""
     for table in NAMED:
         rest = name.removeprefix(f"{PREFIX}{table.upper()}_")
@@ -152,10 +152,10 @@ def read_toml(text: str, *, name: str, origin: str) -> dict[str, SourcedValue]:
                 f"write [{section}] and its keys below",
             )
         if section in NAMED:
-            said |= _entries(document, section, table)
+            said |= _read_entries(document, section, table)
         else:
             keys = {key.field: key for key in section_keys().values() if key.section == section}
-            said |= _table(document, (section,), table, keys)
+            said |= _read_table(document, (section,), table, keys)
     return said
 
 
@@ -174,7 +174,7 @@ def parse_toml(text: str, *, name: str) -> dict[str, Any]:
         raise config_error(f"{name}:{line}", message, "fix it there; https://toml.io has the rules") from error
 
 
-def _table(
+def _read_table(
     document: _Document, path: tuple[str, ...], table: dict[str, Any], keys: Mapping[str, ConfigKey]
 ) -> dict[str, SourcedValue]:
     said = {}
@@ -191,7 +191,7 @@ def _table(
     return said
 
 
-_WHAT = {
+_ENTRY_KINDS = {
     AGENTS: ("an agent", 'command = ["program", …]'),
     MODELS: ("a model", 'model = "…"'),
     ROLES: ("a role", 'model = "…"'),
@@ -199,9 +199,9 @@ _WHAT = {
 }
 
 
-def _entries(document: _Document, section: str, entries: dict[str, Any]) -> dict[str, SourcedValue]:
+def _read_entries(document: _Document, section: str, entries: dict[str, Any]) -> dict[str, SourcedValue]:
     said: dict[str, SourcedValue] = {}
-    what, first = _WHAT[section]
+    what, first = _ENTRY_KINDS[section]
     for name, table in entries.items():
         place = document.place(section, name)
         if not ENTRY_NAME.fullmatch(name):
@@ -221,7 +221,7 @@ def _entries(document: _Document, section: str, entries: dict[str, Any]) -> dict
             check_agent(name, table.get("kind", "command"), has=table.keys(), place=place)
         elif not table:
             raise config_error(place, f"[{section}.{name}] is empty", f"add {first}")
-        said |= _table(document, (section, name), table, keys)
+        said |= _read_table(document, (section, name), table, keys)
     return said
 
 

@@ -1,4 +1,4 @@
-"""What a repository's own files ask a person to trust, and the question whether they do."""
+"""What a repository's own file asks a person to trust, and asking whether they do."""
 
 from __future__ import annotations
 

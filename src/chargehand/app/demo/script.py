@@ -11,7 +11,8 @@ from chargehand.models.scripts import Script
 
 MODEL = "scripted"
 # USD per million tokens: play money, for words that nobody generated.
-PRICE_IN, PRICE_OUT = 3.0, 15.0
+PRICE_IN = 3.0
+PRICE_OUT = 15.0
 
 
 def _call(name: str, **arguments: object) -> ScriptedCall:
@@ -44,17 +45,8 @@ def _reply(text: str, *tools: ScriptedCall, used: tuple[int, int]) -> ScriptedRe
     return ScriptedReply(text=text, tools=tools, usage=Usage(input=used[0], output=used[1]))
 
 
-def _script(*replies: tuple[int, str, ScriptedReply]) -> Script:
-    """Return the script of (attempt, words that the newest messages must hold, reply) in order."""
-    lines = Script.of(*(reply for _, _, reply in replies)).lines
-    due = zip(lines, replies, strict=True)
-    return Script(
-        lines=tuple(replace(line, attempt=n, expect=(heard,)) for line, (n, heard, _) in due),
-        note="what the model of `chargehand demo` says",
-    )
-
-
-SCRIPT = _script(
+# In order: the attempt, words that the newest messages must hold, and the reply to them.
+_REPLIES: tuple[tuple[int, str, ScriptedReply], ...] = (
     (
         1,
         "Fix the discount",
@@ -93,7 +85,14 @@ SCRIPT = _script(
     ),
     (2, _PASSED, _reply("", _finish("The price is rounded down now; I added a test."), used=(3340, 66))),
 )
-
+_LINES = Script.of(*(reply for _, _, reply in _REPLIES)).lines
+SCRIPT = Script(
+    lines=tuple(
+        replace(line, attempt=attempt, expect=(heard,))
+        for line, (attempt, heard, _) in zip(_LINES, _REPLIES, strict=True)
+    ),
+    note="what the model of `chargehand demo` says",
+)
 # The reply to the report of what was wrong.
 FORK_AT = ForkPoint(attempt=2, turn=1)
 # What the fork has in its place.

@@ -1,4 +1,4 @@
-"""What an Ollama on this machine has to offer."""
+"""The models that an Ollama on this machine serves."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from chargehand.core.addresses import is_loopback
 
 _OLLAMA_PORT = 11434
-_LARGEST_REPLY = 1 << 20
-# Ollama lists models for embeddings and ranking among the others, known by their names alone.
+_LARGEST_REPLY_BYTES = 1 << 20
+# Ollama lists models for embeddings and ranking among the others, and only their names tell.
 _NO_CHAT = ("embed", "bge-", "minilm", "rerank")
 
 
@@ -29,25 +29,13 @@ def ollama_address(environ: Mapping[str, str]) -> str | None:
 
 
 def find_ollama(environ: Mapping[str, str], *, timeout: float = 0.3) -> list[str]:
-    """Return the names of its models, those for code first, then the largest; empty where none answers.
+    """Return the names of Ollama's models, those for code first, then the largest; none where it does not answer.
 
-    `OLLAMA_HOST` says where it listens, and counts only on loopback; `timeout` is in seconds.
+    `OLLAMA_HOST` says where it listens, and counts only for a loopback address; `timeout` is in seconds.
     """
     address = ollama_address(environ)
     if address is None:
         return []
-    models = [model for model in _tags(address, timeout) if not any(part in _name(model) for part in _NO_CHAT)]
-    models.sort(
-        key=lambda model: (
-            "code" not in _name(model),
-            -model["size"] if isinstance(model.get("size"), int) else 0,
-            _name(model),
-        )
-    )
-    return [_name(model) for model in models if _name(model)]
-
-
-def _tags(address: str, timeout: float) -> list[dict[str, Any]]:
     # Not through urllib: a proxy of the environment has no business with this machine's own services.
     from http.client import HTTPConnection, HTTPException
 
@@ -56,14 +44,23 @@ def _tags(address: str, timeout: float) -> list[dict[str, Any]]:
     try:
         connection.request("GET", "/api/tags")
         response = connection.getresponse()
-        # Bounded: whatever listens on that port may answer.
-        listed = json.loads(response.read(_LARGEST_REPLY)) if response.status == 200 else {}
+        # Bounded: any program may listen on that port.
+        listed = json.loads(response.read(_LARGEST_REPLY_BYTES)) if response.status == 200 else {}
     except (OSError, HTTPException, ValueError, RecursionError):
         return []
     finally:
         connection.close()
-    models = listed.get("models") if isinstance(listed, dict) else None
-    return [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+    rows = listed.get("models") if isinstance(listed, dict) else None
+    models = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    models = [model for model in models if not any(part in _name(model) for part in _NO_CHAT)]
+    models.sort(
+        key=lambda model: (
+            "code" not in _name(model),
+            -model["size"] if isinstance(model.get("size"), int) else 0,
+            _name(model),
+        )
+    )
+    return [_name(model) for model in models if _name(model)]
 
 
 def _name(model: Mapping[str, Any]) -> str:

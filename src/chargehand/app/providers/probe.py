@@ -1,4 +1,4 @@
-"""Small real calls to a model: does it answer, call tools, stream, take images."""
+"""Small real calls that find out whether a model answers, calls tools, streams and takes images."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from chargehand.models.contract import Dialect, ModelCall, ServedModel, Upstream
 if TYPE_CHECKING:
     from chargehand.models.catalogue import Reported
 
-_TOKENS = 64
-_LARGEST_REPLY = 1 << 20
-_LONGEST = 200
+_TOKEN_LIMIT = 64
+_LARGEST_REPLY_BYTES = 1 << 20
+_SHOWN_CHARACTERS = 200
 # A version in an address, as `HttpUpstream` sees it.
 _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
 
@@ -98,7 +98,7 @@ async def probe_model(
     rows = await fetch_model_rows(address, served.dialect, key, seconds)
     names = None if rows is None else list(rows)
     is_message, called, ended = _read_message(said, served.dialect)
-    # Cut short before any call it tells nothing: a model that reasons may use up the limit for that.
+    # A reply that was cut short before any call tells nothing: reasoning may use up the limit.
     tools = True if called else None if ended in {"length", "max_tokens"} else False
     if reply.status != 200:
         error = _describe_refusal(reply.status, said, served, names)
@@ -120,13 +120,13 @@ async def _read_document(reply: UpstreamReply) -> dict[str, Any]:
     content = b""
     async for chunk in reply.chunks:
         content += chunk
-        # Not `read_all`, which would refuse it: what is too long is still shown to a person by its beginning.
-        if len(content) > _LARGEST_REPLY:
+        # Not `read_all`, which refuses a long reply: a person is shown its beginning.
+        if len(content) > _LARGEST_REPLY_BYTES:
             break
     try:
         said = json.loads(content)
     except (ValueError, RecursionError):
-        return {"error": content[:_LONGEST].decode(errors="replace")}
+        return {"error": content[:_SHOWN_CHARACTERS].decode(errors="replace")}
     return said if isinstance(said, dict) else {"error": "the reply is not a JSON object"}
 
 
@@ -137,7 +137,7 @@ def _small_body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
         words, tool = "Answer with the word ready.", None
     else:
         words, tool = "Call the tool `ready` once. Say nothing else.", "ready"
-    body = small_request(served.dialect, served.model, words=words, tool=tool, limit=_TOKENS)
+    body = small_request(served.dialect, served.model, words=words, tool=tool, limit=_TOKEN_LIMIT)
     if "messages" in body:
         # A plain string is the oldest form of a message's text, and the one that every compatible server takes.
         body["messages"] = [{"role": "user", "content": words}]
@@ -179,12 +179,12 @@ def _describe_refusal(status: int, said: Mapping[str, Any], served: ServedModel,
 
 
 def redact_reply(text: str, key: str | None) -> str:
-    """Return text from outside, short and without the key: some providers repeat what they were sent."""
+    """Return a provider's text, shortened and without the key: some providers repeat what they were sent."""
     from chargehand.models.redaction import Redactor
 
     text = Redactor({"key": key} if key else {}).text(text)
     shown = " ".join(printable(text).split())
-    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+    return shown if len(shown) <= _SHOWN_CHARACTERS else shown[: _SHOWN_CHARACTERS - 1] + "…"
 
 
 async def fetch_model_rows(
@@ -199,8 +199,8 @@ async def fetch_model_rows(
     base = address.rstrip("/")
     url = f"{base}/models" if _VERSION.search(base) else f"{base}{path}"
     try:
-        # A redirect would carry the key to an address that nobody configured; what listens on this machine is not
-        # asked through a proxy of the environment.
+        # A redirect would carry the key to an address that nobody configured. A server on this machine is asked
+        # without a proxy of the environment.
         async with httpx.AsyncClient(
             timeout=seconds, follow_redirects=False, trust_env=not is_loopback(address)
         ) as client:
@@ -216,8 +216,8 @@ async def fetch_model_rows(
     return {name.removeprefix("models/"): row for name, row in found.items() if isinstance(name, str)}
 
 
-_PLACES = ("context_length", "max_model_len", "inputTokenLimit", "context_window", "max_input_tokens")
-_OUTPUTS = ("max_output_tokens", "outputTokenLimit", "max_completion_tokens")
+_CONTEXT_FIELDS = ("context_length", "max_model_len", "inputTokenLimit", "context_window", "max_input_tokens")
+_OUTPUT_FIELDS = ("max_output_tokens", "outputTokenLimit", "max_completion_tokens")
 
 
 async def try_model(
@@ -231,17 +231,18 @@ async def try_model(
     seconds: float = 30.0,
     reports: ProbeReports | None = None,
 ) -> Reported | None:
-    """Try a model that answered its `probe` out, one small call for each ability, and keep what came of it.
+    """Try what a model that answered its `probe` can do, by a call for each ability, and keep the results.
 
-    `None` for one that did not answer, and for scripts. What is not found out is `None`: keys, quotas and faults
-    say nothing of an ability. Raises `OSError` where it cannot be kept.
+    Returns `None` for a model that did not answer, and for scripts. An ability is `None` where a wrong key, a
+    quota or a fault kept the call from telling. Raises `OSError` where the results cannot be kept.
     """
     if not probe.answered or config.provider == "script":
         return None
     from chargehand.models.catalogue import Reported
     from chargehand.models.probes import TRIALS, try_out
 
-    name, key = probe.name, require_key(probe.name, config, keys)
+    name = probe.name
+    key = require_key(name, config, keys)
     address = address_of(name, config, environ=environ)
     served = served_model(name, config, keys=keys, limits=limits, environ=environ)
     found: dict[str, bool | None] = {}
@@ -259,13 +260,13 @@ async def try_model(
     finally:
         await served.upstream.close()
     if config.provider == "ollama":
-        # Its list says nothing of a model but the name; a call of its own describes one.
+        # Ollama's list has the names of models alone; another call describes one.
         said = await _fetch_ollama_facts(address, served.model, seconds)
     else:
         rows = await fetch_model_rows(address, dialect_of(config), key, seconds)
         said = _read_row((rows or {}).get(served.model, {}))
     reported = Reported(day=day.isoformat(), tools=probe.tools, tried=why, **found)
-    # What was tried goes before what the provider says of itself.
+    # What a trial found goes before what the provider says of its model.
     reported = replace(
         reported, **{field: value for field, value in said.items() if getattr(reported, field) is None}
     )
@@ -275,15 +276,15 @@ async def try_model(
 
 
 def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row of a list says: OpenRouter's, Gemini's, vLLM's and others' words for the same."""
+    """Return what a row of a provider's list says, in the words of OpenRouter, Gemini, vLLM and others."""
     # OpenRouter has the output limit one level below.
     top = row.get("top_provider")
     row = {**(top if isinstance(top, dict) else {}), **row}
     taken = row.get("architecture")
     kinds = taken.get("input_modalities") if isinstance(taken, dict) else None
     found = {
-        "context": _first_count(row, _PLACES),
-        "max_output": _first_count(row, _OUTPUTS),
+        "context": _first_count(row, _CONTEXT_FIELDS),
+        "max_output": _first_count(row, _OUTPUT_FIELDS),
         "images": "image" in kinds if isinstance(kinds, list) else None,
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -295,10 +296,10 @@ def _first_count(row: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
 
 
 async def _fetch_ollama_facts(address: str, model: str, seconds: float) -> dict[str, Any]:
-    """Return what Ollama's own description says of a model; nothing where it does not answer."""
+    """Return what Ollama's description says of a model; nothing where Ollama does not answer."""
     import httpx
 
-    # Its own interface lies beside the compatible one, not below it.
+    # Ollama's own interface lies beside the compatible one, not below it.
     url = f"{address.rstrip('/').removesuffix('/v1')}/api/show"
     shown: object = None
     with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
@@ -308,7 +309,8 @@ async def _fetch_ollama_facts(address: str, model: str, seconds: float) -> dict[
     if not isinstance(shown, dict):
         return {}
     found: dict[str, Any] = {}
-    about, able = shown.get("model_info"), shown.get("capabilities")
+    about = shown.get("model_info")
+    able = shown.get("capabilities")
     if isinstance(about, dict):
         # The key begins with the architecture, such as `llama.context_length`.
         sizes = [value for name, value in about.items() if name.endswith(".context_length")]

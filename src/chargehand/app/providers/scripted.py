@@ -1,4 +1,4 @@
-"""Models whose words are written down: a script or a recording answers instead of a provider."""
+"""Scripted models: a script or a recording answers instead of a provider."""
 
 from __future__ import annotations
 

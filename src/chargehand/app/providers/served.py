@@ -1,4 +1,4 @@
-"""From a model's name to the provider that serves it: address, key, price, known abilities."""
+"""Resolves a model's name to the provider that serves it: address, key, price, known abilities."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from chargehand.models.catalogue import ModelFacts, Reported
     from chargehand.models.providers import ProviderLimits
 
-_FILE = "models.json"
+_REPORTS_FILE = "models.json"
 
 
 class ProbeReports:
     """The kept probes of all models, by address and the provider's model name; see `open_probe_reports`.
 
-    What is there and cannot be read counts as nothing: the next probe writes it anew.
+    A file that cannot be read counts as empty: the next probe writes it anew.
     """
 
     def __init__(self, place: Path) -> None:
@@ -47,17 +47,17 @@ class ProbeReports:
         if self._known is None:
             self._known = self._read()
         try:
-            return convert_to(self._known.get(_name(address, model)), Reported | None)
+            return convert_to(self._known.get(_report_key(address, model)), Reported | None)
         except msgspec.ValidationError:
             return None
 
     def keep(self, address: str, model: str, reported: Reported) -> None:
         """Keep what a probe found out, in place of an older one; raises `OSError`."""
         # Read anew: another process may have kept a probe meanwhile.
-        self._known = {**self._read(), _name(address, model): msgspec.to_builtins(reported)}
+        self._known = {**self._read(), _report_key(address, model): msgspec.to_builtins(reported)}
         self._place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # In one step, so that a mission that reads it meanwhile finds the old reports or the new ones.
-        fresh = self._place.with_name(f"{_FILE}.{os.getpid()}")
+        # In one step, so that a mission that reads the file meanwhile finds the old reports or the new ones.
+        fresh = self._place.with_name(f"{_REPORTS_FILE}.{os.getpid()}")
         fresh.write_text(json.dumps(self._known, indent=1, sort_keys=True))
         fresh.replace(self._place)
 
@@ -71,10 +71,10 @@ class ProbeReports:
 
 def open_probe_reports(environ: Mapping[str, str]) -> ProbeReports:
     """Return the probes that are kept in the state directory."""
-    return ProbeReports(state_home(environ) / _FILE)
+    return ProbeReports(state_home(environ) / _REPORTS_FILE)
 
 
-def _name(address: str, model: str) -> str:
+def _report_key(address: str, model: str) -> str:
     return f"{address.rstrip('/')} {model}"
 
 
@@ -94,8 +94,9 @@ USUAL_KEYS: Mapping[str, str] = {
     "gemini": "GEMINI_API_KEY",
     "resetdata": "RESETDATA_API_KEY",
 }
-# To connect; where another model stands ready, a provider that is not there costs no more.
-_PATIENCE_SECONDS, _IMPATIENT_SECONDS = 15.0, 3.0
+# How long connecting may take; shorter where a fallback model stands ready.
+_CONNECT_SECONDS = 15.0
+_CONNECT_BEFORE_FALLBACK_SECONDS = 3.0
 
 
 def model_config(config: Config, name: str) -> ModelConfig:
@@ -113,7 +114,7 @@ def model_config(config: Config, name: str) -> ModelConfig:
 
 
 def dialect_of(config: ModelConfig) -> Dialect:
-    """Return what the provider speaks."""
+    """Return the dialect that the provider speaks."""
     if config.provider == "openai-responses":
         return "responses"
     if config.provider == "gemini":
@@ -135,7 +136,7 @@ def served_chain(
     Raises what `model_config` and `served_model` raise; a fallback without its key is left out.
     """
     names = [name]
-    # The list grows as it is walked: fallbacks of fallbacks come last, and a circle comes to its end.
+    # The list grows while it is read: fallbacks of fallbacks come last, and a circle ends.
     for other in names:
         names.extend(one for one in model_config(config, other).fallback if one not in names)
     first, *others = (model_config(config, one) for one in names)
@@ -156,7 +157,7 @@ def with_fallbacks(models: Iterable[ServedModel]) -> list[ServedModel]:
 
 
 def provider_limits(config: Config, environ: Mapping[str, str]) -> dict[str, ProviderLimits]:
-    """Return what each provider is given: the least that an entry of `[models]` says."""
+    """Return the limits of each provider by address: the lowest that an entry of `[models]` sets."""
     from chargehand.models.providers import ProviderLimits
 
     found: dict[str, ProviderLimits] = {}
@@ -217,9 +218,10 @@ def known_facts(
     """Return what is known of the model of an entry as `model_config` returns it, and who says so."""
     from chargehand.models.catalogue import find_facts
 
-    model, reported = config.model or name, None
+    model = config.model or name
+    reported = None
     if reports is not None and config.provider != "script":
-        with contextlib.suppress(ConfigError):  # without an address nobody was ever asked
+        with contextlib.suppress(ConfigError):  # without an address no probe was possible
             reported = reports.of(address_of(name, config, environ=environ), model)
     return find_facts(config.provider, model, config, reported=reported, assume=assume)
 
@@ -271,8 +273,8 @@ def served_model(
 
     `config` is what `model_config` returns; `attempts` (id to number) tells a script whose turn it is. Raises
     `ConfigError` (`no_key`, `no_base_url`, `no_script`) and what reading a script raises. The price is `None`
-    where nobody knows it: the gateway refuses such a model where money is limited. What nobody says that it takes,
-    it may be sent; `reports` are the kept probes.
+    where nobody knows it: the gateway refuses such a model where money is limited. Content of a kind that nobody
+    rules out may be sent to it; `reports` are the kept probes.
     """
     if config.provider == "script":
         return scripted_model(name, config, attempts=attempts or {})
@@ -280,16 +282,14 @@ def served_model(
     from chargehand.models.http_upstream import HttpUpstream
     from chargehand.models.metering import DEFAULT_OUTPUT
 
-    address, key, dialect = (
-        address_of(name, config, environ=environ),
-        require_key(name, config, keys),
-        dialect_of(config),
-    )
+    address = address_of(name, config, environ=environ)
+    key = require_key(name, config, keys)
+    dialect = dialect_of(config)
     model = config.model or name
     reported = None if reports is None else reports.of(address, model)
     able = find_capabilities(config.provider, model, config, reported=reported)
     longest = config.max_output
-    # What a provider would refuse to write must not be asked for unasked.
+    # The default limit must not ask for more than the provider agrees to write.
     if longest is None and able.max_output is not None and able.max_output < DEFAULT_OUTPUT:
         longest = able.max_output
     return ServedModel(
@@ -300,7 +300,7 @@ def served_model(
             base_url=address,
             key=key,
             dialect=dialect,
-            connect_seconds=_IMPATIENT_SECONDS if config.fallback else _PATIENCE_SECONDS,
+            connect_seconds=_CONNECT_BEFORE_FALLBACK_SECONDS if config.fallback else _CONNECT_SECONDS,
             key_name=key_name(config) or "",
         ),
         provider=address,

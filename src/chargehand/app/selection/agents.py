@@ -18,12 +18,12 @@ from chargehand.sandbox.probe import scratch_plan
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.toolchain import Toolchain
 
-# The agent that is always there: a model with tools.
+# The built-in agent: a model with tools.
 NATIVE = "native"
-_HOW = (
+_CONFIGURE_HINT = (
     'configure one with [agents.NAME] and command = ["program", "argument"], or use --agent "command:PROGRAM ARG"'
 )
-_SHORT = ("command:PROGRAM ARG…", "native:MODEL", "cli:NAME", "acp:PROGRAM ARG…", "patch:FILE")
+_SHORT_FORMS = ("command:PROGRAM ARG…", "native:MODEL", "cli:NAME", "acp:PROGRAM ARG…", "patch:FILE")
 
 
 def agent_from_option(text: str) -> AgentConfig:
@@ -34,7 +34,7 @@ def agent_from_option(text: str) -> AgentConfig:
     """
     kind, colon, rest = text.partition(":")
     if not colon or kind not in agent_keys()["kind"].choices:
-        forms = ", ".join(_SHORT)
+        forms = ", ".join(_SHORT_FORMS)
         raise ConfigError(
             f"--agent: unknown agent kind {format_value(kind)} in {format_value(text)}", hint=f"known: {forms}"
         )
@@ -53,7 +53,7 @@ def agent_from_option(text: str) -> AgentConfig:
     except ValueError as error:
         reason = str(error).lower()
         raise ConfigError(
-            f"--agent: {format_value(text)} cannot be split into words: {reason}", hint=_HOW
+            f"--agent: {format_value(text)} cannot be split into words: {reason}", hint=_CONFIGURE_HINT
         ) from error
     command = parse_value(keys["command"], words, "--agent")
     return AgentConfig(kind="acp" if kind == "acp" else "command", command=command)
@@ -89,7 +89,7 @@ def find_agent(config: Config, name: str) -> AgentConfig:
     hint = f"{guess} {known}" if guess.startswith("did") else known
     if name in agent_keys()["cli"].choices:
         hint = f"to run the program {name}: --agent cli:{name} --model MODEL; {hint}"
-    raise NotFoundError(f"no agent named {format_value(name)}", hint=f"{hint}; {_HOW}")
+    raise NotFoundError(f"no agent named {format_value(name)}", hint=f"{hint}; {_CONFIGURE_HINT}")
 
 
 def named_agent(config: Config, option: str) -> AgentConfig:
@@ -124,7 +124,7 @@ _LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=256)
 
 
 async def probe_agent(config: AgentConfig, toolchain: Toolchain, *, scratch: Path) -> AgentIdentity:
-    """Look at a `cli` or `acp` agent inside a sandbox below `scratch`; nothing of it reaches a model.
+    """Start a `cli` or `acp` agent in a sandbox below `scratch` to identify it; it reaches no model.
 
     Raises `TierUnavailableError` where no sandbox can be had.
     """

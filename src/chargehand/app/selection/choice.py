@@ -1,4 +1,4 @@
-"""Which agent and model work on a mission where the request names none, and why."""
+"""Chooses the agent and model of a mission where the request names none, and says why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import KeySource
 
-# [roles.default]: for every role that says nothing itself.
+# `[roles.default]` is for every role that names nobody itself.
 DEFAULT_ROLE = "default"
 
 
@@ -29,19 +29,19 @@ class RoleSetting(Struct, frozen=True, kw_only=True):
 
 
 def role_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
-    """Return the places in their order: [roles.NAME], the role's file, [roles.default]."""
+    """Return who works in a role, in the order that counts: [roles.NAME], the role's file, [roles.default]."""
     first, *rest = role.models or ("",)
     levels = (
-        _entry(config, role.name),
+        _role_entry(config, role.name),
         RoleSetting(
             where=f"the file of role {role.name}", agent=role.agent, model=first or None, fallback=tuple(rest)
         ),
-        _entry(config, DEFAULT_ROLE),
+        _role_entry(config, DEFAULT_ROLE),
     )
     return tuple(level for level in levels if level.agent or level.model or level.fallback)
 
 
-def _entry(config: Config, name: str) -> RoleSetting:
+def _role_entry(config: Config, name: str) -> RoleSetting:
     entry = config.roles.get(name)
     where = f"[roles.{name}]"
     if entry is None:
@@ -50,15 +50,15 @@ def _entry(config: Config, name: str) -> RoleSetting:
 
 
 def assigned_model(levels: Sequence[RoleSetting]) -> tuple[str, str] | None:
-    """Return the model that is said first and where, `None` where none is."""
+    """Return the first model that is named and where, `None` for none."""
     return next(((level.model, level.where) for level in levels if level.model), None)
 
 
-# The model that is taken where only a provider's key is there.
+# The model of each provider that is taken where only its key is there.
 DEFAULT_MODELS: Mapping[str, str] = {"anthropic": "anthropic:claude-sonnet-5-5", "openai": "openai:gpt-6.1-sol"}
 # Coding agents that are looked for on PATH.
 AGENT_PROGRAMS = ("claude", "codex", "gemini", "qwen", "opencode", "cursor-agent")
-_WAYS = (
+_SETUP_HINTS = (
     "chargehand init   asks what you have and sets it up",
     "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
     '--agent "command:PROGRAM ARG"   puts any program to work',
@@ -100,11 +100,11 @@ def choose_agent(
     if model is not None:
         model_config(config, model)
     levels = role_settings(config, role)
-    name, why = _agent(config, agent, model, levels)
+    name, why = _choose_agent_name(config, agent, model, levels)
     found = None
     if name is not None:
         found = named_agent(config, name)
-        # For its error alone, before anything is recorded; so are the other calls of `model_config` here.
+        # Called for its error alone, before anything is recorded, like the other calls of `model_config` here.
         for known in (*([found.model] if found.model else ()), *found.fallback):
             model_config(config, known)
     takes = found is None or found.kind not in _WITHOUT_MODELS
@@ -114,27 +114,31 @@ def choose_agent(
     if name is not None and said is not None:
         if said[1].startswith(("[", "the file")) and said[1] not in why:
             why = f"{why}, {said[0]} by {said[1]}"
-        return AgentChoice(agent=name, model=said[0], why=why, fallback=_rest(config, below, own, said[0]))
+        return AgentChoice(
+            agent=name, model=said[0], why=why, fallback=_fallback_models(config, below, own, said[0])
+        )
     if name is not None and found is not None and found.kind != NATIVE:
-        return AgentChoice(agent=name, model=None, why=why, fallback=_rest(config, below, own, None))
-    taken = _model(config, environ, keys, ollama)
+        return AgentChoice(agent=name, model=None, why=why, fallback=_fallback_models(config, below, own, None))
+    taken = _choose_native_model(config, environ, keys, ollama)
     if taken is not None:
         chosen, reason = taken
         why = reason if name is None else f"{why}, {reason}"
-        return AgentChoice(agent=name or NATIVE, model=chosen, why=why, fallback=_rest(config, below, own, chosen))
+        return AgentChoice(
+            agent=name or NATIVE, model=chosen, why=why, fallback=_fallback_models(config, below, own, chosen)
+        )
     programs = programs_on_path(which)
     on_path = f"; found on PATH: {', '.join(programs)} (`chargehand agent list` says how)" if programs else ""
-    hint = "\n".join(_WAYS)
+    hint = "\n".join(_SETUP_HINTS)
     if name is not None:
         message = f"agent {name!r} has no model to work with, and none was found{on_path}"
         raise UsageError(message, code="no_model", hint=hint)
     raise UsageError(f"no agent is configured and --agent was not given{on_path}", code="no_agent", hint=hint)
 
 
-def _rest(
+def _fallback_models(
     config: Config, levels: Sequence[RoleSetting], own: RoleSetting | None, model: str | None
 ) -> tuple[str, ...]:
-    """Return the models to switch to from `model`: those said beside it, else the first that are said below it."""
+    """Return the models to switch to from `model`: those named beside it, else the first named below it."""
     levels = (*levels, *([own] if own else []))
     places = [number for number, level in enumerate(levels) if level.model == model]
     start = places[0] if places else 0
@@ -151,7 +155,7 @@ def programs_on_path(which: Which = shutil.which) -> dict[str, str]:
     return {name: path for name, path in found.items() if path is not None}
 
 
-def _agent(
+def _choose_agent_name(
     config: Config, option: str | None, model: str | None, levels: Sequence[RoleSetting]
 ) -> tuple[str | None, str]:
     if option is not None:
@@ -161,7 +165,7 @@ def _agent(
     if named is not None:
         return named
     names = sorted(config.agents)
-    if by_role is not None and model is None:  # a model is meant for somebody who takes one
+    if by_role is not None and model is None:  # the role's model is for an agent that takes one
         names = [name for name in names if config.agents[name].kind not in _WITHOUT_MODELS]
         if len(names) != 1:
             return NATIVE, by_role[1]
@@ -177,7 +181,9 @@ def _agent(
     return (NATIVE, "--model") if model is not None else (None, "")
 
 
-def _model(config: Config, environ: Mapping[str, str], keys: KeySource, ollama: Ollama) -> tuple[str, str] | None:
+def _choose_native_model(
+    config: Config, environ: Mapping[str, str], keys: KeySource, ollama: Ollama
+) -> tuple[str, str] | None:
     """Return the model of a native agent that names none, and why."""
     if config.models:
         names = sorted(config.models)

@@ -1,4 +1,4 @@
-"""In which directory of a repository work starts: where a person stands, or what `--dir` names."""
+"""Finds the directory of a repository in which work starts: where a person stands, or what `--dir` names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _TOP = "/"
 
 def standing_directory(place: Repository, at: Path) -> str:
     """Return the directory of a checkout that `at` is, "" for its top; a bare repository has no other."""
-    top, here = place.path.resolve(), at.resolve()
+    top = place.path.resolve()
+    here = at.resolve()
     return "" if place.bare or not here.is_relative_to(top) else _relative(here, top)
 
 
@@ -31,7 +32,7 @@ def named_directory(depot: Depot, base: Base, name: str, *, at: Path) -> str:
         return ""
     if not name.strip() or "\0" in name:
         raise _invalid(name, "is not a path", "name a directory of the repository, such as services/api")
-    # The place is resolved and the name is not: a link below the top is an entry of its own to git.
+    # The place is resolved and the name is not: to git a link below the top is an entry of its own.
     named = Path(os.path.normpath(at.resolve() / name))
     if not named.is_relative_to(top):
         raise _invalid(

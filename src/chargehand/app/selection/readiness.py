@@ -1,4 +1,4 @@
-"""Whether who was chosen can start at all: found before a mission is recorded, and told with what mends it."""
+"""Whether the chosen agent can start at all: checked before a mission is recorded, with what mends it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,43 @@ class StartPlace(Struct, frozen=True, kw_only=True):
     toolchain: Callable[[], Toolchain]
     setup_expected: Callable[[], bool]
 
+    def require_program(self, program: str, agent: AgentConfig) -> None:
+        """Raise `UsageError` (`agent_missing`) where no sandbox would find a program."""
+        toolchain = self.toolchain()
+        inside = program.startswith(f"{WORKSPACE}/")
+        if "/" in program and (inside or not program.startswith("/")):
+            path = posixpath.relpath(program, WORKSPACE) if inside else posixpath.join(self.directory, program)
+            path = posixpath.normpath(path)
+            entry = self.depot.lookup(self.tree, path)
+            if entry is not None and stat.S_ISREG(entry.mode) and not entry.mode & stat.S_IXUSR:
+                raise UsageError(
+                    f"the agent's program {shown_path(program)!r} is not executable in the base",
+                    code="agent_missing",
+                    hint=f"run `git update-index --chmod=+x {shown_path(path)}` and commit, or {_OTHER_AGENT}",
+                )
+            found = entry is not None and not stat.S_ISDIR(entry.mode)
+            where = "a file of the base"
+            mend = "commit it first"
+        else:
+            # Sandboxes have `python` wherever they have `python3`.
+            name = "python3" if program == "python" else program
+            found = bool(toolchain.find(program) or toolchain.find(name))
+            where = "where sandboxes look for programs"
+            mend = _INSTALL
+        # A project's setup may install a configured command, but no known CLI.
+        if found or (agent.command and self.setup_expected()):
+            return
+        directory, _, base = program.rpartition("/")
+        why = ""
+        for hidden in toolchain.not_shown:
+            if not why and base in hidden.names and directory in ("", hidden.directory):
+                why = f" ({hidden.directory} is not shown to them: {hidden.problem})"
+        raise UsageError(
+            f"the agent's program {shown_path(program)!r} is not {where}{why}",
+            code="agent_missing",
+            hint=f"{mend}\nor {_OTHER_AGENT}",
+        )
+
 
 def require_ready(
     config: Config,
@@ -69,45 +106,8 @@ def require_ready(
                 code="no_model",
                 hint="add --model NAME, or --model anthropic:MODEL; `chargehand model list` shows those there are",
             )
-    # What it is started as: "" for one that is no program of its own.
+    # "" for an agent that is no program of its own.
     program = agent.command[0] if agent.command else spec.program if spec is not None else ""
-    # What an image has in it is known once it runs.
+    # Which programs an image has is known once it runs.
     if program and not (config.sandbox.container_image and config.sandbox.tier in ("auto", "container")):
-        _require_program(program, agent, place)
-
-
-def _require_program(program: str, agent: AgentConfig, place: StartPlace) -> None:
-    """Raise `UsageError` (`agent_missing`) where no sandbox would find a program."""
-    toolchain = place.toolchain()
-    inside = program.startswith(f"{WORKSPACE}/")
-    if "/" in program and (inside or not program.startswith("/")):
-        path = posixpath.relpath(program, WORKSPACE) if inside else posixpath.join(place.directory, program)
-        path = posixpath.normpath(path)
-        entry = place.depot.lookup(place.tree, path)
-        if entry is not None and stat.S_ISREG(entry.mode) and not entry.mode & stat.S_IXUSR:
-            raise UsageError(
-                f"the agent's program {shown_path(program)!r} is not executable in the base",
-                code="agent_missing",
-                hint=f"run `git update-index --chmod=+x {shown_path(path)}` and commit, or {_OTHER_AGENT}",
-            )
-        found, where = entry is not None and not stat.S_ISDIR(entry.mode), "a file of the base"
-        mend = "commit it first"
-    else:
-        # Sandboxes have `python` wherever they have `python3`.
-        name = "python3" if program == "python" else program
-        found = bool(toolchain.find(program) or toolchain.find(name))
-        where = "where sandboxes look for programs"
-        mend = _INSTALL
-    # A known CLI is nothing that a project's setup installs.
-    if found or (agent.command and place.setup_expected()):
-        return
-    directory, _, base = program.rpartition("/")
-    why = ""
-    for hidden in toolchain.not_shown:
-        if not why and base in hidden.names and directory in ("", hidden.directory):
-            why = f" ({hidden.directory} is not shown to them: {hidden.problem})"
-    raise UsageError(
-        f"the agent's program {shown_path(program)!r} is not {where}{why}",
-        code="agent_missing",
-        hint=f"{mend}\nor {_OTHER_AGENT}",
-    )
+        place.require_program(program, agent)

@@ -1,4 +1,4 @@
-"""The roles there are: those that are shipped, a trusted repository's, and the user's own, read anew each time."""
+"""The catalogue of roles: shipped ones, a trusted repository's, and the user's own, read anew each time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chargehand.workspace.depot import Depot
 
 REPOSITORY_ROLES = ".chargehand/roles"
 _SUFFIX = ".toml"
-_LARGEST = 64 << 10
+_LARGEST_FILE_BYTES = 64 << 10
 _REGULAR = 0o100000
 RoleLevel = Literal["shipped", "repository", "user"]
 
@@ -38,8 +38,8 @@ class RoleFile(Struct, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """Return its content; raises `ConfigError` where it is no text or too large."""
-        if len(self.content) > _LARGEST:
-            message = f"{self.place}: it has {len(self.content)} bytes, more than {_LARGEST}"
+        if len(self.content) > _LARGEST_FILE_BYTES:
+            message = f"{self.place}: it has {len(self.content)} bytes, more than {_LARGEST_FILE_BYTES}"
             raise ConfigError(message, code="role_invalid", hint="make it shorter")
         try:
             return self.content.decode("utf-8")
@@ -73,7 +73,7 @@ class RoleCatalogue:
         tree: str = "",
         is_trusted: Callable[[str], bool] = trust_nothing,
     ) -> None:
-        # The user's own roles, beside their configuration; it need not exist.
+        # The user's own roles lie beside their configuration; the directory need not exist.
         self.directory = user_config_path(environ).parent / "roles"
         self._depot = depot
         self._tree = tree
@@ -131,7 +131,8 @@ class RoleCatalogue:
             RoleFile(name=name, level="shipped", place=f"shipped {name}{_SUFFIX}", content=text.encode())
             for name, text in shipped_roles().items()
         ]
-        theirs, own = self.of_repository(), []
+        theirs = self.of_repository()
+        own = []
         try:
             for path in sorted(
                 path for path in self.directory.iterdir() if _name_of(path.name) and path.is_file()
@@ -146,15 +147,16 @@ class RoleCatalogue:
         return [*shipped, *theirs, *own]
 
     def of_repository(self) -> list[RoleFile]:
-        """Return the files that the repository brings along, trusted or not."""
+        """Return the repository's own files, trusted or not."""
         if self._depot is None:
             return []
         found = []
         for entry in self._depot.entries(self._tree, REPOSITORY_ROLES):
-            name, regular = _name_of(entry.path), entry.mode & 0o170000 == _REGULAR
+            name = _name_of(entry.path)
+            regular = entry.mode & 0o170000 == _REGULAR
             if name and regular and entry.path.rpartition("/")[0] == REPOSITORY_ROLES:
                 # One byte more than is allowed, so that `text` can tell.
-                content = self._depot.read_blob(entry.id, limit=_LARGEST + 1)
+                content = self._depot.read_blob(entry.id, limit=_LARGEST_FILE_BYTES + 1)
                 trusted = self._is_trusted(content_digest(content))
                 found.append(
                     RoleFile(name=name, level="repository", place=entry.path, content=content, trusted=trusted)

@@ -1,4 +1,4 @@
-"""Who works on the task of a plan, and what it may change."""
+"""Assigns the tasks of a plan: who works on each, and what it may change."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
     def __call__(self, whole: MissionRequest, plan: Plan) -> None:
         """Return if there is somebody for each task and each review; raises as `check_task`, and `UsageError`."""
         for member in plan.team:  # agents are told that they may hand parts on to each of these roles
-            with _naming("team"):
+            with _naming_errors("team"):
                 self.assigner.roles.find(member.role, self.assigner.resolved.config)
         known: set[object] = set()
         for task in plan.tasks:
@@ -117,14 +117,14 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
     def check_task(self, whole: MissionRequest, task: Task) -> None:
         """Return if somebody can do a task; raises what `TaskAssigner` does, with the task's id."""
         for model in task.models or (None,):
-            with _naming(f"task {task.id}"):
+            with _naming_errors(f"task {task.id}"):
                 request = self.assigner(whole, task, model)
                 self.require_ready(
                     request.agent, (*((request.model,) if request.model else ()), *request.fallback)
                 )
                 paths = (*task.make, *task.change, *task.delete)
                 if paths:
-                    # Loaded where it is needed: most missions have no plan.
+                    # Imported here: most missions have no plan.
                     from chargehand.missions.plan_documents import outside_areas
 
                     name = task.role or request.role
@@ -144,8 +144,8 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
 
 
 @contextlib.contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """Let what is raised in the block say what part of a plan it is about."""
+def _naming_errors(what: str) -> Iterator[None]:
+    """Name the part of a plan in errors that the block raises."""
     try:
         yield
     except ChargehandError as error:

@@ -1,4 +1,4 @@
-"""The teams there are: those that are shipped and the user's own, read anew each time."""
+"""The catalogue of teams: shipped ones and the user's own, read anew each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the state directory the missions still need; all else is for `gc`."""
+"""Which workspaces, bases and layers the missions still need; `gc` may remove all others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chargehand.core.state import MissionSummary
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Those that wait or are paused go on in the workspaces that they left.
+# Missions that wait or are paused go on in the workspaces that they left.
 OPEN = ("planned", "running", "waiting", "paused")
 
 
@@ -34,11 +34,11 @@ class StillNeeded:
                 self._since[state.project] = min(since, self._since.get(state.project, since))
 
     def __call__(self, root: Path, kind: str, name: str, used: float, /) -> bool | None:
-        """Return whether it is needed; `None` where no mission is known to tell, as for `exec`."""
+        """Return whether it is needed; `None` where it belongs to no mission, as for `exec`."""
         project = root.name
         if kind == "base":
             return (project, name) in self._bases
-        if kind == "layer":  # a mission looks for its layer when it is begun or taken up again
+        if kind == "layer":  # a mission finds its layer when it begins or is taken up again
             return used >= self._since.get(project, float("inf"))
         if name in self._workspaces:
             return True

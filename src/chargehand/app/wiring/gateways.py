@@ -45,7 +45,7 @@ class ProviderHealthRegistry:
     """
 
     def __init__(self) -> None:
-        # By loop, because those who wait hold futures of theirs; a loop that is gone takes its record along.
+        # By loop, because waiting calls hold futures of theirs; a loop that ends takes its record along.
         self._known: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Providers]] = WeakKeyDictionary()
 
     def of(self, limits: Mapping[str, ProviderLimits], clock: Clock) -> Providers:
@@ -82,7 +82,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
         self.scratch.mkdir(exist_ok=True, mode=0o700)
         names = {key_name(model_config(self.config, model.name)) for model in with_fallbacks(served)} - {None}
         secrets = {name: value for name in names if name and (value := self.keys.get(name))}
-        # Made before the gateway, for the kept replies hold a name in the token's place.
+        # Made before the gateway, because kept replies have a placeholder in the token's place.
         token = new_token()
         ledger = self._ledger(wanted)
         async with contextlib.AsyncExitStack() as stack:
@@ -123,7 +123,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
                 socket=socket,
                 token=token,
                 models=tuple(map(self._endpoint_model, served)),
-                environment=_environment(token, served[0].name),
+                environment=_client_environment(token, served[0].name),
                 revoke=gateway.revoke,
                 meter=meter.read,
             )
@@ -140,7 +140,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
                 user_usd=limits.user_usd,
                 day_usd=limits.day_usd,
             ),
-            # Tasks of two plans may have one name.
+            # Tasks of two plans may have the same name.
             task=f"{wanted.payer}/{wanted.task}" if wanted.payer else None,
             user=wanted.user or self.user,
         )
@@ -161,7 +161,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
         tried = open_probe_reports(self.environ).of(model.provider, model.model) if model.provider else None
         return EndpointModel(
             name=model.name,
-            # The native agent speaks two of them, and the gateway the others.
+            # The native agent speaks two dialects, and the gateway translates the others.
             dialect="anthropic" if model.dialect == "anthropic" else "openai",
             context=config.context
             or (tried and tried.context)
@@ -174,7 +174,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
 
 
 class _Meter:
-    """Counts what the calls of one attempt take; told on the event loop."""
+    """Counts what the calls of one attempt use; called on the event loop."""
 
     def __init__(self, on_call: Callable[[CallRecord], None]) -> None:
         self._on_call = on_call
@@ -182,9 +182,10 @@ class _Meter:
 
     def count_call(self, record: CallRecord) -> None:
         """Count one call and pass it on."""
-        so_far, usage = self._metered, record.usage
+        so_far = self._metered
+        usage = record.usage
         if record.status == "refused":
-            # One that passes by itself, once calls under way are settled, ends no agent.
+            # A refusal that passes once other calls are settled ends no agent.
             if not record.reason.startswith(("budget_reserved", "client_gone")):
                 self._metered = replace(so_far, refused=record.reason or "refused")
         else:
@@ -192,7 +193,7 @@ class _Meter:
                 so_far,
                 calls=so_far.calls + 1,
                 refused="",
-                # A client that hangs up, or an attempt that ends, says nothing of the provider.
+                # A client that hangs up, or an attempt that ends, is no fault of the provider.
                 fault=record.reason if record.reason.startswith(("upstream_", "reply_unreadable")) else "",
                 input=so_far.input + (usage.input or 0),
                 output=so_far.output + (usage.output or 0),
@@ -202,13 +203,13 @@ class _Meter:
         self._on_call(record)
 
     def note_rest(self, rest: QuotaRest) -> None:
-        """Note that a call was refused for want of quota; of several the rest that ends first counts."""
+        """Note that a provider is out of quota; of several the one that has quota first counts."""
         known = self._metered.quota
         if known is None or rest.until < known.until:
             self._metered = replace(self._metered, quota=rest)
 
     def note_fault(self, reason: str) -> None:
-        """Note that a provider's fault keeps a call from being sent; the next one that ends takes its place."""
+        """Note that a provider's fault keeps a call from being sent; the next call that ends replaces this."""
         self._metered = replace(self._metered, fault=reason)
 
     def read(self) -> MeteredUsage:
@@ -217,7 +218,7 @@ class _Meter:
 
 
 def ledger_by_hand(spending: Spending, limits: LimitsConfig, *, budget: float | None, user: str) -> Ledger:
-    """Return the book of calls of no mission: all cost `budget` USD at most and count for user and day."""
+    """Return the ledger of calls of no mission: they cost `budget` USD at most and count for user and day."""
     counted = SpendingLimits(mission_usd=budget, user_usd=limits.user_usd, day_usd=limits.day_usd)
     return spending.ledger(mission=None, attempt=new_id("attempt"), limits=counted, user=user)
 
@@ -230,8 +231,8 @@ def _raise_open_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _environment(token: str, model: str) -> dict[str, str]:
-    """Return what tells clients inside a sandbox of the endpoint, by the names they look for."""
+def _client_environment(token: str, model: str) -> dict[str, str]:
+    """Return the variables by which clients in a sandbox find the endpoint."""
     address = f"http://127.0.0.1:{GATEWAY_PORT}"
     return {
         "CHARGEHAND_GATEWAY": address,

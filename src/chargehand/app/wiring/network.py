@@ -1,4 +1,4 @@
-"""Opens the ways out of sandboxes: the configured hosts, and the registries of packages."""
+"""Opens network access of sandboxes: to the configured hosts, and to package registries."""
 
 from __future__ import annotations
 

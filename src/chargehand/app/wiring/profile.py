@@ -1,4 +1,4 @@
-"""What this machine has, and the defaults that follow: so many sandboxes at once as cannot use it up together."""
+"""Derives defaults from the machine's size: as many sandboxes at once as cannot exhaust it together."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from msgspec import Struct
 from chargehand.app.config.records import SourcedValue
 from chargehand.core.config import EngineConfig, SandboxConfig
 
-# Of the memory: the rest is the system's, the caches' and ours.
+# Share of the memory for sandboxes: the rest is for the system, its caches and Chargehand.
 SHARE = 0.8
 # Temporary file systems of one sandbox in times of `sandbox.tmp_mb`: /tmp, the home, a quarter for /dev/shm.
 SCRATCH = 2.25
-_WANTED_MB, _LEAST_MB, _LEAST_TMP_MB = 2048, 256, 32
-_STEP, _TMP_STEP = 64, 16
-_UNLIMITED = 1 << 50
-_SMALL_MB, _LARGE_MB = 8192, 57_344
+_WANTED_MB = 2048
+_LEAST_MB = 256
+_LEAST_TMP_MB = 32
+_STEP_MB = 64
+_TMP_STEP_MB = 16
+_UNLIMITED_BYTES = 1 << 50
+_SMALL_MB = 8192
+_LARGE_MB = 57_344
 
 
 class MachineSize(Struct, frozen=True, kw_only=True):
@@ -62,7 +66,8 @@ class MachineProfile(Struct, frozen=True, kw_only=True):
 
     def said(self) -> dict[str, SourcedValue]:
         """Return the keys for which it has another value than the product's own default."""
-        sandbox, engine = SandboxConfig(), EngineConfig()
+        sandbox = SandboxConfig()
+        engine = EngineConfig()
         values = {
             "sandbox.memory_mb": (self.memory_mb, sandbox.memory_mb),
             "sandbox.tmp_mb": (self.tmp_mb, sandbox.tmp_mb),
@@ -82,17 +87,19 @@ def profile_for(machine: MachineSize, *, budget_mb: int | None = None) -> Machin
     As many agents at once as get 2 GiB each, from five down to one; what is left over makes them larger, up to the
     product's own default.
     """
-    most, budget = SandboxConfig(), budget_mb or int(machine.memory_mb * SHARE)
-    attempts, checks = EngineConfig().attempts_at_once, machine.cores
-    while (attempts, checks) != (1, 1) and _each(budget, attempts, checks) < _WANTED_MB:
+    most = SandboxConfig()
+    budget = budget_mb or int(machine.memory_mb * SHARE)
+    attempts = EngineConfig().attempts_at_once
+    checks = machine.cores
+    while (attempts, checks) != (1, 1) and _memory_of_each(budget, attempts, checks) < _WANTED_MB:
         if checks > attempts:
             checks -= 1
         else:
             attempts -= 1
             checks = min(checks, attempts)
-    memory = max(_LEAST_MB, min(most.memory_mb, _each(budget, attempts, checks)))
+    memory = max(_LEAST_MB, min(most.memory_mb, _memory_of_each(budget, attempts, checks)))
     left = budget / (attempts + checks) - memory
-    tmp = max(_LEAST_TMP_MB, min(most.tmp_mb, int(left / SCRATCH) // _TMP_STEP * _TMP_STEP))
+    tmp = max(_LEAST_TMP_MB, min(most.tmp_mb, int(left / SCRATCH) // _TMP_STEP_MB * _TMP_STEP_MB))
     return MachineProfile(
         name="small" if budget < _SMALL_MB else "large" if budget >= _LARGE_MB * SHARE else "medium",
         machine=machine,
@@ -104,31 +111,33 @@ def profile_for(machine: MachineSize, *, budget_mb: int | None = None) -> Machin
     )
 
 
-def _each(budget: int, attempts: int, checks: int) -> int:
+def _memory_of_each(budget: int, attempts: int, checks: int) -> int:
     """Return the memory of one sandbox in MiB where an eighth of it is the size of its /tmp."""
-    return int(budget / (attempts + checks) / (1 + SCRATCH / 8)) // _STEP * _STEP
+    return int(budget / (attempts + checks) / (1 + SCRATCH / 8)) // _STEP_MB * _STEP_MB
 
 
 def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> MachineSize:
     """Return what this process may use: the machine's memory, or less where a control group above it says so."""
     said = (proc / "meminfo").read_text().splitlines()
-    total = next((int(line.split()[1]) << 10 for line in said if line.startswith("MemTotal:")), _UNLIMITED)
+    total = next((int(line.split()[1]) << 10 for line in said if line.startswith("MemTotal:")), _UNLIMITED_BYTES)
     # The memory limits of our control group and of all above it, versions 1 and 2.
     limits: list[int] = []
     for line in (proc / "self/cgroup").read_text().splitlines():
         _, controllers, place = line.split(":", 2)
         if not controllers:
-            limits += _up(groups, groups / place.lstrip("/"), "memory.max")
+            limits += _read_limits_upwards(groups, groups / place.lstrip("/"), "memory.max")
         elif "memory" in controllers.split(","):
-            limits += _up(groups / "memory", groups / "memory" / place.lstrip("/"), "memory.limit_in_bytes")
-    limit = min(limits, default=_UNLIMITED)
+            limits += _read_limits_upwards(
+                groups / "memory", groups / "memory" / place.lstrip("/"), "memory.limit_in_bytes"
+            )
+    limit = min(limits, default=_UNLIMITED_BYTES)
     # Not os.cpu_count(), which knows nothing of taskset(1) and cpusets.
     cores = len(os.sched_getaffinity(0))
     return MachineSize(memory_mb=min(total, limit) >> 20, cores=cores, grouped=limit < total)
 
 
 def free_memory(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Return the share of the memory that can still be had, of the tightest bound; `None` where nobody tells."""
+    """Return the free share of the memory under the tightest bound; `None` where the system does not tell."""
     shares = []
     with contextlib.suppress(OSError, ValueError, KeyError):
         lines = (line.split(":") for line in (proc / "meminfo").read_text().splitlines())
@@ -151,8 +160,8 @@ def free_memory(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgro
     return min(shares, default=None)
 
 
-def _up(root: Path, directory: Path, name: str) -> Iterator[int]:
-    # Each group above bounds us, too. In a container the path may be the host's: what is not there is passed over.
+def _read_limits_upwards(root: Path, directory: Path, name: str) -> Iterator[int]:
+    # Each group above bounds this process, too. In a container the path may be the host's and not exist here.
     for place in (directory, *directory.parents):
         with contextlib.suppress(OSError, ValueError):  # "max", or not there
             yield int((place / name).read_text())

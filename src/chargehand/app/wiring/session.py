@@ -34,12 +34,13 @@ class ProjectBase(Struct, frozen=True, kw_only=True):
 
         The base's own, or with `head` what lies in the person's checkout where that differs.
         """
-        depot, base = self.depot, self.base
+        depot = self.depot
+        base = self.base
         for directory in (self.start, *above(self.start)):
             entry = depot.lookup(base.tree, posixpath.join(directory, REPOSITORY_FILE))
             committed = depot.read_blob(entry.id) if entry else None
             own = self.project.path / directory / REPOSITORY_FILE
-            # Not through a link: it may lead anywhere on the host, while a commit would hold the link alone.
+            # Not through a link: it may lead anywhere on the host, while a commit has the link alone.
             direct = own.is_file() and own.resolve() == self.project.path.resolve() / directory / own.name
             if head and direct and depot.has_directory(base.tree, directory):
                 content = own.read_bytes()

@@ -1,4 +1,4 @@
-"""Work in a thread that its component waits for when it is cancelled: what it uses is closed after it."""
+"""Runs work in a thread that a cancelled component waits for before it closes what the work uses."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ async def run_in_thread(work: Callable[[], object], *, stopping: Event) -> None:
         stopping.set()
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # whatever it was, nobody waits for it any more
+            task.exception()  # retrieved, so that nothing warns of it: nobody waits for the result any more
         raise

@@ -44,7 +44,7 @@ def require_tier(tier: str) -> None:
 async def settle_tier(
     resolved: ResolvedConfig, *, trusted: bool, home: Path, toolchain: Toolchain, environ: Mapping[str, str]
 ) -> TierChoice:
-    """Return the tier to take: as it was named, or by sensitivity, tried for real, the least one first.
+    """Return the tier to take: the named one, or the weakest that is strong enough, tried for real.
 
     `trusted` says that a person trusts the repository's own file as it is. Raises `TierUnavailableError` where
     none that is strong enough can be had.
@@ -64,7 +64,8 @@ async def settle_tier(
         if name == "none":
             tried.append(TierCandidate(tier=name, offered=False, detail="never chosen automatically"))
             continue
-        wanted, strategy = replace(config.sandbox, tier=name), config.project.strategy
+        wanted = replace(config.sandbox, tier=name)
+        strategy = config.project.strategy
         try:
             driver = await choose_driver(home, toolchain, strategy=strategy, config=wanted, environ=environ)
         except TierUnavailableError as error:
@@ -85,7 +86,7 @@ def with_tier(resolved: ResolvedConfig, choice: TierChoice) -> ResolvedConfig:
 def open_tier(
     config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
 ) -> AbstractAsyncContextManager[Tier]:
-    """Return the configured tier, to be entered; `alive` is held open until its last sandbox is gone."""
+    """Return the configured tier, to be entered; its last sandbox keeps `alive` open."""
     if config.tier == "vm":
         from chargehand.sandbox.vm_tier import open_vm_tier
 
@@ -105,7 +106,7 @@ def open_tier(
 
 
 class OpenTiers:
-    """What sessions of one process open their sandboxes with: they share one `process` tier, and so its launcher.
+    """The tiers of one process: its sessions share one `process` tier, and so its launcher.
 
     A worker opens a session for each turn of a mission, and starting a launcher takes longer than much of what is
     done there. Other tiers are a session's own: engine and images may change between two of them.
@@ -135,7 +136,7 @@ class OpenTiers:
     async def close(self) -> None:
         """Close what is shared, once no session uses it."""
         self._shared.clear()
-        # A session that begins while these close has one of its own.
+        # A session that begins while these close opens a tier of its own.
         await self._opened.pop_all().aclose()
 
 
@@ -168,14 +169,16 @@ async def choose_driver(
     config: SandboxConfig | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> DriverName:
-    """Return a strategy's workspace driver on this machine, proven by a probe when nothing is known of it yet.
+    """Return a strategy's workspace driver on this machine, proven by a probe unless an earlier one is kept.
 
     Raises `TierUnavailableError` with the mend where no sandbox can be had.
     """
-    config, environ = config or SandboxConfig(), environ or {}
-    place, key = home / "probe.json", _machine(home, toolchain)
+    config = config or SandboxConfig()
+    environ = environ or {}
+    place = home / "probe.json"
+    key = _machine(home, toolchain)
     if config.tier == "container":
-        # A container engine is known by where it is and of when, and what it was told to use.
+        # A container engine is identified by its path, its date, and what it was told to use.
         search = environ.get("PATH", os.defpath)
         found = [
             shutil.which(name, path=search) for name in (config.container_program or "podman", "docker", "runc")
@@ -184,11 +187,12 @@ async def choose_driver(
         place = home / "probe-container.json"
         key = [*key, *found, *stamps, config.container_image, environ.get("DOCKER_HOST", "")]
     if config.tier == "vm":
-        # Virtual machines are known by QEMU's program, and the kernel that was set up.
+        # Virtual machines are identified by QEMU's program and the kernel that was set up.
         path = shutil.which("qemu-system-x86_64", path=environ.get("PATH", os.defpath))
         places = [Path(path) if path else None, home / MACHINES / "about.json"]
         stamps = [each.stat().st_mtime if each and each.exists() else 0 for each in places]
-        place, key = home / "probe-vm.json", [*key, path, *stamps]
+        place = home / "probe-vm.json"
+        key = [*key, path, *stamps]
     try:
         kept = json.loads(place.read_text())
     except (OSError, ValueError):
@@ -206,7 +210,7 @@ async def choose_driver(
     return driver
 
 
-# What a kept probe holds for: kernel, user, file system, bubblewrap and toolchain. A change of any asks anew.
+# What a kept probe is valid for: kernel, user, file system, bubblewrap and toolchain. A change of any probes anew.
 def _machine(home: Path, toolchain: Toolchain) -> list[object]:
     bwrap = shutil.which("bwrap")
     stamp = os.stat(bwrap).st_mtime if bwrap else 0
@@ -237,20 +241,20 @@ class SessionSnippets:
                 raise self._missing
             if self._pool is None:
                 try:
-                    self._pool = await _proven()
+                    self._pool = await _open_proven_pool()
                 except TierUnavailableError as error:
                     self._missing = error
                     raise
             return self._pool
 
 
-async def _proven() -> SnippetPool:
+async def _open_proven_pool() -> SnippetPool:
     from chargehand.sandbox.snippet_pool import SnippetPool
 
     pool = await SnippetPool(size=2).__aenter__()
     try:
         part = await pool.probe("python")
-    # It was entered by hand, so nobody else leaves it.
+    # Entered by hand, so nobody else closes it.
     except BaseException:
         await pool.close()
         raise
