@@ -1,8 +1,7 @@
 """The steps of a single mission: selection of agent and model, attempts with their verdicts, promotion.
 
-Read it from `MissionFlow.run` down. What costs money, time or a sandbox runs inside `Journal.step`, so a worker
-that takes the mission over goes through the same code and is given the recorded outputs until the first step that
-is not in the log.
+Read it from `MissionFlow.run` down. Whatever costs money, time or a sandbox runs inside `Journal.step`. A worker
+that takes the mission over runs the same code and gets the recorded outputs, up to the first step that has none.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from chargehand.sandbox.contract import OnOutput
 
 
 class MissionFlow:
-    """Carries out the steps of one mission without a plan; what its agents print goes to `on_output`."""
+    """Runs the steps of one mission without a plan; the output of its agents goes to `on_output`."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class MissionFlow:
         self._role = NO_ROLE
 
     async def run(self) -> None:
-        """Choose who works, let it work, and deliver what is good; the mission is settled, or waits for a person.
+        """Choose an agent, run its attempts, and deliver a good result; then the mission is settled or waiting.
 
         Raises what `MissionRun.run` settles it by.
         """
@@ -79,14 +78,14 @@ class MissionFlow:
             selected = AgentSelected(**output)
             return (selected,) if self._role is NO_ROLE else (selected, role_event(request, self._role))
 
-        # A native agent's imports take seconds: they run while environment and base are prepared.
+        # The imports of a native agent take seconds, so they run while environment and base are prepared.
         preparing = asyncio.create_task(asyncio.to_thread(agent.prepare))
         try:
-            # Attempts begin at the base that the mission was asked for; a rebase later moves on from there.
+            # Attempts start at the base that the request named; a later rebase moves on from there.
             assert self._journal.state.first_base is not None
             context = await self._judge.prepare_base(request, self._journal.state.first_base)
             await context.validator.heed_red_base(request)
-            # Recorded: the configuration may name another agent by the time the mission is resumed.
+            # Recorded, because the configuration may name another agent when the mission is resumed.
             await self._journal.step("agent", request.agent, select, events=selected_events)
             await preparing
             await self._run_attempts(request, agent, context)
@@ -94,7 +93,7 @@ class MissionFlow:
             await asyncio.gather(preparing, return_exceptions=True)
 
     async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
-        """Run attempts, each with the report on the one before, and conclude with the last one's end."""
+        """Run attempts, each with the report on the one before, and settle the mission as the last one ended."""
         candidates = CandidateJudge(self._services, self._journal, self._control, self._judge, role=self._role)
         tree: str = context.base.tree
         feedback: str | None = None
@@ -104,9 +103,10 @@ class MissionFlow:
             admitted = request
             if number > 1:
                 admitted = await self._admission.admitted(request, number, fault=fault)
-            if admitted != request:  # the agent or model before failed too often
+            if admitted != request:  # the agent or model asked for has failed too often
                 request, agent = admitted, self._services.open_agent(admitted)
-                tree = context.base.tree if admitted.agent == PATCH_AGENT else tree  # which it was made for
+                # A patch is made for the tree of the base.
+                tree = context.base.tree if admitted.agent == PATCH_AGENT else tree
             self._attempts.begin()
             result = await self._run_attempt(request, agent, context, number, tree, feedback)
             self._judge.fault("agent")
@@ -118,10 +118,10 @@ class MissionFlow:
                     judged = await candidates.rebase(request, judged, number)
                 end = judged.end
                 self._attempts.finish(number, end.status, end.reasons)
-                # A native agent that failed had no model, no room or no end: trying again brings the same.
+                # A native agent fails for want of a model, of context or of an end: another try would fail alike.
                 hopeless = agent.checkpoints_itself and result.outcome.claim == "failed"
                 good = end.mission in ("promoted", "waiting")
-                # The provider failed and not the work: it is tried once more, as a person or the request says.
+                # The provider failed, not the work: one more attempt follows, as a person or the request says.
                 continued = self._journal.state.continued.get(number)
                 final = number >= most or hopeless
                 fault = provider_fault(self._journal.state.attempt(number)) if final and not continued else ""
@@ -130,9 +130,9 @@ class MissionFlow:
                 elif not continued and (final or end.mission == "exhausted" or (good and not another)):
                     await self._conclude(judged)
                     return
-            # A good attempt has no report of what is wrong: the next is made for a person's message alone.
+            # A good attempt has no report on faults: the next one is made only for a message of a person.
             context, tree, feedback = judged.context, judged.result.tree, None if good else judged.report
-            if continued and continued.base:  # what it left is promoted: on from there
+            if continued and continued.base:  # its result is promoted: continue from there
                 context = await self._judge.prepare_base(request, continued.base)
                 tree, feedback = continued.tree or continued.base.tree, None
 
@@ -167,7 +167,7 @@ class MissionFlow:
                 number=number,
                 request=request.text,
                 report=self._services.store.artifacts.get(feedback) if feedback else None,
-                # Not by the recorded steps alone: setup and the base's checks took their time too.
+                # The control's clock, and not the recorded steps alone: setup and the base's checks took time too.
                 seconds=max(1.0, self._control.seconds_left() - GRACE_SECONDS),
                 messages=tuple(message.text for message in self._journal.state.messages),
                 allow=request.allow,
@@ -175,13 +175,13 @@ class MissionFlow:
                 tree=tree,
                 role=self._role,
                 in_plan=bool(self._journal.state.parent),
-                # An attempt before may have removed it; what is wrong with that the report says.
+                # An earlier attempt may have removed it; the report says what is wrong with that.
                 directory=request.directory if depot.has_directory(tree, request.directory) else "",
             )
             return (await runner.run(agent, assignment, tree=tree)).to_record()
 
         def events(record: Any) -> Sequence[Payload]:
-            # Written with the end of the step, so that an attempt that begins anew records them once.
+            # Written with the end of the step, so that an attempt that starts again records them once.
             begun = self._journal.state.attempt(number)
             if begun is None:
                 return ()
@@ -199,14 +199,14 @@ class MissionFlow:
         return load_result(record)
 
     async def _conclude(self, judged: JudgedAttempt) -> None:
-        """Promote the last attempt's result where it is good; else settle the mission as that attempt ended."""
+        """Promote the last attempt's result if it is good; else settle the mission as that attempt ended."""
         result, end = judged.result, judged.end
         if end.mission == "promoted" and self._role.writes:
             stop_at(self._journal, BEFORE_PROMOTION)
             await self._delivery.promote(judged.context, result.tree, judged.verdict)
             return
         handed = judge_failing_test(judged.verdict) is not None
-        # A task's is the base of the next one: there its coordinator knows what to do with it, and not a person.
+        # A task's failing test becomes the base of the next task: its coordinator needs no person to decide.
         status = "promoted" if handed and self._journal.state.parent else end.mission
         finished = MissionFinished(status=status, reasons=end.reasons, reverted=result.reverted)
         asks = end.mission == "waiting" and not handed

@@ -1,6 +1,6 @@
-"""One worker's run of a mission: what an earlier worker left half-done, its steps, and how it is settled.
+"""One worker's run of a mission: it finishes what an earlier one left half done, runs the steps, and settles it.
 
-What the steps are, `MissionRun` does not know: those of a single mission are in `flow`, those of a plan in
+`MissionRun` does not know the steps: those of a single mission are in `flow`, those of a plan in
 `coordination.coordinator`.
 """
 
@@ -27,16 +27,16 @@ from chargehand.missions.results.delivery import ResultDelivery
 from chargehand.missions.services import FULL_DISK, Services, system_errors
 
 _T = TypeVar("_T")
-# What may pass by itself in a new sandbox. Not among them: `sandbox_memory`, which the work itself used up.
+# Faults that a new sandbox may not have. `sandbox_memory` is not one of them: the work itself used it up.
 _PASSING = frozenset({"sandbox_died", "launcher_lost", "forwarder_failed", "freeze_timeout", "link_failed"})
-# Interruptions without one recorded step between them; more of them are no accident.
+# So many interruptions without a recorded step between them can be accidents; more cannot.
 _MOST_INTERRUPTIONS = 5
-# Processes of the sandbox that died may take a moment to be gone; a machine without memory needs longer.
+# Processes of a dead sandbox may take a moment to disappear; a machine short of memory needs longer.
 _PAUSE_SECONDS = (0.3, 0.3, 0.5, 1.0, 3.0)
 
 
 class MissionRun:
-    """Takes one mission from its request, or from its last recorded step, to where it is settled."""
+    """Runs one mission from its request, or from its last recorded step, until it is settled."""
 
     def __init__(
         self,
@@ -54,22 +54,22 @@ class MissionRun:
         self._delivery = delivery
 
     async def run(self, steps: Callable[[], Awaitable[None]]) -> MissionState:
-        """Go through the `steps` of the mission, which is settled when this returns or raises.
+        """Run the `steps` of the mission, which is settled when this returns or raises.
 
-        Cancelling the task settles it as `cancelled`, running out of time as `exhausted`; errors of our own
-        machinery and of the configuration settle it as `failed` and are raised on. Only a worker that must let go
-        of it (`Control.stop`, `FencedError`) leaves it as it is, to be resumed.
+        Cancelling the task settles the mission as `cancelled`, running out of time as `exhausted`; errors of our
+        own machinery and of the configuration settle it as `failed` and are raised again. Only a worker that must
+        let go of it (`Control.stop`, `FencedError`) leaves it as it is, to be resumed.
         """
         request = self._journal.state.request
         assert request is not None
         self._journal.before_step = partial(stop_before_step, self._journal)
         try:
-            # What the recorded steps left of the mission's time; clocks of other boots do not compare.
+            # The mission's time less that of its recorded steps: clocks of different boots cannot be compared.
             seconds = max(1.0, request.seconds - self._journal.state.seconds_of())
             async with self._control.limited(seconds + GRACE_SECONDS):
                 with system_errors():
                     await run_interruptible(self._journal, partial(self._resume, steps))
-        except FencedError:  # another worker has the mission: nothing of ours may be written
+        except FencedError:  # another worker has claimed the mission: this one may write nothing more
             raise
         except TimeoutError:
             message = f"the mission's time limit of {request.seconds:.0f} s is over"
@@ -80,10 +80,10 @@ class MissionRun:
             elif self._control.stopped == "release":
                 self._journal.record(MissionReleased(worker=self._services.worker[0]))
             raise
-        except WaitingError as error:  # an agent asked a person; its attempt goes on with the answer
+        except WaitingError as error:  # an agent asked a person; its attempt continues with the answer
             self._rest(Reason(code=error.code, message=error.message))
         except ChargehandError as error:
-            if error.code in FULL_DISK:  # where not even this can be written, its worker counts as lost
+            if error.code in FULL_DISK:  # if not even this can be written, the worker counts as lost
                 waiting = wait_for_room(self._journal.state, self._services.clock.now(), why=error.message)
                 self._journal.record(*waiting, durable=True)
                 return self._journal.state
@@ -93,9 +93,9 @@ class MissionRun:
         return self._journal.state
 
     async def _resume(self, steps: Callable[[], Awaitable[None]]) -> None:
-        """Finish what an earlier worker left half-done, then go through the steps."""
+        """Finish what an earlier worker left half done, then run the steps."""
         state = self._journal.state
-        # A mission that kills its worker (by memory, say) would otherwise go round all workers for ever.
+        # A mission that kills its workers (by using up memory, say) would otherwise be resumed for ever.
         if state.fruitless_claims > _MOST_INTERRUPTIONS:
             message = f"its worker ended {_MOST_INTERRUPTIONS} times without making any progress"
             self._settle("failed", "lost", Reason(code="worker_lost", message=message))
@@ -113,22 +113,22 @@ class MissionRun:
             await steps()
 
     def _rest(self, reason: Reason) -> None:
-        if reason.code != BREAKPOINT:  # there it is paused already
+        if reason.code != BREAKPOINT:  # a mission at a breakpoint is paused already
             self._journal.record(rest_for_person(self._journal.state, reason))
 
     def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:
-        """Settle a mission that did not come to its own end, its running attempt first."""
+        """Settle a mission that was cut short, its running attempt first."""
         self._attempts.break_off(attempt, reason)
         if self._journal.state.status != "promoted":
             record_mission_end(self._journal, MissionFinished(status=status, reasons=(reason,)))
 
 
 async def run_interruptible(journal: Journal, work: Callable[[], Awaitable[_T]]) -> _T:
-    """Do work made of recorded steps, again where a sandbox ended under it; each interruption is recorded.
+    """Run work that consists of recorded steps, and run it again if its sandbox dies; record each interruption.
 
-    A sandbox that is killed looks the same whether the kernel's memory killer, another program or a fault of ours
-    did it, and says nothing about the work in it: it goes on as where a worker was killed. Raises what interrupted
-    the work once that happened `_MOST_INTERRUPTIONS` times without a step further.
+    A killed sandbox looks the same whether the kernel's memory killer, another program or a fault of ours killed
+    it, and says nothing about the work in it: the work continues as after the death of a worker. After
+    `_MOST_INTERRUPTIONS` of them without a new step, the error that interrupted the work is raised.
     """
     while True:
         try:

@@ -1,6 +1,6 @@
-"""Judges what an attempt left, its candidate: how the attempt ends, and the report for the next one.
+"""Judgement of an attempt's result (its candidate): how the attempt ends, and the report for the next attempt.
 
-A good candidate that is to be applied to a branch is also rebased onto that branch, and judged there.
+If the mission is to be applied to a branch, a good candidate is also rebased onto that branch and judged there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class JudgedAttempt(Struct, frozen=True, kw_only=True):
 
 
 class CandidateJudge:
-    """Decides over what each attempt of one mission left, by what its agent's `role` requires."""
+    """Judges the result of each attempt of one mission, by what its agent's `role` requires."""
 
     def __init__(
         self, services: Services, journal: Journal, control: Control, judge: TreeJudge, *, role: Role
@@ -63,10 +63,10 @@ class CandidateJudge:
     async def judge(
         self, request: MissionRequest, result: AttemptResult, context: BaseContext, number: int
     ) -> JudgedAttempt:
-        """Return an attempt with the verdict on its result, its end, and the report to the next attempt."""
+        """Return the attempt with the verdict on its result, its end, and the report for the next attempt."""
         role, base_tree = self._role, context.base.tree
         end = judge_result(result, base_tree=base_tree, partial=request.partial, role=role)
-        if end is not None:  # no check could change it
+        if end is not None:  # no check could change that
             findings = (*result.findings, *result.discarded, *result.unclear_end)
             if not role.writes and result.outcome.claim == "done":
                 findings += find_missing_report(result, role, base_tree)
@@ -103,7 +103,7 @@ class CandidateJudge:
         context: BaseContext,
         number: int,
     ) -> JudgedAttempt:
-        """Give a verdict as a recorded step, with the report to the next attempt beside it."""
+        """Judge as a recorded step, which also stores the report for the next attempt."""
         attempt = self._journal.state.attempt(number)
 
         async def work() -> object:
@@ -123,22 +123,22 @@ class CandidateJudge:
         return store_report_message(self._services.store, self._journal.state, document, number)
 
     async def rebase(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
-        """Rebase a good result onto the branch that it is to be applied to, as often as that moved on.
+        """Rebase a good result onto the branch that it is for, as often as that branch moves.
 
-        Where the two conflict, or are not good together, the next attempt goes on from there. If there is none,
-        the result stays what it was: it is promoted by itself, and not applied.
+        If the two conflict, or fail together, the next attempt starts from there. If there is no next attempt, the
+        result stays as it was: it is promoted, and not applied.
         """
         steps, depot = self._journal.state.steps, self._services.depot
-        # Before the promotion and not in it: conflicts and red merges still leave the agent an attempt to fix
-        # them. More than once, since a pause or a crash gives the turn up, and people need none.
-        for look in itertools.count(1):
-            name = f"{number}.{look}" if look > 1 else f"{number}"
-            if look > 1 and f"merge/{name}" not in steps:
+        # This comes before the promotion, so that the agent has an attempt left to fix a conflict or a red merge.
+        # It may be needed several times: a pause or a crash gives up the turn, and people push without one.
+        for turn in itertools.count(1):
+            name = f"{number}.{turn}" if turn > 1 else f"{number}"
+            if turn > 1 and f"merge/{name}" not in steps:
                 moved = partial(asyncio.to_thread, moved_base, depot, judged.context.base)
                 if await self._control.unpaused(moved) is None:
                     break
             rebased = await self._rebase_once(request, judged, number, name)
-            if rebased is judged or (rebased is None and look > 1):
+            if rebased is judged or (rebased is None and turn > 1):
                 break
             judged = rebased or judged
             if judged.end.mission != "promoted":
@@ -148,7 +148,7 @@ class CandidateJudge:
     async def _rebase_once(
         self, request: MissionRequest, judged: JudgedAttempt, number: int, name: str
     ) -> JudgedAttempt | None:
-        """Return a good result on the branch as it is now; itself where it stays, `None` where nothing moved."""
+        """Return the result on the branch as it is now; `judged` if it must stay, `None` if nothing moved."""
         journal, services, last = self._journal, self._services, number >= request.attempts
         rebase = await record_rebase(
             *(journal, services.store, services.depot, judged.context.base, judged.result.tree),
@@ -172,7 +172,7 @@ class CandidateJudge:
             rebased = await self._record_verdict(f"merge-verdict/{name}", judge, result, context, number)
             if last and rebased.end.mission == "refused":
                 return judged
-        # Only now, with the verdict in the log: a crash before this line finds both recorded and comes here again.
+        # Only now, with the verdict in the log: after a crash before this line, both steps are recalled.
         advance_base(journal, rebase)
         self._judge.fault("moved")
         return rebased

@@ -1,7 +1,7 @@
-"""Brings a judged result to where it belongs: promotes it, exports it, applies it to the person's branch.
+"""Delivery of a judged result: promotion, export, and applying it to the user's branch.
 
-The flow of a single mission delivers a green attempt by it, a coordinator what its tasks came to, a person's
-command what an earlier run left.
+A single mission delivers a green attempt with it, a coordinator the merged results of its tasks, and a person's
+command the result of an earlier run.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict
 from chargehand.workspace.merge import MergeConflictError
 
-# What judging on a branch that moved leaves of a mission's time limit, for export and applying.
+# Judging on a branch that moved leaves this much of the mission's time for exporting and applying.
 _DELIVERY_SECONDS = 15.0
 
 
 class ResultDelivery:
-    """Promotes and delivers what one mission came to, and settles the mission with it."""
+    """Promotes and delivers the result of one mission, and settles the mission."""
 
     def __init__(self, services: Services, journal: Journal, control: Control, judge: TreeJudge) -> None:
         self._services = services
@@ -50,11 +50,11 @@ class ResultDelivery:
     async def promote(self, context: BaseContext, tree: str, verdict: Verdict, *, approved: bool = False) -> None:
         """Promote a validated tree, export it, apply it where asked; the mission is settled afterwards.
 
-        Once begun it is finished even when the task is cancelled: half a promotion helps nobody.
+        Once started, it is finished even if the task is cancelled: half a promotion helps nobody.
         """
 
         async def judge_merged(candidate: str) -> Verdict:
-            # A limit of its own: until a verdict says so nothing is to be promoted, and nothing half done.
+            # Judging may still be cut off by the time limit: nothing is promoted before there is a verdict.
             async with self._control.limited(self._control.seconds_left()):
                 output = await self._journal.step(
                     "verdict/merged",
@@ -78,35 +78,35 @@ class ResultDelivery:
         await self._control.finish(promote())
 
     async def deliver(self) -> None:
-        """Export and apply a promotion that stands and was not delivered; the mission is settled afterwards."""
+        """Export and apply a promotion that was made but not delivered; the mission is settled afterwards."""
         await self._control.finish(self._deliver())
 
     async def _deliver(self) -> None:
-        if not self._journal.state.parent:  # what a task comes to its coordinator exports, with the rest
+        if not self._journal.state.parent:  # the coordinator exports the results of its tasks together
             await self.promoter.deliver()
         record_mission_end(self._journal, MissionFinished(status="promoted"), durable=True)
 
     async def deliver_promoted(self) -> None:
-        """Deliver what is promoted, judged anew on the branch that it is to be applied to where that moved."""
+        """Deliver a promoted result; if the branch that it is for has moved, judge it again on that first."""
         try:
-            # Where both conflict, or are not good together, it stays on its own branch: applying it says why not.
+            # If the two conflict, or fail together, the result stays on its own branch, and applying says why.
             async with self._judge.queue.delivery():
                 if self._journal.state.cancel_asked or not await self.promote_on_branch():
                     await self.deliver()
         except asyncio.CancelledError:
-            # What a person cancelled after its promotion stands all the same; of a plan they may want no more.
+            # A promotion stands even if a person cancels afterwards; who cancels a plan may not want the rest.
             if self._control.stopped in (None, "cancel") and self._journal.state.plan is None:
                 await self.deliver()
             raise
 
     async def promote_on_branch(self) -> bool:
-        """Promote what was promoted before, on top of the branch that it is still to be applied to, if that moved.
+        """Promote a promoted result once more, on top of the branch that it is for, if that has moved.
 
-        Tells whether that was done, and delivered: not where the two conflict or are not good together.
+        Return whether it was promoted and delivered; it is not if the two conflict or fail together.
         """
         journal, control = self._journal, self._control
         rebase_now = partial(rebase_promoted, journal, self._services.store, self._services.depot)
-        # A limit of its own: what stands is delivered even where there is no time for more.
+        # Out of time for this, the earlier promotion is still delivered.
         with contextlib.suppress(MergeConflictError, TimeoutError):
             async with control.limited(control.seconds_left() - _DELIVERY_SECONDS):
                 rebase = await rebase_now()
@@ -118,7 +118,7 @@ class ResultDelivery:
                         if not isinstance(approval, ApprovalGiven):
                             self._note_difference(approval)
                             return False
-                    # Whoever pauses gives the turn up: somebody else may have been first.
+                    # A paused mission gives up its turn, so another one may have moved the branch meanwhile.
                     before, rebase = rebase, await control.unpaused(rebase_now)
                     if rebase is not None and rebase.base.commit == before.base.commit:
                         break
@@ -129,11 +129,11 @@ class ResultDelivery:
         return False
 
     def _carry_approval(self, rebase: Rebase, verdict: Verdict) -> ApprovalGiven | str:
-        """Return a person's approval of what is promoted for the same change on the branch, or what differs.
+        """Return the approval of the promoted change for the same change on the branch, or say what differs.
 
-        What a person let in is a change and what was found in it: the merge must leave each of its files as it
-        was before and as it is after, pass the checks, and show nothing that the person did not see. "" where
-        nobody approved anything. May block.
+        A person approved a change and its findings. The merged tree must have each changed file as it was before
+        and after, pass the checks, and show no finding that the person has not seen. "" if nobody approved
+        anything. May block.
         """
         state, depot = self._journal.state, self._services.depot
         events = map(read_payload, self._services.store.log.read(state.id, types=(ApprovalGiven.type,)))
@@ -157,7 +157,7 @@ class ResultDelivery:
         return ApprovalGiven(tree=rebase.tree, identity=given[-1].identity, reason=reason)
 
     def _note_difference(self, why: str) -> None:
-        """Add to why the branch was not moved that an approval does not cover what it would be moved to."""
+        """Add to the reason for an unmoved branch that the approval does not cover the new result."""
         state = self._journal.state
         if why and state.applied is not None and state.applied.state == "blocked" and state.commit is not None:
             reason = f"{state.applied.reason}; the approval is for another change: {why}"

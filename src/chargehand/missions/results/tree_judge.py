@@ -1,7 +1,7 @@
-"""Judges one exact tree on a base: prepares environment and checks of the base, then inspects and checks the tree.
+"""Judgement of one exact tree: prepares the base, then inspects the tree and runs the checks on it.
 
-The flow of a single mission judges its attempts by it, a coordinator what it merges, a person's promotion what an
-earlier run left.
+A single mission judges its attempts with it, a coordinator each merge, and a person's promotion the result of an
+earlier run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
 from chargehand.missions.verdict.validation import Validator
 from chargehand.sandbox.contract import OnOutput
 
-# Called with what is about to judge a tree, before it begins.
+# Called with the validator that is about to judge a tree.
 Meanwhile = Callable[[Validator], Awaitable[None]]
 
 
@@ -35,7 +35,7 @@ async def wait_idly(validator: Validator) -> None:
 
 
 class BaseContext(Struct, frozen=True, kw_only=True):
-    """A base commit with what inspects trees on it and runs their checks."""
+    """A base commit, with the inspector and the validator for trees on it."""
 
     base: Base
     validator: Validator
@@ -45,7 +45,7 @@ class BaseContext(Struct, frozen=True, kw_only=True):
 class TreeJudge:
     """Judges trees for one mission; `ahead` holds the checks that run before their tree's turn.
 
-    What the checks print goes to `on_output` as it comes. `fault` is called at named points.
+    The output of checks goes to `on_output` as it comes. Crash tests stop at the named points of `fault`.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class TreeJudge:
         self.provisioner = SandboxProvisioner(services, journal, control=control)
 
     async def prepare_base(self, request: MissionRequest, base: Base) -> BaseContext:
-        """Return what judges trees on a base, once it is known how the checks end on the base itself."""
+        """Return what judges trees on this base, after the checks have run on the base itself."""
         configured, gates = self._services.config.project.setup, find_gates(self._services, base, request)
         validator = await self._open_validator(base, configured, gates)
         self.fault("environment")
         verdict = await validator.judge_base()
         tried: list[str] = []
-        # What can be installed may still leave out what the tests are run by: then the next one is tried.
-        look = partial(needed_setup, self._services, self._journal, provisioner=self.provisioner, tried=tried)
-        while configured is None and (detected := await look(validator.environment, verdict)):
+        # A setup that works may still lack the program that runs the tests: then the next one is tried.
+        find = partial(needed_setup, self._services, self._journal, provisioner=self.provisioner, tried=tried)
+        while configured is None and (detected := await find(validator.environment, verdict)):
             tried.append(detected)
             validator = await self._open_validator(base, detected, gates)
             verdict = await validator.judge_base()
@@ -84,7 +84,7 @@ class TreeJudge:
         return BaseContext(base=base, validator=validator, inspector=inspector)
 
     async def _open_validator(self, base: Base, setup: str | None, gates: Gates) -> Validator:
-        """Return what runs checks on a base, in the environment that `setup` makes in the checks' directory."""
+        """Return the validator of a base, in the environment that `setup` makes in the checks' directory."""
         services, journal, provisioner = self._services, self._journal, self.provisioner
         environment = await base_environment(
             services, journal, base, setup=setup, directory=gates.plan.directory, provisioner=provisioner
@@ -106,7 +106,7 @@ class TreeJudge:
         """Inspect a tree and run its checks; `before` is the verdict on the same changes before a merge."""
         changes = self._services.depot.diff(context.base.tree, tree)
         inspection = await context.inspector.inspect_all(changes)
-        # The entry rules' findings are not in the tree any more: they come with the attempt's verdict.
+        # Findings of the entry rules cannot be seen in the tree: they come from the attempt's verdict.
         findings = tuple(dict.fromkeys((*(before.findings if before else ()), *inspection.findings)))
         return await context.validator.judge_candidate(
             tree, scope=scope, changes=changes, findings=findings, degraded=inspection.degraded
@@ -115,7 +115,7 @@ class TreeJudge:
     async def judge_again(
         self, base: Base, tree: str, *, scope: VerdictScope = "attempt", meanwhile: Meanwhile = wait_idly
     ) -> tuple[Verdict, BaseContext]:
-        """Judge a tree that an earlier run or a task left, by today's gates and areas; the verdict is recorded."""
+        """Judge the tree of an earlier run or a task by the present gates and areas; the verdict is recorded."""
         assert self._journal.state.request is not None
         context = await self.prepare_base(self._journal.state.request, base)
         await meanwhile(context.validator)
