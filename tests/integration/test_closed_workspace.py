@@ -74,9 +74,9 @@ def test_what_lies_in_a_closed_directory_counts(tmp_path: Path, mode: str) -> No
     inside(workspace, f"mkdir -p shut/deep; head -c 3145728 /dev/zero > shut/deep/big; chmod {mode} shut")
     shut = workspace.scan_root() / "shut"
     with pytest.raises(RefusedError, match=r"2.*MB"):
-        AttemptQuota(workspace.scan_root(), WorkspaceLimits(disk_bytes=2 << 20)).look()
-    AttemptQuota(workspace.scan_root(), WorkspaceLimits(disk_bytes=8 << 20)).look()
+        AttemptQuota(workspace.scan_root(), WorkspaceLimits(disk_bytes=2 << 20)).check()
+    AttemptQuota(workspace.scan_root(), WorkspaceLimits(disk_bytes=8 << 20)).check()
     assert stat.S_IMODE(shut.stat().st_mode) == int(mode, 8)
     with pytest.raises(RefusedError, match="more than 2 files"):
-        AttemptQuota(workspace.scan_root(), WorkspaceLimits(files=2)).look()
+        AttemptQuota(workspace.scan_root(), WorkspaceLimits(files=2)).check()
     shut.chmod(0o700)

@@ -112,17 +112,17 @@ def test_what_an_attempt_writes_is_bounded_ignored_files_included(yard: Yard, dr
     workspace = yard.workspace(driver)
     limits = WorkspaceLimits(disk_bytes=MB, files=40)
     attempt = AttemptQuota(workspace.scan_root(), limits, before=workspace.usage())
-    attempt.look()
+    attempt.check()
     operate(workspace, [write("build/half", os.urandom(MB // 2)), write("half", os.urandom(MB // 3))])
-    attempt.look()
+    attempt.check()
     operate(workspace, [write("build/rest", os.urandom(MB // 2))])
     with pytest.raises(RefusedError, match=r"more than 1\.0 MB, ignored files included") as caught:
-        attempt.look()
+        attempt.check()
     assert caught.value.code == "disk"
     assert "sandbox.disk_mb" in caught.value.hint
     operate(workspace, [("remove", "build/rest"), *(write(f"build/{n}", "") for n in range(40))])
     with pytest.raises(RefusedError, match="more than 40 files"):
-        attempt.look()
+        attempt.check()
 
 
 def test_a_look_at_far_too_much_ends_at_the_limit(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +135,10 @@ def test_a_look_at_far_too_much_ends_at_the_limit(yard: Yard, monkeypatch: pytes
     listed, scandir = list[str](), os.scandir
     monkeypatch.setattr(os, "scandir", lambda directory: listed.append(directory) or scandir(directory))
     with pytest.raises(RefusedError):
-        AttemptQuota(workspace.scan_root(), WorkspaceLimits(files=10)).look()
+        AttemptQuota(workspace.scan_root(), WorkspaceLimits(files=10)).check()
     assert 1 <= len(listed) <= 3, "the root, what it made there, and one of the eight below that"
     listed.clear()
-    AttemptQuota(workspace.scan_root(), WorkspaceLimits()).look()
+    AttemptQuota(workspace.scan_root(), WorkspaceLimits()).check()
     assert len(listed) >= 10
 
 
@@ -196,7 +196,7 @@ assert not leftover.exists(), "what was not needed went, by itself"
 assert new.commit in listed()
 workspace = Workspace.create(depot, new, driver="overlay")
 attempt = AttemptQuota(workspace.scan_root(), WorkspaceLimits())
-attempt.look()
+attempt.check()
 filler = workspace.scan_root() / "ignored.log"
 try:
     with open(filler, "wb", buffering=0) as file:
@@ -204,9 +204,9 @@ try:
             file.write(b"x" * 65536)
 except OSError:
     pass
-assert "while the agent worked" in full(attempt.look)
+assert "while the agent worked" in full(attempt.check)
 filler.unlink()
-attempt.look()
+attempt.check()
 (workspace.scan_root() / "f").write_text("it works again")
 assert workspace.checkpoint("again").changed == 1
 """

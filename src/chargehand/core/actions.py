@@ -145,22 +145,38 @@ def fold_action(action: str, lines: Iterable[Event], *, live: bool) -> ActionSta
 def _apply(state: ActionState, payload: object, time: str) -> None:
     match payload:
         case ActionCreated():
-            state.kind, state.project, state.mission = payload.kind, payload.project, payload.mission
-            state.arguments, state.limit_seconds = payload.arguments, payload.seconds
-            state.identity, state.detached, state.created = payload.identity, payload.detached, time
+            state.kind = payload.kind
+            state.project = payload.project
+            state.mission = payload.mission
+            state.arguments = payload.arguments
+            state.limit_seconds = payload.seconds
+            state.identity = payload.identity
+            state.detached = payload.detached
+            state.created = time
         case ActionQueued():
             state.status, state.reasons = "queued", (payload.reason,)
         case ActionBegan():
-            state.status, state.began, state.reasons = "running", time, ()
+            state.status = "running"
+            state.began = time
+            state.reasons = ()
         case ActionAsked():
-            state.status, state.question, state.answer = "waiting", payload, None
+            state.status = "waiting"
+            state.question = payload
+            state.answer = None
             state.reasons = (Reason(code="action_asks", message=payload.text),)
         case ActionAnswered():
             # Nobody owned it while it waited, so it has to be taken up again.
-            state.status, state.answer, state.reasons = "queued", payload.yes, ()
+            state.status = "queued"
+            state.answer = payload.yes
+            state.reasons = ()
         case ActionFinished():
-            state.status, state.finished = payload.status, time
-            state.exit_code, state.seconds, state.reasons = payload.exit_code, payload.seconds, payload.reasons
-            state.result, state.lines, state.truncated = payload.result, payload.lines, payload.truncated
+            state.status = payload.status
+            state.finished = time
+            state.exit_code = payload.exit_code
+            state.seconds = payload.seconds
+            state.reasons = payload.reasons
+            state.result = payload.result
+            state.lines = payload.lines
+            state.truncated = payload.truncated
         case _:
             pass

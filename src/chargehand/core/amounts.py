@@ -41,7 +41,8 @@ def parse_seconds(value: object) -> float | None:
 
 def format_seconds(seconds: float) -> str:
     """Return a duration as a person writes it: `30m`, `1h30m`, `0.5s`."""
-    rest, out = seconds, ""
+    rest = seconds
+    out = ""
     for unit, size in (("h", 3600), ("m", 60)):
         if rest >= size:
             out += f"{int(rest // size)}{unit}"

@@ -165,7 +165,10 @@ def _claim(state: MissionSummary, event: m.MissionClaimed) -> None:
 def _queue(state: MissionSummary, event: m.MissionQueued | m.MissionAdmitted) -> None:
     state.queued = event if isinstance(event, m.MissionQueued) else None
     if state.held is not None:  # it has not begun, and its worker lets go of it
-        state.status, state.was_held, state.at_rest, state.fruitless_claims = "planned", True, True, 0
+        state.status = "planned"
+        state.was_held = True
+        state.at_rest = True
+        state.fruitless_claims = 0
 
 
 @_on(_SUMMARY, m.MissionReleased)
@@ -187,14 +190,17 @@ def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
     if state.status in ("planned", "running"):
         message = f"{event.identity} paused it" + (f": {event.reason}" if event.reason else "")
         reason = Reason(code="breakpoint" if event.breakpoint else "paused", message=message)
-        state.status, state.reasons, state.queued = "paused", (reason,), None if state.held else state.queued
+        state.status = "paused"
+        state.reasons = (reason,)
+        state.queued = None if state.held else state.queued
         state.stops += (event.breakpoint,) if event.breakpoint else ()
 
 
 @_on(_SUMMARY, m.MissionResumed)
 def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
     # Also of one that goes on already: from here on it stops otherwise.
-    state.stepping, state.to_end = event.step, event.to_end or (state.to_end and not event.step)
+    state.stepping = event.step
+    state.to_end = event.to_end or (state.to_end and not event.step)
     if state.status not in ("paused", "failed", "cancelled") and not (state.cancel_asked or state.needs_person):
         return
     state.drop_lapsed_questions()

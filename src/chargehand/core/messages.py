@@ -428,7 +428,8 @@ def repaired_json(text: str) -> Any:
     try:
         return read_json(inner)
     except MessageError as error:
-        pieces, end = [], 0
+        pieces = []
+        end = 0
         for found in _STRING.finditer(inner):  # a comma inside a string is its text
             pieces += [_COMMA.sub("", inner[end : found.start()]), found[0]]
             end = found.end()

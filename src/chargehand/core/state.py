@@ -133,7 +133,7 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
 
     Seconds and bytes. `wall_seconds` is the time sandboxes stood, `disk_used` what lay in the workspace at the
     end, `disk_written` what went to a disk on the way, `output` what commands wrote to their streams. Peaks are
-    the most at once; with `sampled` the most that was seen at looks. `network_out` and `network_in` are `None`
+    the most at once; with `sampled` the most that was measured. `network_out` and `network_in` are `None`
     where there was no network. A sandbox whose worker died tells nothing: then nothing is known of any sum.
     """
 

@@ -55,7 +55,7 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # Shared: two that look at the same time must not take each other for the owner.
+        # Shared: two that ask at the same time must not take each other for the owner.
         return not try_lock(fd, fcntl.LOCK_SH)
     except OSError:
         return True

@@ -20,7 +20,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _NOT_FOUND, _NOT_RUN = 127, 126
 # Between SIGTERM, on which git removes its lock files, and SIGKILL.
 _GRACE_SECONDS = 1.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 def main(command: list[str]) -> int:
@@ -29,7 +29,7 @@ def main(command: list[str]) -> int:
         return _NOT_RUN
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
-    # A signal between two looks at what has ended would be lost; the byte in this pipe stays until it is read.
+    # A signal between two checks of what has ended would be lost; the byte in this pipe stays until it is read.
     signal.set_wakeup_fd(waker)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)  # the wake-up pipe has the signal
@@ -93,7 +93,7 @@ def _end_all(child: int, status: int | None) -> int:
             break
         if time.monotonic() - asked >= _GRACE_SECONDS:
             _send(signal.SIGKILL)
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     if status is None:
         return _NOT_RUN
     code = os.waitstatus_to_exitcode(status)
@@ -119,11 +119,12 @@ def _below() -> list[int]:
                 parent = int(parent_id)
                 if state != "Z" or parent != os.getpid():
                     children.setdefault(parent, []).append(int(name))
-    found, look = [], [os.getpid()]
-    while look:
-        below = children.get(look.pop(), [])
+    found = []
+    pending = [os.getpid()]
+    while pending:
+        below = children.get(pending.pop(), [])
         found += below
-        look += below
+        pending += below
     return found
 
 

@@ -20,10 +20,11 @@ from typing import Protocol
 from chargehand.durable._lock_files import FRESH, create_locked, remove_abandoned, try_lock
 
 _TICKET = ".wait"
-# Whoever waits and has not looked for so long (a stopped process, say) is passed over until it looks again.
+# Whoever waits and has not polled for so long (a stopped process, say) is passed over until it polls again.
 _SILENT_SECONDS = 5.0
-# Nobody is woken: who is first looks often, the others only have to notice that they have become it.
-_FIRST_LOOKS_SECONDS, _OTHERS_LOOK_SECONDS = 0.1, 0.5
+# Nobody is woken: the first in line polls often, the others only have to notice that they have become first.
+_FIRST_POLL_SECONDS = 0.1
+_OTHERS_POLL_SECONDS = 0.5
 
 
 class Gate(Protocol):
@@ -52,7 +53,7 @@ class Ticket:
         self._fd: int | None = create_locked(self._path)
 
     def before(self) -> int:
-        """Return how many that still live and look are in line before this one; the dead are removed."""
+        """Return how many that still live and poll are in line before this one; the dead are removed."""
         before = 0
         for path in self._directory.iterdir():
             if path.name.endswith(_TICKET):
@@ -93,7 +94,9 @@ class Place:
     """A place of a limit for one that may give it up and take it again, until `leave`; see `ConcurrencyLimit`."""
 
     def __init__(self, directory: Path, *, places: int, urgent: bool) -> None:
-        self._directory, self._places, self._urgent = directory, places, urgent
+        self._directory = directory
+        self._places = places
+        self._urgent = urgent
         self._held: int | None = None
         self._left = False
 
@@ -118,7 +121,7 @@ class Place:
                 if on_wait is not None:
                     on_wait(before)
                     on_wait = None
-                await asyncio.sleep(_OTHERS_LOOK_SECONDS if before else _FIRST_LOOKS_SECONDS)
+                await asyncio.sleep(_OTHERS_POLL_SECONDS if before else _FIRST_POLL_SECONDS)
         finally:
             ticket.leave()
 
@@ -170,7 +173,7 @@ class ConcurrencyLimit:
 
 
 def _waits(path: Path) -> bool:
-    """Tell whether somebody alive waits with this ticket and looked lately."""
+    """Tell whether somebody alive waits with this ticket and polled lately."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

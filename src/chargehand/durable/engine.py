@@ -98,11 +98,12 @@ class Engine:
     async def rescue(self) -> tuple[str, ...]:
         """Give back to the queue the turns of dead workers, and those of ours that do not run; return missions.
 
-        The second kind must have been seen idle by two looks in a row, a second or more apart. Many workers may
+        The second kind must have been seen idle twice in a row, a second or more apart. Many workers may
         rescue at once. Raises `InfrastructureError`.
         """
         rows = await self._call(lambda: self._scheduler.rows(RUNNING))
-        running, now = self._scheduler.running(), time.monotonic()
+        running = self._scheduler.running()
+        now = time.monotonic()
         idle = [row for row in rows if row.worker == self._worker and row.id not in running]
         self._idle_since = {row.id: self._idle_since.get(row.id, now) for row in idle}
         stuck = [row for row in idle if now - self._idle_since[row.id] >= _STUCK_SECONDS]
@@ -138,7 +139,7 @@ class Engine:
         task = asyncio.current_task()
         assert task is not None
         # Not before its end is written: until then it has its slot.
-        task.add_done_callback(lambda _: self._scheduler.look())
+        task.add_done_callback(lambda _: self._scheduler.poll_now())
         try:
             await self._run(mission)
         except Exception as error:

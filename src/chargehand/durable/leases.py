@@ -185,7 +185,7 @@ class LeasedWorkers:
 
 
 class LeasedMembership:
-    """A locked file and a lease that two threads look after: one renews it, one knows when it has ended."""
+    """A locked file and a lease that two threads keep: one renews it, one knows when it has ended."""
 
     def __init__(
         self, local: LocalMembership, workers: LeasedWorkers, *, started: float, on_lost: Callable[[], None]

@@ -88,7 +88,7 @@ class Workers(Protocol):
 
 
 class Roster(Protocol):
-    """Who is alive, for those who only look."""
+    """Who is alive, for those who only read."""
 
     def live(self, worker: str) -> bool:
         """Tell whether a worker is alive right now."""
@@ -100,7 +100,7 @@ class Roster(Protocol):
 
 
 class WatchedWorkers:
-    """Who is alive, for those who only look: while the shared database is away, by this directory's locks.
+    """Who is alive, for those who only read: while the shared database is away, by this directory's locks.
 
     Nothing may be taken over by what it says: workers on other machines then count as dead.
     """

@@ -96,7 +96,7 @@ class SandboxUsage(Struct, frozen=True, kw_only=True):
     """What a sandbox took, `None` for what nobody counts.
 
     `peak_memory` in bytes and `peak_processes` (threads counted) are the most at once; with `sampled` the most at
-    any look, so that a short peak may be higher. `cpu_seconds` is processor time, `disk_written` the bytes on
+    any reading, so that a short peak may be higher. `cpu_seconds` is processor time, `disk_written` the bytes on
     their way to a disk, `output` the bytes that commands wrote to their streams. `freezes` are the seconds that
     each freeze took until nothing ran any more, the latest 256 of them.
     """

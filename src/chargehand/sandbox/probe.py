@@ -105,7 +105,8 @@ class ProbeReport(Struct, frozen=True, kw_only=True):
 
     def require(self, strategy: Strategy = "shadow") -> DriverName:
         """Return a strategy's driver; raises `TierUnavailableError` that names the failed part and its remedy."""
-        failed, driver = self._find_failed_part(), self.direct if strategy == "direct" else self.driver
+        failed = self._find_failed_part()
+        driver = self.direct if strategy == "direct" else self.driver
         if failed is not None or driver is None:
             part = failed or self.parts[-1]
             raise TierUnavailableError(
@@ -123,7 +124,8 @@ class ProbeReport(Struct, frozen=True, kw_only=True):
 
 async def probe(toolchain: Toolchain, *, scratch: Path) -> ProbeReport:
     """Open real sandboxes below `scratch` and try each promise; nothing is left behind. Takes about 0.3 s."""
-    linux, path = sys.platform == "linux", shutil.which("bwrap")
+    linux = sys.platform == "linux"
+    path = shutil.which("bwrap")
     parts = [
         ProbePart(
             name="platform",

@@ -131,7 +131,7 @@ def compile_filter(architecture: Architecture) -> bytes:
 
 
 def _load_argument(index: int) -> bytes:
-    """Return what loads the low 32 bits of an argument: all that the calls judged here look at."""
+    """Return what loads the low 32 bits of an argument: all that is judged of the calls here."""
     return _instruction(_LOAD, _ARGUMENTS + 8 * index)
 
 

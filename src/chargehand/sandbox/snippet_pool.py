@@ -74,7 +74,7 @@ class SnippetPool:
         self._filter = compile_snippet_filter(host_architecture())
         self._child = compile_program(snippet)
         self._prelude = _PRELUDE.read_text()
-        # Only looked for: this process never loads it.
+        # Only searched for: this process never loads it.
         found = importlib.util.find_spec(_ENGINE)
         self._engine = Path(os.path.realpath(found.origin)) if found is not None and found.origin else None
         # Processes that were killed while a sandbox started left empty directories.

@@ -85,7 +85,7 @@ class SnippetResult(Struct, frozen=True, kw_only=True):
     """How one snippet ended: with `value` where `error` is `None`.
 
     `console` holds the lines in order, also of a snippet that was stopped. `peak_memory` in bytes is what its
-    process held at most above the engine at rest, `None` where it was stopped before anybody could look.
+    process held at most above the engine at rest, `None` where it was stopped before anybody could measure it.
     """
 
     value: Any

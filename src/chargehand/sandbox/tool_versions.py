@@ -57,7 +57,8 @@ async def read_tool_versions(
     Raises `TierUnavailableError` where no sandbox can be had.
     """
     found = [(name, place) for name in (*_NAMES, *AGENT_PROGRAMS) if (place := toolchain.find(name))]
-    waiting, seen = list(reversed(found)), {}
+    waiting = list(reversed(found))
+    seen = {}
     async with ProcessTier(toolchain) as tier:
 
         async def work() -> None:

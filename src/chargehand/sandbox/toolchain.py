@@ -224,7 +224,8 @@ def discover(
     environ = {**(os.environ if environ is None else environ), "PATH": search}
     if cache is None:
         return _search(search, extra, packages, None, environ)[0]
-    place, began = cache.with_name(f"{cache.stem}-found.json"), time.time()
+    place = cache.with_name(f"{cache.stem}-found.json")
+    began = time.time()
     key = json.dumps([search, list(extra), list(packages), chosen(environ), _expand("~", environ)])
     stored = load_result(place, key)
     if stored is not None:
@@ -326,7 +327,8 @@ def load_result(place: Path, key: str) -> dict[str, Any] | None:
 
 def _digest(paths: Iterable[str]) -> tuple[str, float]:
     """Return a digest of what all paths are now, and when the latest of them changed."""
-    digest, latest = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    latest = 0
     for path in paths:
         try:
             info = os.stat(path)

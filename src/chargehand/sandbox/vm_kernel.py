@@ -199,7 +199,8 @@ def _read_data_member(path: Path) -> bytes:
         while header := file.read(_HEADER):
             if len(header) < _HEADER or header[58:] != _END:
                 raise ValueError("the header of a member is damaged")
-            name, size = header[:16].decode("ascii").strip().rstrip("/"), int(header[48:58])
+            name = header[:16].decode("ascii").strip().rstrip("/")
+            size = int(header[48:58])
             if not 0 <= size <= _LARGEST_MEMBER:
                 raise ValueError(f"a member of {size} bytes")
             if name in _COMPRESSIONS:

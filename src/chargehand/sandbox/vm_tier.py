@@ -220,7 +220,8 @@ async def find_machine(
     if not may_open(device):
         return machine
     fast = replace(machine, accelerator="kvm", cpus=min(_MOST_CPUS, os.cpu_count() or 1))
-    place, system = images / _KVM_RESULT, os.uname()
+    place = images / _KVM_RESULT
+    system = os.uname()
     key = [system.release, system.version, qemu, os.stat(qemu).st_mtime, fast.boot.version]
     works: bool | None = None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -434,7 +434,7 @@ class Grants:
         """Yield which rows of accounts and grants no program of ours writes. Raises `StoreError`."""
         digest = "length(digest) = 64 AND digest NOT GLOB '*[^0-9a-f]*'"
         known = ", ".join(f"'{role}'" for role in roles)
-        looks = (
+        tables = (
             ("accounts", "name", f"role IN ({known}) AND disabled IN (0, 1) AND typeof(failures) = 'integer'",
              ("created",), ("locked_until",)),
             ("web_sessions", "user", f"kind IN ('password', 'code') AND {digest}",
@@ -444,7 +444,7 @@ class Grants:
              ("created", "expires"), ("last_used", "revoked")),
         )  # fmt: skip
         with self._database.read() as connection:
-            for table, name, good, needed, optional in looks:
+            for table, name, good, needed, optional in tables:
                 columns = ", ".join((name, f"coalesce({good}, 0)", *needed, *optional))
                 for subject, is_good, *moments in connection.execute(f"SELECT {columns} FROM {table}"):
                     known_moments = [each for each in moments[len(needed) :] if each is not None]

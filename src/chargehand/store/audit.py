@@ -28,7 +28,7 @@ from chargehand.store.store import Store
 
 
 class AuditReport(Struct, frozen=True, kw_only=True):
-    """How much was looked at, and what is wrong with it.
+    """How much was verified, and what is wrong with it.
 
     `signed_heads` counts those whose signature and line agree, `keys` are the ids of the keys that made them: what
     comes after the last of them is not proven.
@@ -65,7 +65,7 @@ class Witnesses:
         return tuple(sorted({head.key for head in self._held}))
 
     def key_problems(self) -> Iterator[AuditProblem]:
-        """Yield what is wrong with the keys; asked for when all heads were looked at."""
+        """Yield what is wrong with the keys; asked for when all heads were verified."""
         for fault in self._known.faults:
             yield audit_problem("", None, "key_changed", fault)
         if self._seen and not self._known.keys and not self._known.faults:
@@ -265,7 +265,8 @@ def _mission_problems(
 def _row_problems(
     mission: str, row: _MissionColumns, *, lines: list[ChainLine], hashes: Mapping[int, str]
 ) -> Iterator[AuditProblem]:
-    last, kept = max(hashes, default=0), as_integer(row.last_seq)
+    last = max(hashes, default=0)
+    kept = as_integer(row.last_seq)
     if kept is None or kept < last:
         yield audit_problem(mission, last, "head_changed", f"the mission's row ends at {row.last_seq!r}")
     elif kept > last:

@@ -89,7 +89,8 @@ def line_problems(
 
     `erased` holds the (mission, seq) whose payloads were ordered to go.
     """
-    seq, accepted = 0, {GENESIS}
+    seq = 0
+    accepted = {GENESIS}
     for line in lines:
         expected, found = seq + 1, as_integer(line.seq)
         if found is None:

@@ -201,7 +201,9 @@ class _Reading(msgspec.Struct):
 
 
 def _read(lines: Iterable[bytes]) -> _Reading:
-    read, digest, number = _Reading(), hashlib.sha256(), 0
+    read = _Reading()
+    digest = hashlib.sha256()
+    number = 0
     for number, line in enumerate(lines, start=1):
         try:
             record = decode_as(line, _Line)

@@ -13,7 +13,7 @@ from chargehand.store.database.connection import Database, Transaction
 _AGE = timedelta(days=1)
 _KEYS, _ANSWERS = 10_000, 500
 _LONGEST = 64 * 1024
-# What is too old is looked for once in so many requests.
+# Once in so many requests the old answers are removed.
 _SWEEP = 100
 
 

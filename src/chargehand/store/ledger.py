@@ -209,7 +209,7 @@ class _AttemptLedger:
             "time": self._time(),
         }
         # Not durable: `secure` waits for the disk, before anything of the reply is given to the client.
-        # One transaction looks and books: two that ask at once must not both get what is left for one.
+        # One transaction reads and books: two that ask at once must not both get what is left for one.
         with self._database.write() as connection:
             if connection.execute(_FIND, (call,)).fetchone() is not None:
                 raise UsageError(f"call {call!r} is already reserved", hint="give each call its own id")
@@ -282,7 +282,8 @@ class _AttemptLedger:
         if not self._most:
             return {}
         # One statement: all are counted by the same snapshot, and it costs what one row each does.
-        whose, totals = self._whose, []
+        whose = self._whose
+        totals = []
         for column in map(whose.column, self._most):
             # A user that is not named has a scope of its own: an empty name is somebody.
             scope = "nobody" if whose.user is None and column == "user" else column

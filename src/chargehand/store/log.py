@@ -147,7 +147,8 @@ class EventLog:
             # SQLite keeps a value of any type in any column, so a damaged file can hold what no append wrote.
             if all(tuple(map(type, row)) in LINE_SHAPES and is_moment(row[2]) for row in rows):
                 return tuple(Event(*row) for row in rows)
-            lines, before = [], NO_TIME
+            lines = []
+            before = NO_TIME
             for line in _read_lines(connection, mission):
                 event = as_event(line, before=before)
                 before = event.time
@@ -240,7 +241,8 @@ class EventLog:
         with self._database.read() as connection:
             behind = [] if mission is None else [_seq_at(connection, mission, position)]
             rows = connection.execute(query, (position, *given.values(), *behind, *types, limit)).fetchall()
-        found, before = [], NO_TIME
+        found = []
+        before = NO_TIME
         for place, *columns in rows:
             event = as_event(ChainLine(*columns), before=before)
             before = event.time
@@ -413,7 +415,7 @@ class EventLog:
         if not wanted.isascii():
             raise self._unknown(name)
         if any(row.id != row.project for row in self._rows("id = :name", name=wanted)):
-            return wanted  # without a look at every id
+            return wanted  # without reading every id
         # Not LIKE: a name may hold its wildcards.
         begins = "substr(id, 1, length(:name)) = :name OR substr(id, 1, length(:name) + 2) = 'm-' || :name"
         query = f"id <> project AND ({begins} OR substr(id, -length(:name)) = :name) ORDER BY id"
@@ -462,7 +464,9 @@ class EventLog:
         return self._clock.now().isoformat(timespec="microseconds")
 
     def _chain(self, head: LogHead, mission: str, bodies: Sequence[tuple[str, bytes]]) -> tuple[Event, ...]:
-        time, prev, lines = self._now(), head.hash, []
+        time = self._now()
+        prev = head.hash
+        lines = []
         for seq, (name, payload) in enumerate(bodies, start=head.seq + 1):
             digest = payload_digest(payload)
             own = chain_hash(prev=prev, mission=mission, seq=seq, time=time, type=name, digest=digest)

@@ -259,7 +259,8 @@ class Listings:
         `fits` depends on nothing but the condition and its values. Raises `StoreError`.
         """
         key = (where, tuple(sorted(values.items())), limit, measures)
-        kept, alive = self._kept.get(key), OwnerLiveness(is_live)
+        kept = self._kept.get(key)
+        alive = OwnerLiveness(is_live)
         # Before anything is read: a list is of this version or of a later one, and then it is read once more.
         version = self._database.version() if self._kept else None
         if kept is None or version is None or version != kept.version or alive.of(kept.alive) != kept.alive:
@@ -284,8 +285,8 @@ class Listings:
         self.refresh()
         query = f"{select_listings(measures=measures)} WHERE {where}"
         while True:
-            # Holders are looked at before the snapshot: one that ends in between has left all its lines in it. Who
-            # holds a mission only since then was not looked at: then all is read once more.
+            # Holders are read before the snapshot: one that ends in between has left all its lines in it. Who
+            # holds a mission only since then was not read: then all is read once more.
             with self._database.read() as connection:
                 owners = [owner for (owner,) in connection.execute(_OWNERS)]
                 if not alive.learn(owners):
@@ -323,7 +324,7 @@ def next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
             case CoordinatorSlept():
                 runnable, wakes = 0, payload.wakes
             case MissionQueued(waits_for="missions"):
-                runnable, wakes = 0, NO_TIME  # it is looked at again and again
+                runnable, wakes = 0, NO_TIME  # a worker polls it again and again
             case (
                 MissionResumed() | MissionContinued() | CoordinatorWoken() | MissionAdmitted(waits_for="missions")
             ):

@@ -38,7 +38,7 @@ from chargehand.workspace.tree.write import IndexEntry, TreeWriter, encode_index
 OBJECTS_TARGET = "/run/chargehand/objects"
 _VERSION = 2  # 2: files as attributes convert them
 _MAX_PACKS = 20  # a base that links more is not built upon: git looks through every pack for each object
-_NEAR = 2_000  # commits; within so many an earlier base is looked for by one command
+_NEAR = 2_000  # commits; within so many one command finds an earlier base
 _WHAT = "the files of the base"
 # `checkStat=minimal`: the index is written without reading the files, so it knows only their size and second.
 _CONFIG = """\
@@ -122,7 +122,7 @@ class Bases:
                 found = self._load(place)
             if found is None:
                 raise InfrastructureError(f"base {base.commit!r} could not be made", code="depot")
-            # `gc` tells by this time what is old, and looks again under this lock before it removes anything.
+            # `gc` tells by this time what is old, and reads it again under this lock before it removes anything.
             os.utime(place / "meta.json")
         return found
 
@@ -229,8 +229,8 @@ class Bases:
         usable = {name: meta for name, meta in found.items() if meta is not None}
         if not usable:
             return None
-        # Ancestors alone: what they reach, this base reaches too, so their packs give nothing more away. First one
-        # look at the near ones: bases are many where each of many commits becomes one.
+        # Ancestors alone: what they reach, this base reaches too, so their packs give nothing more away. The near
+        # ones come first: bases are many where each of many commits becomes one.
         near = self._git.run("rev-list", f"--max-count={_NEAR}", commit)
         listed = near.text.split() if near.code == 0 else []
         nearest = next((usable[each] for each in listed if each in usable), None)

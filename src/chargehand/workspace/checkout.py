@@ -39,7 +39,9 @@ def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
     After a crash the next call goes on where it was. Raises `RepositoryError` (`apply_bare`, `apply_detached`).
     """
     depot.check_can_apply()
-    ref, git, journal = f"refs/heads/{branch}", depot.repository.git, depot.root / "apply.json"
+    ref = f"refs/heads/{branch}"
+    git = depot.repository.git
+    journal = depot.root / "apply.json"
     current = read_ref(git, ref)
     if current == commit:
         journal.unlink(missing_ok=True)
@@ -209,7 +211,8 @@ def staged_tree(depot: Depot, base: Base) -> Staged:
             entries[path] = None
     ids = sorted({entry.id for entry in entries.values() if entry is not None and not entry.is_gitlink})
     asked = "".join(f"{each.hex()}\n" for each in ids).encode()
-    answer, at = git("cat-file", "--batch", input=asked).out if ids else b"", 0
+    answer = git("cat-file", "--batch", input=asked).out if ids else b""
+    at = 0
     # What is staged need not be in any commit, so no fetch brings it: the blobs are copied.
     with ObjectWriter(depot.reader.objects) as writer:
         for _ in ids:

@@ -13,13 +13,14 @@ from chargehand.workspace.tree.objects import EMPTY_TREE, ObjectReader
 def find_damage(git_dir: Path, commits: Iterable[str]) -> dict[str, str]:
     """Return the commits that cannot be read whole, each with what is wrong, in words.
 
-    Looked at is each commit with its tree and all files in it, against their ids; not what came before it. An
+    Each commit, its tree and all files in it are compared with their ids; not what came before it. An
     object that many commits share is read once.
     """
     if not (git_dir / "objects").is_dir():
         return dict.fromkeys(commits, f"there is no depot in {str(git_dir)!r}")
     reader = ObjectReader(git_dir / "objects")
-    sweep, damaged = _Sweep(reader), {}
+    sweep = _Sweep(reader)
+    damaged = {}
     for commit in dict.fromkeys(commits):
         try:
             wrong = sweep.find(bytes.fromhex(read_commit(reader, commit).tree), is_tree=True)

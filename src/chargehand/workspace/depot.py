@@ -206,7 +206,8 @@ class Depot:
         Raises `InfrastructureError` (`no_space`, `base_differs`) and `RepositoryError` (`base_tree`,
         `repository_incomplete`).
         """
-        shallow, found = self.path / "shallow", self.repository
+        shallow = self.path / "shallow"
+        found = self.repository
         try:
             layers = self.bases.layers(base, shallow=shallow.read_bytes() if shallow.exists() else b"")
         except NotFoundError as problem:

@@ -166,7 +166,9 @@ class WorktreeDriver:
         What the base has alike is copied from its files with their times. With `clones` it shares their blocks,
         or `InfrastructureError` (`no_clone`) is raised.
         """
-        root, layers, cache = self.root(place), place.layers, StatCache()
+        root = self.root(place)
+        layers = place.layers
+        cache = StatCache()
 
         def record(path: bytes, entry: TreeEntry, info: os.stat_result) -> None:
             if not entry.is_gitlink:

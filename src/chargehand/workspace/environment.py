@@ -94,7 +94,8 @@ class EnvironmentLayers:
         # Kept beside the base, in git's order: walking a large tree takes seconds.
         asked = json.dumps([_VERSION, base.tree, DEFAULT_INPUTS, patterns])
         name = f"inputs-{hashlib.sha256(asked.encode()).hexdigest()[:40]}.json"
-        kept, inputs_of_base = self._depot.bases.kept(base.commit, name), None
+        kept = self._depot.bases.kept(base.commit, name)
+        inputs_of_base = None
         if kept is not None:
             with suppress(msgspec.MsgspecError):
                 inputs_of_base = decode_as(kept, list[_Input])
@@ -267,7 +268,8 @@ def _clean(fd: int, tracked: Entries, reader: ObjectReader, *, top: bool) -> boo
     empty = True
     for name in names:
         info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        entry, kind = tracked.get(name), stat.S_IFMT(info.st_mode)
+        entry = tracked.get(name)
+        kind = stat.S_IFMT(info.st_mode)
         is_tracked = entry is not None and not (kind == stat.S_IFDIR and entry.is_tree)
         if (top and name == b".git") or is_tracked or kind not in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
             try:

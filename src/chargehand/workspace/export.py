@@ -37,7 +37,8 @@ def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str |
     git does not take (`fetch.fsckObjects`) among it; nothing is changed. Raises `InfrastructureError`
     (`no_space`).
     """
-    ref, git = f"refs/heads/{branch}", depot.repository.git
+    ref = f"refs/heads/{branch}"
+    git = depot.repository.git
     current, reason = _inspect_branch(git, branch, expected_old)
     if current == commit:
         return Export(ref=ref, state="done")
@@ -48,7 +49,7 @@ def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str |
     if reason:
         return Export(ref=ref, state="blocked", reason=reason)
     depot.fault("export:objects")
-    # By compare-and-swap: between the look at the branch and here a person may have committed to it.
+    # By compare-and-swap: since the branch was read a person may have committed to it.
     try:
         swap_ref(git, ref, new=commit, old=expected_old)
     except RefMovedError:
@@ -95,7 +96,8 @@ def bring_objects(depot: Depot, commit: str) -> str:
 
     Returns why git would not take them, or an empty string. Raises `InfrastructureError` (`no_space`).
     """
-    git, objects = depot.repository.git, depot.repository.common_dir / "objects"
+    git = depot.repository.git
+    objects = depot.repository.common_dir / "objects"
     try:
         # Git checks some objects (`.gitmodules`) only once it has written them, and the next fetch takes what is
         # there for good. So it fetches into a directory aside, as receive-pack does it and fetch does not, and
@@ -104,7 +106,8 @@ def bring_objects(depot: Depot, commit: str) -> str:
             disk_errors("bringing objects into the repository"),
             tempfile.TemporaryDirectory(prefix=_PREFIX, dir=objects, ignore_cleanup_errors=True) as place,
         ):
-            aside, alternate = Path(place), os.fspath(objects)
+            aside = Path(place)
+            alternate = os.fspath(objects)
             (aside / "pack").mkdir()
             (aside / "info").mkdir()
             if any(character in alternate for character in ':"\n'):  # git splits this list at colons

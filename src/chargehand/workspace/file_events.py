@@ -115,7 +115,9 @@ class EventQueue:
         with self._room:
             batch = Batch(events=tuple(self._events), ignored=self._ignored)
             self._events.clear()
-            self._ignored, self._notified, self.full = 0, False, False
+            self._ignored = 0
+            self._notified = False
+            self.full = False
             self._room.notify_all()
             return batch
 

@@ -57,6 +57,24 @@ class Stages(Struct, frozen=True, kw_only=True):
     in_the_way: bool = False
     others: tuple[str, ...] = ()
 
+    def conflict_kind(self, contents: Iterable[bytes | None]) -> ConflictKind:
+        """Return how the sides conflict; `contents` are those of their files, `None` where there is none."""
+        sides = (self.base, self.ours, self.theirs)
+        if any(side and stat.S_IFMT(side.mode) == GITLINK for side in sides):
+            return "submodule"
+        if self.in_the_way:
+            return "file_directory"
+        # A side that stands alone: git lists the ends of a rename at paths of their own.
+        if self.renamed or sides.count(None) == 2:
+            return "rename"
+        if self.ours is None or self.theirs is None:
+            return "modify_delete"
+        if stat.S_IFMT(self.ours.mode) != stat.S_IFMT(self.theirs.mode) or self.ours.id == self.theirs.id:
+            return "mode"
+        if any(content and b"\0" in content for content in contents):
+            return "binary"
+        return "content" if self.base is not None else "both_added"
+
 
 class MergeConflictError(RefusedError):
     """Two sides cannot be merged; `conflicts` says where and why, and nothing was changed."""
@@ -199,7 +217,7 @@ def describe(reader: ObjectReader, stages: Iterable[Stages]) -> tuple[Conflict, 
             None if side is None or stat.S_IFMT(side.mode) == GITLINK else reader.blob(bytes.fromhex(side.id))
             for side in sides
         ]
-        kind = _conflict_kind(each, contents)
+        kind = each.conflict_kind(contents)
         types = {stat.S_IFMT(side.mode) for side in sides if side is not None}
         readable = kind not in ("submodule", "file_directory") and len(types) == 1
         hunks = list(_find_clashes(contents[0], contents[1], contents[2])) if readable else []
@@ -257,24 +275,6 @@ def _excerpt_lines(name: str, side: Excerpt | None) -> Iterator[str]:
         yield "    | " + printable(line.replace("\r", "\\r"))
     if side.cut:
         yield "    (cut)"
-
-
-def _conflict_kind(stages: Stages, contents: Sequence[bytes | None]) -> ConflictKind:
-    ours, theirs = stages.ours, stages.theirs
-    if any(side and stat.S_IFMT(side.mode) == GITLINK for side in (stages.base, ours, theirs)):
-        return "submodule"
-    if stages.in_the_way:
-        return "file_directory"
-    # A side that stands alone: git lists the ends of a rename at paths of their own.
-    if stages.renamed or sum(side is None for side in (stages.base, ours, theirs)) == 2:
-        return "rename"
-    if ours is None or theirs is None:
-        return "modify_delete"
-    if stat.S_IFMT(ours.mode) != stat.S_IFMT(theirs.mode) or ours.id == theirs.id:
-        return "mode"
-    if any(content and b"\0" in content for content in contents):
-        return "binary"
-    return "content" if stages.base is not None else "both_added"
 
 
 def _find_clashes(base: bytes | None, ours: bytes | None, theirs: bytes | None) -> Iterator[ConflictHunk]:

@@ -148,7 +148,8 @@ def resolve(found: Repository, revision: str | None) -> Base:
 
     Raises `RepositoryError` code `base_not_found`.
     """
-    git, name = found.git, "HEAD" if revision is None else revision
+    git = found.git
+    name = "HEAD" if revision is None else revision
     if name == "HEAD" and not found.bare:
         base = _resolve_head(git)
         if base is not None:
@@ -197,7 +198,8 @@ def _resolve_head(git: Git) -> Base | None:
     # Headers come first; further down a field may be the old name of a renamed file, which can be anything.
     headers = list(takewhile(lambda field: field.startswith(b"# "), fields))
     known = dict(header[2:].partition(b" ")[::2] for header in headers)
-    commit, ahead_behind = known.get(b"branch.oid", b"").decode(), known.get(b"branch.ab", b"").split(b" -")
+    commit = known.get(b"branch.oid", b"").decode()
+    ahead_behind = known.get(b"branch.ab", b"").split(b" -")
     if state.code or commit in ("", "(initial)"):
         return None
     peeled = git.run("rev-parse", f"{commit}^{{tree}}", "--symbolic-full-name", "HEAD").text.split("\n")

@@ -183,7 +183,8 @@ class _PartialRollback:
         merged: dict[str, Drop] = {}
         for drop in drops:
             name = drop.path.rstrip("/")
-            lines, because = drop.lines, drop.because
+            lines = drop.lines
+            because = drop.because
             if (before := merged.get(name)) is not None:
                 lines = (*before.lines, *lines) if before.lines and lines else ()
                 because = ", ".join(dict.fromkeys(filter(None, (before.because, because))))
@@ -234,7 +235,8 @@ class _PartialRollback:
                 other for other in self._changes if other == drop.path or other.startswith(drop.path + "/")
             ]
         if not matching:
-            depot, path = self._depot, drop.path
+            depot = self._depot
+            path = drop.path
             known = path in ("", ".") or depot.lookup(self._source, path) or depot.lookup(self._target, path)
             if not known:
                 raise NotFoundError(
@@ -247,7 +249,8 @@ class _PartialRollback:
             self._why[drop.path] = "is not a file in both"
             self._revert_whole(matching)
         else:
-            change, origin = self._changes[drop.path], self._renames.get(drop.path)
+            change = self._changes[drop.path]
+            origin = self._renames.get(drop.path)
             # A renamed file is compared with what it was renamed from.
             old = None if origin is None else self._changes[origin]
             partial = _without_hunks(self._depot, change, drop, old=old)

@@ -230,8 +230,10 @@ class _TreeScanner:
             return None
         if self._is_whiteout(info):
             return None
-        before, start = place.base.get(name), place.start.get(name)
-        path, directory = place.path + name, stat.S_ISDIR(info.st_mode)
+        before = place.base.get(name)
+        start = place.start.get(name)
+        path = place.path + name
+        directory = stat.S_ISDIR(info.st_mode)
         tracked = _is_tracked(before, directory) or _is_tracked(start, directory)
         if tracked and not directory:
             if before is not None and before.is_gitlink:
@@ -274,7 +276,8 @@ class _TreeScanner:
     def _scan_subdirectory(
         self, place: _Directory, name: bytes, info: os.stat_result, *, ignored: bool, included: bool
     ) -> TreeEntry | None:
-        before, start = place.base.get(name), place.start.get(name)
+        before = place.base.get(name)
+        start = place.start.get(name)
         path = place.path + name
         submodule = next((entry for entry in (before, start) if entry is not None and entry.is_gitlink), None)
         if submodule is not None:
@@ -407,7 +410,8 @@ class _TreeScanner:
 
         The first of `conversions` is by the attributes in the workspace, the others by those of the trees shown.
         """
-        path, before = place.path + name, place.base.get(name)
+        path = place.path + name
+        before = place.base.get(name)
         # Too large to read, unless it may be the base's own file, whose size git knows.
         if info.st_size > self.rules.limits.file_bytes and (
             before is None or before.is_tree or self.reader.size(before.id) != info.st_size
@@ -451,7 +455,8 @@ class _TreeScanner:
         return None
 
     def _scan_link(self, place: _Directory, name: bytes, info: os.stat_result) -> TreeEntry | None:
-        before, start = place.base.get(name), place.start.get(name)
+        before = place.base.get(name)
+        start = place.start.get(name)
         path = place.path + name
         try:
             target = os.readlink(name, dir_fd=place.fd)

@@ -128,7 +128,7 @@ def gc(
     if max_bytes is not None:
         # Depots never go, so the rest has to fit beside them.
         plan.drop_until(max_bytes - fixed)
-    gone = plan.gone if dry_run else [item for item in plan.gone if _remove_unused(item)]
+    gone = plan.gone if dry_run else [item for item in plan.gone if item.remove_unused()]
     # After the workspaces, for a workspace that stays keeps its checkpoints, and before packing, which reads them.
     erased: dict[Path, Erasure] = {}
     if checkpoints:
@@ -172,6 +172,19 @@ class StoredItem(Struct, frozen=True, kw_only=True):
         """The workspace's id, the base's commit, the layer's key."""
         return self.place.name
 
+    def remove_unused(self) -> bool:
+        """Remove it unless somebody has begun to use it since it was measured; return whether it is gone."""
+        if self.kind == "litter":
+            remove_tree(self.place)
+            return True
+        lock = self.root / "locks" / f"{self.kind}-{self.name}.lock"
+        with suppress(OSError), try_lock(lock) as free:  # on a full disk not even a lock may be had
+            # Under the lock, and compared with the plan's time: whoever takes an item into use touches its record.
+            if free and _last_use(self.place) == self.used:
+                discard_tree(self.place)
+                return True
+        return False
+
 
 def list_items(root: Path) -> list[StoredItem]:
     """Return the workspaces, bases and layers of a project's directory, and what crashes left there."""
@@ -189,7 +202,8 @@ def depot_bytes(root: Path) -> int:
 
 def total_bytes(items: Iterable[StoredItem]) -> int:
     """Return the bytes that items take together, shared files once."""
-    own, shared = 0, dict[_Shared, int]()
+    own = 0
+    shared = dict[_Shared, int]()
     for each in items:
         own += each.bytes
         shared.update(each.shared)
@@ -303,20 +317,6 @@ class _RemovalPlan:
         return each.bytes + sum(size for file, size in each.shared.items() if not self._linked[file])
 
 
-def _remove_unused(item: StoredItem) -> bool:
-    """Remove one item unless somebody has begun to use it since it was measured; return whether it is gone."""
-    if item.kind == "litter":
-        remove_tree(item.place)
-        return True
-    lock = item.root / "locks" / f"{item.kind}-{item.name}.lock"
-    with suppress(OSError), try_lock(lock) as free:  # on a full disk not even a lock may be had
-        # Under the lock, and compared with the plan's time: whoever takes an item into use touches its record.
-        if free and _last_use(item.place) == item.used:
-            discard_tree(item.place)
-            return True
-    return False
-
-
 def _report_project(
     root: Path, found: Sequence[StoredItem], gone: Sequence[StoredItem], erased: Erasure
 ) -> ProjectGc:
@@ -353,7 +353,8 @@ def _erase_checkpoints(
     stay: dict[str, None] = {}
     for line in git("for-each-ref", "--format=%(objectname) %(committerdate:unix) %(refname)").lines:
         tip, when, ref = line.split(" ", 2)
-        workspace, last = ref.removeprefix(WORKSPACES), float(when or 0)
+        workspace = ref.removeprefix(WORKSPACES)
+        last = float(when or 0)
         stays = workspace in left or last >= limit
         if not ref.startswith(WORKSPACES) or stays or needed(root, "workspace", workspace, last) is True:
             stay[tip] = None
@@ -486,7 +487,7 @@ class AttemptQuota:
             return "disk"
         return "files" if entries > self._most[0] else None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Return if the attempt is within its limits; the cost grows with what was written, up to the limit.
 
         Raises `RefusedError` (`disk`) when more was written than is allowed, `InfrastructureError` (`no_space`)

@@ -68,7 +68,8 @@ def read_tags(found: Repository, commit: str, *, history: bool) -> Tags:
     ids = [each for each, kind, _ in listed if kind == b"tag"]
     # A tag may name another one: one process a generation.
     while ids:
-        answer, at = found.git.run("cat-file", "--batch", input=b"".join(each + b"\n" for each in ids)).out, 0
+        answer = found.git.run("cat-file", "--batch", input=b"".join(each + b"\n" for each in ids)).out
+        at = 0
         fresh = []
         for each in ids:
             end = answer.find(b"\n", at)

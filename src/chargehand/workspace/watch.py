@@ -50,7 +50,8 @@ class Watcher:
         self._lost_since: int | None = None
         self._blind_polled = self._complete_until
         self._next_blind = time.monotonic() + blind_seconds
-        self._backoff, self._last_gap = _FIRST_BACKOFF, 0.0
+        self._backoff = _FIRST_BACKOFF
+        self._last_gap = 0.0
         self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._requested = self._served = 0
         self._served_changed = threading.Condition()
@@ -167,7 +168,8 @@ class Watcher:
                 if self._lost_since is not None:
                     self._recover()
                 if self._decoder.blind and time.monotonic() >= self._next_blind:
-                    began, before = time.monotonic(), time.time_ns() - _SLACK_NS
+                    began = time.monotonic()
+                    before = time.time_ns() - _SLACK_NS
                     self._decoder.poll_blind(since=self._blind_polled)
                     self._blind_polled = before
                     took = time.monotonic() - began  # polling a large tree may take a tenth of the time, not more
@@ -213,7 +215,8 @@ class Watcher:
         self._backoff = min(_LAST_BACKOFF, self._backoff * 2) if repeated else _FIRST_BACKOFF
         select.select([self._wake_out], [], [], self._backoff)
         self._last_gap = time.monotonic()
-        since, reason = self._lost_since or 0, self._gap_reason()
+        since = self._lost_since or 0
+        reason = self._gap_reason()
         self._lost_since = None
         self._decoder.overflowed = self._queue.lost = False
         self._complete_until = time.time_ns() - _SLACK_NS

@@ -174,7 +174,8 @@ class Workspace:
         without a new time stamp, and the last scan before a verdict should not depend on one. Setting `stop` ends
         a scan that runs in another thread, with `InfrastructureError`.
         """
-        state, place = self._state, self._generation(self._state.generation)
+        state = self._state
+        place = self._generation(self._state.generation)
         # `known` is kept in both cases: it says what the depot has, which no agent can change.
         cache = self._cache if trust_cache else StatCache()
         path = _environment_path(state)

@@ -52,7 +52,7 @@ class TurnRow(Struct, frozen=True):
 
 
 class QueueSignal(threading.Event):
-    """What DBOS waits for between two looks at the queue: its end, or `wake`, which has it look at once."""
+    """What DBOS waits for between two polls of the queue: its end, or `wake`, which has it poll at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Scheduler:
 
         DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)(turn)
         # A queue in memory: one of DBOS.register_queue is a row for all workers, so the slots of the last one to
-        # start would be everybody's. DBOS does not know it, for its own thread cannot be woken between two looks.
+        # start would be everybody's. DBOS does not know it, for its own thread cannot be woken between two polls.
         queue = Queue(
             QUEUE,
             token=_INTERNAL_QUEUE_CONSTRUCTION,
@@ -132,12 +132,12 @@ class Scheduler:
     def launch(self) -> None:
         """Bring the tables up to date and start the threads. Raises what SQLAlchemy and DBOS raise."""
         self._dbos.launch()
-        self._look_before_taking()
+        self._query_before_dequeue()
         # Otherwise a thread that nothing can stop would try again and again, up to 90 s apart, to write the end of
         # a turn; now the row stays behind, and the watchdog finds it.
         self._dbos._sys_db._retry_connection_errors = False
 
-    def _look_before_taking(self) -> None:
+    def _query_before_dequeue(self) -> None:
         """Have a poll of the queue begin with one small query: to take nothing costs DBOS three times as much."""
         import sqlalchemy
 
@@ -171,8 +171,8 @@ class Scheduler:
         self._signal.wake()
         return True
 
-    def look(self) -> None:
-        """Look at the queue now, as where a slot is free again; does not block."""
+    def poll_now(self) -> None:
+        """Have DBOS poll the queue at once, since a slot is free again; does not block."""
         self._signal.wake()
 
     def rows(self, *statuses: str) -> tuple[TurnRow, ...]:
@@ -185,7 +185,7 @@ class Scheduler:
     def requeue(self, rows: Iterable[TurnRow]) -> tuple[TurnRow, ...]:
         """Give turns back to the queue; return those that still were with the worker they were seen with.
 
-        DBOS.resume_workflow does not look who has the turn: the second of two rescuers would take it from the
+        DBOS.resume_workflow does not check who has the turn: the second of two rescuers would take it from the
         worker that has it by the first one's rescue.
         """
         give = self._dbos._sys_db.reenqueue_for_recovery
@@ -250,7 +250,8 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record to our logger."""
-        text, now = without_database_traceback(record), time.monotonic()
+        text = without_database_traceback(record)
+        now = time.monotonic()
         if text is not None:
             record = logging.makeLogRecord({**record.__dict__, "msg": text, "args": (), "exc_info": None})
         if record.exc_info is None:
@@ -288,8 +289,10 @@ def forwarded_log() -> Iterator[None]:
     ours, theirs = logging.getLogger(LOGGER), logging.getLogger("dbos")
     if not ours.handlers:
         ours.addHandler(logging.NullHandler())  # without one, logging itself prints warnings on stderr
-    before, forward = (theirs.propagate, theirs.level, theirs.handlers[:]), _Forward()
-    theirs.propagate, theirs.handlers[:] = False, [forward]
+    before = (theirs.propagate, theirs.level, theirs.handlers[:])
+    forward = _Forward()
+    theirs.propagate = False
+    theirs.handlers[:] = [forward]
     try:
         yield
     finally:

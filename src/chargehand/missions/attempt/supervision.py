@@ -231,7 +231,7 @@ async def run_within_quota(
 
     async def find_problem() -> RefusedError | None:
         try:
-            await asyncio.to_thread(quota.look)
+            await asyncio.to_thread(quota.check)
         except RefusedError as problem:
             return problem
         return None

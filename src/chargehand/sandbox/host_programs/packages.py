@@ -41,7 +41,8 @@ def hide_packages(directories: Sequence[str], names: Sequence[str], *, scratch: 
     if ALL in names:
         return []
     wanted = {_normalise(name): name for name in names}
-    binds, found = [], set[str]()
+    binds = []
+    found = set[str]()
     for number, directory in enumerate(directories):
         entries, here = _entries_of(directory, wanted) if wanted else ([], set())
         found |= here
@@ -70,7 +71,8 @@ def _entries_of(directory: str, wanted: Iterable[str]) -> tuple[list[str], set[s
     from importlib import metadata  # 15 ms of every start, and most people list no package
 
     installed = {_normalise(each.metadata["Name"]): each for each in metadata.distributions(path=[directory])}
-    here, todo = set[str](), [name for name in wanted if name in installed]
+    here = set[str]()
+    todo = [name for name in wanted if name in installed]
     while todo:
         name = todo.pop()
         if name in here:

@@ -151,7 +151,9 @@ def links_out(directory: str, places: MountedPaths) -> Iterator[str]:
     places.looked_at.add(directory)
     with os.scandir(directory) as entries:
         for entry in entries:
-            if entry.is_symlink() and "/" in os.readlink(entry.path):  # one to a name beside it is looked at there
+            if entry.is_symlink() and "/" in os.readlink(
+                entry.path
+            ):  # one to a name beside it is handled under that name
                 *_, last = hops = tuple(_follow_links(entry.path))
                 places.looked_at.update(map(os.path.dirname, hops))
                 if not is_system_path(last) and os.path.isfile(last):

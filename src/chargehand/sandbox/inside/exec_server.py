@@ -99,7 +99,7 @@ class RunningCommand:
         self.nonce = request["nonce"]
         self.pid = pid
         self.started = started
-        self.deadline = self.started + request["timeout"]
+        self.deadline = started + request["timeout"]
         self.stdin, stdout, stderr = pipes
         limit = request["output_limit"]
         self.outputs = {stdout: OutputStream(OUT, limit), stderr: OutputStream(ERR, limit)}
@@ -119,8 +119,8 @@ class RunningCommand:
         """Return the body of the last frame, after the nonce: how the program ended, at which time."""
         status = os.waitstatus_to_exitcode(self.status)
         code = 128 - status if status < 0 else status
-        told = (self.dropped, self.timed_out, self.flooded, True, self.written)
-        return OUTCOME.pack(code, ended - self.started, *told)
+        seconds = ended - self.started
+        return OUTCOME.pack(code, seconds, self.dropped, self.timed_out, self.flooded, True, self.written)
 
     def skip(self, seconds: float) -> None:
         """Do not count `seconds` that just passed, as far as the command was there by then."""
@@ -150,7 +150,6 @@ class InotifyWatch:
 
     def read(self) -> None:
         """Take what the kernel has noted since the last time."""
-        size = _INOTIFY_EVENT.size
         while self.fd >= 0:
             try:
                 data = os.read(self.fd, _PIECE)
@@ -159,7 +158,7 @@ class InotifyWatch:
             at = 0
             while at < len(data):
                 watch, mask, _, length = _INOTIFY_EVENT.unpack_from(data, at)
-                at += size + length
+                at += _INOTIFY_EVENT.size + length
                 if mask & (_IN_Q_OVERFLOW | _IN_IGNORED):  # what was forgotten, or a directory that is gone
                     self.complete = False
                 elif mask & _IN_OPEN and not mask & _IN_ISDIR and watch in self._names:
@@ -217,8 +216,7 @@ class ExecServer:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
 
     def send(self, kind: bytes, body: bytes) -> None:
-        """Send one frame, waiting where the host reads slowly."""
-        # Blocking on purpose: a host that reads slowly slows the command, instead of filling memory here.
+        """Send one frame; a host that reads slowly slows the command, instead of filling memory here."""
         frame = memoryview(FRAME.pack(kind, len(body)) + body)
         while frame:
             frame = frame[os.write(self.out, frame) :]
@@ -258,7 +256,8 @@ class ExecServer:
                 break
             body = bytes(self.inbox[FRAME.size : FRAME.size + size])
             del self.inbox[: FRAME.size + size]
-            _ORDERS[kind](self, body)
+            if order := _ORDERS.get(kind):
+                order(self, body)
 
     @_carries_out(EXEC)
     def _start(self, body: bytes) -> None:
@@ -303,7 +302,7 @@ class ExecServer:
         """Kill everything; the host is told how the command ended when nothing lives any more."""
         if self.command is not None:
             self.command.killed = True
-        kill_all(signal.SIGKILL)
+        send_signal(-1, signal.SIGKILL)
 
     @_carries_out(SKIP)
     def _skip(self, body: bytes) -> None:
@@ -323,10 +322,7 @@ class ExecServer:
             if self.command is not None:
                 self.command.skip(time.monotonic() - since)
             for pid in {thread[0] for thread in _list_threads()} - resting:
-                try:
-                    os.kill(pid, signal.SIGCONT)
-                except ProcessLookupError:
-                    continue
+                send_signal(pid, signal.SIGCONT)
         self.send(THAWED, b"")
 
     @_carries_out(OBSERVE)
@@ -348,8 +344,7 @@ class ExecServer:
 
     def _serve_pipe(self, command: RunningCommand, fd: int) -> None:
         if fd in command.outputs:
-            data = os.read(fd, _PIECE)
-            if data:
+            if data := os.read(fd, _PIECE):
                 self._forward(command, command.outputs[fd], data)
             else:
                 self._finish_stream(command, fd)
@@ -464,10 +459,10 @@ def _spawn(request: dict[str, Any], fds: tuple[int, int, int]) -> int:
         os.chdir("/")
 
 
-def kill_all(number: int) -> None:
-    """Send a signal to every process of the namespace but this one."""
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process, with pid -1 to all of the namespace but this one; none need be there."""
     try:
-        os.kill(-1, number)
+        os.kill(pid, number)
     except ProcessLookupError:
         return
 
@@ -481,7 +476,7 @@ def freeze_all() -> set[int]:
     resting = {pid for pid, _, state, *_ in _list_threads() if state == "T"}
     before: set[tuple[int, int, int]] = set()
     while True:
-        kill_all(signal.SIGSTOP)
+        send_signal(-1, signal.SIGSTOP)
         threads = _list_threads()
         now = {(pid, task, switches) for pid, task, _, _, switches in threads}
         stopped_by = {parent for _, _, state, parent, _ in threads if state == "T"}
@@ -543,7 +538,7 @@ def main() -> None:
     except (BrokenPipeError, ConnectionResetError):
         pass
     finally:
-        kill_all(signal.SIGKILL)
+        send_signal(-1, signal.SIGKILL)
 
 
 if __name__ == "__main__":

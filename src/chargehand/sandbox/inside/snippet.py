@@ -94,7 +94,11 @@ class ReportWriter:
 class ConsoleStream:
     """What `sys.stdout` or `sys.stderr` is to a snippet: every line goes out when it ends."""
 
-    encoding, errors, closed, newlines, line_buffering = "utf-8", "replace", False, None, True
+    encoding = "utf-8"
+    errors = "replace"
+    closed = False
+    newlines = None
+    line_buffering = True
 
     def __init__(self, report: ReportWriter, level: str) -> None:
         self._report = report
@@ -249,7 +253,8 @@ class Python:
         return "exception", type(error).__name__, message, self._line(error)
 
     def _line(self, error: BaseException) -> int | None:
-        step, line = error.__traceback__, None
+        step = error.__traceback__
+        line = None
         while step is not None:
             if step.tb_frame.f_code.co_filename == SNIPPET:
                 line = step.tb_lineno
@@ -283,7 +288,8 @@ class JavaScript:
         self._context.set_max_stack_size(256 << 10)
         self._context.add_callable("print", self._line)
         self._context.add_callable("finish", self._finish)
-        prelude, names = request["prelude"].strip(), "(print, finish, JSON.parse(given))"
+        prelude = request["prelude"].strip()
+        names = "(print, finish, JSON.parse(given))"
         self._context.set("given", request["input"])
         self._run = self._context.eval(prelude.replace("\n", " ") + names)
         self._context.eval("delete globalThis.print; delete globalThis.finish; delete globalThis.given")

@@ -27,12 +27,12 @@ _PORT = 8871
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _FRAME = struct.Struct(">BI")
 _INPUT, _STDOUT, _STDERR, _EXIT = range(4)
-_CHUNK = 65_536
-_LIMIT = 1 << 20
+_CHUNK = 65_536  # bytes of one read
+_LONGEST_REQUEST = 1 << 20  # bytes
 # A service that was just started takes a moment until it listens.
-_PATIENCE = 10.0
-_LINGER = 1.0
-_LOOK = 0.02
+_CONNECT_SECONDS = 10.0
+_LAST_OUTPUT_SECONDS = 1.0
+_EXIT_POLL_SECONDS = 0.02
 # What the host's interpreter needs is nothing for programs of the tree.
 _OWN_LIBRARIES = "/run/chargehand/python/"
 _NO_TREE = "under-test: the sandbox of the tree under test is gone\n"
@@ -103,7 +103,7 @@ async def _relay() -> int:
 
 async def _serve(name: bytes) -> None:
     with contextlib.suppress(OSError, ValueError, KeyError):
-        reader, writer = await asyncio.open_connection("127.0.0.1", _PORT, limit=_LIMIT)
+        reader, writer = await asyncio.open_connection("127.0.0.1", _PORT, limit=_LONGEST_REQUEST)
         try:
             writer.write(name)
             request = json.loads(await reader.readline())
@@ -117,7 +117,7 @@ async def _serve(name: bytes) -> None:
 
 async def _reach(port: int) -> Streams:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _PATIENCE
+    deadline = loop.time() + _CONNECT_SECONDS
     while True:
         try:
             return await asyncio.open_connection("127.0.0.1", port)
@@ -160,10 +160,10 @@ async def _run_beside(request: dict[str, Any], reader: asyncio.StreamReader, wri
     # Before Python 3.13 `wait` also waits for the streams, which what it left running may hold open for ever.
     running: set[asyncio.Task[None]] = set(showing)
     while running and process.returncode is None:
-        _, running = await asyncio.wait(running, timeout=_LOOK)
+        _, running = await asyncio.wait(running, timeout=_EXIT_POLL_SECONDS)
     code = await process.wait() if process.returncode is None else process.returncode
     # What comes at the end may take a moment; once nothing comes, that is all.
-    while (await asyncio.wait(showing, timeout=_LINGER))[1] and shown.pop("new", 0):
+    while (await asyncio.wait(showing, timeout=_LAST_OUTPUT_SECONDS))[1] and shown.pop("new", 0):
         pass
     for task in showing:
         task.cancel()
@@ -228,7 +228,8 @@ def main(words: list[str]) -> int:
     if words == ["--relay"]:
         return asyncio.run(_relay())
     port: int | None = None
-    cwd, environ = "", dict[str, str]()
+    cwd = ""
+    environ = dict[str, str]()
     try:
         while words and words[0].startswith("-") and (option := words.pop(0)) != "--":
             if option not in ("--cwd", "--env", "--listen") or not words:

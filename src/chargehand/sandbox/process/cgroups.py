@@ -130,7 +130,7 @@ class Cgroup(Struct, frozen=True):
 
 @functools.lru_cache(maxsize=512)
 def _find_counter(directories: tuple[Path, ...], names: tuple[str, ...], label: bytes) -> str | None:
-    # Looked for once: a command would pay for each file that is not there.
+    # Searched once: a command would pay for each file that is not there.
     paths = (str(directory / name) for directory in directories for name in names)
     return next((path for path in paths if _read_number(path, label) is not None), None)
 
@@ -167,7 +167,8 @@ class Cgroups:
             directory = _ROOT / place.lstrip("/")
             if not controllers and (directory / "cgroup.procs").exists() and os.access(directory, os.W_OK):
                 delegate_controllers(directory)
-                self._parents, self._unified = {"unified": directory}, True
+                self._parents = {"unified": directory}
+                self._unified = True
                 break
         self._prefix = f"{_PREFIX}{os.getpid()}-{_start_time(str(os.getpid()))}-"
         self.reason = ""
@@ -186,7 +187,8 @@ class Cgroups:
         """Make the group of one sandbox and set its limits; raises `OSError`."""
         directories: list[Path] = []
         in_force: dict[str, str] = {}
-        version, most = f"cgroup v{2 if self._unified else 1}", str(limits.memory_mb << 20)
+        version = f"cgroup v{2 if self._unified else 1}"
+        most = str(limits.memory_mb << 20)
         for parent in dict.fromkeys(self._parents.values()):  # version 1 may have several controllers at one place
             directory = parent / f"{self._prefix}{name}"
             directory.mkdir()

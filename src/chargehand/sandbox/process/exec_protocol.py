@@ -55,7 +55,8 @@ class ExecChannel(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:  # noqa: D102 -- asyncio's
-        inbox, head = self._inbox, exec_server.FRAME.size
+        inbox = self._inbox
+        head = exec_server.FRAME.size
         inbox += self._buffer[:nbytes]
         while len(inbox) >= head:
             kind, size = exec_server.FRAME.unpack_from(inbox)
@@ -160,7 +161,8 @@ def encode_word(word: str) -> bytes:
 
 def decode_opened(body: bytes, directories: Sequence[str]) -> Iterator[str]:
     """Yield the files that an OPENED frame names, each below its directory; nothing of a frame that is cut."""
-    at, head = 0, exec_server.OPENED_FILE.size
+    at = 0
+    head = exec_server.OPENED_FILE.size
     while at + head <= len(body):
         index, length = exec_server.OPENED_FILE.unpack_from(body, at)
         at += head + length

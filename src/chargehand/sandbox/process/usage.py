@@ -47,7 +47,7 @@ class UsageMeter:
         self._tree: TreeUsage | None = None
         self._looks = 0
         self._was_full = False
-        # The last two looks, for the last may have come while everything was being killed.
+        # The last two readings, for the last may have come while everything was being killed.
         self._stuck: deque[bool] = deque(maxlen=2)
         self._peak_memory = self._peak_tasks = 0
         self._samples = 0
@@ -80,14 +80,16 @@ class UsageMeter:
 
     def find_passed_limit(self) -> LimitName | None:
         """Sample; return the limit that only samples enforce, where one is passed. Blocks for a moment."""
-        last, refused = self._tree, self._counted.refused_forks
+        last = self._tree
+        refused = self._counted.refused_forks
         self._looks += 1
         if self._group is not None and self._kernel_counts and self._limits.cpu_seconds is None:
             self._counted = self._group.read_enforced().or_else(self._counted)
             if self._refused_forks == 0:
                 return None  # there is nothing to look for, and /proc need not be read
         self.refresh()
-        limits, tree = self._limits, self._tree
+        limits = self._limits
+        tree = self._tree
         full = tree is not None and tree.tasks >= limits.processes - _BESIDE
         self._was_full = self._was_full or full
         stuck = full and last is not None and tree is not None and last.pids == tree.pids
@@ -161,7 +163,8 @@ class UsageMeter:
 
     def usage(self, freezes: tuple[float, ...]) -> SandboxUsage:
         """Return what was last read."""
-        counted, tree = self._counted, self._tree
+        counted = self._counted
+        tree = self._tree
         sampled = self._samples > 0 and not self._kernel_counts
         peak_memory, peak_processes = counted.peak_memory, counted.peak_processes
         if sampled and peak_memory is None:
@@ -290,7 +293,7 @@ def _read_field(path: str, label: str) -> str | None:
 
 
 def _read(path: str) -> str:
-    """Return a file of /proc, "" where its process is gone or not ours to look at."""
+    """Return a file of /proc, "" where its process is gone or not ours to read."""
     try:
         with open(path, "rb", 0) as file:
             return file.read().decode(errors="replace")

@@ -134,7 +134,7 @@ class Database:
                 raise
             if self._snapshot is None:
                 idle.append(connection)
-            else:  # the next one looks again whether the database itself can be read
+            else:  # the next one tries again whether the database itself can be read
                 connection.close()
 
     def version(self) -> Version | None:

@@ -1,4 +1,4 @@
-"""Brings the schema to this program's version: one look when it is current, alembic only for an older one."""
+"""Brings the schema to this program's version: one query when it is current, alembic only for an older one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _find_version(database: Database) -> str | None:
 
 
 def _upgrade(database: Database, kept_heads: Collection[str]) -> None:
-    # An emptied file is a valid empty database to SQLite: without this look the loss would pass for a fresh start.
+    # An emptied file is a valid empty database to SQLite: unchecked, the loss would pass for a fresh start.
     if kept_heads and _find_version(database) is None:
         raise corrupt(database.home, f"its log is gone, while heads of {len(kept_heads)} missions are kept")
     with database.plain() as connection:

@@ -20,7 +20,7 @@ from chargehand.store.database.connection import Transaction, raw_columns
 
 # What this program's rows hold: a higher number makes all rows of before stale.
 FORM = 3
-# The same as `mentions`, in SQL; what is stale or damaged is looked at once it is made anew.
+# The same as `mentions`, in SQL; a stale or damaged row is checked once it is made anew.
 _REQUEST = "CAST(json_extract(CAST(summary AS TEXT), '$.request.text') AS BLOB)"
 _MENTIONS = (
     "(form <> :form OR instr(mission, :text) OR NOT json_valid(CAST(summary AS TEXT))"
@@ -29,7 +29,7 @@ _MENTIONS = (
 _PLACE = "(mission_summaries.created, mission)"
 _CONDITIONS = {
     "project": "mission_summaries.project = :project",
-    # A stale row may name no user, or another one: it is looked at once it is made anew.
+    # A stale row may name no user, or another one: it is checked once it is made anew.
     "user": "(mission_summaries.user = :user OR form <> :form)",
     "since": "mission_summaries.created >= :since",
     "parent": "missions.parent = :parent",
@@ -135,7 +135,7 @@ def conditions(names: Iterable[str], *, statuses: int | None) -> list[str]:
     found = ["missions.id <> missions.project", *(_CONDITIONS[name] for name in names)]
     if statuses is not None:
         wanted = ", ".join(f":status{number}" for number in range(statuses))
-        # The one that counts is known only with the holder: what may be meant is read, and looked at then.
+        # The one that counts is known only with the holder: every candidate is read, and chosen from then.
         found.append(f"(status_unheld IN ({wanted}) OR status IN ({wanted}) OR form <> :form)")
     return found
 

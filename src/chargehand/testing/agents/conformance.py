@@ -14,7 +14,7 @@ from chargehand.agents.contract import AgentOutcome
 from chargehand.core.errors import WaitingError
 from chargehand.testing.agents.kit import ANSWER, AgentCase, OpenCase
 
-# Only the exec server (process 1) and the program that looks may be alive.
+# Only the exec server (process 1) and the program that counts may be alive.
 _NOBODY_ELSE = "import os; print(sorted(p for p in os.listdir('/proc') if p.isdigit()) == ['1', str(os.getpid())])"
 
 

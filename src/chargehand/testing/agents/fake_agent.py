@@ -367,7 +367,8 @@ def main(form: str, act: str, *words: str) -> int:
     """Do one act; return the exit code."""
     if form == "acp":
         FakeAcpAgent(act).serve()
-    writer, used = JsonLinesWriter(form), (_IN, _OUT)
+    writer = JsonLinesWriter(form)
+    used = (_IN, _OUT)
     if act == "garbage":
         sys.stdout.write('{"type": "resu\nall of this is wrong\n[1, 2]\n\x00\n')
         return 0

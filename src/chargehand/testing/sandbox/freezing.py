@@ -82,14 +82,14 @@ class FreezeContract(SandboxFixtures):
     async def test_a_program_that_stopped_itself_stays_stopped(self, opened: OpenedSandbox) -> None:
         # It closes the pipes first: the command has to end although this one stays.
         program = "import os, signal\nif os.fork() == 0: os.closerange(0, 9); os.kill(os.getpid(), signal.SIGSTOP)"
-        look = ["sh", "-c", "cut -d' ' -f3 /proc/[0-9]*/stat"]
+        list_states = ["sh", "-c", "cut -d' ' -f3 /proc/[0-9]*/stat"]
         await opened.sandbox.exec(python(program))
         async with asyncio.timeout(60):
-            while b"T\n" not in (await opened.sandbox.exec(look)).stdout:  # noqa: ASYNC110 -- a sandbox tells of no such event
+            while b"T\n" not in (await opened.sandbox.exec(list_states)).stdout:  # noqa: ASYNC110 -- a sandbox tells of no such event
                 await asyncio.sleep(0.01)
         await opened.sandbox.freeze()
         await opened.sandbox.thaw()
-        assert b"T\n" in (await opened.sandbox.exec(look)).stdout
+        assert b"T\n" in (await opened.sandbox.exec(list_states)).stdout
 
     async def test_frozen_time_does_not_count(self, sandbox: Sandbox) -> None:
         limit = 3.0 * self.pace

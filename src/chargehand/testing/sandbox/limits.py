@@ -143,7 +143,7 @@ class LimitContract(SandboxFixtures):
         sandbox = (await open_sandbox()).sandbox
         await sandbox.exec(python(_BURN.format(seconds=0.3)))
         await sandbox.exec(["sh", "-c", "head -c 3000000 /dev/zero > kept"])
-        # Where /proc is sampled, processes of a short command may live between two looks.
+        # Where /proc is sampled, processes of a short command may live between two readings.
         running = asyncio.create_task(sandbox.exec(["sh", "-c", "sleep 60 & sleep 60 & wait"]))
 
         def seen() -> bool:

@@ -1,6 +1,6 @@
 """Counts what lies in directories that an agent closed to their owner, who is an ordinary user.
 
-Their mode is left as it is: a test may have set it, and needs it. The owner may look into them as root of a user
+Their mode is left as it is: a test may have set it, and needs it. The owner may read them as root of a user
 namespace of its own, which only a process with one thread can enter: so this file is also run as a program.
 """
 

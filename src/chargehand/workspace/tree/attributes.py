@@ -106,7 +106,8 @@ class TreeAttributes:
 
     def file(self, path: bytes, blob: bytes) -> bytes:
         """Return the content that the file at `path` has for the blob with this raw id."""
-        content, conversion = self._reader.blob(blob), self.conversion(path)
+        content = self._reader.blob(blob)
+        conversion = self.conversion(path)
         return content if conversion is None else conversion.to_file(content, blob)
 
 
@@ -175,7 +176,8 @@ def _is_stale(
 @lru_cache(maxsize=1024)
 def _parse(content: bytes, macros: _Macros) -> tuple[_Line, ...]:
     """Return the lines that say something of conversions, by themselves or by a macro."""
-    wanted, known = set(_WANTED), dict(macros)
+    wanted = set(_WANTED)
+    known = dict(macros)
     while more := {name for name, states in known.items() if name not in wanted and wanted & dict(states).keys()}:
         wanted |= more
     lines = []

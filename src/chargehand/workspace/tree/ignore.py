@@ -142,7 +142,9 @@ def parse_path_pattern(text: bytes) -> PathPattern:
 
 def _strip_spaces(line: bytes) -> bytes:
     """Return a line without its trailing spaces, those after a backslash kept, as `trim_trailing_spaces` does."""
-    end, position, kept = len(line), 0, len(line)
+    end = len(line)
+    position = 0
+    kept = len(line)
     in_spaces = False
     while position < end:
         if line[position] == 0x20:

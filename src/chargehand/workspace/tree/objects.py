@@ -229,7 +229,7 @@ def parse_tree(content: bytes) -> dict[bytes, TreeEntry]:
 def check_depth(reader: ObjectReader, tree: bytes) -> None:
     """Raise `RepositoryError` (`base_tree`) for a tree whose directories are nested too deeply to be walked."""
     pending = [(tree, 0)]
-    seen = set(pending)  # a tree object can stand at many places: each depth of it is looked at once
+    seen = set(pending)  # a tree object can stand at many places: each depth of it is visited once
     while pending:
         current, depth = pending.pop()
         if depth > MAX_DEPTH:
@@ -307,7 +307,9 @@ def _write_pack(directory: Path, objects: dict[bytes, tuple[ObjectKind, bytes]])
     checks: dict[bytes, int] = {}
     for raw, (kind, content) in objects.items():
         # Type and size come first: four bits of the size beside the type, then seven to a byte, lowest first.
-        first, size, header = (_TYPES[kind] << 4) | (len(content) & 15), len(content) >> 4, bytearray()
+        first = (_TYPES[kind] << 4) | (len(content) & 15)
+        size = len(content) >> 4
+        header = bytearray()
         while size:
             header.append(first | 0x80)
             first, size = size & 0x7F, size >> 7

@@ -145,7 +145,9 @@ class TreeWriter:
             other = before.get(name)
             if entry.is_tree and other is not None and other.is_tree:
                 self.directory(at, name)
-                below, old, deeper = self.reader.tree(entry.id), self.reader.tree(other.id), prefix + name + b"/"
+                below = self.reader.tree(entry.id)
+                old = self.reader.tree(other.id)
+                deeper = prefix + name + b"/"
                 with open_directory(name, at=at) as fd, open_directory(name, at=source) as below_source:
                     self.tree_linked(fd, below, below_source, older, old, deeper)
             elif (
@@ -153,11 +155,11 @@ class TreeWriter:
                 or entry.is_gitlink
                 or entry != other
                 or not (alike or is_shown_alike(prefix + name, entry, older, self.attributes))
-                or not self._link(at, name, entry, source, prefix)
+                or not self._link_file(at, name, entry, source, prefix)
             ):
                 self.entry(at, name, entry, prefix)
 
-    def _link(self, at: int, name: bytes, entry: TreeEntry, source: int, prefix: bytes) -> bool:
+    def _link_file(self, at: int, name: bytes, entry: TreeEntry, source: int, prefix: bytes) -> bool:
         """Give the file of that name one more; `False` where the file system has no more for it."""
         try:
             os.link(name, name, src_dir_fd=source, dst_dir_fd=at, follow_symlinks=False)
@@ -175,7 +177,8 @@ class TreeWriter:
         """Write one entry, a directory with all below it; a submodule is an empty directory."""
         if entry.is_tree:
             self.directory(at, name)
-            path, below = prefix + name + b"/", self.reader.tree(entry.id)
+            path = prefix + name + b"/"
+            below = self.reader.tree(entry.id)
             with open_directory(name, at=at) as fd:
                 if copy_from is None:
                     self.tree(fd, below, path)
@@ -196,12 +199,12 @@ class TreeWriter:
             if self._on_file is not None:
                 self._on_file(prefix + name, entry, os.stat(name, dir_fd=at, follow_symlinks=False))
         else:
-            self._file(at, name, entry, prefix, copy_from)
+            self._write_file(at, name, entry, prefix, copy_from)
 
-    def _file(self, at: int, name: bytes, entry: TreeEntry, prefix: bytes, copy_from: int | None) -> None:
+    def _write_file(self, at: int, name: bytes, entry: TreeEntry, prefix: bytes, copy_from: int | None) -> None:
         fd = os.open(name, _NEW_FILE, 0o755 if entry.mode & 0o100 else 0o644, dir_fd=at)
         try:
-            if copy_from is None or not self._copy(copy_from, name, fd):
+            if copy_from is None or not self._copy_file(copy_from, name, fd):
                 write_all(fd, self.attributes.file(prefix + name, entry.id))
             if self._ids is not None:
                 os.fchown(fd, *self._ids)
@@ -219,7 +222,7 @@ class TreeWriter:
         modified = os.stat(name, dir_fd=copy_from, follow_symlinks=False).st_mtime_ns
         return (modified, modified)
 
-    def _copy(self, directory: int, name: bytes, target: int) -> bool:
+    def _copy_file(self, directory: int, name: bytes, target: int) -> bool:
         """Fill `target` with the file of that name; `False` where the kernel cannot copy between the two."""
         source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
@@ -307,7 +310,9 @@ def encode_index(entries: list[IndexEntry], *, reader: ObjectReader, tree: bytes
 
 def _cached_tree(reader: ObjectReader, tree: bytes, name: bytes) -> tuple[int, bytes]:
     """Return how many files a tree has in all, and its record of the cached-tree extension with those below."""
-    files, subtrees, below = 0, 0, list[bytes]()
+    files = 0
+    subtrees = 0
+    below = list[bytes]()
     for child, entry in reader.tree(tree).items():
         if entry.is_tree:
             inside, record = _cached_tree(reader, entry.id, child)

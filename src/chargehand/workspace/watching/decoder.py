@@ -93,7 +93,8 @@ class EventDecoder(DirectorySnapshot):
     # --- files
 
     def _on_content(self, node: WatchedDirectory, raw: Raw) -> None:
-        name, exists = raw.name, self._exists(node, raw.name)
+        name = raw.name
+        exists = self._exists(node, raw.name)
         if raw.mask & kernel.MODIFY:
             if not self._is_being_edited(node, name):
                 # The kernel joins equal events, so a deletion over an overlay and the making anew may be one.
@@ -111,7 +112,8 @@ class EventDecoder(DirectorySnapshot):
 
     def _on_name(self, node: WatchedDirectory, raw: Raw) -> None:
         """Act on a file that was created, deleted, or moved elsewhere."""
-        name, found = raw.name, raw.name in node.found
+        name = raw.name
+        found = raw.name in node.found
         node.found.discard(name)
         if raw.mask & kernel.CREATE:
             if found:

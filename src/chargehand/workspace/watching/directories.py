@@ -64,6 +64,15 @@ class WatchedDirectory(Struct, eq=False):
             yield node
             pending.extend(node.children.values())
 
+    def is_attached_to(self, root: WatchedDirectory) -> bool:
+        """Tell whether every directory from `root` down to this one still lists the next."""
+        node = self
+        while node.parent is not None:
+            if node.parent.children.get(node.name) is not node:
+                return False
+            node = node.parent
+        return node is root
+
 
 class WatchRules:
     """What belongs to the tree of a workspace, by the same rules as its scan."""

@@ -68,7 +68,8 @@ class Inotify:
             if problem.errno == errno.EINTR:
                 return []
             raise
-        found, at = [], 0
+        found = []
+        at = 0
         while at < len(data):
             wd, mask, cookie, length = _HEAD.unpack_from(data, at)
             at += _HEAD.size

@@ -71,18 +71,11 @@ class DirectorySnapshot:
 
     def poll_blind(self, *, since: int) -> None:
         """Report what differs in the directories that no watch could be had for."""
-        self.blind = [node for node in self.blind if node.wd < 0 and self._is_attached(node)]
+        self.blind = [node for node in self.blind if node.wd < 0 and node.is_attached_to(self._root)]
         self._gap_told = True
         for node in tuple(self.blind):
             self._rescan(node, since=since, deep=False)
         self._gap_told = False
-
-    def _is_attached(self, node: WatchedDirectory) -> bool:
-        while node.parent is not None:
-            if node.parent.children.get(node.name) is not node:
-                return False
-            node = node.parent
-        return node is self._root
 
     def _rescan(self, node: WatchedDirectory, *, since: int | None, deep: bool) -> None:
         with suppress(OSError):  # gone since: its own event comes
@@ -105,7 +98,8 @@ class DirectorySnapshot:
         self, node: WatchedDirectory, fd: int, *, report: bool, since: int | None = None, deep: bool = False
     ) -> None:
         """Watch a directory, then list it: what was made before the watch was set is found, not seen."""
-        told, before = self._gap_told, node.wd
+        told = self._gap_told
+        before = node.wd
         self._watch(node, fd)
         if node.wd not in (-1, before):
             self._fresh.add(node)
