@@ -1770,7 +1770,7 @@ export interface components {
          *
          *         Seconds and bytes. `wall_seconds` is the time sandboxes stood, `disk_used` what lay in the workspace at the
          *         end, `disk_written` what went to a disk on the way, `output` what commands wrote to their streams. Peaks are
-         *         the most at once; with `sampled` the most that was seen at looks. `network_out` and `network_in` are `None`
+         *         the most at once; with `sampled` the most that was measured. `network_out` and `network_in` are `None`
          *         where there was no network. A sandbox whose worker died tells nothing: then nothing is known of any sum.
          */
         AttemptUsage: {
@@ -3388,7 +3388,7 @@ export interface components {
         };
         /**
          * ReviewReason
-         * @description Why a file deserves a look: a rule of inspection, or what the change itself shows.
+         * @description Why a person should read a file: a rule of inspection, or what the change itself shows.
          */
         ReviewReason: {
             code: string;
