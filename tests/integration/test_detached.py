@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -20,8 +21,12 @@ from tests.unit.older_stores import as_of_version_6
 from chargehand.app import worker
 from chargehand.app.composition import App
 from chargehand.app.outcome import next_commands
+from chargehand.app.runs import RunOutcome, RunRequest, RunStart, prepare_run, run_mission
 from chargehand.app.worker import start_worker
 from chargehand.cli.terminal.logs import LARGEST_FILE
+from chargehand.core.errors import RefusedError
+from chargehand.core.events import Event, Payload
+from chargehand.missions.journal import claim_mission
 
 pytestmark = pytest.mark.needs_bwrap
 TWO_TRIES = f"case x$CHARGEHAND_REPORT in x) sleep {MARK}; touch half;; *) cp $CHARGEHAND_REPORT said.json;; esac"
@@ -122,6 +127,92 @@ def test_a_worker_that_is_just_starting_is_not_started_twice(
         third = start_worker(app)
         assert third is not None, "one that has joined holds no start"
         wait_until(lambda: third.poll() == 0)
+
+
+class TakingWorker:
+    """Follows a run and, between its mission's first line and its work, tries to take it as a worker does."""
+
+    def __init__(self, desk: Desk, *, breaks: bool = False) -> None:
+        self._desk = desk
+        self._breaks = breaks
+        self.mission = ""
+        self.refusal = ""
+
+    def take(self) -> str:
+        """Return why the mission cannot be taken, "" where it can."""
+        with App.open(environ=self._desk.environ, cwd=self._desk.place) as app:
+            log = app.store.log
+            try:
+                with claim_mission(log, self.mission, worker="another", look=app.mission_reader):
+                    return ""
+            except RefusedError as error:
+                return error.code
+
+    def begin(self, start: RunStart, /) -> None:
+        self.mission = start.mission
+        self.refusal = self.take()
+        if self._breaks:
+            raise KeyboardInterrupt
+
+    def watch(self, event: Event, payload: Payload, /) -> None:
+        pass
+
+    def output(self, stream: str, piece: bytes, /) -> None:
+        pass
+
+
+def run_here(desk: Desk, repo: Path, observer: TakingWorker) -> RunOutcome:
+    request = RunRequest(text="mend", agent=MEND, only_checks=("true",), repo=repo)
+    with App.open(environ=desk.environ, cwd=repo) as app:
+        return asyncio.run(run_mission(app, prepare_run(app, request), observer=observer))
+
+
+def test_no_worker_takes_the_mission_of_a_run_before_it_begins_its_work(desk: Desk, repo: Path) -> None:
+    observer = TakingWorker(desk)
+    outcome = run_here(desk, repo, observer)
+    assert observer.refusal == "mission_held"
+    assert (outcome.state.status, outcome.failure) == ("promoted", None)
+
+
+def test_a_run_that_breaks_before_its_work_leaves_its_mission_to_workers(desk: Desk, repo: Path) -> None:
+    observer = TakingWorker(desk, breaks=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_here(desk, repo, observer)
+    assert observer.refusal == "mission_held"
+    assert observer.take() == ""
+
+
+CONTINUES = """
+import sys
+from chargehand.app.composition import App
+from chargehand.cli.terminal.output import Output
+from chargehand.cli.terminal.running import continue_mission, show_outcome
+
+with App.open() as app:
+    out = Output(as_json=True)
+    outcome = continue_mission(app, out, sys.argv[1])
+    print(outcome.failure and outcome.failure.code, file=sys.stderr, flush=True)
+    sys.exit(show_outcome(app, out, outcome))
+"""
+
+
+def test_who_continues_a_mission_follows_the_worker_that_was_quicker(desk: Desk, repo: Path) -> None:
+    waits = f"command:sh -c 'sleep {MARK}; sed -i s/a/b/ f.txt'"
+    mission = detach(desk, repo, agent=waits).document["mission"]
+    wait_until(sleepers)
+    continued = subprocess.Popen(
+        [sys.executable, "-c", CONTINUES, mission],
+        cwd=repo,
+        env=desk.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert continued.stderr is not None
+    assert continued.stderr.readline() == "mission_held\n"
+    assert wake()
+    said, _ = continued.communicate(timeout=120)
+    assert (json.loads(said)["status"], continued.returncode) == ("promoted", 0)
 
 
 def test_several_detached_missions_share_one_worker(desk: Desk, repo: Path) -> None:

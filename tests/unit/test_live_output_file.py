@@ -39,7 +39,7 @@ def test_a_reader_that_comes_first_waits_for_the_file(tmp_path: Path) -> None:
 
 
 def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_output, "_LIMIT", 200)
+    monkeypatch.setattr(live_output, "_LIMIT_BYTES", 200)
     with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, _):
         for number in range(1000):
             write("stdout", f"line {number}\n".encode())

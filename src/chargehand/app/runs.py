@@ -435,24 +435,25 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
         assignment = _assign_ready(app, prepared.found, resolved, request)
         # Asked again: the session reads the repository's file anew, which may have changed since a person saw it.
         require_trust(add_stranger(resolved, assignment.choice.agent, assignment.choice.model))
-        mission = session.missions.create(
+        recording = session.missions.created(
             _recorded_request(app, prepared, resolved, assignment, session.places),
             repository=str(session.project.path),
             base=session.base,
             config=_recorded_configuration(resolved),
         )
-        start = RunStart(
-            mission=mission,
-            base=session.base,
-            places=session.places,
-            assignment=assignment,
-            tier=resolved.config.sandbox.tier,
-            driver=session.driver,
-            only_checks=resolved.only_checks,
-            notes=resolved.notes,
-        )
-        observer.begin(start)
-        state, failure = await _run_to_rest(app, session, mission, observer)
+        with recording as mission:
+            start = RunStart(
+                mission=mission,
+                base=session.base,
+                places=session.places,
+                assignment=assignment,
+                tier=resolved.config.sandbox.tier,
+                driver=session.driver,
+                only_checks=resolved.only_checks,
+                notes=resolved.notes,
+            )
+            observer.begin(start)
+            state, failure = await _run_to_rest(app, session, mission, observer)
     return RunOutcome(state=state, start=start, failure=failure)
 
 

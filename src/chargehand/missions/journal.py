@@ -48,8 +48,10 @@ class MissionSubmission(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanMade | PlanWanted | None = None
 
 
-def create_mission(store: Store, new: MissionSubmission, *, mission: str | None = None) -> str:
-    """Record a new mission and return its id; from now on any worker may take it.
+def create_mission(
+    store: Store, new: MissionSubmission, *, mission: str | None = None, owner: str | None = None
+) -> str:
+    """Record a new mission and return its id; from now on any worker may take it, or `owner` alone.
 
     With an id of the caller's, raises `UsageError` (`mission_exists`) for all but the first of that id.
     """
@@ -64,7 +66,7 @@ def create_mission(store: Store, new: MissionSubmission, *, mission: str | None 
         task=new.task,
     )
     planned = () if new.plan is None else (new.plan,)
-    store.log.append(mission, created, BaseResolved(base=new.base), *planned, durable=True)
+    store.log.append(mission, created, BaseResolved(base=new.base), *planned, durable=True, owner=owner)
     return mission
 
 
@@ -77,13 +79,16 @@ class Liveness(Protocol):
 
 
 @contextlib.contextmanager
-def claim_mission(log: EventLog, mission: str, *, worker: str, look: Liveness) -> Iterator[int]:
+def claim_mission(
+    log: EventLog, mission: str, *, worker: str, look: Liveness, created: bool = False
+) -> Iterator[int]:
     """Hold a mission for the block, as `worker`, and yield the epoch to write under.
 
-    Raises `RefusedError` (`mission_held`) where a living worker holds it, `NotFoundError`.
+    `created` says that this worker recorded the mission for itself, and holds it since. Raises `RefusedError`
+    (`mission_held`) where a living worker holds it, `NotFoundError`.
     """
     row = log.get(mission)
-    if look.live(row):
+    if look.live(row) and not (created and row.owner == worker):
         raise RefusedError(
             f"mission {mission!r} is held by another process",
             code="mission_held",

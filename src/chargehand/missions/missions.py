@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
 from chargehand.checks.inspection import inspect
-from chargehand.core.errors import RefusedError
+from chargehand.core.errors import RefusedError, StoreError
 from chargehand.core.mission_events import ApprovalGiven, MissionClaimed, MissionFinished
 from chargehand.core.plan_events import CoordinatorWoken
 from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, VerdictScope
@@ -53,9 +53,37 @@ class Missions:
         self._controls = controls
         self._fault = fault
         self.look = MissionReader(store=services.store, workers=services.workers)
+        self._created: set[str] = set()
 
-    def create(self, request: MissionRequest, *, repository: str, base: Base, config: dict[str, object]) -> str:
-        """Record a new mission of this project; see `create_mission`."""
+    @contextlib.contextmanager
+    def created(
+        self, request: MissionRequest, *, repository: str, base: Base, config: dict[str, object]
+    ) -> Iterator[str]:
+        """Record a new mission for this process to `run` in the block; see `create_mission`.
+
+        Other workers leave it alone from its first line on: if one took it before `run` did, the person who waits
+        for it would be refused. A mission that was not run when the block ends is any worker's.
+        """
+        mission = self.create(request, repository=repository, base=base, config=config, held=True)
+        self._created.add(mission)
+        try:
+            yield mission
+        finally:
+            self._created.discard(mission)
+            # The first claim raises the epoch: then this changes nothing.
+            with contextlib.suppress(StoreError):
+                self._services.store.log.release(mission, epoch=0)
+
+    def create(
+        self,
+        request: MissionRequest,
+        *,
+        repository: str,
+        base: Base,
+        config: dict[str, object],
+        held: bool = False,
+    ) -> str:
+        """Record a new mission of this project, `held` by this process if so wanted; see `create_mission`."""
         return create_mission(
             self._services.store,
             MissionSubmission(
@@ -66,6 +94,7 @@ class Missions:
                 config=config,
                 user=self._services.user,
             ),
+            owner=self._services.worker[0] if held else None,
         )
 
     async def run(
@@ -121,7 +150,10 @@ class Missions:
         assert task is not None
         services = self._services
         worker, role = services.worker
-        with claim_mission(services.store.log, mission, worker=worker, look=self.look) as epoch:
+        created = mission in self._created
+        self._created.discard(mission)
+        log = services.store.log
+        with claim_mission(log, mission, worker=worker, look=self.look, created=created) as epoch:
             journal = Journal(services.store, mission, clock=services.clock, watch=services.watch, epoch=epoch)
             # The first line under the new epoch: claims without a step after them are what the fold counts as
             # fruitless. A sleeping coordinator is woken with it: let go of without another word, as after a crash,

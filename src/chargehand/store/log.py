@@ -73,14 +73,20 @@ class EventLog:
         self._listings = Listings(database)
 
     def append(
-        self, mission: str, *payloads: Payload, durable: bool = False, epoch: int | None = None
+        self,
+        mission: str,
+        *payloads: Payload,
+        durable: bool = False,
+        epoch: int | None = None,
+        owner: str | None = None,
     ) -> tuple[Event, ...]:
         """Append all payloads or none, in order, and return their lines.
 
         The first line of a mission is `mission.created`, and no other is; that of a project's own log, whose name
         is the project's, is `action.created`. `durable` returns only when the lines
         survive a power cut, and keeps the new head outside the database too; when only that fails, the lines stay.
-        With `epoch`, the writer's claim must be the last one. Raises `FencedError` where it is not,
+        With `epoch`, the writer's claim must be the last one; with `owner`, that worker holds the mission at once.
+        Raises `FencedError` where it is not,
         `NotFoundError` for an unknown mission, `UsageError` (`mission_exists`) for a second one, `StoreError`.
         """
         if not payloads:
@@ -110,11 +116,13 @@ class EventLog:
             runnable, wakes = next_turn(payloads)
             connection.execute(
                 "UPDATE missions SET last_seq = :seq, last_hash = :hash, runnable = coalesce(:runnable, runnable),"
+                " owner = coalesce(:owner, owner),"
                 " wakes = CASE WHEN :wakes IS NULL THEN wakes ELSE nullif(:wakes, '') END,"
                 " news = CASE WHEN parent IS NOT NULL AND :news = 1 THEN 1 ELSE news END WHERE id = :mission",
                 {
                     "news": any(isinstance(payload, MissionFinished) for payload in payloads),
                     "mission": mission,
+                    "owner": owner,
                     "seq": lines[-1].seq,
                     "hash": lines[-1].hash,
                     "runnable": runnable,

@@ -122,6 +122,9 @@ async def _promote(app: App, mission: str, tree: str, shown: RunObserver) -> Mis
 
 def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     """Write the result, and the error behind it if there is one; return the exit code."""
+    held = outcome.failure is not None and outcome.failure.code == "mission_held"
+    if held and not outcome.interrupted:  # a worker took the recorded mission before this process did
+        return follow_to_end(app, out, outcome.state.id)
     from chargehand.cli.terminal.conventions import INTERRUPTED
     from chargehand.cli.terminal.failures import show_failure
     from chargehand.cli.terminal.rendering import exit_code, print_result, start_lines
