@@ -69,10 +69,10 @@ class Missions:
         try:
             yield mission
         finally:
-            self._created.discard(mission)
-            # The first claim raises the epoch: then this changes nothing.
-            with contextlib.suppress(StoreError):
-                self._services.store.log.release(mission, epoch=0)
+            if mission in self._created:  # nothing claimed it
+                self._created.remove(mission)
+                with contextlib.suppress(StoreError):
+                    self._services.store.log.release(mission, epoch=0)
 
     def create(
         self,

@@ -63,6 +63,26 @@ _LINE = "mission, seq, time, type, payload, digest, prev, hash"
 _RAW_LINE = raw_columns({f"events.{name}": kind for name, kind in LINE_COLUMNS.items()})
 
 
+def _update_row(connection: Transaction, last: Event, payloads: tuple[Payload, ...], *, owner: str | None) -> None:
+    """Have a mission's row say what its last lines do: its tip, whose turn is next, and its first `owner`."""
+    runnable, wakes = next_turn(payloads)
+    connection.execute(
+        "UPDATE missions SET last_seq = :seq, last_hash = :hash, runnable = coalesce(:runnable, runnable),"
+        " owner = coalesce(:owner, owner),"
+        " wakes = CASE WHEN :wakes IS NULL THEN wakes ELSE nullif(:wakes, '') END,"
+        " news = CASE WHEN parent IS NOT NULL AND :news = 1 THEN 1 ELSE news END WHERE id = :mission",
+        {
+            "news": any(isinstance(payload, MissionFinished) for payload in payloads),
+            "mission": last.mission,
+            "owner": owner,
+            "seq": last.seq,
+            "hash": last.hash,
+            "runnable": runnable,
+            "wakes": wakes,
+        },
+    )
+
+
 class EventLog:
     """Appends and reads lines; any number of processes may do both at once."""
 
@@ -113,22 +133,7 @@ class EventLog:
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, (SELECT coalesce(max(position), 0) + 1 FROM events))",
                 [astuple(line) for line in lines],
             )
-            runnable, wakes = next_turn(payloads)
-            connection.execute(
-                "UPDATE missions SET last_seq = :seq, last_hash = :hash, runnable = coalesce(:runnable, runnable),"
-                " owner = coalesce(:owner, owner),"
-                " wakes = CASE WHEN :wakes IS NULL THEN wakes ELSE nullif(:wakes, '') END,"
-                " news = CASE WHEN parent IS NOT NULL AND :news = 1 THEN 1 ELSE news END WHERE id = :mission",
-                {
-                    "news": any(isinstance(payload, MissionFinished) for payload in payloads),
-                    "mission": mission,
-                    "owner": owner,
-                    "seq": lines[-1].seq,
-                    "hash": lines[-1].hash,
-                    "runnable": runnable,
-                    "wakes": wakes,
-                },
-            )
+            _update_row(connection, lines[-1], payloads, owner=owner)
             if project != mission:  # a project's own log is no mission
                 summaries.project(connection, mission, lines)
         # After the transaction: a head that is ahead of the log would look like a cut tail.
