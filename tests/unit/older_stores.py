@@ -6,6 +6,7 @@ import sqlite3
 
 
 def as_of_version_9(raw: sqlite3.Connection) -> None:
+    raw.execute("DROP TABLE flaky_tests")
     raw.execute("DROP INDEX events_of_models")
     for table in ("alerts", "followers", "keyed_requests", "reviews"):
         raw.execute(f"DROP TABLE {table}")

@@ -331,9 +331,9 @@ def test_names_in_reports_have_their_module() -> None:
         b'<testcase name="u" classname="a.T"><skipped/></testcase></testsuite>'
     )
     reports = {"target/surefire-reports/TEST-a.T.xml": report, "m/n/build/test-results/test/TEST-a.T.xml": report}
-    assert names_in_reports(reports) == ("a.T::t", "m/n/a.T::t")
-    assert names_in_reports({**reports, "x/target/surefire-reports/TEST-b.xml": b"<!DOCTYPE"}) is None
-    assert names_in_reports({}) is None
+    assert names_in_reports(reports)[0] == ("a.T::t", "m/n/a.T::t")
+    assert names_in_reports({**reports, "x/target/surefire-reports/TEST-b.xml": b"<!DOCTYPE"}) == (None, None)
+    assert names_in_reports({}) == (None, None)
 
 
 def test_checks_are_compared_with_themselves() -> None:

@@ -27,6 +27,7 @@ from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import require_tier
+from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
 from chargehand.core.plan_events import PlanMade, PlanWanted
@@ -57,7 +58,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
     reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
-    nothing. Without `red_base` a mission goes on where checks fail on its base. `directory` is relative to where
+    nothing. Without `red_base` the project's policy counts; if that is to ask, the question comes before the work
+    if a person is there to answer (`interactive`), else at its end. `directory` is relative to where
     the person stands, with `repo` to the top of that; `plan` is a file with the tasks that make up the request, or
     `auto`: a planner names them. `team` names who does them, in which roles, `break_at` the breakpoints, with
     commas between them.
@@ -86,6 +88,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
     apply: bool = False
     red_base: RedBase | None = None
+    interactive: bool = False
     plan: str | None = None
     team: str | None = None
     break_at: str | None = None
@@ -251,7 +254,7 @@ def build_request(
         tier=config.sandbox.tier,
         partial=options.partial,
         apply=options.apply,
-        red_base=options.red_base or "go",
+        red_base=_choose_red_base(options, config),
         model=choice.model,
         fallback=choice.fallback,
         why=choice.why,
@@ -263,6 +266,13 @@ def build_request(
         checks_directory=places.checks,
         break_at=parse_breakpoints(options.break_at),
     )
+
+
+def _choose_red_base(options: RunRequest, config: Config) -> RedBase:
+    configured = config.project.red_base
+    if options.red_base is not None:
+        return options.red_base
+    return "later" if configured == "ask" and not options.interactive else configured
 
 
 def allowed_attempts(resolved: ResolvedConfig, agent: str) -> int:

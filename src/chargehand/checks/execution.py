@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from chargehand.checks._build_reports import BuildReports
 from chargehand.checks._output import HeadTail, shown_tail
+from chargehand.checks.failures import CheckFailures, describe_failures
 from chargehand.checks.junit import MAX_REPORT, FailingTest, ReportError, TestCounts, read_junit
 from chargehand.checks.ran_tests import count_in_output, names_in_reports
 from chargehand.checks.reads import ReadObserver
@@ -31,7 +32,7 @@ from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 
 # Raise when the same commands would be judged differently: kept verdicts are then not reused.
-_VERSION = 4
+_VERSION = 5
 SCHEMA = 1
 _READ_SECONDS = 60.0
 
@@ -63,34 +64,45 @@ def judge(
     degraded: bool = False,
     judged: bool = True,
     at_home: bool = True,
+    excused: Collection[str] = (),
+    known: bool = False,
 ) -> VerdictStatus:
-    """Return what check results and findings come to.
+    """Return the verdict that check results and findings lead to.
 
-    Any error or critical finding and any check that did not pass is red. With no check at all the verdict is
-    `missing`, unless a person said that none is wanted (`explicit_none`); so it is where the checks passed and
-    opened nothing of the change (not `judged`, see `CodeReads`), and where they ran in another environment than
-    the tree asks for (not `at_home`): what failed there says as little as what passed. Findings that need a
-    person do not make a verdict red: they stand beside it. What is not red is `degraded` where inspection did not
-    see all of the tree (`degraded`).
+    Any error or critical finding and any check that did not pass is red, except for checks in `excused`: each of
+    their failures is on the base too (`known`, the verdict is then `no_worse`) or comes and goes. A check with the
+    base's tests never makes a tree red: what it shows is a finding. With no check at all the verdict is `missing`,
+    unless a person said that none is wanted (`explicit_none`). It is also `missing` if the checks passed and
+    opened nothing of the change (not `judged`, see `CodeReads`), and if they ran in another environment than the
+    tree asks for (not `at_home`): a failure there says as little as a success. Findings that need a person do not
+    make a verdict red. A verdict that is not red is `degraded` if inspection did not see all of the tree.
     """
     if any(found.severity in {"error", "critical"} for found in findings):
         return "red"
     if not at_home:
         return "missing"
-    if any(result.status != "passed" for result in checks):
+    own = [result for result in checks if not result.base_tests]
+    if any(result.status != "passed" and result.name not in excused for result in own):
         return "red"
     if degraded:
         return "degraded"
-    if checks:
-        return "green" if judged else "missing"
-    return "green" if explicit_none else "missing"
+    if not checks:
+        return "green" if explicit_none else "missing"
+    if not judged:
+        return "missing"
+    return "no_worse" if known else "green"
 
 
 class CheckOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check printed: the end of its output, safe to show, and the tests that did not pass."""
+    """What a check printed: the end of its output, safe to show, and the tests that did not pass.
+
+    `ran` are the names of the tests that ran and `failures` what failed, both `None` if not known or nothing did.
+    """
 
     tail: str
     failing: tuple[FailingTest, ...] = ()
+    ran: tuple[str, ...] | None = None
+    failures: CheckFailures | None = None
 
 
 _NO_OUTPUT = CheckOutput(tail="")
@@ -121,46 +133,68 @@ async def run_checks(
     if reads is not None:
         await reads.begin(sandbox)
     for command in plan.commands:
-        runner = runner_of(command)
         collected = HeadTail(also=on_output)
         if on_output is not None:
             on_output("stdout", f"$ {command}\n".encode())
-        script = runner.script(command)
-        reports = None if runner.is_known else await BuildReports.begin(sandbox, timeout=_READ_SECONDS)
-        ended = await sandbox.exec([*shell, script.text], timeout=plan.seconds_each, on_output=collected.add)
+        result, output = await _run_command(command, plan, sandbox, shell, collected, keep=keep, mission=mission)
         if reads is not None:
             await reads.note_check(sandbox)
-        counts = await _read_report(sandbox, script)
-        content = collected.content()
-        text = printable(content.decode("utf-8", "replace"))
-        outcome = runner.outcome(ended, text, counts)
-        names = counts.names if counts else runner.names(text)
-        if reports is not None and names is None:
-            names = names_in_reports(await reports.collect())
-        elif reports is not None:
-            await reports.discard()
-        tests = outcome.tests
-        if not runner.is_known:
-            counted = count_in_output(text)
-            tests = len(names) if counted is None and names is not None else counted
-        result = CheckResult(
-            name=command,
-            status=outcome.status,
-            seconds=ended.seconds,
-            exit_code=ended.exit_code,
-            tests=tests,
-            reason=outcome.reason,
-            artifact=keep.put(content, kind="check-output", mission=mission),
-            # Names in an output that was cut are not all of them.
-            ran=None
-            if names is None or collected.cut
-            else keep.put(msgspec.json.encode(sorted(names)), kind="tests-ran", mission=mission),
-        )
         results.append(result)
         if on_result is not None:
-            failing = tuple(_place_failure(test, plan.directory) for test in counts.failing) if counts else ()
-            on_result(result, CheckOutput(tail=shown_tail(content), failing=failing))
+            on_result(result, output)
     return tuple(results)
+
+
+async def _run_command(
+    command: str,
+    plan: CheckPlan,
+    sandbox: Sandbox,
+    shell: Sequence[str],
+    collected: HeadTail,
+    *,
+    keep: ArtifactSink,
+    mission: str | None,
+) -> tuple[CheckResult, CheckOutput]:
+    runner = runner_of(command)
+    script = runner.script(command)
+    reports = None if runner.is_known else await BuildReports.begin(sandbox, timeout=_READ_SECONDS)
+    ended = await sandbox.exec([*shell, script.text], timeout=plan.seconds_each, on_output=collected.add)
+    counts = await _read_report(sandbox, script)
+    content = collected.content()
+    text = printable(content.decode("utf-8", "replace"))
+    outcome = runner.outcome(ended, text, counts)
+    names, failed = counts.names if counts else runner.names(text), runner.failing_names(text, counts)
+    if collected.cut and counts is None:  # names in an output that was cut are not all of them
+        names = failed = None
+    if reports is not None and names is None:
+        names, failed = names_in_reports(await reports.collect())
+    elif reports is not None:
+        await reports.discard()
+    tests = outcome.tests
+    if not runner.is_known:
+        counted = count_in_output(text)
+        tests = len(names) if counted is None and names is not None else counted
+    failures = None
+    if outcome.status != "passed":
+        failures = describe_failures(outcome.reason, text, failed, cut=collected.cut)
+    ran = None if names is None else tuple(sorted(names))
+
+    def put(value: object, kind: str) -> str | None:
+        return None if value is None else keep.put(msgspec.json.encode(value), kind=kind, mission=mission)
+
+    result = CheckResult(
+        name=command,
+        status=outcome.status,
+        seconds=ended.seconds,
+        exit_code=ended.exit_code,
+        tests=tests,
+        reason=outcome.reason,
+        artifact=keep.put(content, kind="check-output", mission=mission),
+        ran=put(ran, "tests-ran"),
+        failed=put(failures, "tests-failed"),
+    )
+    failing = tuple(_place_failure(test, plan.directory) for test in counts.failing) if counts else ()
+    return result, CheckOutput(tail=shown_tail(content), failing=failing, ran=ran, failures=failures)
 
 
 def _place_failure(test: FailingTest, directory: str) -> FailingTest:
@@ -219,6 +253,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def report(verdict: Verdict, outputs: Mapping[str, CheckOutput], *, reverted: Sequence[Reverted] = ()) -> Report:
     """Return the document for a verdict; `outputs` by check name, where one is missing its text is empty."""
     failing = [(c, outputs.get(c.name, _NO_OUTPUT)) for c in verdict.checks if c.status != "passed"]
+    # Beside failures of its own, those of the base would only mislead the next attempt.
+    known = (
+        {test for each in verdict.known for test in each.tests} if verdict.status == "red" else frozenset[str]()
+    )
     return Report(
         schema=SCHEMA,
         tree=verdict.tree,
@@ -234,7 +272,7 @@ def report(verdict: Verdict, outputs: Mapping[str, CheckOutput], *, reverted: Se
                 seconds=check.seconds,
                 tests=check.tests,
                 output=output.tail,
-                failing_tests=output.failing,
+                failing_tests=tuple(test for test in output.failing if test.name not in known),
             )
             for check, output in failing
         ),

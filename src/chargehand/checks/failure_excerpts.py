@@ -225,6 +225,12 @@ def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
     return (FailureExcerpt(name="", lines=tuple(shown)),) if shown else ()
 
 
+def error_lines(output: str) -> list[str]:
+    """Return all lines that look like errors, in order, each cut to 240 characters."""
+    lines = (printable(line[:_LONGEST]).strip() for line in output.splitlines())
+    return [line for line in lines if _ERROR.match(line)]
+
+
 def end_of_output(output: str) -> tuple[str, ...]:
     """Return the last lines of an output, events that are JSON left out where there are others."""
     told = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-1000:] if line.strip()]

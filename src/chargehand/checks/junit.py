@@ -32,7 +32,11 @@ class FailingTest(Struct, frozen=True, kw_only=True):
 
 
 class TestCounts(Struct, frozen=True, kw_only=True):
-    """What a report says: `ran` and `names` leave skipped tests out; `bad` is failures and errors."""
+    """What a report says: `ran` and `names` leave skipped tests out; `bad` is failures and errors.
+
+    `bad_names` are the tests that failed, and the modules that could not be collected, each once; `failing` has
+    details of the first of them.
+    """
 
     __test__ = False  # pytest would collect a class of this name
 
@@ -42,6 +46,7 @@ class TestCounts(Struct, frozen=True, kw_only=True):
     collection_errors: int
     failing: tuple[FailingTest, ...]
     names: tuple[str, ...] = ()
+    bad_names: tuple[str, ...] = ()
 
 
 class ReportError(ValueError):
@@ -78,6 +83,7 @@ class _Reader(Struct):
     _uncollected: int = 0
     _failing: list[FailingTest] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
+    _bad_names: dict[str, None] = field(default_factory=dict)
 
     def parser(self) -> expat.XMLParserType:
         parser = expat.ParserCreate()
@@ -97,6 +103,7 @@ class _Reader(Struct):
             collection_errors=self._uncollected,
             failing=tuple(self._failing),
             names=tuple(self._names),
+            bad_names=tuple(self._bad_names),
         )
 
     def refuse_doctype(self, *_: object) -> None:
@@ -136,6 +143,7 @@ class _Reader(Struct):
             self._names.append(self._read_name())
         if self._outcome in _BAD:
             self._bad += 1
+            self._bad_names[self._read_name()] = None
             if len(self._failing) < _MAX_FAILING:
                 # A traceback names the place that failed last, below the calls that led to it.
                 places = _PLACE.findall("".join(self._text)[-_MAX_TRACEBACK:])

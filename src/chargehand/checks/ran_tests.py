@@ -48,20 +48,25 @@ class RanTests(Struct, frozen=True, kw_only=True):
     count: int | None = None
 
 
-def names_in_reports(reports: Mapping[str, bytes]) -> tuple[str, ...] | None:
-    """Return the tests that ran by a build tool's JUnit reports, given by path; `None` where one is unreadable.
+def names_in_reports(
+    reports: Mapping[str, bytes],
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Return the tests that ran and those that failed by a build tool's JUnit reports, given by path.
 
-    Before `::` stands the class, and before that the module whose `target` or `build` directory has the report.
+    Each is `None` if there are none or a report cannot be read. Before `::` stands the class, and before that the
+    module whose `target` or `build` directory has the report.
     """
-    found = list[str]()
+    found, failed = list[str](), set[str]()
     for path, content in reports.items():
         module = _OUTPUTS.split(f"/{path}", maxsplit=1)[0].lstrip("/")
         try:
-            names = read_junit(content).names
+            counts = read_junit(content)
         except ReportError:
-            return None
-        found += [f"{module}/{name}" if module else name for name in names]
-    return tuple(sorted(found)) or None
+            return None, None
+        prefix = f"{module}/" if module else ""
+        found += [prefix + name for name in counts.names]
+        failed.update(prefix + name for name in counts.bad_names)
+    return tuple(sorted(found)) or None, tuple(sorted(failed)) or None
 
 
 def count_in_output(text: str) -> int | None:

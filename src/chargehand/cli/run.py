@@ -61,8 +61,14 @@ if TYPE_CHECKING:
 @click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")
 @click.option(
     "--red-base",
-    type=click.Choice(("go", "ask", "stop")),
-    help="What to do if checks already fail on the base (default: ask at a terminal, else go).",
+    type=click.Choice(("go", "ask", "later", "accept_known", "stop")),
+    help="If checks already fail on the base: fixing them is the request (go), ask before or after the work, "
+    "accept these failures, or stop (default: project.red_base, which asks: at a terminal before, else after).",
+)
+@click.option(
+    "--accept-known",
+    is_flag=True,
+    help="Let what fails on the base already go on failing: short for --red-base accept_known.",
 )
 @click.option("--team", metavar="NAME", help="Who works on it, one after the other, and who reviews it.")
 @click.option(
@@ -103,8 +109,13 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
     from chargehand.core.errors import UsageError
 
     # Only the command line knows that a person is there to answer.
-    if options["red_base"] is None and out.can_ask and not options["yes"] and not options["detach"]:
-        options["red_base"] = "ask"
+    options["interactive"] = out.can_ask and not options["yes"] and not options["detach"]
+    if options.pop("accept_known"):
+        if options["red_base"] not in (None, "accept_known"):
+            raise UsageError(
+                f"--accept-known contradicts --red-base {options['red_base']}", hint="leave one of them out"
+            )
+        options["red_base"] = "accept_known"
     request = RunRequest(**options)
     with App.open() as app:
         # `--yes` asks nothing, and so grants no trust: what needs it is refused with a hint.

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from chargehand.core.records import FlakyPolicy
+
 AgentKind = Literal["command", "native", "cli", "acp", "patch"]
 CliName = Literal["claude", "codex", "cursor", "gemini", "opencode", "qwen"]
 Provider = Literal[
@@ -105,6 +107,20 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
     include: Annotated[
         tuple[str, ...], KeySpec("ignored paths that belong to the tree", meet="repo", form="area")
     ] = ()
+    red_base: Annotated[
+        Literal["ask", "accept_known", "stop"],
+        KeySpec(
+            "when checks fail on the base already: ask, accept_known (what fails there may go on failing) or stop",
+            meet="repo",
+        ),
+    ] = "ask"
+    flaky: Annotated[
+        FlakyPolicy,
+        KeySpec(
+            "a test that passes and fails on one tree, and does not on the base: ask, accept or refuse",
+            meet="repo",
+        ),
+    ] = "ask"
     strategy: Annotated[Strategy, KeySpec("shadow (overlay) or direct (a private worktree)", meet="repo")] = (
         "shadow"
     )

@@ -105,7 +105,7 @@ MissionStatus = Literal[
 ]
 AttemptStatus = Literal["running", "succeeded", "refused", "failed", "timed_out", "cancelled", "lost"]
 # `degraded`: inspection could not look at all of the tree in time. That is refused, never promoted.
-VerdictStatus = Literal["green", "red", "degraded", "missing"]
+VerdictStatus = Literal["green", "no_worse", "red", "degraded", "missing"]
 ExportState = Literal["done", "pending", "blocked"]
 CheckStatus = Literal["passed", "failed", "timed_out", "missing", "error"]
 VerdictScope = Literal["base", "attempt", "merged"]
@@ -148,7 +148,8 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     """How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
 
     `base_tests` marks a run with the base's own tests and check surface put back into the tree. `ran` is an
-    artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `outside` marks a
+    artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `failed` is an
+    artifact with what failed (`checks.failures.CheckFailures`), `None` for a check that passed. `outside` marks a
     check that ran in another sandbox than the tree, `warm` one that began with what compilers cached on the base.
     """
 
@@ -163,13 +164,42 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     ran: str | None = None
     outside: bool = False
     warm: bool = False
+    failed: str | None = None
+
+
+class KnownFailures(Struct, frozen=True, kw_only=True):
+    """Failures of one check that the base has too: their number, and the first of them by name.
+
+    `tests` is empty if the runner names no tests; `count` is then the number of error lines in its output.
+    """
+
+    check: str
+    count: int
+    tests: tuple[str, ...] = ()
+
+
+class FlakyTest(Struct, frozen=True, kw_only=True):
+    """A test that both passed and failed on one tree; an empty `test` stands for the whole check.
+
+    It failed in `failures` of `runs`. `on_base` says that it did so on the base or an earlier tree too. `evidence`
+    are artifacts with the outputs of its runs.
+    """
+
+    check: str
+    test: str
+    runs: int
+    failures: int
+    on_base: bool = False
+    evidence: tuple[str, ...] = ()
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
     """Inspection and check results for one exact tree.
 
-    `unread` names changed code that no check opened, `None` where that was not observed; `elsewhere` names files
-    outside the tree that checks loaded in place of changed ones.
+    The status `no_worse` means that checks fail, and nothing fails that did not fail on the base: `known` names
+    these failures. `flaky` are tests with two results on this tree. `unread` names changed code that no check
+    opened, `None` where that was not observed; `elsewhere` names files outside the tree that checks loaded in
+    place of changed ones.
     """
 
     tree: str
@@ -179,6 +209,13 @@ class Verdict(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     unread: tuple[str, ...] | None = None
     elsewhere: tuple[str, ...] = ()
+    known: tuple[KnownFailures, ...] = ()
+    flaky: tuple[FlakyTest, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing failed but what failed on the base too; findings may still need a person."""
+        return self.status in ("green", "no_worse")
 
     @property
     def needs_person(self) -> tuple[Finding, ...]:
@@ -223,7 +260,8 @@ class Export(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-RedBase = Literal["go", "ask", "stop"]
+RedBase = Literal["go", "later", "ask", "accept_known", "stop"]
+FlakyPolicy = Literal["ask", "accept", "refuse"]
 # What a question is about: what an agent or a plan leaves open, an act that needs a yes, a choice between ways,
 # and whether to go on although something is wrong.
 QuestionKind = Literal["clarification", "permission", "decision", "risk"]

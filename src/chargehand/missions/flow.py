@@ -33,6 +33,7 @@ from chargehand.missions.results.tree_judge import BaseContext, TreeJudge
 from chargehand.missions.services import Services
 from chargehand.missions.transcript import WORK
 from chargehand.missions.verdict.judgement import judge_failing_test, load_role, report_event, role_event
+from chargehand.missions.verdict.red_base import heed_red_base
 from chargehand.sandbox.contract import OnOutput
 
 
@@ -84,7 +85,7 @@ class MissionFlow:
             # Attempts start at the base that the request named; a later rebase moves on from there.
             assert self._journal.state.first_base is not None
             context = await self._judge.prepare_base(request, self._journal.state.first_base)
-            await context.validator.heed_red_base(request)
+            await heed_red_base(self._journal, self._services.store, request, context.validator)
             # Recorded, because the configuration may name another agent when the mission is resumed.
             await self._journal.step("agent", request.agent, select, events=selected_events)
             await preparing

@@ -19,7 +19,7 @@ from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import StoreError, UsageError
 from chargehand.store.artifacts import Artifacts
 from chargehand.store.database import summaries
-from chargehand.store.database.caches import Inspections, Verdicts
+from chargehand.store.database.caches import FlakyTests, Inspections, Verdicts
 from chargehand.store.database.connection import Database, typed_errors
 from chargehand.store.database.keys import KeyFiles, KnownKeys
 from chargehand.store.database.migrate import ensure_current
@@ -68,6 +68,7 @@ class Store:
         self.trust = Trust(database, clock=clock)
         self.verdicts = Verdicts(database, clock=clock)
         self.inspections = Inspections(database, clock=clock)
+        self.flaky = FlakyTests(database, clock=clock)
         self.artifacts = Artifacts(database, clock=clock)
         self.spending = Spending(database, clock=clock)
 

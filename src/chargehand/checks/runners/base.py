@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from msgspec import Struct
@@ -126,11 +128,33 @@ class Runner:
         """Return the tests that an output names, in any order."""
         return []
 
+    def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
+        """Return the tests that failed, sorted, by the names that `names` gives them.
+
+        `None` if the runner does not name every failure: an unnamed one could hide behind a known one.
+        """
+        return None
+
+    def select(self, command: str, names: Sequence[str]) -> str | None:
+        """Return the command changed so that it runs only these tests; `None` if the runner cannot be told.
+
+        A test that the runner does not find may make it run all of them.
+        """
+        return None
+
     def split_name(self, name: str) -> TestName:
         """Return the parts of a test's name."""
         found = self.name_form.fullmatch(name)
         assert found is not None  # each part may be empty
         return TestName(found["place"] or "", found["own"], found["variant"])
+
+
+_OPERATOR = late_pattern(r"[;&|()<>\n`]|\$\(")
+
+
+def append_words(command: str, words: Sequence[str]) -> str | None:
+    """Return a command with more words at its end; `None` if it consists of several commands."""
+    return None if _OPERATOR.search(command) else f"{command} {shlex.join(words)}"
 
 
 def judge_exit(code: int, *, tests: int | None = None) -> Outcome:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from chargehand.checks.junit import TestCounts
-from chargehand.checks.runners.base import Outcome, RunnableCheck, Runner, judge_counted, judge_silent
+from chargehand.checks.runners.base import (
+    Outcome,
+    RunnableCheck,
+    Runner,
+    append_words,
+    judge_counted,
+    judge_silent,
+)
 from chargehand.checks.stacks import Stack
 from chargehand.core.text import late_pattern
 
 _HAS_TEST = late_pattern(r"#\[\s*(?:\w+::)*(?:test|rstest)\b")
 _RESULT = late_pattern(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
 _RUNNING = late_pattern(r"^running (\d+) tests?$", re.MULTILINE)
-_NAMED = late_pattern(r"^test (?P<test>.+?) \.\.\. (?:ok|FAILED)|^running \d+ tests?$", re.MULTILINE)
+_NAMED = late_pattern(r"^test (?P<test>.+?) \.\.\. (?:ok|(?P<failed>FAILED))|^running \d+ tests?$", re.MULTILINE)
 # What cargo says before it starts a binary: its source, and its file with a hash; or whose examples it tries.
 _BINARY = late_pattern(
     r"^ +(?:Running (?:unittests )?(?P<source>\S+) \((?:\S*/)?(?P<crate>[^/\s]+?)-[0-9a-f]{16}\)"
@@ -45,13 +53,27 @@ class CargoTest(Runner):
         """Tell whether the result of any binary counts a failure."""
         return any(int(failed) for _, failed in _RESULT.findall(text))
 
+    def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
+        """Return the failed tests with their binaries, if they are as many as the results count."""
+        found = self._names(text, only_failed=True)
+        counted = sum(int(failed) for _, failed in _RESULT.findall(text))
+        return tuple(sorted(found)) if found and len(found) == counted else None
+
+    def select(self, command: str, names: Sequence[str]) -> str | None:
+        """Name the tests behind the two dashes."""
+        tests = sorted({self.split_name(name).own for name in names})
+        return append_words(command, [*([] if " -- " in command else ["--"]), "--exact", *tests])
+
     def find_names(self, text: str) -> list[str]:
         """Return the tests with their binaries, where the output tells which belong together."""
+        return self._names(text, only_failed=False)
+
+    def _names(self, text: str, *, only_failed: bool) -> list[str]:
         blocks = list[list[str]]()
         for line in _NAMED.finditer(text):
             if line["test"] is None or not blocks:
                 blocks.append([])
-            if line["test"] is not None:
+            if line["test"] is not None and (line["failed"] or not only_failed):
                 blocks[-1].append(line["test"])
         places = [each["documented"] or f"{each['crate']} {each['source']}" for each in _BINARY.finditer(text)]
         # Binaries and their tests are named on two streams, so only the order tells which belong together.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from chargehand.checks.junit import TestCounts
 from chargehand.checks.runners.base import CheckScript, Outcome, RunnableCheck, Runner, judge_exit
@@ -16,6 +17,10 @@ _ENDED_BADLY = late_pattern(r"^FAIL$", re.MULTILINE)
 _TEST = late_pattern(r"^\s*--- (?:PASS|FAIL): ", re.MULTILINE)
 # Tests come before the line of their package.
 _NAMED = late_pattern(r"^\s*--- (?:PASS|FAIL): (?P<test>\S+)|^(?:ok|FAIL)[ \t]+(?P<package>\S+)", re.MULTILINE)
+
+
+_BAD = late_pattern(r"^\s*--- FAIL: (?P<test>\S+)|^(?:ok|(?P<bad>FAIL))[ \t]+(?P<package>\S+)", re.MULTILINE)
+_IDENTIFIER = late_pattern(r"\w+")
 
 
 class GoTest(Runner):
@@ -48,6 +53,26 @@ class GoTest(Runner):
     def says_failed(self, text: str) -> bool:
         """Tell whether a test failed, and the run of its package with it."""
         return _FAILED.search(text) is not None and _ENDED_BADLY.search(text) is not None
+
+    def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
+        """Return the failed tests with their packages, if every package that failed names one."""
+        found, tests = set[str](), list[str]()
+        for line in _BAD.finditer(text):
+            if line["test"]:
+                tests.append(line["test"])
+                continue
+            if line["bad"] and not tests:  # it could not be built, or ended without a word
+                return None
+            found.update(f"{line['package']}::{name}" for name in tests)
+            tests.clear()
+        return tuple(sorted(found)) or None if not tests else None
+
+    def select(self, command: str, names: Sequence[str]) -> str | None:
+        """Name the tests by their pattern, and allow no result from go's cache."""
+        tests = sorted({self.split_name(name).own for name in names})
+        if not all(map(_IDENTIFIER.fullmatch, tests)):
+            return None
+        return f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}-count=1 -run=^({"|".join(tests)})\\$"\n{command}'
 
     def find_names(self, text: str) -> list[str]:
         """Return the tests with their packages, also of those that were run when the output ends."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from chargehand.checks.failure_excerpts import read_failures
 from chargehand.checks.junit import TestCounts
 from chargehand.checks.runners.base import Outcome, RunnableCheck, Runner, judge_counted, judge_exit
 from chargehand.checks.stacks import Stack, table
@@ -66,9 +67,16 @@ class NodeTest(Runner):
 
     def says_failed(self, text: str) -> bool:
         """Tell whether any summary counts a failure."""
+        return self._count_bad(text) > 0
+
+    def _count_bad(self, text: str) -> int:
         summaries = [words or line for words, line in _SUMMARY.findall(text)]
-        bad = _TAP_BAD.findall(text) + [n for line in summaries for n in _BAD.findall(line)]
-        return any(map(int, bad))
+        return sum(map(int, _TAP_BAD.findall(text) + [n for line in summaries for n in _BAD.findall(line)]))
+
+    def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
+        """Return the names in the report of failures, if they are as many as the summaries count."""
+        found = {each.name for each in read_failures(text)}
+        return tuple(sorted(found)) if "" not in found and len(found) == self._count_bad(text) else None
 
     def find_names(self, text: str) -> list[str]:
         """Return the tests with the groups that TAP puts them in."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import shlex
+from collections.abc import Sequence
 
 from chargehand.checks.junit import TestCounts
 from chargehand.checks.runners.base import (
@@ -13,6 +15,7 @@ from chargehand.checks.runners.base import (
     Outcome,
     RunnableCheck,
     Runner,
+    append_words,
     judge_counted,
     judge_exit,
     judge_silent,
@@ -42,6 +45,15 @@ _NAMED = late_pattern(
     r"(?:ok|FAIL|ERROR|expected failure|unexpected success)$",
     re.MULTILINE,
 )
+
+
+# pytest-cov fails a run whose tests all pass: its gate counts as a failure of that name.
+COVERAGE_GATE = "(coverage)"
+_COVERAGE_FAILED = late_pattern(r"^(?:FAIL Required test coverage|ERROR: Coverage failure)", re.MULTILINE)
+_AGAIN = "/tmp/chargehand-again-"
+_UNITTEST_BAD = late_pattern(r"^(?:FAIL|ERROR): (?P<name>\w+) \((?P<place>[\w.]+)\)", re.MULTILINE)
+_UNITTEST_COUNT = late_pattern(r"^FAILED \((?P<counts>[^)\n]*)\)", re.MULTILINE)
+_COUNT = late_pattern(r"(?:failures|errors|unexpected successes)=(\d+)")
 
 
 class Pytest(Runner):
@@ -89,6 +101,30 @@ class Pytest(Runner):
         exported = f'export PYTEST_ADDOPTS="${{PYTEST_ADDOPTS:+$PYTEST_ADDOPTS }}{option}"'
         return CheckScript(f"{exported}\n{inline}", path)
 
+    def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
+        """Return what the report names, and the coverage gate if it failed."""
+        if report is None:
+            return None
+        gate = (COVERAGE_GATE,) if _COVERAGE_FAILED.search(text) else ()
+        return (*gate, *sorted(report.bad_names)) or None
+
+    def select(self, command: str, names: Sequence[str]) -> str | None:
+        """Have pytest run what its cache names as failed last: that works behind any wrapper and with any paths.
+
+        A report names `package.module.Class::test`, which may stand for several files: the cache names them all.
+        """
+        ids = {node: True for name in names if name != COVERAGE_GATE for node in _node_ids(name)}
+        if not ids:
+            return None
+        cache = f"{_AGAIN}{secrets.token_hex(8)}"
+        options = f"--lf --lfnf=none -o cache_dir={cache}"
+        inline = _OWN_OPTIONS.sub(f"PYTEST_ADDOPTS='{options} '", command)
+        return (
+            f"mkdir -p {cache}/v/cache\n"
+            f"printf %s {shlex.quote(json.dumps(ids))} >{cache}/v/cache/lastfailed\n"
+            f'export PYTEST_ADDOPTS="${{PYTEST_ADDOPTS:+$PYTEST_ADDOPTS }}{options}"\n{inline}'
+        )
+
     def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
         """Judge by the report: without one, a success that nobody can confirm is none."""
         if report is not None and report.collection_errors:
@@ -108,6 +144,16 @@ class Pytest(Runner):
             reason = "tests_failed" if code else "exit_code_disagrees"
             return Outcome(status="failed", reason=reason, tests=report.ran)
         return judge_exit(code, tests=report.ran)
+
+
+def _node_ids(name: str) -> list[str]:
+    """Return the node ids that a name of a report may stand for: which of its words are folders is not known."""
+    place, _, test = name.partition("::")
+    words = place.split(".") if test else name.split(".")
+    rest = [test] if test else []
+    return [
+        "::".join(["/".join(words[:count]) + ".py", *words[count:], *rest]) for count in range(1, len(words) + 1)
+    ]
 
 
 class Unittest(Runner):
@@ -139,6 +185,18 @@ class Unittest(Runner):
         if code and _UNLOADED.search(text):
             return Outcome(status="failed", reason="collection_error", tests=tests)
         return judge_counted(code, tests)
+
+    def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
+        """Return what stands above the tracebacks, if that is as much as the summary counts."""
+        found = [(match["name"], match["place"]) for match in _UNITTEST_BAD.finditer(text)]
+        summary = _UNITTEST_COUNT.findall(text)
+        if not found or not summary or sum(map(int, _COUNT.findall(summary[-1]))) != len(found):
+            return None
+        return tuple(sorted({f"{place.removesuffix(f'.{name}')}::{name}" for name, place in found}))
+
+    def select(self, command: str, names: Sequence[str]) -> str | None:
+        """Add a pattern for each test."""
+        return append_words(command, [word for name in names for word in ("-k", name.replace("::", "."))])
 
     def says_failed(self, text: str) -> bool:
         """Tell whether the last line says FAILED."""

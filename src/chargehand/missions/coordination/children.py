@@ -15,7 +15,7 @@ from chargehand.core.messages import EVERYONE
 from chargehand.core.mission_events import MissionContinued, MissionCreated
 from chargehand.core.plan_events import PLAN_QUESTION, PlanProgress, TaskProgress, TaskReturned
 from chargehand.core.plans import Plan, Task
-from chargehand.core.records import Base, MissionRequest
+from chargehand.core.records import Base, MissionRequest, RedBase
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.missions.causes import FAILING_TEST
@@ -27,6 +27,7 @@ from chargehand.missions.promotion.rebase import rebase_onto
 from chargehand.missions.reading import MissionReader, plan_seconds_left
 from chargehand.missions.services import Services
 from chargehand.missions.steering import last_whole_attempt
+from chargehand.missions.verdict.failure_policy import failure_policy
 from chargehand.workspace.depot import Depot
 
 # Kinds of agents that do the same again whatever a request tells them.
@@ -82,7 +83,12 @@ def create_child(
         tip = _add_tests(depot, coordinator.id, tests, tip, partly=move.rung == "person")
     request = _limit(services, coordinator, services.prepare_task(coordinator.request, task, model))
     text = _child_text(services, coordinator, task, move, tests)
-    request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base="go")
+    accepted = failure_policy(services.config, coordinator.request, coordinator).accepted
+    # Failing tests that were added for a task are on its base, and making them pass is the task.
+    red_base: RedBase = "accept_known" if accepted and not tests else "go"
+    request = replace(
+        request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base=red_base
+    )
     depot.keep_base(tip.commit)
     known = coordinator.plan.tasks.get(task.id, TaskProgress()) if coordinator.plan else TaskProgress()
     try:

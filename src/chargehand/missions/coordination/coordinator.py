@@ -61,6 +61,7 @@ from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds
 from chargehand.missions.results.delivery import ResultDelivery
 from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.services import Services
+from chargehand.missions.verdict.red_base import heed_red_base
 
 # The coordinator's own answer to a question that no person has to answer any more.
 _NEEDLESS = "it went on without an answer"
@@ -245,7 +246,7 @@ class Coordinator:
             return
         await self._control.may_go_on()
         context = await self._judge.prepare_base(self._request, self._tip())
-        await context.validator.heed_red_base(self._request)
+        await heed_red_base(self._journal, self._services.store, self._request, context.validator)
 
     def _ask_about_plan(self) -> bool:
         """Ask a person what the plan leaves open, one after the other; tell whether something is open still."""

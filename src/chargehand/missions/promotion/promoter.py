@@ -95,9 +95,9 @@ class Promoter:
             verdict = await validate(merged)
         if merged == depot.tree_of(tip):
             raise RefusedError("the mission branch already contains this change", code="no_change", hint=hint)
-        # An approval is for the tree that the person saw: what a merge makes of it needs a green verdict.
+        # An approval is for the tree that the person saw: what a merge makes of it needs a good verdict.
         by_person = approved and merged == tree
-        good = person_may_promote(verdict) if by_person else verdict.status == "green"
+        good = person_may_promote(verdict) if by_person else verdict.is_good
         good = good and (by_person or not (approved and verdict.needs_person))
         # The verdict must be of this very tree: one of another tree, however similar, promotes nothing.
         if verdict.tree != merged or not good:

@@ -34,6 +34,7 @@ from chargehand.missions.verdict.judgement import (
     judge_result,
     judge_verdict,
     require_failing_test,
+    retry_known_failures,
 )
 from chargehand.workspace.remotes import moved_base
 
@@ -92,6 +93,8 @@ class CandidateJudge:
 
         judged = await self._record_verdict(f"attempt/{number}/verdict", judge, result, context, number)
         self._judge.fault("verdict")
+        if number < request.attempts and request.red_base == "later":
+            judged = replace(judged, end=retry_known_failures(judged.verdict) or judged.end)
         waits = judge_failing_test(judged.verdict) if role.must_add == "failing_test" else None
         return replace(judged, end=waits) if waits is not None else judged
 

@@ -143,7 +143,7 @@ class ResultDelivery:
         if not given or before is None or base is None or tree is None:
             return ""
         where = rebase.base.branch or rebase.base.revision
-        if verdict.status != "green":
+        if not verdict.is_good:
             return f"together with {where} as it is now it does not pass all checks"
         seen = {(each.rule, each.path, each.message) for each in before.findings}
         if new := [each for each in verdict.findings if (each.rule, each.path, each.message) not in seen]:

@@ -22,6 +22,7 @@ from chargehand.missions.sandboxes.provisioning import SandboxProvisioner
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.ahead import RunsAhead
+from chargehand.missions.verdict.failure_policy import failure_policy
 from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
 from chargehand.missions.verdict.validation import Validator
 from chargehand.sandbox.contract import OnOutput
@@ -86,6 +87,7 @@ class TreeJudge:
     async def _open_validator(self, base: Base, setup: str | None, gates: Gates) -> Validator:
         """Return the validator of a base, in the environment that `setup` makes in the checks' directory."""
         services, journal, provisioner = self._services, self._journal, self.provisioner
+        assert journal.state.request is not None
         environment = await base_environment(
             services, journal, base, setup=setup, directory=gates.plan.directory, provisioner=provisioner
         )
@@ -94,6 +96,7 @@ class TreeJudge:
             journal,
             environment=environment,
             gates=gates,
+            policy=failure_policy(services.config, journal.state.request, journal.state),
             provisioner=provisioner,
             queue=self.queue,
             on_output=self._on_output,

@@ -17,6 +17,7 @@ from chargehand.checks.paths import is_test_path
 from chargehand.checks.ran_tests import RanTests
 from chargehand.core.attempt_events import ReportMade, RoleChosen
 from chargehand.core.codec import decode_as
+from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.core.records import (
     AttemptStatus,
     Change,
@@ -36,6 +37,8 @@ from chargehand.workspace.depot import Depot
 # The prefix of the name of a check that ran with the base's tests.
 BASE_TESTS = "base's tests: "
 NO_TESTS = "no_tests_ran"
+# The rule of the finding that names failures which the base has too.
+KNOWN_FAILURES = "known_failures"
 _CHECK_REASONS = {
     "no_tests_ran": "no test ran",
     "tests_failed": "tests failed",
@@ -68,7 +71,12 @@ def _ask_person(*reasons: Reason) -> AttemptEnd:
 
 def _reasons(findings: Iterable[Finding]) -> tuple[Reason, ...]:
     return tuple(
-        Reason(code=found.rule, message=f"{shown_path(found.path)}: {found.message}") for found in findings
+        Reason(
+            code=found.rule,
+            # What concerns no single file has no path worth naming.
+            message=found.message if found.path == "." else f"{shown_path(found.path)}: {found.message}",
+        )
+        for found in findings
     )
 
 
@@ -135,10 +143,10 @@ def judge_verdict(verdict: Verdict) -> AttemptEnd:
     if verdict.status == "degraded":
         message = "inspection could not look at all of the tree in time"
         return _refuse(Reason(code="inspection_incomplete", message=message))
-    if verdict.status != "green":
+    if not verdict.is_good:
         failed = []
         for check in verdict.checks:
-            if check.status != "passed":
+            if check.status != "passed" and not check.base_tests:
                 why = _CHECK_REASONS.get(check.reason) or check.reason or check.status
                 why = f"ended with exit code {check.exit_code}" if check.reason == "exit_code" else why
                 failed.append(Reason(code=f"check_{check.status}", message=f"{check.name}: {why}"))
@@ -149,6 +157,17 @@ def judge_verdict(verdict: Verdict) -> AttemptEnd:
     return AttemptEnd(status="succeeded", mission="promoted", reasons=())
 
 
+def retry_known_failures(verdict: Verdict) -> AttemptEnd | None:
+    """Return the refusal of a tree whose known failures nobody accepted, for an attempt that is not the last.
+
+    Perhaps fixing them was the request. At the last attempt a person decides. `None` for any other verdict.
+    """
+    known = [found for found in verdict.needs_person if found.rule == KNOWN_FAILURES]
+    if verdict.status != "no_worse" or len(known) < len(verdict.needs_person):
+        return None
+    return _refuse(*(Reason(code=found.rule, message=found.message) for found in known)) if known else None
+
+
 def _name_some(paths: Sequence[str]) -> str:
     shown = ", ".join(shown_path(path) for path in paths[:_NAMED])
     return shown if len(paths) <= _NAMED else f"{shown} and {len(paths) - _NAMED} more"
@@ -156,26 +175,43 @@ def _name_some(paths: Sequence[str]) -> str:
 
 def load_ran_tests(store: Store, checks: Sequence[CheckResult]) -> tuple[RanTests, ...]:
     """Return which tests ran in checks, by what was kept of each; those with the base's tests by the same name."""
-    kept = [check.ran and store.artifacts.get(check.ran) for check in checks]
-    names = [decode_as(each, tuple[str, ...]) if each else None for each in kept]
+    names = [_load_names(store, check.ran) for check in checks]
     return tuple(
         RanTests(check=check.name.removeprefix(BASE_TESTS), names=known, count=check.tests)
         for check, known in zip(checks, names, strict=True)
     )
 
 
-def person_may_promote(verdict: Verdict) -> bool:
-    """Tell whether a person's approval suffices for a tree: never against its own checks or an error found in it.
+def _load_names(store: Store, artifact: str | None) -> tuple[str, ...] | None:
+    if artifact is None:
+        return None
+    try:
+        return decode_as(store.artifacts.get(artifact), tuple[str, ...])
+    except (NotFoundError, StoreError, ValueError):  # removed by `gc`, or damaged: then it is not known
+        return None
 
-    What a person may approve: a tree without checks, a changed check surface, and tests that were changed on
-    purpose, so that the base's version of them fails.
+
+def is_readable(store: Store, verdict: Verdict) -> bool:
+    """Return whether all that a kept verdict refers to can still be read; else the tree has to be judged again."""
+    ids = [each for check in verdict.checks for each in (check.ran, check.failed) if each is not None]
+    try:
+        return all(store.artifacts.get(each) is not None for each in ids)
+    except (NotFoundError, StoreError):
+        return False
+
+
+def person_may_promote(verdict: Verdict) -> bool:
+    """Return whether a person's approval suffices for a tree: never against its own checks or an error in it.
+
+    What a person may approve: a tree without checks, a changed check surface, failures that the base has too,
+    flaky tests, and tests that were changed on purpose, so that the base's version of them fails.
     """
     # The base's tests may fail where the request is to change what they assert; the tree's own may not.
     own = (check for check in verdict.checks if not check.base_tests)
     wrong = any(found.severity in ("error", "critical") for found in verdict.findings)
     if verdict.status == "degraded":
         return False
-    return not wrong and all(check.status == "passed" for check in own)
+    return not wrong and (verdict.is_good or all(check.status == "passed" for check in own))
 
 
 # --- roles: what one must leave, as findings that the agent reads in its next attempt's report

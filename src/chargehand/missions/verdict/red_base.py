@@ -1,58 +1,106 @@
-"""What becomes of a mission whose checks fail on the base already."""
+"""Missions whose checks fail on the base already: a person is asked before an agent costs anything."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from chargehand.checks.ran_tests import RanTests
 from chargehand.core.errors import RefusedError, WaitingError
 from chargehand.core.mission_events import QuestionAsked
-from chargehand.core.records import MissionRequest, Reason, Verdict
+from chargehand.core.records import CheckResult, MissionRequest, Reason
 from chargehand.core.text import printable
 from chargehand.missions.journal import Journal
+from chargehand.missions.verdict.classification import load_failures
+from chargehand.missions.verdict.failure_policy import (
+    ACCEPT,
+    AGAIN,
+    FIX,
+    LEAVE_OUT,
+    RED_BASE,
+    STOP,
+    find_answer,
+    words_of,
+)
 from chargehand.missions.verdict.judgement import NO_TESTS
+from chargehand.missions.verdict.validation import Validator
+from chargehand.store.store import Store
 
-_RED_BASE, _GO_ON, _STOP = "red_base", "go on", "stop"
-_SHOWN_CHECKS = 3
+_MEANINGS = {
+    ACCEPT: "these failures may stay, new ones may not",
+    LEAVE_OUT: "these tests do not count, whatever they do",
+    AGAIN: "run the checks on the base once more",
+    FIX: "the request is to fix them, and they must pass",
+    STOP: "end the mission",
+}
+_SHOWN_CHECKS, _SHOWN_TESTS = 3, 5
 
 
-def heed_red_base(
-    journal: Journal, request: MissionRequest, verdict: Verdict, ran_tests: Sequence[RanTests]
-) -> None:
-    """Act as the request wants where checks fail on the base already, before an agent costs anything.
+async def heed_red_base(journal: Journal, store: Store, request: MissionRequest, validator: Validator) -> None:
+    """Act as the request wants if checks fail on the base, before an agent costs anything.
 
-    Raises `RefusedError` (`base_red`) where it is to stop, `WaitingError` where a person is asked. Nobody is
-    asked where acceptance files or a test that the request names are the aim.
+    Raises `RefusedError` (`base_red`) if the mission is to stop, `WaitingError` if a person is asked. No question
+    is asked if acceptance files or the failing tests themselves are the aim of the request.
     """
+    verdict = await validator.judge_base()
     failed = [check for check in verdict.checks if check.status != "passed" and check.reason != NO_TESTS]
-    if request.red_base == "go" or not failed:
+    if verdict.status != "red" or not failed or request.red_base not in ("ask", "stop"):
         return
-    names = ", ".join(printable(check.name) for check in failed[:_SHOWN_CHECKS])
+    names = ", ".join(_describe_check(store, check) for check in failed[:_SHOWN_CHECKS])
     message = f"checks fail on the base, before any change: {names}"
     stopped = RefusedError(
-        message, code="base_red", hint="fix the base first, or use --red-base go if fixing it is the request"
+        message,
+        code="base_red",
+        hint="fix the base first, use --red-base go if fixing it is the request, or --accept-known to let it be",
     )
     if request.red_base == "stop":
         raise stopped
-    named = set(re.findall(r"\w+", request.text))
-    ran = {name.split("::")[-1].split("[")[0] for tests in ran_tests for name in tests.names or ()}
-    if request.check_files or not ran.isdisjoint(named):
+    if request.check_files or _all_named(store, failed, request):
         return
-    asked = journal.state.questions.get(_RED_BASE)
-    if asked is not None and asked.answer is not None:
-        if asked.answer == _STOP:
-            raise stopped
+    answer = find_answer(journal.state)
+    asked = [each for name, each in journal.state.questions.items() if name.partition("/")[0] == RED_BASE]
+    if answer == STOP:
+        raise stopped
+    if answer is not None and answer != AGAIN:
         return
-    if asked is None:
+    if not asked or asked[-1].answer is not None:
+        meanings = "; ".join(f"{option}: {meaning}" for option, meaning in _MEANINGS.items())
         question = QuestionAsked(
-            question=_RED_BASE,
+            question=f"{RED_BASE}/{len(asked) + 1}" if asked else RED_BASE,
             tree=verdict.tree,
             reasons=(Reason(code="base_red", message=message),),
-            text=f"{message}. Nothing was spent yet. Go on?",
-            options=(_GO_ON, _STOP),
+            text=f"{message}. Nothing was spent yet. ({meanings})",
+            options=tuple(_MEANINGS),
             kind="risk",
             closed=True,
         )
         journal.record(journal.limited(question), durable=True)
     raise WaitingError(message, code="base_red")
+
+
+def _describe_check(store: Store, check: CheckResult) -> str:
+    """Return a check's name with the tests that fail in it, as far as the runner names them."""
+    tests = _failing_tests(store, check)
+    if not tests:
+        return printable(check.name)
+    more = f" and {len(tests) - _SHOWN_TESTS} more" if len(tests) > _SHOWN_TESTS else ""
+    of = f" of {check.tests}" if check.tests else ""
+    plural = "s" if len(tests) != 1 else ""
+    return (
+        f"{printable(check.name)} ({len(tests)}{of} test{plural}: "
+        f"{', '.join(map(printable, tests[:_SHOWN_TESTS]))}{more})"
+    )
+
+
+def _failing_tests(store: Store, check: CheckResult) -> Sequence[str]:
+    failures = load_failures(store, check)
+    return failures.tests or () if failures is not None else ()
+
+
+def _all_named(store: Store, failed: Sequence[CheckResult], request: MissionRequest) -> bool:
+    """Return whether the request names each test that fails: then nothing of the red base is left to ask about."""
+    words = words_of(request.text)
+    tests = [_failing_tests(store, check) for check in failed]
+    return all(names and all(_own(name) in words for name in names) for names in tests)
+
+
+def _own(test: str) -> str:
+    return test.rpartition("::")[2].split("[")[0]

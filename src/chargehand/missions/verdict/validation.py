@@ -8,24 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
-from chargehand.checks.areas import Areas
-from chargehand.checks.execution import CheckOutput, judge, run_checks
+from chargehand.checks.execution import CheckOutput, judge
 from chargehand.checks.go_builds import find_skipped
-from chargehand.checks.inspection import base_tests_tree_plan
 from chargehand.checks.ran_tests import RanTests, find_lost_tests
-from chargehand.checks.reads import (
-    ReadObserver,
-    changed_code,
-    judge_reads,
-    surface_findings,
-)
+from chargehand.checks.reads import ReadObserver, changed_code, judge_reads, surface_findings
 from chargehand.checks.soft_tests import (
     changed_tests,
     describe_no_faults,
@@ -36,120 +25,124 @@ from chargehand.checks.soft_tests import (
     may_say_less,
     measure_tests,
     pick_faults,
-    restore_inner_tests,
 )
 from chargehand.core.codec import convert_to
-from chargehand.core.errors import ChargehandError
 from chargehand.core.mission_events import VerdictGiven
-from chargehand.core.ports import Bind
 from chargehand.core.records import (
     Base,
     Change,
     CheckResult,
     Finding,
-    MissionRequest,
+    FlakyTest,
     Verdict,
     VerdictScope,
-    VerdictStatus,
 )
 from chargehand.core.text import shown_path
 from chargehand.missions._policy import admit
-from chargehand.missions.journal import CHECKS, Journal
+from chargehand.missions.journal import Journal
 from chargehand.missions.sandboxes.environment import CandidateLayers
-from chargehand.missions.sandboxes.packages import installed_modules
-from chargehand.missions.sandboxes.provisioning import (
-    BaseEnvironment,
-    SandboxProvisioner,
-    SandboxRequest,
-    acceptance_directory,
-    lay_out_files,
-)
+from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.verdict.ahead import OwnRun, RunKey, RunsAhead
+from chargehand.missions.verdict.base_tests import check_with_base_tests, lay_base_tests
+from chargehand.missions.verdict.check_runs import GUARD_PLACE, CheckRuns
+from chargehand.missions.verdict.classification import Classified, FailureClassifier
+from chargehand.missions.verdict.failure_policy import FailurePolicy, count_repeats
 from chargehand.missions.verdict.gates import Gates
-from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS, load_ran_tests
-from chargehand.missions.verdict.looking import look_at_change
-from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
-from chargehand.missions.verdict.red_base import heed_red_base
+from chargehand.missions.verdict.judgement import NO_TESTS, is_readable, load_ran_tests
+from chargehand.missions.verdict.looking import ChangeLook, look_at_change
 from chargehand.policy.actions import Run
-from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
-from chargehand.workspace.environment import CACHES, EnvironmentLayers
-
-_OUTSIDE = "outside: "
-# Purposes of the workspaces that a verdict may open beside the one of its checks.
-_GUARD, _OUTSIDE_PLACE, _AHEAD = "guard", "outside", "ahead-"
-_PATIENCE_SECONDS = 60.0
-_CACHE_PLACES = {
-    name: f"{WORKSPACE}/{CACHES}/{place}"
-    for name, place in (
-        ("GOCACHE", "go-build"),
-        ("GOLANGCI_LINT_CACHE", "golangci-lint"),
-        ("CCACHE_DIR", "ccache"),
-        ("SCCACHE_DIR", "sccache"),
-        ("ZIG_GLOBAL_CACHE_DIR", "zig"),
-    )
-}
+from chargehand.sandbox.contract import OnOutput, Sandbox
 
 
-@dataclass(eq=False, slots=True)
 class Validator:
     """Gives verdicts for one mission on one base; `outputs` holds what the checks printed, by their names.
 
     What they print goes to `on_output` as it comes; `ahead` holds the runs before their turn.
     """
 
-    services: Services
-    journal: Journal
-    _: KW_ONLY
-    environment: BaseEnvironment
-    gates: Gates
-    provisioner: SandboxProvisioner
-    queue: SlotQueue
-    on_output: OnOutput | None = None
-    ahead: RunsAhead = field(default_factory=RunsAhead)
-    outputs: dict[str, CheckOutput] = field(init=False, default_factory=dict)
-    _untested: frozenset[str] = field(init=False, default=frozenset())
-    _ran_on_base: tuple[RanTests, ...] = field(init=False, default=())
-    _on_base: Verdict | None = field(init=False, default=None)
-    _caches: Path | None = field(init=False, default=None)
+    def __init__(
+        self,
+        services: Services,
+        journal: Journal,
+        *,
+        environment: BaseEnvironment,
+        gates: Gates,
+        policy: FailurePolicy,
+        provisioner: SandboxProvisioner,
+        queue: SlotQueue,
+        on_output: OnOutput | None = None,
+        ahead: RunsAhead | None = None,
+    ) -> None:
+        self.services = services
+        self.journal = journal
+        self.environment = environment
+        self.gates = gates
+        self.provisioner = provisioner
+        self.queue = queue
+        self.ahead = ahead or RunsAhead()
+        self.runs = CheckRuns(
+            services,
+            journal,
+            environment=environment,
+            gates=gates,
+            provisioner=provisioner,
+            queue=queue,
+            on_output=on_output,
+        )
+        self._classifier = FailureClassifier(self.runs, policy)
+        self._untested: frozenset[str] = frozenset()
+        self._ran_on_base: tuple[RanTests, ...] = ()
 
     @property
     def base(self) -> Base:
         """The base that trees are compared with."""
         return self.environment.base
 
+    @property
+    def outputs(self) -> Mapping[str, CheckOutput]:
+        """What the checks printed, by their names."""
+        return self.runs.outputs
+
     async def judge_base(self) -> Verdict:
         """Return how the checks end on the base itself: recorded, from the cache, or by running them.
 
-        Raises `RefusedError` (`policy_denied`) where a rule is against any of them.
+        They run once more each time a person asks for it. Raises `RefusedError` (`policy_denied`) if a rule is
+        against any of them.
         """
         for command in self.gates.commands:
             trusted = command in self.gates.typed or self.services.is_trusted(command)
             action = Run(kind="check", run=command, trusted=trusted)
             await admit(self.services, self.journal, action, purpose="check", directory=self.gates.plan.directory)
-        verdicts, project, tree = self.services.store.verdicts, self.services.project, self.base.tree
-        key = self._base_key
+        store, project, tree = self.services.store, self.services.project, self.base.tree
+        key, turn = self._base_key, count_repeats(self.journal.state, self.base.tree)
 
         async def judge_now() -> object:
-            known = verdicts.get(project, tree, plan_digest=key)
-            if known is not None:
+            known = store.verdicts.get(project, tree, plan_digest=key)
+            if known is not None and not turn and is_readable(store, known):
                 return {"verdict": known, "reused": True}
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
-            checks = await self._run_checks(tree, self.environment, acceptance=(), keeps_caches=True)
-            return {"verdict": await asyncio.to_thread(self._keep_as_base, tree, checks), "reused": False}
+            checks = await self.runs.run(tree, self.environment, acceptance=(), keeps_caches=True)
+            flaky = await self._classifier.classify_base(checks, known)
+            return {"verdict": await self._keep_as_base(tree, checks, flaky=flaky), "reused": False}
 
         def events(output: Any) -> tuple[VerdictGiven, ...]:
             return (VerdictGiven(verdict=output["verdict"], reused=output["reused"]),)
 
-        output = await self.journal.step("verdict/base", [tree, key], judge_now, events=events)
+        name = f"verdict/base/{turn}" if turn else "verdict/base"
+        output = await self.journal.step(name, [tree, key], judge_now, events=events)
         verdict = convert_to(output["verdict"], Verdict)
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == NO_TESTS)
-        self._ran_on_base = load_ran_tests(self.services.store, verdict.checks)
-        self._on_base = verdict
-        if self._can_be_warm:
-            self._caches = await asyncio.to_thread(self._layers.find, self._caches_key)
+        self._ran_on_base = load_ran_tests(store, verdict.checks)
+        self._classifier.use_base(verdict)
+        await asyncio.to_thread(self.runs.find_caches)
         return verdict
+
+    @property
+    def ran_on_base(self) -> tuple[RanTests, ...]:
+        """The tests that ran on the base, once that was judged."""
+        return self._ran_on_base
 
     @property
     def _base_key(self) -> str:
@@ -157,45 +150,18 @@ class Validator:
         layer = self.environment.layer.name if self.environment.layer else "-"
         return "/".join(("base", self.gates.plan.digest(), layer, self.services.toolchain))
 
-    def _keep_as_base(self, tree: str, checks: Sequence[CheckResult]) -> Verdict:
+    async def _keep_as_base(
+        self, tree: str, checks: Sequence[CheckResult], *, flaky: tuple[FlakyTest, ...]
+    ) -> Verdict:
         """Keep how checks ended on a tree for missions that have it as their base."""
-        findings = self.services.depot.find_lfs_pointers(tree)
-        status = self._status(checks, ())
-        verdict = Verdict(tree=tree, scope="base", status=status, checks=tuple(checks), findings=findings)
+        excused = self._classifier.find_unstable(checks, flaky)
+        findings = await asyncio.to_thread(self.services.depot.find_lfs_pointers, tree)
+        status = judge(checks, (), explicit_none=self.gates.explicit_none, excused=excused)
+        verdict = Verdict(
+            tree=tree, scope="base", status=status, checks=tuple(checks), findings=findings, flaky=flaky
+        )
         self.services.store.verdicts.put(self.services.project, verdict, plan_digest=self._base_key)
         return verdict
-
-    # --- what compilers cached while the base was checked: others begin with it, and only the base's write it
-
-    @property
-    def _layers(self) -> EnvironmentLayers:
-        return EnvironmentLayers(self.services.depot)
-
-    @property
-    def _can_be_warm(self) -> bool:
-        # A driver that copies files would spend on copying the caches what they save.
-        return self.services.config.project.warm_checks and self.services.driver == "overlay"
-
-    @property
-    def _caches_key(self) -> str:
-        layer = self.environment.layer.parent.name if self.environment.layer else "-"
-        parts = (self.gates.plan.digest(), layer, self.services.toolchain, self.services.tier_name)
-        return self._layers.caches_key(self.base, *parts)
-
-    def _find_caches(self, tree: str, environment: BaseEnvironment) -> Path | None:
-        """Return what a tree's checks begin with: nothing in another environment, or where files are gone.
-
-        Builders that compare times (cargo, for what its build scripts read) see that a file is newer, not that one
-        is gone.
-        """
-        if self._caches is None or environment.layer != self.environment.layer:
-            return None
-        gone = any(change.new_id is None for change in self.services.depot.diff(self.base.tree, tree))
-        return None if gone else self._caches
-
-    async def heed_red_base(self, request: MissionRequest) -> None:
-        """Act as the request wants where checks fail on the base already; see `heed_red_base`."""
-        heed_red_base(self.journal, request, self._on_base or await self.judge_base(), self._ran_on_base)
 
     async def judge_candidate(
         self,
@@ -219,51 +185,109 @@ class Validator:
             # In a layer that was made for the tree everything is its own.
             below = None if layers.is_private(environment) else environment.layer
             look = await asyncio.to_thread(look_at_change, self.services.depot, below, tree, changes)
-            code, reader, settings, tests, inner, subject, observer = look
             # In another environment than the tree's own nothing runs ahead.
             known = await self.ahead.take(self._run_key(self.base.tree, tree, environment))
-            observer = known.observer if known is not None else observer
-            checks = await self._run_checks(
+            observer = known.observer if known is not None else look.observer
+            checks = await self.runs.run(
                 tree, environment, acceptance=self.gates.acceptance, reads=observer, known=known
             )
-            moves = find_moves(changes, reader, self.gates.plan.commands, observer)
+            told = await self._tell_apart(tree, checks, environment) if layers.matches else Classified()
+            moves = find_moves(changes, look.reader, self.gates.plan.commands, observer)
             ran = load_ran_tests(self.services.store, checks)
             # In another environment than the tree's own tests vanish that are all there.
             lost = find_lost_tests(self._ran_on_base, ran, moves) if layers.matches else ()
             # A tree that fails its own checks is red already: more of them would only cost time.
-            soft, outside = tuple[Finding, ...](), tuple[CheckResult, ...]()
-            if all(check.status == "passed" for check in checks):
+            soft, guarded, outside = tuple[Finding, ...](), tuple[Finding, ...](), tuple[CheckResult, ...]()
+            if told.is_good(checks):
                 if not self.gates.acceptance and layers.matches and environment.layer == self.environment.layer:
                     # Later missions begin at what is promoted: kept now, their base counts as judged already.
-                    await asyncio.to_thread(self._keep_as_base, tree, checks)
-                outside = await self._run_outside(tree, environment, reads=observer)
-                mixed = await self._lay_base_tests(tree, changes, inner)
-                with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
+                    await self._keep_as_base(tree, checks, flaky=told.flaky)
+                outside = await self.runs.run_outside(tree, environment, reads=observer)
+                mixed = await lay_base_tests(self.runs, tree, changes, look.inner)
+                with_base_tests = tuple[CheckResult, ...]()
+                if mixed:
+                    with_base_tests, guarded = await check_with_base_tests(
+                        self.runs, mixed, layers, self._classifier, self._untested
+                    )
                 # Now with acceptance files on both sides: on one they may make up for the number of lost tests.
                 lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, moves)
-                lost += await asyncio.to_thread(self._find_changed_examples, changes, reader)
-                if mixed and tests and all(check.status == "passed" for check in with_base_tests):
-                    soft = await self._try_faults(tree, mixed, changes, inner, subject, observer, checks, layers)
+                lost += await asyncio.to_thread(self._find_changed_examples, changes, look.reader)
+                if mixed and look.tests and all(check.status == "passed" for check in with_base_tests):
+                    soft = await self._try_faults(tree, mixed, changes, look, observer, checks, layers)
+                told = await self._repeat_new_tests(told, tree, checks, environment)
                 checks += (*outside, *with_base_tests)
-        skipped = await asyncio.to_thread(find_skipped, code, reader, tree)
+        skipped = await asyncio.to_thread(find_skipped, look.code, look.reader, tree)
         stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
         named = {found.path for found in findings if found.rule == "check_surface"}
-        surface = [found for found in surface_findings(settings, observer) if found.path not in named]
-        findings = (*findings, *layers.findings, *surface, *lost, *soft, *stale)
-        reads = judge_reads(code, observer, skipped=skipped)
+        surface = [found for found in surface_findings(look.settings, observer) if found.path not in named]
+        findings = (*findings, *layers.findings, *surface, *told.findings, *guarded, *lost, *soft, *stale)
+        reads = judge_reads(look.code, observer, skipped=skipped)
+        status = judge(
+            checks,
+            findings,
+            explicit_none=self.gates.explicit_none,
+            degraded=degraded,
+            judged=reads.judged,
+            at_home=layers.matches,
+            excused=told.excused,
+            known=bool(told.known),
+        )
         return Verdict(
             tree=tree,
             scope=scope,
-            status=self._status(checks, findings, degraded=degraded, judged=reads.judged, at_home=layers.matches),
+            status=status,
             checks=checks,
             findings=findings,
             unread=reads.unread,
             elsewhere=reads.elsewhere,
+            known=told.known,
+            flaky=told.flaky,
         )
 
+    async def _tell_apart(
+        self, tree: str, checks: Sequence[CheckResult], environment: BaseEnvironment
+    ) -> Classified:
+        """Tell failures apart, also by how the same checks ended on the same tree before."""
+        told = await self._classifier.classify(
+            checks, tree=tree, environment=environment, acceptance=self.gates.acceptance
+        )
+        verdicts, project = self.services.store.verdicts, self.services.project
+        layer = environment.layer.name if environment.layer else "-"
+        parts = ("own", *self._checks_key(), layer, self.services.toolchain)
+        key = "/".join(parts)
+        earlier = verdicts.get(project, tree, plan_digest=key)
+        if earlier is not None:
+            told = told.joined(self._classifier.compare_with_earlier(earlier, checks))
+        # What failed once is kept: a tree is not judged again until it is green.
+        worst = {check.name: check for check in checks}
+        if earlier is not None:
+            worst |= {check.name: check for check in earlier.checks if check.status != "passed"}
+        status = judge(checks, (), explicit_none=True, excused=told.excused)
+        kept = Verdict(tree=tree, scope="attempt", status=status, checks=tuple(worst.values()), flaky=told.flaky)
+        verdicts.put(project, kept, plan_digest=key)
+        return told
+
+    async def _repeat_new_tests(
+        self, told: Classified, tree: str, checks: Sequence[CheckResult], environment: BaseEnvironment
+    ) -> Classified:
+        """Run new tests some more times: one that passes by luck would be the next mission's flaky test."""
+        before = {ran.check: set(ran.names) for ran in self._ran_on_base if ran.names is not None}
+        for check, ran in zip(checks, load_ran_tests(self.services.store, checks), strict=True):
+            if check.status != "passed" or ran.names is None or check.name not in before:
+                continue
+            new = sorted(set(ran.names) - before[check.name])
+            told = told.joined(
+                await self._classifier.repeat_new_tests(
+                    check, new, tree=tree, environment=environment, acceptance=self.gates.acceptance
+                )
+            )
+        return told
+
+    def _checks_key(self) -> tuple[str, ...]:
+        return (self.gates.plan.digest(), *(f"{name}:{path}" for name, path in self.gates.acceptance))
+
     def _run_key(self, base: str, tree: str, environment: BaseEnvironment) -> RunKey:
-        checks = "/".join((self.gates.plan.digest(), *(f"{name}:{path}" for name, path in self.gates.acceptance)))
-        return RunKey(base=base, tree=tree, layer=environment.layer, checks=checks)
+        return RunKey(base=base, tree=tree, layer=environment.layer, checks="/".join(self._checks_key()))
 
     def run_ahead(self, base: str, tree: str) -> None:
         """Run a tree's own checks ahead of its turn, to be judged on the tree `base` by whoever has its `ahead`.
@@ -279,7 +303,7 @@ class Validator:
             return None
         look = await asyncio.to_thread(look_at_change, self.services.depot, self.environment.layer, tree, changes)
         outputs: dict[str, CheckOutput] = {}
-        checks = await self._run_checks(
+        checks = await self.runs.run(
             tree, self.environment, acceptance=self.gates.acceptance, reads=look.observer, ahead=outputs
         )
         return OwnRun(checks=checks, observer=look.observer, outputs=outputs) if checks else None
@@ -306,61 +330,24 @@ class Validator:
         ran = (name for tests in self._ran_on_base for name in tests.names or ())
         return find_changed_examples(changes, reader, self.base.tree, self.gates.plan.commands, ran)
 
-    async def _lay_base_tests(self, tree: str, changes: Sequence[Change], inner: Mapping[str, str]) -> str | None:
-        """Return the tree with the base's tests and check surface put back over it, `None` where it has them.
-
-        `inner` has the base's text of code with tests of its own.
-        """
-        depot = self.services.depot
-        areas = Areas(
-            commands=self.gates.plan.commands,
-            directory=self.gates.plan.directory,
-            installed=installed_modules(self.environment.layer),
-            acceptance=tuple(path for _, path in self.gates.acceptance),
-        )
-        reader = DepotReader(depot)
-        overrides = base_tests_tree_plan(changes, reader, self.base.tree, areas)
-        contents = restore_inner_tests({path: inner[path] for path in inner.keys() - overrides}, reader, tree)
-        if not overrides and not contents:
-            return None
-        mixed = await asyncio.to_thread(
-            depot.replace_paths, tree, tuple(overrides), self.base.tree, contents=contents
-        )
-        return None if mixed == tree else mixed
-
-    async def _check_with_base_tests(self, mixed: str, layers: CandidateLayers) -> tuple[CheckResult, ...]:
-        """Run the checks once more, on a tree with the base's tests and check surface.
-
-        An agent that weakens a test, or the configuration that selects tests, passes its own run but not this one.
-        """
-        environment = await layers.environment(mixed)
-        checks = await self._run_checks(mixed, environment, acceptance=self.gates.acceptance)
-        # Both runs give their checks the same names: the second one's outputs move out of the way.
-        for check in checks:
-            self.outputs[f"{BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
-        # Where the base has no tests, it has none to be judged by: a project's first tests may land.
-        counted = (check for check in checks if not (check.reason == NO_TESTS and check.name in self._untested))
-        return tuple(replace(check, name=f"{BASE_TESTS}{check.name}", base_tests=True) for check in counted)
-
     async def _try_faults(
         self,
         tree: str,
         mixed: str,
         changes: Sequence[Change],
-        inner: Mapping[str, str],
-        subject: Sequence[str],
+        look: ChangeLook,
         observer: ReadObserver,
         checks: Sequence[CheckResult],
         layers: CandidateLayers,
     ) -> tuple[Finding, ...]:
-        """Return which faults in the `subject` the changed tests no longer notice.
+        """Return which faults in the code under test the changed tests no longer notice.
 
         That is known for a tree that was measured before.
         """
         verdicts = self.services.store.verdicts
-        reader, project = DepotReader(self.services.depot), self.services.project
+        reader, project, inner = look.reader, self.services.project, look.inner
         tests, code = leave_out_unread(changed_tests(changes, inner, reader), observer), changed_code(changes)
-        read = observer.read_of(subject)
+        read = observer.read_of(look.subject)
         faults = await asyncio.to_thread(pick_faults, reader, tree, tests, read, code) if tests else []
         must_measure = bool(tests) and await asyncio.to_thread(may_say_less, changes, inner, reader)
         if not faults:
@@ -371,13 +358,13 @@ class Validator:
         if known is not None:
             return known.findings
         async with self.queue.turn("checks"), contextlib.AsyncExitStack() as stack:
-            opened = self._open_checks(tree, await layers.environment(tree), acceptance=self.gates.acceptance)
+            opened = self.runs.open(tree, await layers.environment(tree), acceptance=self.gates.acceptance)
             subject_sandbox = await stack.enter_async_context(opened)
 
             async def open_guard() -> Sandbox:
                 environment = await layers.environment(mixed)
                 # Beside the other one, which stays open.
-                opened = self._open_checks(mixed, environment, acceptance=self.gates.acceptance, place=_GUARD)
+                opened = self.runs.open(mixed, environment, acceptance=self.gates.acceptance, place=GUARD_PLACE)
                 return await stack.enter_async_context(opened)
 
             found = await measure_tests(
@@ -396,148 +383,6 @@ class Validator:
             verdicts.put(project, known, plan_digest=key)
         return found
 
-    def _status(
-        self,
-        checks: Sequence[CheckResult],
-        findings: Sequence[Finding],
-        *,
-        degraded: bool = False,
-        judged: bool = True,
-        at_home: bool = True,
-    ) -> VerdictStatus:
-        none = self.gates.explicit_none
-        return judge(checks, findings, explicit_none=none, degraded=degraded, judged=judged, at_home=at_home)
-
-    async def _run_checks(
-        self,
-        tree: str,
-        environment: BaseEnvironment,
-        *,
-        acceptance: Sequence[tuple[str, str]],
-        reads: ReadObserver | None = None,
-        keeps_caches: bool = False,
-        ahead: dict[str, CheckOutput] | None = None,
-        known: OwnRun | None = None,
-    ) -> tuple[CheckResult, ...]:
-        """Run the checks on a tree, unless a run of it is `known`.
-
-        With `ahead`, which takes what they print, only where a place is free.
-        """
-        if known is not None:
-            self.outputs.update(known.outputs)
-            return known.checks
-        if not self.gates.plan.commands:
-            return ()
-        outputs = self.outputs if ahead is None else ahead
-
-        def remember(result: CheckResult, output: CheckOutput) -> None:
-            outputs[result.name] = output
-
-        place = CHECKS if ahead is None else f"{_AHEAD}{tree[:12]}"
-        async with self.queue.turn("checks", wait=ahead is None) as held:
-            if not held:
-                return ()
-            opened = self._open_checks(
-                tree, environment, acceptance=acceptance, place=place, keeps_caches=keeps_caches
-            )
-            async with opened as sandbox:
-                checks = await run_checks(
-                    self.gates.plan,
-                    sandbox,
-                    keep=self.services.store.artifacts,
-                    mission=self.journal.mission,
-                    on_result=remember,
-                    on_output=self.on_output if ahead is None else None,
-                    reads=reads,
-                )
-        warm = await asyncio.to_thread(self._find_caches, tree, environment) is not None
-        return tuple(replace(check, warm=warm) for check in checks)
-
     async def succeeds(self, command: str, tree: str) -> bool:
-        """Tell whether a command succeeds on a tree, in a sandbox as checks have it."""
-        async with self.queue.turn("checks"), self._open_checks(tree, self.environment) as sandbox:
-            words = ["/bin/sh", "-c", command]
-            result = await sandbox.exec(words, timeout=self.gates.plan.seconds_each, output_limit=1 << 16)
-        return result.exit_code == 0
-
-    async def _run_outside(
-        self, tree: str, environment: BaseEnvironment, *, reads: ReadObserver
-    ) -> tuple[CheckResult, ...]:
-        """Run the outside checks on the base's tree, beside a sandbox of the tree that they ask."""
-        plan = self.gates.outside
-        if not plan.commands:
-            return ()
-
-        def remember(result: CheckResult, output: CheckOutput) -> None:
-            self.outputs[f"{_OUTSIDE}{result.name}"] = output
-
-        prefix = acceptance_directory(self.services, self.journal).name + "-link-"
-        async with (
-            self.queue.turn("checks"),
-            open_link(self.services.home, prefix=prefix) as (link, binds),
-            self._open_checks(tree, environment, binds=binds, gateway=link.far) as subject,
-            self._open_checks(
-                self.base.tree,
-                self.environment,
-                acceptance=plan.acceptance,
-                place=_OUTSIDE_PLACE,
-                binds=binds,
-                gateway=link.near,
-            ) as sandbox,
-        ):
-            await reads.begin(subject)
-            seconds = len(plan.commands) * plan.seconds_each + _PATIENCE_SECONDS
-            async with serve_tree(subject, link, seconds=seconds) as serving:
-                checks = await run_checks(
-                    plan,
-                    sandbox,
-                    keep=self.services.store.artifacts,
-                    mission=self.journal.mission,
-                    on_result=remember,
-                    on_output=self.on_output,
-                )
-            await reads.note_check(subject)
-            # A tree that was ended at a limit fails, whatever a check made of its silence. What goes on to the end
-            # is looked at once more: it may have written since the last look.
-            limit = (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
-        if limit is not None:
-            checks = tuple(replace(check, status="failed", reason=limit) for check in checks)
-        return tuple(replace(check, name=f"{_OUTSIDE}{check.name}", outside=True) for check in checks)
-
-    @contextlib.asynccontextmanager
-    async def _open_checks(
-        self,
-        tree: str,
-        environment: BaseEnvironment,
-        *,
-        acceptance: Sequence[tuple[str, str]] = (),
-        place: str = CHECKS,
-        binds: Sequence[Bind] = (),
-        gateway: Path | None = None,
-        keeps_caches: bool = False,
-    ) -> AsyncIterator[Sandbox]:
-        """Open a new sandbox on a new workspace of a tree, with the acceptance files laid over it.
-
-        A mission has one workspace in each `place` at a time.
-        """
-        provisioner = self.provisioner
-        caches = await asyncio.to_thread(self._find_caches, tree, environment)
-        with lay_out_files(self.services, self.journal, acceptance) as files:
-            async with (
-                provisioner.workspace(environment, purpose=place, tree=tree, caches=caches) as workspace,
-                provisioner.egress(purpose=CHECKS) as egress,
-            ):
-                request = SandboxRequest(
-                    purpose=CHECKS,
-                    binds=(*files, *binds),
-                    egress=egress,
-                    gateway=gateway,
-                    path=environment.path if gateway is None else (OUTSIDE_PROGRAMS, *environment.path),
-                    variables=_CACHE_PLACES if self._can_be_warm else {},
-                )
-                async with provisioner.sandbox(workspace, environment, request) as sandbox:
-                    yield sandbox
-                # Only with the sandbox closed. What cannot be kept makes later checks slower and no other.
-                if keeps_caches and self._can_be_warm:
-                    with contextlib.suppress(ChargehandError, OSError):
-                        await asyncio.to_thread(self._layers.keep_caches, workspace, self._caches_key)
+        """Return whether a command succeeds on a tree, in a sandbox like that of the checks."""
+        return await self.runs.succeeds(command, tree)

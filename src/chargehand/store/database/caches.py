@@ -1,20 +1,21 @@
-"""Verdicts and inspections kept so that the same tree is not judged twice: what cannot be read is a miss."""
+"""Verdicts, inspections and flaky tests that later judgements reuse: an entry that cannot be read is a miss."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
 import msgspec
 
 from chargehand.core.clock import Clock
 from chargehand.core.codec import decode_as
-from chargehand.core.records import Verdict
+from chargehand.core.records import FlakyTest, Verdict
 from chargehand.store.database.connection import Database
 
 _AT_ONCE = 500
 _KEPT = timedelta(days=30)
+_REMEMBERED = timedelta(days=90)
 
 
 class Verdicts:
@@ -47,6 +48,29 @@ class Verdicts:
         with self._database.write() as connection:
             connection.execute("DELETE FROM verdicts WHERE project = ? AND time < ?", (project, old))
             connection.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?)", row)
+
+
+class FlakyTests:
+    """Tests of a project that both passed and failed on a base; each is forgotten after 90 days without that."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def names(self, project: str, check: str) -> frozenset[str]:
+        """Return the flaky tests of a check; the empty name stands for the whole check. Raises `StoreError`."""
+        since = (self._clock.now() - _REMEMBERED).isoformat(timespec="microseconds")
+        query = "SELECT test FROM flaky_tests WHERE project = ? AND check_name = ? AND time >= ?"
+        with self._database.read() as connection:
+            return frozenset(row[0] for row in connection.execute(query, (project, check, since)))
+
+    def add(self, project: str, tests: Iterable[FlakyTest]) -> None:
+        """Remember tests, in place of what was known of them. Raises `StoreError`."""
+        time = self._clock.now().isoformat(timespec="microseconds")
+        rows = [(project, each.check, each.test, each.runs, each.failures, time) for each in tests]
+        if rows:
+            with self._database.write() as connection:
+                connection.executemany("INSERT OR REPLACE INTO flaky_tests VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
 class Inspections:

@@ -113,6 +113,17 @@ CREATE TABLE inspections (
 );
 CREATE INDEX inspections_by_time ON inspections (project, time);
 
+-- Tests that both passed and failed on one tree that was a base; check_name is the command that runs them.
+CREATE TABLE flaky_tests (
+    project TEXT NOT NULL,
+    check_name TEXT NOT NULL,
+    test TEXT NOT NULL, -- '' stands for the whole check
+    runs INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    time TEXT NOT NULL,
+    PRIMARY KEY (project, check_name, test)
+);
+
 CREATE TABLE artifacts (
     id TEXT NOT NULL,
     mission TEXT NOT NULL, -- '' where no mission is meant

@@ -1,0 +1,80 @@
+"""What failed in a check, and what of it failed on the base too.
+
+A project whose base is red can still be worked on if a change adds no failure. Failures are compared test by test
+if the runner names each test that failed, else line by line of the output that looks like an error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
+from chargehand.checks.failure_excerpts import error_lines
+from chargehand.core.text import late_pattern
+
+_MOST_LINES = 2_000
+# Numbers of their own: places, durations, sizes and counts, which differ from run to run. Those in a name stay.
+_VARIES = late_pattern(r"0x[0-9a-fA-F]+|/tmp/[^\s:'\"]+|(?<![\w.-])\d[\d.,]*(?=\b|[a-z]{1,2}\b)")
+_SPACES = late_pattern(r"\s+")
+
+
+class CheckFailures(Struct, frozen=True, kw_only=True):
+    """What failed in one check.
+
+    `tests` are the names of all tests that failed, `None` if the runner does not name each of them; `lines` are
+    then the error lines of the output without numbers that vary, `None` if the output was cut or has none.
+    """
+
+    reason: str
+    tests: tuple[str, ...] | None = None
+    lines: tuple[str, ...] | None = None
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """The failures of a check that the base has too, and those it has not.
+
+    Both are names of tests, or lines if not `named`. `told` is false if the two sides cannot be compared.
+    """
+
+    known: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    named: bool = True
+    told: bool = True
+
+
+def describe_failures(reason: str, text: str, tests: Sequence[str] | None, *, cut: bool) -> CheckFailures:
+    """Return what failed by a check's output and the names its runner gives; `cut` says that output is missing."""
+    if tests is not None:
+        return CheckFailures(reason=reason, tests=tuple(tests))
+    lines = [] if cut else sorted(_normalise(line) for line in error_lines(text))
+    return CheckFailures(reason=reason, lines=tuple(lines) if 0 < len(lines) <= _MOST_LINES else None)
+
+
+def compare_failures(
+    before: CheckFailures | None, after: CheckFailures, *, excused: Collection[str] = ()
+) -> Comparison:
+    """Compare what failed on a tree with what failed on its base, `None` if the check passed there.
+
+    Tests that are `excused` count as known. A check that ends for another reason (a timeout, a command that is
+    missing) has failed anew.
+    """
+    if after.tests is not None:
+        known = {*excused, *(before.tests or () if before is not None else ())}
+        mine = set(after.tests)
+        # Without names on the base nothing shows that these are the same tests.
+        told = before is None or before.tests is not None or mine <= known
+        return Comparison(known=tuple(sorted(mine & known)), new=tuple(sorted(mine - known)), told=told)
+    if before is None or before.reason != after.reason:
+        return Comparison(named=False, new=(after.reason,))
+    if before.lines is None or after.lines is None:
+        return Comparison(named=False, told=False)
+    more = Counter(after.lines) - Counter(before.lines)
+    if more:
+        return Comparison(named=False, new=tuple(sorted(more)))
+    return Comparison(named=False, known=after.lines)
+
+
+def _normalise(line: str) -> str:
+    return _SPACES.sub(" ", _VARIES.sub("0", line)).strip()

@@ -1,0 +1,118 @@
+"""The base's tests over a candidate: whether what the tests asserted before still holds.
+
+A failure here never makes a tree red by itself. The request may be to change what a test asserts, so each test
+that passed on the base and fails on the changed code is named, and a person decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from chargehand.checks.areas import Areas
+from chargehand.checks.failures import CheckFailures
+from chargehand.checks.inspection import base_tests_tree_plan
+from chargehand.checks.runners.python import COVERAGE_GATE
+from chargehand.checks.runners.table import runner_of
+from chargehand.checks.soft_tests import restore_inner_tests
+from chargehand.core.records import Change, CheckResult, Finding
+from chargehand.core.text import printable
+from chargehand.missions.sandboxes.environment import CandidateLayers
+from chargehand.missions.sandboxes.packages import installed_modules
+from chargehand.missions.services import DepotReader
+from chargehand.missions.verdict.check_runs import CheckRuns
+from chargehand.missions.verdict.classification import FailureClassifier
+from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS
+
+_SHOWN = 5
+# Reasons for which no test failed, and the tests cannot be compared.
+_UNCOMPARED = ("collection_error", "no_report", "usage_error")
+
+
+async def lay_base_tests(
+    runs: CheckRuns, tree: str, changes: Sequence[Change], inner: Mapping[str, str]
+) -> str | None:
+    """Return the tree with the base's tests and check surface put back over it, `None` if it has them.
+
+    `inner` has the base's text of code with tests of its own.
+    """
+    depot, gates = runs.services.depot, runs.gates
+    areas = Areas(
+        commands=gates.plan.commands,
+        directory=gates.plan.directory,
+        installed=installed_modules(runs.environment.layer),
+        acceptance=tuple(path for _, path in gates.acceptance),
+    )
+    reader = DepotReader(depot)
+    overrides = base_tests_tree_plan(changes, reader, runs.base.tree, areas)
+    contents = restore_inner_tests({path: inner[path] for path in inner.keys() - overrides}, reader, tree)
+    if not overrides and not contents:
+        return None
+    mixed = await asyncio.to_thread(depot.replace_paths, tree, tuple(overrides), runs.base.tree, contents=contents)
+    return None if mixed == tree else mixed
+
+
+async def check_with_base_tests(
+    runs: CheckRuns,
+    mixed: str,
+    layers: CandidateLayers,
+    classifier: FailureClassifier,
+    untested: frozenset[str],
+) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
+    """Run the checks on a tree with the base's tests over it; return their results, and what a person must decide.
+
+    A weakened test, or a configuration that selects fewer tests, lets the tree's own run pass and not this one.
+    Checks in `untested` have no test on the base: a project's first tests may land.
+    """
+    environment, acceptance = await layers.environment(mixed), runs.gates.acceptance
+    own = dict(runs.outputs)
+    checks = await runs.run(mixed, environment, acceptance=acceptance)
+    # Both runs give their checks the same names: the second one's outputs move out of the way.
+    for check in checks:
+        runs.outputs[f"{BASE_TESTS}{check.name}"] = runs.outputs[check.name]
+    outputs = {check.name: runs.outputs[check.name] for check in checks}
+    runs.outputs.update({name: own[name] for name in outputs.keys() & own})
+    checks = tuple(check for check in checks if not (check.reason == NO_TESTS and check.name in untested))
+    # The run compares tests. A gate over the whole suite, such as a threshold of coverage, counts in the own run.
+    checks = tuple(
+        replace(check, status="passed", reason="tests_passed", failed=None)
+        if _only_gate_failed(check, outputs[check.name].failures)
+        else check
+        for check in checks
+    )
+    told = await classifier.classify(checks, tree=mixed, environment=environment, acceptance=acceptance)
+    findings = tuple(
+        _describe(check, classifier.new_failures(check, told))
+        for check in checks
+        if check.status != "passed" and check.name not in told.excused
+    )
+    renamed = (replace(check, name=f"{BASE_TESTS}{check.name}", base_tests=True) for check in checks)
+    return tuple(renamed), findings
+
+
+def _only_gate_failed(check: CheckResult, failures: CheckFailures | None) -> bool:
+    if check.status != "failed" or check.reason not in ("exit_code", "tests_failed") or failures is None:
+        return False
+    if failures.tests is not None:
+        return set(failures.tests) == {COVERAGE_GATE}
+    # The runner counts and names its tests, and none of them failed.
+    return runner_of(check.name).name == "pytest" and bool(check.tests) and check.reason == "exit_code"
+
+
+def _describe(check: CheckResult, tests: Sequence[str]) -> Finding:
+    if tests:
+        more = f" and {len(tests) - _SHOWN} more" if len(tests) > _SHOWN else ""
+        what = f"{len(tests)} of the base's tests fail: {', '.join(map(printable, tests[:_SHOWN]))}{more}"
+    elif check.reason in _UNCOMPARED:
+        what = "the base's tests cannot be loaded, for example because they import what was removed"
+    else:
+        what = f"it fails with the base's tests ({check.reason or check.status})"
+    return Finding(
+        rule="base_tests_fail",
+        severity="warning",
+        path=".",
+        message=f"{printable(check.name)}: with the changed code {what}",
+        needs_person=True,
+    )

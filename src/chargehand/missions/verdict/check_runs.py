@@ -1,0 +1,243 @@
+"""Runs of checks: a new sandbox on a new workspace of one exact tree for each run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
+from chargehand.checks.reads import ReadObserver
+from chargehand.core.errors import ChargehandError
+from chargehand.core.ports import Bind
+from chargehand.core.records import Base, CheckResult
+from chargehand.missions.journal import CHECKS, Journal
+from chargehand.missions.sandboxes.provisioning import (
+    BaseEnvironment,
+    SandboxProvisioner,
+    SandboxRequest,
+    acceptance_directory,
+    lay_out_files,
+)
+from chargehand.missions.sandboxes.slots import SlotQueue
+from chargehand.missions.services import Services
+from chargehand.missions.verdict.ahead import OwnRun
+from chargehand.missions.verdict.gates import Gates
+from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
+from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
+from chargehand.workspace.environment import CACHES, EnvironmentLayers
+
+_OUTSIDE = "outside: "
+# Purposes of the workspaces that a verdict may open next to the one of its checks.
+GUARD_PLACE, AGAIN_PLACE, _OUTSIDE_PLACE, _AHEAD = "guard", "again", "outside", "ahead-"
+_PATIENCE_SECONDS = 60.0
+_CACHE_PLACES = {
+    name: f"{WORKSPACE}/{CACHES}/{place}"
+    for name, place in (
+        ("GOCACHE", "go-build"),
+        ("GOLANGCI_LINT_CACHE", "golangci-lint"),
+        ("CCACHE_DIR", "ccache"),
+        ("SCCACHE_DIR", "sccache"),
+        ("ZIG_GLOBAL_CACHE_DIR", "zig"),
+    )
+}
+
+
+@dataclass(eq=False, slots=True)
+class CheckRuns:
+    """Runs the checks of one mission on trees over one base; `outputs` holds what they printed, by their names.
+
+    What they print goes to `on_output` as it comes.
+    """
+
+    services: Services
+    journal: Journal
+    _: KW_ONLY
+    environment: BaseEnvironment
+    gates: Gates
+    provisioner: SandboxProvisioner
+    queue: SlotQueue
+    on_output: OnOutput | None = None
+    outputs: dict[str, CheckOutput] = field(init=False, default_factory=dict)
+    _caches: Path | None = field(init=False, default=None)
+
+    @property
+    def base(self) -> Base:
+        """The base that trees are compared with."""
+        return self.environment.base
+
+    # --- what compilers cached while the base was checked: others begin with it, and only the base's write it
+
+    @property
+    def _layers(self) -> EnvironmentLayers:
+        return EnvironmentLayers(self.services.depot)
+
+    @property
+    def _can_be_warm(self) -> bool:
+        # A driver that copies files would spend on copying the caches what they save.
+        return self.services.config.project.warm_checks and self.services.driver == "overlay"
+
+    @property
+    def _caches_key(self) -> str:
+        layer = self.environment.layer.parent.name if self.environment.layer else "-"
+        parts = (self.gates.plan.digest(), layer, self.services.toolchain, self.services.tier_name)
+        return self._layers.caches_key(self.base, *parts)
+
+    def find_caches(self) -> None:
+        """Have later runs start with what compilers cached on the base, if that was kept; may block."""
+        if self._can_be_warm:
+            self._caches = self._layers.find(self._caches_key)
+
+    def _caches_for(self, tree: str, environment: BaseEnvironment) -> Path | None:
+        """Return what a tree's checks begin with: nothing in another environment, or if files are gone.
+
+        Builders that compare times (cargo, for what its build scripts read) see that a file is newer, not that one
+        is gone.
+        """
+        if self._caches is None or environment.layer != self.environment.layer:
+            return None
+        gone = any(change.new_id is None for change in self.services.depot.diff(self.base.tree, tree))
+        return None if gone else self._caches
+
+    # --- runs
+
+    async def run(
+        self,
+        tree: str,
+        environment: BaseEnvironment,
+        *,
+        acceptance: Sequence[tuple[str, str]],
+        reads: ReadObserver | None = None,
+        keeps_caches: bool = False,
+        ahead: dict[str, CheckOutput] | None = None,
+        known: OwnRun | None = None,
+    ) -> tuple[CheckResult, ...]:
+        """Run the checks on a tree, unless a run of it is `known`.
+
+        With `ahead`, which takes what they print, only if a place is free.
+        """
+        if known is not None:
+            self.outputs.update(known.outputs)
+            return known.checks
+        if not self.gates.plan.commands:
+            return ()
+        outputs = self.outputs if ahead is None else ahead
+        place = CHECKS if ahead is None else f"{_AHEAD}{tree[:12]}"
+        async with self.queue.turn("checks", wait=ahead is None) as held:
+            if not held:
+                return ()
+            opened = self.open(tree, environment, acceptance=acceptance, place=place, keeps_caches=keeps_caches)
+            async with opened as sandbox:
+                checks = await self.run_in(
+                    sandbox, self.gates.plan, outputs, reads=reads, shows_output=ahead is None
+                )
+        warm = await asyncio.to_thread(self._caches_for, tree, environment) is not None
+        return tuple(replace(check, warm=warm) for check in checks)
+
+    async def run_in(
+        self,
+        sandbox: Sandbox,
+        plan: CheckPlan,
+        outputs: dict[str, CheckOutput],
+        *,
+        reads: ReadObserver | None = None,
+        shows_output: bool = True,
+    ) -> tuple[CheckResult, ...]:
+        """Run the commands of a plan in an open sandbox; `outputs` gets what they print, by their names."""
+
+        def remember(result: CheckResult, output: CheckOutput) -> None:
+            outputs[result.name] = output
+
+        return await run_checks(
+            plan,
+            sandbox,
+            keep=self.services.store.artifacts,
+            mission=self.journal.mission,
+            on_result=remember,
+            on_output=self.on_output if shows_output else None,
+            reads=reads,
+        )
+
+    async def succeeds(self, command: str, tree: str) -> bool:
+        """Return whether a command succeeds on a tree, in a sandbox like that of the checks."""
+        async with self.queue.turn("checks"), self.open(tree, self.environment) as sandbox:
+            words = ["/bin/sh", "-c", command]
+            result = await sandbox.exec(words, timeout=self.gates.plan.seconds_each, output_limit=1 << 16)
+        return result.exit_code == 0
+
+    async def run_outside(
+        self, tree: str, environment: BaseEnvironment, *, reads: ReadObserver
+    ) -> tuple[CheckResult, ...]:
+        """Run the outside checks on the base's tree, next to a sandbox of the tree that they ask."""
+        plan = self.gates.outside
+        if not plan.commands:
+            return ()
+        outputs: dict[str, CheckOutput] = {}
+        prefix = acceptance_directory(self.services, self.journal).name + "-link-"
+        async with (
+            self.queue.turn("checks"),
+            open_link(self.services.home, prefix=prefix) as (link, binds),
+            self.open(tree, environment, binds=binds, gateway=link.far) as subject,
+            self.open(
+                self.base.tree,
+                self.environment,
+                acceptance=plan.acceptance,
+                place=_OUTSIDE_PLACE,
+                binds=binds,
+                gateway=link.near,
+            ) as sandbox,
+        ):
+            await reads.begin(subject)
+            seconds = len(plan.commands) * plan.seconds_each + _PATIENCE_SECONDS
+            async with serve_tree(subject, link, seconds=seconds) as serving:
+                checks = await self.run_in(sandbox, plan, outputs)
+            await reads.note_check(subject)
+            # A tree that was ended at a limit fails, whatever a check made of its silence. What goes on to the end
+            # is looked at once more: it may have written since the last look.
+            limit = (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
+        self.outputs.update({f"{_OUTSIDE}{name}": output for name, output in outputs.items()})
+        if limit is not None:
+            checks = tuple(replace(check, status="failed", reason=limit) for check in checks)
+        return tuple(replace(check, name=f"{_OUTSIDE}{check.name}", outside=True) for check in checks)
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        tree: str,
+        environment: BaseEnvironment,
+        *,
+        acceptance: Sequence[tuple[str, str]] = (),
+        place: str = CHECKS,
+        binds: Sequence[Bind] = (),
+        gateway: Path | None = None,
+        keeps_caches: bool = False,
+    ) -> AsyncIterator[Sandbox]:
+        """Open a new sandbox on a new workspace of a tree, with the acceptance files laid over it.
+
+        A mission has one workspace in each `place` at a time.
+        """
+        provisioner = self.provisioner
+        caches = await asyncio.to_thread(self._caches_for, tree, environment)
+        with lay_out_files(self.services, self.journal, acceptance) as files:
+            async with (
+                provisioner.workspace(environment, purpose=place, tree=tree, caches=caches) as workspace,
+                provisioner.egress(purpose=CHECKS) as egress,
+            ):
+                request = SandboxRequest(
+                    purpose=CHECKS,
+                    binds=(*files, *binds),
+                    egress=egress,
+                    gateway=gateway,
+                    path=environment.path if gateway is None else (OUTSIDE_PROGRAMS, *environment.path),
+                    variables=_CACHE_PLACES if self._can_be_warm else {},
+                )
+                async with provisioner.sandbox(workspace, environment, request) as sandbox:
+                    yield sandbox
+                # Only with the sandbox closed. What cannot be kept makes later checks slower and no other.
+                if keeps_caches and self._can_be_warm:
+                    with contextlib.suppress(ChargehandError, OSError):
+                        await asyncio.to_thread(self._layers.keep_caches, workspace, self._caches_key)

@@ -1,0 +1,357 @@
+"""Tells the failures of a tree apart: new ones, those that its base has too, and tests that fail now and then.
+
+Nothing here decides by one run. A test that failed is repeated alone on the same tree. If it then passes it has
+two results, and is compared with the base, where the same test may have them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.checks.failures import CheckFailures, Comparison, compare_failures
+from chargehand.checks.runners.table import runner_of
+from chargehand.core.codec import decode_as
+from chargehand.core.errors import NotFoundError, StoreError
+from chargehand.core.records import (
+    CheckResult,
+    Finding,
+    FlakyTest,
+    KnownFailures,
+    Severity,
+    Verdict,
+)
+from chargehand.core.text import printable
+from chargehand.missions.sandboxes.provisioning import BaseEnvironment
+from chargehand.missions.verdict.check_runs import CheckRuns
+from chargehand.missions.verdict.failure_policy import FailurePolicy
+from chargehand.missions.verdict.judgement import KNOWN_FAILURES
+from chargehand.missions.verdict.repeats import (
+    MOST_REPEATED,
+    RUNS_ON_BASE,
+    RepeatedTests,
+    describe_flaky,
+    repeat_tests,
+)
+from chargehand.store.store import Store
+
+FLAKY_TEST = "flaky_test"
+_SHOWN = 5
+_KEPT_NAMES = 20
+# New and changed tests run so many times in all.
+_RUNS_OF_NEW_TESTS = 3
+
+
+class Classified(Struct, frozen=True, kw_only=True):
+    """The failures of some checks told apart: checks in `excused` have no failure of the tree's own."""
+
+    excused: frozenset[str] = frozenset()
+    known: tuple[KnownFailures, ...] = ()
+    flaky: tuple[FlakyTest, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def joined(self, other: Classified) -> Classified:
+        """Return both together; a test that both name is named once."""
+        names = {(each.check, each.test) for each in self.flaky}
+        flaky = tuple(each for each in other.flaky if (each.check, each.test) not in names)
+        added = tuple(found for found in other.findings if found.message not in {f.message for f in self.findings})
+        return Classified(
+            excused=self.excused | other.excused,
+            known=(*self.known, *other.known),
+            flaky=(*self.flaky, *flaky),
+            findings=(*self.findings, *added),
+        )
+
+    def is_good(self, checks: Iterable[CheckResult]) -> bool:
+        """Return whether each check passed or failed for known reasons alone, and nothing must turn green."""
+        wrong = any(found.severity in ("error", "critical") for found in self.findings)
+        return not wrong and all(check.status == "passed" or check.name in self.excused for check in checks)
+
+
+class FailureClassifier:
+    """Classifies the failures on trees over one base; `runs` are those of the base's checks."""
+
+    def __init__(self, runs: CheckRuns, policy: FailurePolicy) -> None:
+        self._runs = runs
+        self._policy = policy
+        self._store = runs.services.store
+        self._project = runs.services.project
+        self._before: dict[str, CheckFailures] = {}
+        self._passed: frozenset[str] = frozenset()
+
+    # --- the base
+
+    async def classify_base(self, checks: Sequence[CheckResult], earlier: Verdict | None) -> tuple[FlakyTest, ...]:
+        """Repeat what failed on the base; what then passes is flaky, and remembered for later bases.
+
+        So is what ended otherwise in an `earlier` verdict on the same base.
+        """
+        environment = self._runs.environment
+        flaky = list(self.compare_with_earlier(earlier, checks).flaky) if earlier is not None else []
+        for check in checks:
+            failures = load_failures(self._store, check)
+            if failures is None or check.status != "failed" or len(failures.tests or ()) > MOST_REPEATED:
+                continue
+            repeated = await repeat_tests(
+                *(self._runs, check, failures.tests or ()),
+                tree=self._runs.base.tree,
+                environment=environment,
+                acceptance=(),
+            )
+            flaky += describe_flaky(check, repeated, failed_first=True)
+        flaky = [replace(each, on_base=True) for each in flaky]
+        self._store.flaky.add(self._project, flaky)
+        return tuple(flaky)
+
+    def find_unstable(self, checks: Sequence[CheckResult], flaky: Sequence[FlakyTest]) -> frozenset[str]:
+        """Return the checks that failed for flaky tests alone."""
+        names = {(each.check, each.test) for each in flaky}
+        found = set[str]()
+        for check in checks:
+            failures = load_failures(self._store, check)
+            units = (failures.tests if failures is not None else None) or ("",)
+            if check.status != "passed" and all((check.name, unit) in names for unit in units):
+                found.add(check.name)
+        return frozenset(found)
+
+    def use_base(self, verdict: Verdict) -> None:
+        """Compare later trees with this verdict on the base."""
+        failures = ((check, load_failures(self._store, check)) for check in verdict.checks)
+        self._before = {check.name: found for check, found in failures if found is not None}
+        self._passed = frozenset(check.name for check in verdict.checks if check.status == "passed")
+
+    # --- a candidate
+
+    async def classify(
+        self,
+        checks: Sequence[CheckResult],
+        *,
+        tree: str,
+        environment: BaseEnvironment,
+        acceptance: Sequence[tuple[str, str]],
+    ) -> Classified:
+        """Tell the failures of a tree's checks apart; tests that failed anew are repeated on it."""
+        excused, known, flaky, findings = set[str](), list[KnownFailures](), list[FlakyTest](), list[Finding]()
+        for check in checks:
+            if check.status == "passed":
+                continue
+            failures = load_failures(self._store, check)
+            if failures is None:
+                continue
+            remembered = self._store.flaky.names(self._project, check.name)
+            compared = self._compare(check, failures, remembered)
+            if compared.told and not compared.new:
+                found: tuple[FlakyTest, ...] = ()
+            else:
+                found = await self._find_flaky(
+                    check, compared, tree=tree, environment=environment, acceptance=acceptance
+                )
+                flaky += found
+            names = {each.test for each in found}
+            if "" in names or not set(compared.new) - names:
+                if not compared.told and not found:
+                    findings.append(_describe_untold(check))
+                excused.add(check.name)
+            flaky += _flaky_again(check, compared, self._before.get(check.name), remembered)
+            before = self._before.get(check.name)
+            old = [each for each in compared.known if before is None or each in _units(before)]
+            old = [each for each in old if each not in remembered]
+            if old:
+                known.append(_count_known(check, compared, old))
+                findings += self._judge_known(check, compared, old)
+        findings += [self._judge_flaky(each) for each in flaky]
+        return Classified(
+            excused=frozenset(excused), known=tuple(known), flaky=tuple(flaky), findings=tuple(findings)
+        )
+
+    def _compare(self, check: CheckResult, failures: CheckFailures, remembered: Collection[str]) -> Comparison:
+        before = self._before.get(check.name)
+        unnamed = failures.tests is None
+        if unnamed and ("" in remembered or (self._policy.leaves_out and before is not None)):
+            return Comparison(named=False, known=_units(failures) if before is not None else ("",))
+        compared = compare_failures(before, failures, excused=remembered)
+        # A run in which no test ran shows nothing of the tree, however alike the failures are.
+        if runner_of(check.name).is_known and not check.tests and not compared.new:
+            return Comparison(named=compared.named, told=False)
+        return compared
+
+    async def _find_flaky(
+        self,
+        check: CheckResult,
+        compared: Comparison,
+        *,
+        tree: str,
+        environment: BaseEnvironment,
+        acceptance: Sequence[tuple[str, str]],
+    ) -> tuple[FlakyTest, ...]:
+        """Return which of a check's new failures pass when they are repeated on the same tree."""
+        tests = compared.new if compared.named else ()
+        if check.status != "failed" or len(tests) > MOST_REPEATED or (compared.named and not tests):
+            return ()
+        repeated = await repeat_tests(
+            *(self._runs, check, tests), tree=tree, environment=environment, acceptance=acceptance
+        )
+        return await self._look_at_base(check, describe_flaky(check, repeated, failed_first=True))
+
+    def new_failures(self, check: CheckResult, told: Classified) -> tuple[str, ...]:
+        """Return the names of the tests of a check that failed and do not fail on the base or now and then."""
+        failures = load_failures(self._store, check)
+        if failures is None or failures.tests is None:
+            return ()
+        remembered = self._store.flaky.names(self._project, check.name)
+        flaky = {each.test for each in told.flaky if each.check == check.name}
+        new = compare_failures(self._before.get(check.name), failures, excused=remembered).new
+        return tuple(name for name in new if name not in flaky)
+
+    async def _look_at_base(self, check: CheckResult, found: tuple[FlakyTest, ...]) -> tuple[FlakyTest, ...]:
+        """Return flaky tests of a tree, marked if the base's version has two results too, which is remembered."""
+        if not found or check.name not in self._passed:
+            return found
+        tests = [each.test for each in found if each.test]
+        on_base = await repeat_tests(
+            *(self._runs, check, tests),
+            tree=self._runs.base.tree,
+            environment=self._runs.environment,
+            acceptance=(),
+            most=RUNS_ON_BASE,
+            until_both=True,
+        )
+        # On the base each of them passed with the whole check.
+        there = describe_flaky(check, on_base, failed_first=False)
+        self._store.flaky.add(self._project, (replace(each, on_base=True) for each in there))
+        names = {each.test for each in there}
+        return tuple(replace(each, on_base=each.test in names) for each in found)
+
+    async def repeat_new_tests(
+        self,
+        check: CheckResult,
+        tests: Sequence[str],
+        *,
+        tree: str,
+        environment: BaseEnvironment,
+        acceptance: Sequence[tuple[str, str]],
+    ) -> Classified:
+        """Run tests that are new or changed, and passed, some more times on the same tree."""
+        if not 0 < len(tests) <= MOST_REPEATED or runner_of(check.name).select(check.name, tests) is None:
+            return Classified()
+        repeated: RepeatedTests = await repeat_tests(
+            *(self._runs, check, tests),
+            tree=tree,
+            environment=environment,
+            acceptance=acceptance,
+            most=_RUNS_OF_NEW_TESTS - 1,
+            until_both=True,
+        )
+        found = describe_flaky(check, repeated, failed_first=False)
+        return Classified(flaky=found, findings=tuple(map(self._judge_flaky, found)))
+
+    def compare_with_earlier(self, earlier: Verdict, checks: Sequence[CheckResult]) -> Classified:
+        """Return the checks that now pass on a tree on which they failed before, and the other way round."""
+        before, found = {check.name: check for check in earlier.checks}, list[FlakyTest]()
+        for check in checks:
+            known = before.get(check.name)
+            if known is None or (known.status == "passed") == (check.status == "passed"):
+                continue
+            failed = check if check.status != "passed" else known
+            failures = load_failures(self._store, failed)
+            names = (failures.tests if failures is not None else None) or ("",)
+            remembered = self._store.flaky.names(self._project, check.name)
+            evidence = tuple(each.artifact for each in (known, check) if each.artifact)
+            for name in names[:_KEPT_NAMES]:
+                on_base = name in remembered
+                one = FlakyTest(
+                    check=check.name, test=name, runs=2, failures=1, on_base=on_base, evidence=evidence
+                )
+                found.append(one)
+        found += [each for each in earlier.flaky if each.check in {check.name for check in checks}]
+        return Classified(flaky=tuple(found), findings=tuple(map(self._judge_flaky, found)))
+
+    # --- what it means
+
+    def _judge_known(self, check: CheckResult, compared: Comparison, old: Sequence[str]) -> list[Finding]:
+        findings, rest = list[Finding](), list(old)
+        if self._policy.strict:
+            message = f"{_name_failures(check, compared, old)} as on the base, and fixing that is the request"
+            return [_finding("still_failing", "error", message)]
+        if compared.named:
+            aims = [name for name in old if _own_name(check.name, name) in self._policy.aims]
+            if aims:
+                message = f"{_name_failures(check, compared, aims)} as on the base, and the request names it"
+                findings.append(_finding("still_failing", "error", message))
+            rest = [name for name in old if name not in aims]
+        if rest:
+            message = f"{_name_failures(check, compared, rest)} as on the base, 0 new"
+            accepted = self._policy.accepted
+            severity: Severity = "info" if accepted else "warning"
+            findings.append(_finding(KNOWN_FAILURES, severity, message, asks=not accepted))
+        return findings
+
+    def _judge_flaky(self, flaky: FlakyTest) -> Finding:
+        what = f"{printable(flaky.check)}: {printable(flaky.test)}" if flaky.test else printable(flaky.check)
+        message = f"{what} failed in {flaky.failures} of {flaky.runs} runs of this same tree"
+        if flaky.on_base:
+            message += ", and is known to be flaky without the change"
+        match self._policy.flaky:
+            case "refuse" if not flaky.on_base:
+                return _finding(FLAKY_TEST, "error", message)
+            case "ask" if not flaky.on_base:
+                return _finding(FLAKY_TEST, "warning", message, asks=True)
+            case _:
+                return _finding(FLAKY_TEST, "info", message)
+
+
+def load_failures(store: Store, check: CheckResult) -> CheckFailures | None:
+    """Return what failed in a check, `None` if it passed or the record is damaged or gone."""
+    if check.failed is None:
+        return None
+    try:
+        return decode_as(store.artifacts.get(check.failed), CheckFailures)
+    except (NotFoundError, StoreError, ValueError):
+        return None
+
+
+def _units(failures: CheckFailures) -> tuple[str, ...]:
+    return failures.tests if failures.tests is not None else failures.lines or ()
+
+
+def _flaky_again(
+    check: CheckResult, compared: Comparison, before: CheckFailures | None, remembered: Collection[str]
+) -> list[FlakyTest]:
+    """Return tests that failed in this run and are known to be flaky."""
+    evidence = (check.artifact,) if check.artifact else ()
+    return [
+        FlakyTest(check=check.name, test=name, runs=1, failures=1, on_base=True, evidence=evidence)
+        for name in compared.known
+        if name in remembered
+    ]
+
+
+def _count_known(check: CheckResult, compared: Comparison, old: Sequence[str]) -> KnownFailures:
+    return KnownFailures(
+        check=check.name, count=len(old), tests=tuple(old[:_KEPT_NAMES]) if compared.named else ()
+    )
+
+
+def _own_name(check: str, test: str) -> str:
+    return runner_of(check).split_name(test).own.rpartition("::")[2]
+
+
+def _name_failures(check: CheckResult, compared: Comparison, names: Sequence[str]) -> str:
+    count = len(names)
+    if not compared.named:
+        return f"{printable(check.name)} fails with the same {count} error line{'s' if count != 1 else ''}"
+    shown = ", ".join(map(printable, names[:_SHOWN])) + (f" and {count - _SHOWN} more" if count > _SHOWN else "")
+    return f"{printable(check.name)}: {count} test{'s fail' if count != 1 else ' fails'} ({shown})"
+
+
+def _describe_untold(check: CheckResult) -> Finding:
+    message = (
+        f"{printable(check.name)} fails on the base too, and its output does not tell whether a failure is new"
+    )
+    return _finding("failures_untold", "warning", message, asks=True)
+
+
+def _finding(rule: str, severity: Severity, message: str, *, asks: bool = False) -> Finding:
+    return Finding(rule=rule, severity=severity, path=".", message=message, needs_person=asks)
