@@ -44,7 +44,7 @@ def test_ask_waits_for_a_person_and_goes_on_as_they_say(desk: Desk, repo: Path) 
     assert (said.code, said.document["status"], said.reasons) == (3, "waiting", {"base_red"}), said
     assert desk.state(said).attempts == []
     mission = said.document["mission"]
-    assert desk.say("mission", "answer", mission, "go on", cwd=repo).code == 0
+    assert desk.say("mission", "answer", mission, "fix", cwd=repo).code == 0
     done = desk.say("worker", "--until-idle", cwd=repo)
     assert desk.state(said).status == "promoted", done
     other = desk.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)

@@ -30,6 +30,8 @@ from chargehand.core.records import (
     Base,
     Checkpoint,
     Export,
+    FlakyTest,
+    KnownFailures,
     MissionRequest,
     QuestionKind,
     Reason,
@@ -169,10 +171,14 @@ class MissionDocument(MissionOutline, frozen=True):
     """How a mission stands: what `run`, `fork` and every command that changes a mission print.
 
     `failures` say what failed in one that is not promoted, `next` are the commands that make sense now.
+    `known_failures` and `flaky` are of the last verdict on a tree of the mission: failures that the base has too,
+    and tests that both passed and failed on that tree.
     """
 
     failures: tuple[FailureDocument, ...]
     next: tuple[str, ...]
+    known_failures: tuple[KnownFailures, ...] = ()
+    flaky: tuple[FlakyTest, ...] = ()
 
 
 class ListedMission(MissionOutline, frozen=True):
@@ -346,7 +352,14 @@ class MessageDocument(Document, frozen=True):
 
 def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> MissionDocument:
     """Return how a mission stands; `failures` are what `explain_failures` finds."""
-    return MissionDocument(**_outline(state), failures=failures, next=next_commands(state, failures))
+    verdict = state.last_verdict
+    return MissionDocument(
+        **_outline(state),
+        failures=failures,
+        next=next_commands(state, failures),
+        known_failures=verdict.known if verdict else (),
+        flaky=verdict.flaky if verdict else (),
+    )
 
 
 def listed_mission(

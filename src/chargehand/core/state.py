@@ -416,6 +416,11 @@ class MissionState(MissionSummary, kw_only=True):
     received: list[events.MessageReceived] = []
     undelivered: dict[str, Reason] = {}
 
+    @property
+    def last_verdict(self) -> Verdict | None:
+        """The last verdict on a tree of the mission's own, not on a base."""
+        return next((each for each in reversed(self.verdicts) if each.scope != "base"), None)
+
     def seconds_of(self, prefix: str = "") -> float:
         """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
         names = [name for name in self.steps if name.startswith(prefix)]

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -148,6 +149,10 @@ class _Facts:
         of_tree = [(line, verdict) for line, verdict in given if verdict.tree == tree and verdict.scope != "base"]
         for line, verdict in of_tree[-1:]:
             told: dict[str, Any] = {"status": verdict.status, "scope": verdict.scope, "tree": tree}
+            if verdict.known:
+                told["knownFailures"] = [msgspec.to_builtins(each) for each in verdict.known]
+            if verdict.flaky:
+                told["flaky"] = [msgspec.to_builtins(each) for each in verdict.flaky]
             place = _line_resource("verdict", line.mission, line.seq, line.hash, **told)
             yield place
             for check in verdict.checks:

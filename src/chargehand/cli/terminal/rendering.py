@@ -206,8 +206,7 @@ def cost_text(cost: float | None, known: bool) -> str:
 
 def show_checks(out: Output, state: MissionState) -> None:
     """Write the table of the last verdict's checks beside how they end on the base."""
-    # The last one on a tree of the mission's own.
-    verdict = next((each for each in reversed(state.verdicts) if each.scope != "base"), None)
+    verdict = state.last_verdict
     if verdict is None or not verdict.checks:
         return
     # Beside the base's: a check that was red before is not the mission's fault.
@@ -217,7 +216,7 @@ def show_checks(out: Output, state: MissionState) -> None:
         ("CHECK", "RESULT", "ON BASE", "TESTS", "SECONDS"),
         [check_row(check, before.get(check.name)) for check in verdict.checks],
     )
-    for line in _describe_reads(verdict):
+    for line in (*verdict.excused, *_describe_reads(verdict)):
         out.text(f"  {line}")
     if state.request is not None and state.request.only_checks is not None:
         # Said with the result: green by other checks is another claim.

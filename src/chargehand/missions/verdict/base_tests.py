@@ -23,7 +23,7 @@ from chargehand.missions.sandboxes.environment import CandidateLayers
 from chargehand.missions.sandboxes.packages import installed_modules
 from chargehand.missions.services import DepotReader
 from chargehand.missions.verdict.check_runs import CheckRuns
-from chargehand.missions.verdict.classification import FailureClassifier
+from chargehand.missions.verdict.classification import FailureClassifier, load_failures
 from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS
 
 _SHOWN = 5
@@ -57,23 +57,27 @@ async def lay_base_tests(
 async def check_with_base_tests(
     runs: CheckRuns,
     mixed: str,
+    own: Sequence[CheckResult],
     layers: CandidateLayers,
     classifier: FailureClassifier,
     untested: frozenset[str],
 ) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
     """Run the checks on a tree with the base's tests over it; return their results, and what a person must decide.
 
-    A weakened test, or a configuration that selects fewer tests, lets the tree's own run pass and not this one.
-    Checks in `untested` have no test on the base: a project's first tests may land.
+    A weakened test, or a configuration that selects fewer tests, lets the tree's own run (`own`) pass and not this
+    one. Checks in `untested` have no test on the base: a project's first tests may land.
     """
     environment, acceptance = await layers.environment(mixed), runs.gates.acceptance
-    own = dict(runs.outputs)
+    shown = dict(runs.outputs)
     checks = await runs.run(mixed, environment, acceptance=acceptance)
     # Both runs give their checks the same names: the second one's outputs move out of the way.
     for check in checks:
         runs.outputs[f"{BASE_TESTS}{check.name}"] = runs.outputs[check.name]
     outputs = {check.name: runs.outputs[check.name] for check in checks}
-    runs.outputs.update({name: own[name] for name in outputs.keys() & own})
+    runs.outputs.update({name: shown[name] for name in outputs.keys() & shown})
+    # Not with the base: a test that fails there and passes on the tree may pass only because the test was changed.
+    before = {check.name: load_failures(runs.services.store, check) for check in own}
+    before_known = {name: found for name, found in before.items() if found is not None}
     checks = tuple(check for check in checks if not (check.reason == NO_TESTS and check.name in untested))
     # The run compares tests. A gate over the whole suite, such as a threshold of coverage, counts in the own run.
     checks = tuple(
@@ -82,9 +86,11 @@ async def check_with_base_tests(
         else check
         for check in checks
     )
-    told = await classifier.classify(checks, tree=mixed, environment=environment, acceptance=acceptance)
+    told = await classifier.classify(
+        checks, tree=mixed, environment=environment, acceptance=acceptance, before=before_known
+    )
     findings = tuple(
-        _describe(check, classifier.new_failures(check, told))
+        _describe(check, classifier.new_failures(check, told, before[check.name]))
         for check in checks
         if check.status != "passed" and check.name not in told.excused
     )

@@ -6,7 +6,9 @@ two results, and is compared with the base, where the same test may have them to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,14 +55,13 @@ class Classified(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
     def joined(self, other: Classified) -> Classified:
-        """Return both together; a test that both name is named once."""
-        names = {(each.check, each.test) for each in self.flaky}
-        flaky = tuple(each for each in other.flaky if (each.check, each.test) not in names)
+        """Return both together; a test that is named twice is named once."""
+        flaky = {(each.check, each.test): each for each in (*other.flaky, *self.flaky)}
         added = tuple(found for found in other.findings if found.message not in {f.message for f in self.findings})
         return Classified(
             excused=self.excused | other.excused,
             known=(*self.known, *other.known),
-            flaky=(*self.flaky, *flaky),
+            flaky=tuple(flaky.values()),
             findings=(*self.findings, *added),
         )
 
@@ -68,6 +69,14 @@ class Classified(Struct, frozen=True, kw_only=True):
         """Return whether each check passed or failed for known reasons alone, and nothing must turn green."""
         wrong = any(found.severity in ("error", "critical") for found in self.findings)
         return not wrong and all(check.status == "passed" or check.name in self.excused for check in checks)
+
+
+class _Place(NamedTuple):
+    """The tree that tests are repeated on, in the environment and with the acceptance files of their check."""
+
+    tree: str
+    environment: BaseEnvironment
+    acceptance: Sequence[tuple[str, str]]
 
 
 class FailureClassifier:
@@ -89,7 +98,7 @@ class FailureClassifier:
         So is what ended otherwise in an `earlier` verdict on the same base.
         """
         environment = self._runs.environment
-        flaky = list(self.compare_with_earlier(earlier, checks).flaky) if earlier is not None else []
+        flaky = list(self.compare_with_earlier(earlier, checks)) if earlier is not None else []
         for check in checks:
             failures = load_failures(self._store, check)
             if failures is None or check.status != "failed" or len(failures.tests or ()) > MOST_REPEATED:
@@ -99,6 +108,7 @@ class FailureClassifier:
                 tree=self._runs.base.tree,
                 environment=environment,
                 acceptance=(),
+                most=RUNS_ON_BASE,
             )
             flaky += describe_flaky(check, repeated, failed_first=True)
         flaky = [replace(each, on_base=True) for each in flaky]
@@ -131,43 +141,57 @@ class FailureClassifier:
         tree: str,
         environment: BaseEnvironment,
         acceptance: Sequence[tuple[str, str]],
+        earlier: Verdict | None = None,
+        before: Mapping[str, CheckFailures] | None = None,
     ) -> Classified:
-        """Tell the failures of a tree's checks apart; tests that failed anew are repeated on it."""
-        excused, known, flaky, findings = set[str](), list[KnownFailures](), list[FlakyTest](), list[Finding]()
-        for check in checks:
-            if check.status == "passed":
-                continue
-            failures = load_failures(self._store, check)
-            if failures is None:
-                continue
-            remembered = self._store.flaky.names(self._project, check.name)
-            compared = self._compare(check, failures, remembered)
-            if compared.told and not compared.new:
-                found: tuple[FlakyTest, ...] = ()
+        """Tell the failures of a tree's checks apart; tests that failed anew are repeated on it.
+
+        `earlier` has the worst results of the same checks on the same tree: each that differs is a second result.
+        `before` has the failures to compare with, by check, in place of the base's.
+        """
+        place = _Place(tree, environment, acceptance)
+        known = self._before if before is None else before
+        told = [await self._classify_check(check, place, earlier, known.get(check.name)) for check in checks]
+        whole = functools.reduce(Classified.joined, told, Classified())
+        return replace(whole, findings=(*whole.findings, *map(self._judge_flaky, whole.flaky)))
+
+    async def _classify_check(
+        self, check: CheckResult, place: _Place, earlier: Verdict | None, before: CheckFailures | None
+    ) -> Classified:
+        if earlier is not None and check.status == "passed":
+            changed = self.compare_with_earlier(earlier, (check,))
+            return Classified(flaky=(*changed, *_flaky_of(earlier, check)))
+        failures = load_failures(self._store, check)
+        if failures is None:
+            return Classified()
+        carried = {each.test: each for each in (_flaky_of(earlier, check) if earlier is not None else ())}
+        remembered = self._store.flaky.names(self._project, check.name)
+        compared = self._compare(check, before, failures, {*remembered, *carried})
+        found = tuple[FlakyTest, ...]()
+        if not compared.told or compared.new:
+            if earlier is not None and _passed_in(earlier, check):
+                found = await self._look_at_base(check, self.compare_with_earlier(earlier, (check,)))
             else:
-                found = await self._find_flaky(
-                    check, compared, tree=tree, environment=environment, acceptance=acceptance
-                )
-                flaky += found
-            names = {each.test for each in found}
-            if "" in names or not set(compared.new) - names:
-                if not compared.told and not found:
-                    findings.append(_describe_untold(check))
-                excused.add(check.name)
-            flaky += _flaky_again(check, compared, self._before.get(check.name), remembered)
-            before = self._before.get(check.name)
-            old = [each for each in compared.known if before is None or each in _units(before)]
-            old = [each for each in old if each not in remembered]
-            if old:
-                known.append(_count_known(check, compared, old))
-                findings += self._judge_known(check, compared, old)
-        findings += [self._judge_flaky(each) for each in flaky]
+                found = await self._find_flaky(check, compared, place)
+        excused = "" in {each.test for each in found} or not set(compared.new) - {each.test for each in found}
+        findings = [_describe_untold(check)] if excused and not compared.told and not found else []
+        again = [name for name in compared.known if name in remembered or name in carried]
+        old = [name for name in compared.known if before is not None and name in _units(before)]
+        old = [name for name in old if name not in again]
         return Classified(
-            excused=frozenset(excused), known=tuple(known), flaky=tuple(flaky), findings=tuple(findings)
+            excused=frozenset((check.name,) if excused else ()),
+            known=(_count_known(check, compared, old),) if old else (),
+            flaky=(*found, *(carried.get(name) or _flaky_again(check, name) for name in again)),
+            findings=(*findings, *(self._judge_known(check, compared, old) if old else ())),
         )
 
-    def _compare(self, check: CheckResult, failures: CheckFailures, remembered: Collection[str]) -> Comparison:
-        before = self._before.get(check.name)
+    def _compare(
+        self,
+        check: CheckResult,
+        before: CheckFailures | None,
+        failures: CheckFailures,
+        remembered: Collection[str],
+    ) -> Comparison:
         unnamed = failures.tests is None
         if unnamed and ("" in remembered or (self._policy.leaves_out and before is not None)):
             return Comparison(named=False, known=_units(failures) if before is not None else ("",))
@@ -177,32 +201,22 @@ class FailureClassifier:
             return Comparison(named=compared.named, told=False)
         return compared
 
-    async def _find_flaky(
-        self,
-        check: CheckResult,
-        compared: Comparison,
-        *,
-        tree: str,
-        environment: BaseEnvironment,
-        acceptance: Sequence[tuple[str, str]],
-    ) -> tuple[FlakyTest, ...]:
+    async def _find_flaky(self, check: CheckResult, compared: Comparison, place: _Place) -> tuple[FlakyTest, ...]:
         """Return which of a check's new failures pass when they are repeated on the same tree."""
         tests = compared.new if compared.named else ()
         if check.status != "failed" or len(tests) > MOST_REPEATED or (compared.named and not tests):
             return ()
-        repeated = await repeat_tests(
-            *(self._runs, check, tests), tree=tree, environment=environment, acceptance=acceptance
-        )
+        repeated = await repeat_tests(*(self._runs, check, tests), **place._asdict())
         return await self._look_at_base(check, describe_flaky(check, repeated, failed_first=True))
 
-    def new_failures(self, check: CheckResult, told: Classified) -> tuple[str, ...]:
-        """Return the names of the tests of a check that failed and do not fail on the base or now and then."""
+    def new_failures(self, check: CheckResult, told: Classified, before: CheckFailures | None) -> tuple[str, ...]:
+        """Return the names of the tests of a check that failed, did not fail `before`, and are not flaky."""
         failures = load_failures(self._store, check)
         if failures is None or failures.tests is None:
             return ()
         remembered = self._store.flaky.names(self._project, check.name)
         flaky = {each.test for each in told.flaky if each.check == check.name}
-        new = compare_failures(self._before.get(check.name), failures, excused=remembered).new
+        new = compare_failures(before, failures, excused=remembered).new
         return tuple(name for name in new if name not in flaky)
 
     async def _look_at_base(self, check: CheckResult, found: tuple[FlakyTest, ...]) -> tuple[FlakyTest, ...]:
@@ -247,26 +261,24 @@ class FailureClassifier:
         found = describe_flaky(check, repeated, failed_first=False)
         return Classified(flaky=found, findings=tuple(map(self._judge_flaky, found)))
 
-    def compare_with_earlier(self, earlier: Verdict, checks: Sequence[CheckResult]) -> Classified:
-        """Return the checks that now pass on a tree on which they failed before, and the other way round."""
+    def compare_with_earlier(self, earlier: Verdict, checks: Sequence[CheckResult]) -> tuple[FlakyTest, ...]:
+        """Return the tests of checks that passed on a tree in one of two verdicts and failed in the other."""
         before, found = {check.name: check for check in earlier.checks}, list[FlakyTest]()
         for check in checks:
             known = before.get(check.name)
             if known is None or (known.status == "passed") == (check.status == "passed"):
                 continue
-            failed = check if check.status != "passed" else known
-            failures = load_failures(self._store, failed)
+            failures = load_failures(self._store, check if check.status != "passed" else known)
             names = (failures.tests if failures is not None else None) or ("",)
             remembered = self._store.flaky.names(self._project, check.name)
             evidence = tuple(each.artifact for each in (known, check) if each.artifact)
-            for name in names[:_KEPT_NAMES]:
-                on_base = name in remembered
-                one = FlakyTest(
-                    check=check.name, test=name, runs=2, failures=1, on_base=on_base, evidence=evidence
+            found += [
+                FlakyTest(
+                    check=check.name, test=name, runs=2, failures=1, on_base=name in remembered, evidence=evidence
                 )
-                found.append(one)
-        found += [each for each in earlier.flaky if each.check in {check.name for check in checks}]
-        return Classified(flaky=tuple(found), findings=tuple(map(self._judge_flaky, found)))
+                for name in names[:MOST_REPEATED]
+            ]
+        return tuple(found)
 
     # --- what it means
 
@@ -316,16 +328,18 @@ def _units(failures: CheckFailures) -> tuple[str, ...]:
     return failures.tests if failures.tests is not None else failures.lines or ()
 
 
-def _flaky_again(
-    check: CheckResult, compared: Comparison, before: CheckFailures | None, remembered: Collection[str]
-) -> list[FlakyTest]:
-    """Return tests that failed in this run and are known to be flaky."""
+def _flaky_of(verdict: Verdict, check: CheckResult) -> tuple[FlakyTest, ...]:
+    return tuple(each for each in verdict.flaky if each.check == check.name)
+
+
+def _passed_in(verdict: Verdict, check: CheckResult) -> bool:
+    return any(each.name == check.name and each.status == "passed" for each in verdict.checks)
+
+
+def _flaky_again(check: CheckResult, test: str) -> FlakyTest:
+    """Return a test that failed in this run and is known to be flaky."""
     evidence = (check.artifact,) if check.artifact else ()
-    return [
-        FlakyTest(check=check.name, test=name, runs=1, failures=1, on_base=True, evidence=evidence)
-        for name in compared.known
-        if name in remembered
-    ]
+    return FlakyTest(check=check.name, test=test, runs=1, failures=1, on_base=True, evidence=evidence)
 
 
 def _count_known(check: CheckResult, compared: Comparison, old: Sequence[str]) -> KnownFailures:

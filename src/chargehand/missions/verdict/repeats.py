@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -56,11 +57,13 @@ async def repeat_tests(
     """Run tests of a check again on a new workspace of the tree; no tests stands for the whole check, named "".
 
     Each round runs only the tests that are asked for if the runner can be told to, else the whole check, and then
-    at most twice. The rounds end early once each test has passed; with `until_both` once each has failed.
+    at most twice. The rounds end early once each test has passed, with `until_both` once each has failed, or when
+    they take longer than the check itself.
     """
     names = tuple(tests) or ("",)
     found = RepeatedTests(runs=dict.fromkeys(names, 0), failures={}, evidence=())
     command = runner_of(check.name).select(check.name, tests) if tests else None
+    began, least = time.monotonic(), min(most, _RUNS_ALONE)
     rounds = most if command is not None else min(most, 2 if check.seconds <= _QUICK_SECONDS else 1)
     opened = runs.open(tree, environment, acceptance=acceptance, place=AGAIN_PLACE)
     async with runs.queue.turn("checks"), opened as sandbox:
@@ -70,8 +73,10 @@ async def repeat_tests(
                 # The runner did not take the selection: from here on the whole check is repeated.
                 command, rounds = None, min(rounds, 2 if check.seconds <= _QUICK_SECONDS else 1)
                 continue
-            rounds -= 1
+            rounds, least = rounds - 1, least - 1
             found = _count(found, names, result, output)
+            if least <= 0 and time.monotonic() - began > max(_QUICK_SECONDS, check.seconds):
+                break
             if found.passed_once >= set(names) and not until_both:
                 break
             if until_both and found.failed_once >= set(names):

@@ -207,7 +207,7 @@ class Validator:
                 with_base_tests = tuple[CheckResult, ...]()
                 if mixed:
                     with_base_tests, guarded = await check_with_base_tests(
-                        self.runs, mixed, layers, self._classifier, self._untested
+                        self.runs, mixed, checks, layers, self._classifier, self._untested
                     )
                 # Now with acceptance files on both sides: on one they may make up for the number of lost tests.
                 lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, moves)
@@ -248,16 +248,13 @@ class Validator:
         self, tree: str, checks: Sequence[CheckResult], environment: BaseEnvironment
     ) -> Classified:
         """Tell failures apart, also by how the same checks ended on the same tree before."""
-        told = await self._classifier.classify(
-            checks, tree=tree, environment=environment, acceptance=self.gates.acceptance
-        )
         verdicts, project = self.services.store.verdicts, self.services.project
         layer = environment.layer.name if environment.layer else "-"
-        parts = ("own", *self._checks_key(), layer, self.services.toolchain)
-        key = "/".join(parts)
+        key = "/".join(("own", *self._checks_key(), layer, self.services.toolchain))
         earlier = verdicts.get(project, tree, plan_digest=key)
-        if earlier is not None:
-            told = told.joined(self._classifier.compare_with_earlier(earlier, checks))
+        told = await self._classifier.classify(
+            checks, tree=tree, environment=environment, acceptance=self.gates.acceptance, earlier=earlier
+        )
         # What failed once is kept: a tree is not judged again until it is green.
         worst = {check.name: check for check in checks}
         if earlier is not None:
