@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
 
 from chargehand.checks.inspection import inspect
 from chargehand.core.errors import RefusedError, StoreError
 from chargehand.core.mission_events import ApprovalGiven, MissionClaimed, MissionFinished
 from chargehand.core.plan_events import CoordinatorWoken
-from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, VerdictScope
+from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, Verdict, VerdictScope
 from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
 from chargehand.missions._policy import admit
@@ -36,6 +36,7 @@ from chargehand.missions.sandboxes.provisioning import (
 )
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.task_rollback import check_task_rollback, check_whole, plan_task_rollback
+from chargehand.missions.verdict.classification import FLAKY_TEST
 from chargehand.missions.verdict.gates import areas_of, find_gates
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.policy.actions import Action, Judgement
@@ -233,14 +234,16 @@ class Missions:
         _check_seen(journal, tree, seen)
         # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
         scope: VerdictScope = "merged" if rebase else "attempt"
+        before = tuple(journal.state.verdicts)
         verdict, context = await run_interruptible(journal, lambda: judge.judge_again(base, tree, scope=scope))
         if not person_may_promote(verdict):
             reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
             raise RefusedError(
                 f"the tree of mission {mission!r} is not green: {reasons}",
                 code="not_green",
-                hint="nobody can override a failed check; fix it with a new mission",
+                hint=f"nobody can override a failed check; chargehand mission continue {mission} TEXT mends it",
             )
+        _check_told(journal, verdict, before)
         superseded = Reason(code="promoted", message="a person promoted its last tree")
         approval = ApprovalGiven(tree=tree, identity=identity, reason=reason)
         for attempt in journal.state.open_attempts:
@@ -385,6 +388,21 @@ def _check_seen(journal: Journal, tree: str, seen: str) -> None:
             f"mission {journal.mission!r} has another tree by now: {tree[:12]}, and not {seen[:12]}",
             code="tree_changed",
             hint=f"look again: chargehand mission diff {journal.mission}",
+        )
+
+
+def _check_told(journal: Journal, verdict: Verdict, before: Iterable[Verdict]) -> None:
+    """Raise `RefusedError` (`two_verdicts`) if the tree has two results, and no verdict in `before` said so.
+
+    The verdict with both is recorded by now: a person who promotes the tree again has been told.
+    """
+    flaky = [found.message for found in verdict.needs_person if found.rule == FLAKY_TEST]
+    told = any(found.rule == FLAKY_TEST for each in before if each.tree == verdict.tree for found in each.findings)
+    if flaky and not told:
+        raise RefusedError(
+            f"the tree of mission {journal.mission!r} has two verdicts: {'; '.join(flaky)}",
+            code="two_verdicts",
+            hint=f"chargehand mission promote {journal.mission} once more promotes it all the same",
         )
 
 

@@ -182,7 +182,7 @@ class FailureClassifier:
             excused=frozenset((check.name,) if excused else ()),
             known=(_count_known(check, compared, old),) if old else (),
             flaky=(*found, *(carried.get(name) or _flaky_again(check, name) for name in again)),
-            findings=(*findings, *(self._judge_known(check, compared, old) if old else ())),
+            findings=(*findings, *(self._judge_known(check, compared, old, found) if old else ())),
         )
 
     def _compare(
@@ -282,8 +282,14 @@ class FailureClassifier:
 
     # --- what it means
 
-    def _judge_known(self, check: CheckResult, compared: Comparison, old: Sequence[str]) -> list[Finding]:
+    def _judge_known(
+        self, check: CheckResult, compared: Comparison, old: Sequence[str], flaky: Sequence[FlakyTest]
+    ) -> list[Finding]:
         findings, rest = list[Finding](), list(old)
+        new = [name for name in compared.new if name not in {each.test for each in flaky}]
+        if new:  # named, since the output of the check shows the old failures too
+            message = f"{_name_failures(check, compared, new)} and not on the base; {len(old)} as on the base"
+            return [_finding("new_failures", "error", message)]
         if self._policy.strict:
             message = f"{_name_failures(check, compared, old)} as on the base, and fixing that is the request"
             return [_finding("still_failing", "error", message)]
