@@ -61,7 +61,8 @@ class CargoTest(Runner):
 
     def select(self, command: str, names: Sequence[str]) -> str | None:
         """Name the tests behind the two dashes."""
-        tests = sorted({self.split_name(name).own for name in names})
+        # With and without its first part: whether that is the binary the output does not always tell.
+        tests = sorted({part for name in names for part in (name, name.partition("::")[2]) if part})
         return append_words(command, [*([] if " -- " in command else ["--"]), "--exact", *tests])
 
     def find_names(self, text: str) -> list[str]:

@@ -74,14 +74,21 @@ class NodeTest(Runner):
         return sum(map(int, _TAP_BAD.findall(text) + [n for line in summaries for n in _BAD.findall(line)]))
 
     def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
-        """Return the names in the report of failures, if they are as many as the summaries count."""
-        found = {each.name for each in read_failures(text)}
-        return tuple(sorted(found)) if "" not in found and len(found) == self._count_bad(text) else None
+        """Return the failed tests, from where they ran or from the report of failures: as many as were counted."""
+        for found in (self._split_names(text)[1], {each.name for each in read_failures(text)} - {""}):
+            if found and len(found) == self._count_bad(text):
+                return tuple(sorted(found))
+        return None
 
     def find_names(self, text: str) -> list[str]:
         """Return the tests with the groups that TAP puts them in."""
+        good, bad = self._split_names(text)
+        return [*good, *bad.difference(good)]
+
+    def _split_names(self, text: str) -> tuple[list[str], set[str]]:
+        """Return the tests that passed, each as often as it ran, and those that failed."""
         if _VITEST_FILE.search(text):  # beside its files vitest names the slow and the failing tests alone
-            return []
+            return [], set()
         good = list[str]()
         bad = set[str]()
         groups = list[str]()
@@ -99,4 +106,4 @@ class NodeTest(Runner):
                 bad.add(name)  # told twice: where it ran, and again at the end
             else:
                 good.append(name)
-        return [*good, *bad.difference(good)]
+        return good, bad

@@ -101,7 +101,7 @@ class FailureClassifier:
         flaky = list(self.compare_with_earlier(earlier, checks)) if earlier is not None else []
         for check in checks:
             failures = load_failures(self._store, check)
-            if failures is None or check.status != "failed" or len(failures.tests or ()) > MOST_REPEATED:
+            if failures is None or not _may_be_flaky(check) or len(failures.tests or ()) > MOST_REPEATED:
                 continue
             repeated = await repeat_tests(
                 *(self._runs, check, failures.tests or ()),
@@ -204,7 +204,7 @@ class FailureClassifier:
     async def _find_flaky(self, check: CheckResult, compared: Comparison, place: _Place) -> tuple[FlakyTest, ...]:
         """Return which of a check's new failures pass when they are repeated on the same tree."""
         tests = compared.new if compared.named else ()
-        if check.status != "failed" or len(tests) > MOST_REPEATED or (compared.named and not tests):
+        if not _may_be_flaky(check) or len(tests) > MOST_REPEATED or (compared.named and not tests):
             return ()
         repeated = await repeat_tests(*(self._runs, check, tests), **place._asdict())
         return await self._look_at_base(check, describe_flaky(check, repeated, failed_first=True))
@@ -332,6 +332,11 @@ def load_failures(store: Store, check: CheckResult) -> CheckFailures | None:
 
 def _units(failures: CheckFailures) -> tuple[str, ...]:
     return failures.tests if failures.tests is not None else failures.lines or ()
+
+
+def _may_be_flaky(check: CheckResult) -> bool:
+    # A timeout is not repeated, and what cannot be loaded fails every time.
+    return check.status == "failed" and check.reason not in ("collection_error", "no_tests_ran")
 
 
 def _flaky_of(verdict: Verdict, check: CheckResult) -> tuple[FlakyTest, ...]:
