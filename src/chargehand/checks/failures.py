@@ -17,6 +17,8 @@ from chargehand.core.text import late_pattern
 _MOST_LINES = 2_000
 # Numbers of their own: places, durations, sizes and counts, which differ from run to run. Those in a name stay.
 _VARIES = late_pattern(r"0x[0-9a-fA-F]+|/tmp/[^\s:'\"]+|(?<![\w.-])\d[\d.,]*(?=\b|[a-z]{1,2}\b)")
+# A line that only counts: how many there are follows from the others.
+_SUMMARY = late_pattern(r"\b0 (?:errors?|fail(?:ures?|ed|ing)|warnings?|problems?)\b")
 _SPACES = late_pattern(r"\s+")
 
 
@@ -48,7 +50,8 @@ def describe_failures(reason: str, text: str, tests: Sequence[str] | None, *, cu
     """Return what failed by a check's output and the names its runner gives; `cut` says that output is missing."""
     if tests is not None:
         return CheckFailures(reason=reason, tests=tuple(tests))
-    lines = [] if cut else sorted(_normalise(line) for line in error_lines(text))
+    found = [] if cut else map(_normalise, error_lines(text))
+    lines = sorted(line for line in found if not _SUMMARY.search(line))
     return CheckFailures(reason=reason, lines=tuple(lines) if 0 < len(lines) <= _MOST_LINES else None)
 
 

@@ -26,6 +26,7 @@ from chargehand.missions.verdict.check_runs import CheckRuns
 from chargehand.missions.verdict.classification import FailureClassifier, load_failures
 from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS
 
+NO_NEW_FAILURE = "no_new_failure"
 _SHOWN = 5
 # Reasons for which no test failed, and the tests cannot be compared.
 _UNCOMPARED = ("collection_error", "no_report", "usage_error")
@@ -81,7 +82,7 @@ async def check_with_base_tests(
     checks = tuple(check for check in checks if not (check.reason == NO_TESTS and check.name in untested))
     # The run compares tests. A gate over the whole suite, such as a threshold of coverage, counts in the own run.
     checks = tuple(
-        replace(check, status="passed", reason="tests_passed", failed=None)
+        replace(check, status="passed", reason=NO_NEW_FAILURE, failed=None)
         if _only_gate_failed(check, outputs[check.name].failures)
         else check
         for check in checks
@@ -93,6 +94,10 @@ async def check_with_base_tests(
         _describe(check, classifier.new_failures(check, told, before[check.name]))
         for check in checks
         if check.status != "passed" and check.name not in told.excused
+    )
+    checks = tuple(
+        replace(check, status="passed", reason=NO_NEW_FAILURE) if check.name in told.excused else check
+        for check in checks
     )
     renamed = (replace(check, name=f"{BASE_TESTS}{check.name}", base_tests=True) for check in checks)
     return tuple(renamed), findings

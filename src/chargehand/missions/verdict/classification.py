@@ -174,7 +174,11 @@ class FailureClassifier:
             else:
                 found = await self._find_flaky(check, compared, place)
         excused = "" in {each.test for each in found} or not set(compared.new) - {each.test for each in found}
-        findings = [_describe_untold(check)] if excused and not compared.told and not found else []
+        findings = list[Finding]()
+        if excused and not compared.told and not found:
+            # Perhaps the failure is new: without a word about known ones that counts as one.
+            excused = self._policy.accepted
+            findings += [_describe_untold(check)] if excused else []
         again = [name for name in compared.known if name in remembered or name in carried]
         old = [name for name in compared.known if before is not None and name in _units(before)]
         old = [name for name in old if name not in again]
