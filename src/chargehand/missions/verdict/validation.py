@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from chargehand.checks.areas import Areas
-from chargehand.checks.execution import CheckOutput, judge, run_checks
+from chargehand.checks.execution import CheckOutput, CheckPlan, judge, run_checks
 from chargehand.checks.go_builds import find_skipped
 from chargehand.checks.inspection import base_tests_tree_plan
 from chargehand.checks.ran_tests import RanTests, find_lost_tests
@@ -67,6 +67,7 @@ from chargehand.missions.sandboxes.provisioning import (
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.verdict.ahead import OwnRun, RunKey, RunsAhead
+from chargehand.missions.verdict.commits import judged_head
 from chargehand.missions.verdict.gates import Gates
 from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS, load_ran_tests
 from chargehand.missions.verdict.looking import look_at_change
@@ -129,15 +130,16 @@ class Validator:
             action = Run(kind="check", run=command, trusted=trusted)
             await admit(self.services, self.journal, action, purpose="check", directory=self.gates.plan.directory)
         verdicts, project, tree = self.services.store.verdicts, self.services.project, self.base.tree
-        key = self._base_key
+        key = self._base_key(self.gates.on_base)
 
         async def judge_now() -> object:
             known = verdicts.get(project, tree, plan_digest=key)
             if known is not None:
                 return {"verdict": known, "reused": True}
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
-            checks = await self._run_checks(tree, self.environment, acceptance=(), keeps_caches=True)
-            return {"verdict": await asyncio.to_thread(self._keep_as_base, tree, checks), "reused": False}
+            plan = self.gates.on_base
+            checks = await self._run_checks(tree, self.environment, acceptance=(), plan=plan, keeps_caches=True)
+            return {"verdict": await asyncio.to_thread(self._keep_as_base, tree, checks, plan), "reused": False}
 
         def events(output: Any) -> tuple[VerdictGiven, ...]:
             return (VerdictGiven(verdict=output["verdict"], reused=output["reused"]),)
@@ -151,18 +153,17 @@ class Validator:
             self._caches = await asyncio.to_thread(self._layers.find, self._caches_key)
         return verdict
 
-    @property
-    def _base_key(self) -> str:
+    def _base_key(self, plan: CheckPlan) -> str:
         """What a base's verdict depends on: the same commands end differently on another layer or toolchain."""
         layer = self.environment.layer.name if self.environment.layer else "-"
-        return "/".join(("base", self.gates.plan.digest(), layer, self.services.toolchain))
+        return "/".join(("base", plan.digest(), layer, self.services.toolchain))
 
-    def _keep_as_base(self, tree: str, checks: Sequence[CheckResult]) -> Verdict:
+    def _keep_as_base(self, tree: str, checks: Sequence[CheckResult], plan: CheckPlan) -> Verdict:
         """Keep how checks ended on a tree for missions that have it as their base."""
         findings = self.services.depot.find_lfs_pointers(tree)
         status = self._status(checks, ())
         verdict = Verdict(tree=tree, scope="base", status=status, checks=tuple(checks), findings=findings)
-        self.services.store.verdicts.put(self.services.project, verdict, plan_digest=self._base_key)
+        self.services.store.verdicts.put(self.services.project, verdict, plan_digest=self._base_key(plan))
         return verdict
 
     # --- what compilers cached while the base was checked: others begin with it, and only the base's write it
@@ -179,7 +180,7 @@ class Validator:
     @property
     def _caches_key(self) -> str:
         layer = self.environment.layer.parent.name if self.environment.layer else "-"
-        parts = (self.gates.plan.digest(), layer, self.services.toolchain, self.services.tier_name)
+        parts = (self.gates.on_base.digest(), layer, self.services.toolchain, self.services.tier_name)
         return self._layers.caches_key(self.base, *parts)
 
     def _find_caches(self, tree: str, environment: BaseEnvironment) -> Path | None:
@@ -235,7 +236,7 @@ class Validator:
             if all(check.status == "passed" for check in checks):
                 if not self.gates.acceptance and layers.matches and environment.layer == self.environment.layer:
                     # Later missions begin at what is promoted: kept now, their base counts as judged already.
-                    await asyncio.to_thread(self._keep_as_base, tree, checks)
+                    await asyncio.to_thread(self._keep_as_base, tree, checks, self.gates.plan)
                 outside = await self._run_outside(tree, environment, reads=observer)
                 mixed = await self._lay_base_tests(tree, changes, inner)
                 with_base_tests = await self._check_with_base_tests(mixed, layers) if mixed else ()
@@ -334,7 +335,8 @@ class Validator:
         An agent that weakens a test, or the configuration that selects tests, passes its own run but not this one.
         """
         environment = await layers.environment(mixed)
-        checks = await self._run_checks(mixed, environment, acceptance=self.gates.acceptance)
+        gates = self.gates
+        checks = await self._run_checks(mixed, environment, acceptance=gates.acceptance, plan=gates.on_base)
         # Both runs give their checks the same names: the second one's outputs move out of the way.
         for check in checks:
             self.outputs[f"{BASE_TESTS}{check.name}"] = self.outputs.pop(check.name)
@@ -381,7 +383,7 @@ class Validator:
                 return await stack.enter_async_context(opened)
 
             found = await measure_tests(
-                self.gates.plan,
+                self.gates.on_base,
                 checks,
                 faults,
                 tree=subject_sandbox,
@@ -414,19 +416,20 @@ class Validator:
         environment: BaseEnvironment,
         *,
         acceptance: Sequence[tuple[str, str]],
+        plan: CheckPlan | None = None,
         reads: ReadObserver | None = None,
         keeps_caches: bool = False,
         ahead: dict[str, CheckOutput] | None = None,
         known: OwnRun | None = None,
     ) -> tuple[CheckResult, ...]:
-        """Run the checks on a tree, unless a run of it is `known`.
+        """Run the checks of a plan (default: all) on a tree, unless a run of it is `known`.
 
         With `ahead`, which takes what they print, only where a place is free.
         """
         if known is not None:
             self.outputs.update(known.outputs)
             return known.checks
-        if not self.gates.plan.commands:
+        if not (plan := plan or self.gates.plan).commands:
             return ()
         outputs = self.outputs if ahead is None else ahead
 
@@ -442,7 +445,7 @@ class Validator:
             )
             async with opened as sandbox:
                 checks = await run_checks(
-                    self.gates.plan,
+                    plan,
                     sandbox,
                     keep=self.services.store.artifacts,
                     mission=self.journal.mission,
@@ -522,9 +525,13 @@ class Validator:
         """
         provisioner = self.provisioner
         caches = await asyncio.to_thread(self._find_caches, tree, environment)
+        depot, state, checks = self.services.depot, self.journal.state, self.gates.commands
+        head = await asyncio.to_thread(judged_head, depot, state, self.base, tree, checks)
         with lay_out_files(self.services, self.journal, acceptance) as files:
             async with (
-                provisioner.workspace(environment, purpose=place, tree=tree, caches=caches) as workspace,
+                provisioner.workspace(
+                    environment, purpose=place, tree=tree, caches=caches, head=head
+                ) as workspace,
                 provisioner.egress(purpose=CHECKS) as egress,
             ):
                 request = SandboxRequest(
