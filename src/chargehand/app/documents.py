@@ -13,11 +13,11 @@ import msgspec
 
 from chargehand.app.outcome import (
     FailureDocument,
+    conclude,
     ended_with_report,
     exported_branch,
     mission_cost,
     mission_seconds,
-    next_commands,
     was_rolled_back,
 )
 from chargehand.core.attempt_events import MessageReceived, ReportMade, RoleChosen
@@ -30,6 +30,7 @@ from chargehand.core.records import (
     Base,
     Checkpoint,
     Export,
+    Finding,
     MissionRequest,
     QuestionKind,
     Reason,
@@ -168,11 +169,13 @@ class MissionOutline(Document, frozen=True):
 class MissionDocument(MissionOutline, frozen=True):
     """How a mission stands: what `run`, `fork` and every command that changes a mission print.
 
-    `failures` say what failed in one that is not promoted, `next` are the commands that make sense now.
+    `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings`
+    are those of inspection about its last tree.
     """
 
     failures: tuple[FailureDocument, ...]
     next: tuple[str, ...]
+    warnings: tuple[Finding, ...]
 
 
 class ListedMission(MissionOutline, frozen=True):
@@ -248,6 +251,7 @@ class MissionDetails(Document, frozen=True):
     tasks: TaskTally | None
     failures: tuple[FailureDocument, ...]
     next: tuple[str, ...]
+    warnings: tuple[Finding, ...]
     budget_usd: float | None
     project: str
     repository: str
@@ -346,7 +350,7 @@ class MessageDocument(Document, frozen=True):
 
 def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> MissionDocument:
     """Return how a mission stands; `failures` are what `explain_failures` finds."""
-    return MissionDocument(**_outline(state), failures=failures, next=next_commands(state, failures))
+    return MissionDocument(**_outline(state), **conclude(state, failures))
 
 
 def listed_mission(
@@ -395,8 +399,7 @@ def mission_details(
     }
     return MissionDetails(
         **known,
-        failures=failures,
-        next=next_commands(state, failures),
+        **conclude(state, failures),
         budget_usd=None if state.config is None else state.config.limits.budget_usd,
         project=state.project,
         repository=state.repository,
