@@ -13,11 +13,11 @@ import msgspec
 
 from chargehand.app.outcome import (
     FailureDocument,
+    conclude,
     ended_with_report,
     exported_branch,
     mission_cost,
     mission_seconds,
-    next_commands,
     was_rolled_back,
 )
 from chargehand.core.attempt_events import MessageReceived, ReportMade, RoleChosen
@@ -30,6 +30,7 @@ from chargehand.core.records import (
     Base,
     Checkpoint,
     Export,
+    Finding,
     FlakyTest,
     KnownFailures,
     MissionRequest,
@@ -170,13 +171,14 @@ class MissionOutline(Document, frozen=True):
 class MissionDocument(MissionOutline, frozen=True):
     """How a mission stands: what `run`, `fork` and every command that changes a mission print.
 
-    `failures` say what failed in one that is not promoted, `next` are the commands that make sense now.
-    `known_failures` and `flaky` are of the last verdict on a tree of the mission: failures that the base has too,
-    and tests that both passed and failed on that tree.
+    `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings`
+    are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree:
+    failures that the base has too, and tests that both passed and failed.
     """
 
     failures: tuple[FailureDocument, ...]
     next: tuple[str, ...]
+    warnings: tuple[Finding, ...]
     known_failures: tuple[KnownFailures, ...] = ()
     flaky: tuple[FlakyTest, ...] = ()
 
@@ -254,6 +256,7 @@ class MissionDetails(Document, frozen=True):
     tasks: TaskTally | None
     failures: tuple[FailureDocument, ...]
     next: tuple[str, ...]
+    warnings: tuple[Finding, ...]
     budget_usd: float | None
     project: str
     repository: str
@@ -355,8 +358,7 @@ def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] 
     verdict = state.last_verdict
     return MissionDocument(
         **_outline(state),
-        failures=failures,
-        next=next_commands(state, failures),
+        **conclude(state, failures),
         known_failures=verdict.known if verdict else (),
         flaky=verdict.flaky if verdict else (),
     )
@@ -408,8 +410,7 @@ def mission_details(
     }
     return MissionDetails(
         **known,
-        failures=failures,
-        next=next_commands(state, failures),
+        **conclude(state, failures),
         budget_usd=None if state.config is None else state.config.limits.budget_usd,
         project=state.project,
         repository=state.repository,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.core.fold import read_payload
-from chargehand.core.records import CheckResult
+from chargehand.core.records import CheckResult, Finding
 from chargehand.core.state import ENDED, MissionState, MissionSummary
 from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.reading import is_part_of_plan
@@ -78,6 +78,15 @@ def mission_cost(state: MissionSummary) -> tuple[float | None, bool]:
     return (sum(known), True) if len(known) == len(costs) else (None, False)
 
 
+def inspection_warnings(state: MissionState) -> tuple[Finding, ...]:
+    """Return what inspection warns of in the mission's last tree; of a plan, in all that was merged."""
+    verdicts = [verdict for verdict in state.verdicts if verdict.scope != "base"]
+    good = [verdict for verdict in verdicts if verdict.status == "green"]
+    judged = good if state.plan is not None else verdicts[-1:]
+    found = (finding for verdict in judged for finding in verdict.findings)
+    return tuple(dict.fromkeys(finding for finding in found if finding.severity == "warning"))
+
+
 def explain_failures(store: Store, state: MissionState) -> tuple[FailureDocument, ...]:
     """Return what failed in a mission that is not promoted: checks of its last tree, or the agent itself.
 
@@ -141,6 +150,12 @@ def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = (
     if state.plan is not None and state.status not in ("promoted", "discarded"):
         return tuple(_commands_after_plan(state))
     return (*_commands_to_settle(state), *_commands_to_inspect(state, failures))
+
+
+def conclude(state: MissionState, failures: tuple[FailureDocument, ...]) -> dict[str, Any]:
+    """Return the fields of a mission's documents that say what failed, what comes next, and what to look at."""
+    following = next_commands(state, failures)
+    return {"failures": failures, "next": following, "warnings": inspection_warnings(state)}
 
 
 def _commands_to_coordinate(state: MissionState) -> Iterator[str]:

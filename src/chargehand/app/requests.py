@@ -398,7 +398,7 @@ def _follow_up_promoted(
 ) -> str:
     from chargehand.app.runs import branch_slug
     from chargehand.missions.fork import create_follow_up
-    from chargehand.missions.reading import is_applied
+    from chargehand.missions.reading import is_applied, merged_checks
     from chargehand.missions.steering import last_whole_attempt
 
     assert state.request is not None
@@ -428,5 +428,6 @@ def _follow_up_promoted(
         attempts=continued.attempts,
         seconds=continued.seconds,
         apply=applied is not None,
+        extra_checks=tuple(dict.fromkeys((*state.request.extra_checks, *merged_checks(state)))),
     )
     return create_follow_up(app.store, depot, state.id, request, continued, user=app.user)

@@ -383,6 +383,18 @@ class MissionMeasures(Struct, kw_only=True, omit_defaults=True):
     network: NetworkUse = field(default_factory=NetworkUse)
 
 
+class RestoredTree(Struct, frozen=True):
+    """A checkpoint that a person made of a mission's last tree.
+
+    `attempt` is the number of the last attempt before it, 0 without one, and `steps` the number of steps recorded
+    until then.
+    """
+
+    checkpoint: Checkpoint
+    attempt: int
+    steps: int
+
+
 class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
@@ -396,6 +408,7 @@ class MissionState(MissionSummary, kw_only=True):
     first_base: Base | None = None
     promoted_on: Base | None = None
     checkpoints: list[Checkpoint] = []
+    restored: list[RestoredTree] = []
     stands: dict[str, Base] = {}
     tier: TierChoice | None = None
     sandbox_kinds: list[tuple[str, str]] = []

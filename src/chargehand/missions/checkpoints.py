@@ -22,9 +22,10 @@ from chargehand.core.records import Base, Change, Checkpoint, Verdict
 from chargehand.core.state import MissionState
 from chargehand.core.text import printable
 from chargehand.missions.journal import Journal, claim_mission
-from chargehand.missions.promotion.promoter import COMMITTED
 from chargehand.missions.promotion.rebase import conflict_event, name_paths
 from chargehand.missions.reading import MissionReader
+from chargehand.missions.verdict.commits import COMMITTED
+from chargehand.missions.verdict.restored import RESTORES
 from chargehand.sandbox.contract import Sandbox
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
@@ -346,7 +347,7 @@ def restore_checkpoint(
         commit=made,
         tree=tree,
         parent=last.commit,
-        trigger={"full": "restored", "files": "restored files", "smart": "restored hunks"}[plan.kind],
+        trigger=RESTORES[plan.kind],
         changed=len(depot.diff(last.tree, tree)),
     )
     base = state.stands.get(commit, state.base)

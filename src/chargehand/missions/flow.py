@@ -112,6 +112,8 @@ class MissionFlow:
             result = await self._run_attempt(request, agent, context, number, tree, feedback)
             self._judge.fault("agent")
             judged = await candidates.judge(request, result, context, number)
+            # A person may have changed the result since: while the mission was paused, or had ended.
+            judged = await candidates.heed_person(request, judged, number)
             another = number < most and requires_next_attempt(self._journal.state, number)
             good = judged.end.mission == "promoted" and self._role.writes and not another
             async with self._judge.queue.delivery(wanted=good):
@@ -124,7 +126,8 @@ class MissionFlow:
                 good = end.mission in ("promoted", "waiting")
                 # The provider failed, not the work: one more attempt follows, as a person or the request says.
                 continued = self._journal.state.continued.get(number)
-                final = number >= most or hopeless
+                # What a person made of the result is not given to the agent again without a person's word.
+                final = number >= most or hopeless or (judged.restored and not another)
                 fault = provider_fault(self._journal.state.attempt(number)) if final and not continued else ""
                 if fault:
                     most = number + 1

@@ -222,7 +222,7 @@ class Missions:
             journal.record(approved, durable=True)
             await delivery.deliver()
             return
-        if is_undelivered(journal.state):
+        if is_undelivered(journal.state) and not _is_changed_since(journal.state):
             rebase = await rebase_promoted(journal, self._services.store, self._services.depot)
             if rebase is None:
                 await delivery.deliver()
@@ -289,7 +289,7 @@ class Missions:
             if plan.tree != base.tree:
                 judge = TreeJudge(services, journal, control, fault=self._fault)
                 verdict, _ = await run_interruptible(
-                    journal, lambda: judge.judge_again(base, plan.tree, scope="merged")
+                    journal, lambda: judge.judge_again(base, plan.tree, scope="merged", without=plan.tasks)
                 )
                 if not person_may_promote(verdict):
                     reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
@@ -404,6 +404,12 @@ def _check_told(journal: Journal, verdict: Verdict, before: Iterable[Verdict]) -
             code="two_verdicts",
             hint=f"chargehand mission promote {journal.mission} once more promotes it all the same",
         )
+
+
+def _is_changed_since(state: MissionState) -> bool:
+    """Return whether a person changed what is promoted by a later checkpoint."""
+    last = state.checkpoints[-1] if state.checkpoints else None
+    return bool(last and state.restored and state.restored[-1].checkpoint == last and last.tree != state.tree)
 
 
 def _promotable(state: MissionState) -> tuple[Base, str]:

@@ -272,6 +272,16 @@ def mission_ref(mission: str) -> str:
     return f"refs/chargehand/missions/{mission}"
 
 
+def merged_checks(state: MissionState, *, without: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the checks of the tasks that a coordinator merged and did not roll back, `without` some of them."""
+    if state.plan is None:
+        return ()
+    tasks = {task.id: task for task in state.plan.plan.tasks}
+    merged = [name for name, known in state.plan.tasks.items() if known.merged and not known.rolled_back]
+    names = [name for name in merged if name in tasks and name not in without]
+    return tuple(dict.fromkeys(check for name in names for check in tasks[name].checks))
+
+
 def is_exported(state: MissionState) -> bool:
     """Tell whether the last promoted commit was written into the user's repository."""
     return state.exported is not None and state.exported == state.commit

@@ -325,23 +325,25 @@ class Bases:
             for file in (self.directory / earlier.commit / "objects" / "pack").iterdir():
                 os.link(file, pack / file.name)
             wanted = f"{commit}\n^{earlier.commit}"
-        whole = self._pack(pack, wanted).code == 0
+        whole = pack_objects(self._git, pack, wanted).code == 0
         # A `--shallow ID` among the revisions ends the history there, so that its holes are not met.
-        if not whole and self._pack(pack, f"--shallow {commit}\n{commit}").code:
-            self._pack(pack, wanted, ok=(0,))  # raises what is wrong with it
+        if not whole and pack_objects(self._git, pack, f"--shallow {commit}\n{commit}").code:
+            pack_objects(self._git, pack, wanted, ok=(0,))  # raises what is wrong with it
         for file in pack.iterdir():
             file.chmod(0o444)
         # A store per base and not the depot itself: an agent may read what its base reaches, nobody else's work.
         give_tree(objects)
         return whole
 
-    def _pack(self, pack: Path, wanted: str, *, ok: tuple[int, ...] = tuple(range(256))) -> GitResult:
-        # No new deltas: time is dear here and those that the depot has are kept.
-        return self._git(
-            *("pack-objects", "--revs", "--delta-base-offset", "--window=0", "--quiet", str(pack / "pack")),
-            input=f"{wanted}\n".encode(),
-            ok=ok,
-        )
+
+def pack_objects(git: Git, pack: Path, wanted: str, *, ok: tuple[int, ...] = tuple(range(256))) -> GitResult:
+    """Write the objects that the revisions `wanted` (a line each) reach as one pack into the directory `pack`."""
+    # No new deltas: time is dear here and those that the depot has are kept.
+    return git(
+        *("pack-objects", "--revs", "--delta-base-offset", "--window=0", "--quiet", str(pack / "pack")),
+        input=f"{wanted}\n".encode(),
+        ok=ok,
+    )
 
 
 def _read_meta(place: Path) -> _Meta | None:

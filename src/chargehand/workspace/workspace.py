@@ -19,6 +19,7 @@ from chargehand.workspace.bases import BaseLayers
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.drivers import DRIVERS, Driver, Generation, open_root
 from chargehand.workspace.errors import disk_errors
+from chargehand.workspace.head import Head, HeadWriter
 from chargehand.workspace.host.files import (
     INODE,
     Need,
@@ -49,6 +50,7 @@ class WorkspaceState(msgspec.Struct, frozen=True, kw_only=True):
     include: tuple[str, ...] = ()
     limits: WorkspaceLimits = WorkspaceLimits()
     caches: str | None = None
+    head: Head | None = None
 
 
 class Workspace:
@@ -79,10 +81,12 @@ class Workspace:
         include: Sequence[str] = (),
         limits: WorkspaceLimits | None = None,
         id: str | None = None,
+        head: Head | None = None,
     ) -> Workspace:
         """Make a workspace on `base` that shows `tree` (default: the base's own), over an environment layer.
 
         Drivers that stack layers have `caches` below that, and every file that differs from the base is newer.
+        Its `.git` is at the base, or at `head`, a commit of that tree.
         `include` names ignored paths (patterns as in `.gitignore`) that belong to the tree.
         Raises `NotFoundError` code `tree_not_found`.
         """
@@ -95,6 +99,7 @@ class Workspace:
             caches=None if caches is None else str(caches),
             include=tuple(include),
             limits=limits or WorkspaceLimits(),
+            head=head,
         )
         layers = depot.base_layers(base)
         place = _directory(depot, state.id)
@@ -295,7 +300,8 @@ class Workspace:
         return Checkpoint(commit=commit, tree=tree, parent=parent, trigger=trigger, changed=changed)
 
     def _reset(self, tree: str, trigger: str) -> Checkpoint:
-        state = msgspec.structs.replace(self._state, start=tree, generation=self._state.generation + 1)
+        generation = self._state.generation + 1
+        state = msgspec.structs.replace(self._state, start=tree, generation=generation, head=None)
         with disk_errors("rolling back"):
             # A new generation beside the present one, then the state file that names it: the switch is one rename.
             # An upper is never rewound, since deleting behind a live mount still shows the old content.
@@ -365,12 +371,11 @@ def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, di
     remove_tree(final)
     remove_tree(fresh)
     make_owned(fresh)
-    DRIVERS[state.driver].make(
-        _place_generation(fresh, layers, state),
-        base=base,
-        tree=tree,
-        reader=depot.reader,
-    )
+    driver, place = DRIVERS[state.driver], _place_generation(fresh, layers, state)
+    driver.make(place, base=base, tree=tree, reader=depot.reader)
+    if state.head is not None:
+        writer = HeadWriter(git=depot.git, reader=depot.reader, base=state.base, layers=layers)
+        writer.write(state.head, driver.root(place), environment=place.environment)
     depot.fault("generation:filled")
     fresh.rename(final)
 

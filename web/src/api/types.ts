@@ -2552,6 +2552,7 @@ export interface components {
             tasks: components["schemas"]["TaskTally"] | null;
             failures: components["schemas"]["FailureDocument"][];
             next: string[];
+            warnings: components["schemas"]["Finding"][];
             budget_usd: number | null;
             project: string;
             repository: string;
@@ -2583,7 +2584,8 @@ export interface components {
          * MissionDocument
          * @description How a mission stands: what `run`, `fork` and every command that changes a mission print.
          *
-         *         `failures` say what failed in one that is not promoted, `next` are the commands that make sense now.
+         *         `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings`
+         *         are those of inspection about its last tree.
          */
         MissionDocument: {
             mission: string;
@@ -2611,6 +2613,7 @@ export interface components {
             tasks: components["schemas"]["TaskTally"] | null;
             failures: components["schemas"]["FailureDocument"][];
             next: string[];
+            warnings: components["schemas"]["Finding"][];
         };
         /**
          * MissionListDocument
@@ -4329,7 +4332,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4614,7 +4617,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             201: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4934,7 +4937,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4975,7 +4978,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5007,7 +5010,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5091,7 +5094,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5134,7 +5137,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5184,7 +5187,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5267,7 +5270,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5319,7 +5322,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             201: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5363,7 +5366,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */

@@ -11,6 +11,7 @@ from chargehand.app.outcome import (
     ended_with_report,
     explain_failures,
     exported_branch,
+    inspection_warnings,
     mission_cost,
     mission_seconds,
     next_commands,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _REFUSED_HOSTS = 10
 _NAMED_PATHS = 5
 _NAMED_TESTS = 5
+_NAMED_WARNINGS = 10
 # Planned and running are no failure: with --detach, a worker goes on with what was asked.
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
@@ -135,6 +137,7 @@ def show_result(out: Output, state: MissionState, failures: tuple[FailureDocumen
     show_report(out, state)
     show_checks(out, state)
     show_failures(out, failures, indent="  ")
+    _show_warnings(out, state)
     for message, reason in state.undelivered.items():
         out.text(f"  message {message} was not delivered: {reason.message}", fg="yellow")
     for reverted in state.reverted:
@@ -222,6 +225,19 @@ def show_checks(out: Output, state: MissionState) -> None:
         # Said with the result: green by other checks is another claim.
         out.text("  the project's own checks were replaced by --only-check")
     out.text()
+
+
+def _show_warnings(out: Output, state: MissionState) -> None:
+    """Write what inspection warns of, unless a reason of the mission's end says it."""
+    said = {(reason.code, reason.message) for reason in state.reasons}
+    found = inspection_warnings(state)
+    warnings = [e for e in found if (e.rule, f"{shown_path(e.path)}: {e.message}") not in said]
+    for each in warnings[:_NAMED_WARNINGS]:
+        place = f"{shown_path(each.path)}: " if each.path and not each.message.startswith(each.path) else ""
+        out.text(f"  warning   {place}{each.message} ({each.rule})", fg="yellow")
+    if len(warnings) > _NAMED_WARNINGS:
+        more = count_text(len(warnings) - _NAMED_WARNINGS, "more warning")
+        out.text(f"  warning   and {more}: chargehand mission show {state.id}", fg="yellow")
 
 
 def _describe_reads(verdict: Verdict) -> list[str]:

@@ -32,13 +32,17 @@ from chargehand.workspace.workspace import Workspace
 
 
 def find_last_tree(journal: Journal, number: int) -> str | None:
-    """Return the tree that the last recorded act of an attempt left, `None` where there is none."""
+    """Return the tree that the last recorded act of an attempt left, or that a person made since; else `None`."""
+    state = journal.state
+    restored = next((each for each in reversed(state.restored) if each.attempt == number), None)
     # Newest first: a later act may have set files back to an earlier tree.
-    for step in reversed(journal.state.steps.values()):
+    for position, step in reversed(tuple(enumerate(state.steps.values()))):
+        if restored is not None and position < restored.steps:
+            break
         output = journal.recall(step) if step.step.startswith(acts_prefix(number)) else None
         if isinstance(output, dict) and "tree" in output:
             return str(output["tree"])
-    return None
+    return restored.checkpoint.tree if restored is not None else None
 
 
 @dataclass(eq=False, slots=True)

@@ -24,7 +24,7 @@ from chargehand.missions.coordination.reviews import OBJECTED
 from chargehand.missions.fork import create_follow_up
 from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.missions.promotion.rebase import rebase_onto
-from chargehand.missions.reading import MissionReader, plan_seconds_left
+from chargehand.missions.reading import MissionReader, merged_checks, plan_seconds_left
 from chargehand.missions.services import Services
 from chargehand.missions.steering import last_whole_attempt
 from chargehand.missions.verdict.failure_policy import failure_policy
@@ -89,6 +89,9 @@ def create_child(
     request = replace(
         request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base=red_base
     )
+    # Its result is merged only if it keeps the checks of what is merged already: its agent gets to know at once.
+    own = sorted({*merged_checks(coordinator), *request.extra_checks} - {*coordinator.request.extra_checks})
+    request = replace(request, extra_checks=(*coordinator.request.extra_checks, *own))
     depot.keep_base(tip.commit)
     known = coordinator.plan.tasks.get(task.id, TaskProgress()) if coordinator.plan else TaskProgress()
     try:

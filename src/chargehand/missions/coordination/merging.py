@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 
 from chargehand.checks.execution import report
@@ -23,8 +24,8 @@ from chargehand.missions.promotion.rebase import (
     conflict_report,
     rebase_onto,
 )
-from chargehand.missions.reading import MissionReader
-from chargehand.missions.results.tree_judge import TreeJudge
+from chargehand.missions.reading import MissionReader, merged_checks
+from chargehand.missions.results.tree_judge import BaseContext, TreeJudge
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.missions.verdict.validation import Validator
@@ -59,7 +60,10 @@ class MergeQueue:
         # Trees of the child that a person approved.
         events = map(read_payload, self._services.store.log.read(child.id, types=(ApprovalGiven.type,)))
         approved = frozenset(event.tree for event in events if isinstance(event, ApprovalGiven))
-        if base.commit == tip.commit:
+        # What its mission did not have to pass: the checks of tasks that were merged since, at most.
+        request, merged = child.request, merged_checks(self._journal.state)
+        unchecked = {*merged} - {*(request.extra_checks if request is not None else ())}
+        if base.commit == tip.commit and not unchecked:
             verdict = next(each for each in reversed(child.verdicts) if each.tree == tree)
             # The log of whoever promotes a tree holds its verdict: the coordinator's takes over the child's.
             self._journal.record(VerdictGiven(verdict=verdict))
@@ -67,8 +71,8 @@ class MergeQueue:
         rebase = await asyncio.to_thread(
             rebase_onto, self._services.depot, base, tip, tree, mission=self._journal.mission
         )
-        if rebase is None:  # the branch already holds the whole change
-            return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
+        if rebase is None:
+            return await self._accept_tip(task, child, tip)
         if rebase.count:
             event = conflict_event(
                 self._services.store,
@@ -81,22 +85,24 @@ class MergeQueue:
             )
             self._journal.record(event)
             reason = conflict_reason(rebase.conflicts, branch="what was merged since", count=rebase.count)
-            return self._return(task, child, rebase, reason, conflict_report(rebase))
+            return self._return(task, child, tip, rebase.tree, reason, conflict_report(rebase))
         meanwhile = partial(self._run_ahead, rebase, find_next)
-        verdict, context = await self._judge.judge_again(tip, rebase.tree, scope="merged", meanwhile=meanwhile)
+        verdict, context = await self._judge.judge_again(
+            tip, rebase.tree, scope="merged", meanwhile=meanwhile, added=task.checks
+        )
         good = person_may_promote(verdict) if tree in approved else judge_verdict(verdict).mission == "promoted"
         if good:
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
         await self._judge.ahead.stop()  # the result that comes next will be merged into another tree
-        reasons = judge_verdict(verdict).reasons
-        why = "; ".join(reason.message for reason in reasons[:3])
-        return self._return(
-            task,
-            child,
-            rebase,
-            Reason(code="merged_red", message=f"together with what was merged since: {why}"),
-            report(verdict, context.validator.outputs).encode(),
-        )
+        return self._return_red(task, child, tip, verdict, context)
+
+    async def _accept_tip(self, task: Task, child: MissionState, tip: Base) -> TaskMerged | TaskReturned:
+        """Count a task as merged whose whole change the branch already holds, if its checks pass there."""
+        if {*task.checks} - {*merged_checks(self._journal.state)}:
+            verdict, context = await self._judge.judge_again(tip, tip.tree, scope="merged", added=task.checks)
+            if not all(check.status == "passed" for check in verdict.checks):
+                return self._return_red(task, child, tip, verdict, context)
+        return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
 
     async def _run_ahead(self, rebase: Rebase, find_next: Callable[[], str | None], validator: Validator) -> None:
         """Run the checks of what comes next ahead, as if what is judged now were merged."""
@@ -115,7 +121,10 @@ class MergeQueue:
         theirs = depot.commit(child.tree, (child.promoted_on.commit,), "candidate")
         merged = (await asyncio.to_thread(depot.merge, rebase.checkpoint.commit, theirs)).tree
         if merged is not None and merged != rebase.tree:
-            validator.run_ahead(rebase.tree, merged)
+            task = self._journal.state.plan.plan.task(child.task) if self._journal.state.plan else None
+            following = copy(validator)
+            following.gates = validator.gates.with_tasks(task.checks if task else ())
+            following.run_ahead(rebase.tree, merged)
 
     async def _promote(
         self, task: Task, child: MissionState, tip: Base, verdict: Verdict, *, approved: bool
@@ -137,17 +146,25 @@ class MergeQueue:
         await self._control.finish(promote())
         return TaskMerged(task=task.id, mission=child.id, commit=made[0], tree=verdict.tree)
 
+    def _return_red(
+        self, task: Task, child: MissionState, tip: Base, verdict: Verdict, context: BaseContext
+    ) -> TaskReturned:
+        why = "; ".join(reason.message for reason in judge_verdict(verdict).reasons[:3])
+        reason = Reason(code="merged_red", message=f"together with what was merged since: {why}")
+        evidence = report(verdict, context.validator.outputs).encode()
+        return self._return(task, child, tip, verdict.tree, reason, evidence)
+
     def _return(
-        self, task: Task, child: MissionState, rebase: Rebase, reason: Reason, evidence: bytes
+        self, task: Task, child: MissionState, tip: Base, tree: str, reason: Reason, evidence: bytes
     ) -> TaskReturned:
         """Return the event that gives a result back to its task; tree and evidence are kept for the next round."""
         kept = self._services.store.artifacts.put(evidence, kind="report", mission=self._journal.mission)
-        self._services.depot.keep_base(rebase.base.commit)
+        self._services.depot.keep_base(tip.commit)
         return TaskReturned(
             task=task.id,
             mission=child.id,
             reason=reason,
-            base=rebase.base.commit,
-            tree=rebase.tree,
+            base=tip.commit,
+            tree=tree,
             evidence=kept,
         )

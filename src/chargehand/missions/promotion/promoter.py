@@ -24,7 +24,6 @@ from chargehand.core.mission_events import (
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, Export, Verdict
 from chargehand.core.state import MissionState
-from chargehand.core.text import printable
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.rebase import conflict_event, name_paths
 from chargehand.missions.provenance import sign_provenance
@@ -38,7 +37,9 @@ from chargehand.missions.reading import (
 )
 from chargehand.missions.services import Services
 from chargehand.missions.task_rollback import TaskRollback
+from chargehand.missions.verdict.commits import HEADS, PREFIX, promotion_message, promotion_parents
 from chargehand.missions.verdict.judgement import person_may_promote
+from chargehand.missions.verdict.restored import find_rejected
 from chargehand.store.heads import SignedHead
 from chargehand.workspace.checkout import fast_forward as apply_branch
 from chargehand.workspace.errors import RefMovedError
@@ -46,10 +47,6 @@ from chargehand.workspace.export import export_branch, export_notes
 from chargehand.workspace.merge import MergeConflictError
 from chargehand.workspace.rollback import revert_command
 
-PREFIX = "chargehand/"
-_HEADS = "refs/heads/"
-# The trigger of a checkpoint that a person gave a message (`git commit`).
-COMMITTED = "committed"
 # Called at named points, where tests kill the process or raise.
 Fault = Callable[[str], None]
 
@@ -103,11 +100,14 @@ class Promoter:
         if verdict.tree != merged or not good:
             message = f"the merged tree {merged[:12]!r} has no green verdict"
             raise RefusedError(message, code="merged_red", hint=hint)
+        task, state = done_by or (None, self._journal.state)
+        if not by_person and (rejected := find_rejected(depot, state, base.tree, merged)):
+            raise RefusedError(rejected[0].message, code="rejected_again", hint=hint)
         self._fault("before_commit")
-        # After a rebase the base is not in the history of the mission's branch: it becomes a second parent.
-        known = tip == base.commit or depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
-        parents = (tip,) if known else (tip, base.commit)
-        commit = await asyncio.to_thread(depot.commit, merged, parents, self._message(verdict, done_by))
+        parents = promotion_parents(depot, tip, base)
+        checks = [check.name for check in verdict.checks]
+        message = promotion_message(depot, state, merged, checks, mission=self._journal.mission, task=task)
+        commit = await asyncio.to_thread(depot.commit, merged, parents, message)
         return await self._swap(commit, old, merged, done_by)
 
     async def _merge(self, base: Base, tip: str, tree: str, hint: str) -> str:
@@ -133,29 +133,6 @@ class Promoter:
         )
         message = f"the changes conflict with the mission branch in {name_paths(result.conflicts, count)}"
         raise MergeConflictError(message, result.details, hint=hint)
-
-    def _message(self, verdict: Verdict, done_by: tuple[Task, MissionState] | None) -> str:
-        """Return the commit message: a person's for this tree, else the request's first line; and trailers."""
-
-        def one_line(text: str) -> str:
-            return " ".join(printable(text).split())
-
-        task, state = done_by or (None, self._journal.state)
-        request = state.request
-        assert request is not None
-        lines = (one_line(line) for line in (task.text if task else request.text).splitlines())
-        title = next(filter(None, lines), request.slug)[:72].rstrip()  # as git shows titles in one line
-        for point in reversed(state.checkpoints):
-            if point.tree != verdict.tree:  # a message for another tree says nothing of this one
-                break
-            if point.trigger == COMMITTED:
-                given = printable(self._services.depot.read_commit(point.commit).message.strip())
-                title = given or title
-                break
-        checks = ", ".join(one_line(check.name) for check in verdict.checks) or "none"
-        agent = one_line(request.agent)
-        by = f"Task: {task.id}\nTask-Mission: {state.id}\n" if task else ""
-        return f"{title}\n\nMission: {self._journal.mission}\n{by}Agent: {agent}\nChecks: {checks}\n"
 
     async def _swap(
         self, commit: str, old: str | None, tree: str, done_by: tuple[Task, MissionState] | None
@@ -251,7 +228,7 @@ class Promoter:
         assert state.commit is not None
         assert state.request is not None
         if state.exported is not None and state.export is not None:
-            export = await self._write(state.commit, state.export.ref.removeprefix(_HEADS), state.exported)
+            export = await self._write(state.commit, state.export.ref.removeprefix(HEADS), state.exported)
         else:
             branch = f"{PREFIX}{state.request.slug}"
             export = await self._write(state.commit, branch, None)
@@ -277,7 +254,7 @@ class Promoter:
                 reason = f"without the notes of signed log and provenance: {error.message}"
             return replace(export, reason=reason)
         except ChargehandError as error:  # the promotion stands all the same, and can be delivered later
-            return Export(ref=f"{_HEADS}{branch}", state="blocked", reason=error.message)
+            return Export(ref=f"{HEADS}{branch}", state="blocked", reason=error.message)
 
     def _add_retry(self, export: Export, verb: str) -> Export:
         """Add the command that tries again to the reason of a blocked export."""
@@ -298,7 +275,7 @@ class Promoter:
                 apply_branch, self._services.depot, state.commit, branch=base.branch, at=base.commit
             )
         except ChargehandError as error:
-            applied = Export(ref=f"{_HEADS}{base.branch}", state="blocked", reason=error.message)
+            applied = Export(ref=f"{HEADS}{base.branch}", state="blocked", reason=error.message)
         applied = self._add_retry(applied, "promote")
         self._journal.record(ApplyChanged(export=applied, commit=state.commit), durable=True)
         return applied
@@ -352,7 +329,7 @@ class Promoter:
                     apply_branch, self._services.depot, commit, branch=base.branch, at=promoted
                 )
             except ChargehandError as error:
-                undone = Export(ref=f"{_HEADS}{base.branch}", state="blocked", reason=error.message)
+                undone = Export(ref=f"{HEADS}{base.branch}", state="blocked", reason=error.message)
             if undone.state == "blocked":
                 reason = f"{undone.reason}; the mission's change is still on it: `{undo}` there takes it back"
                 undone = replace(undone, reason=reason)

@@ -18,7 +18,7 @@ from chargehand.agents.roles import Role
 from chargehand.checks.execution import report
 from chargehand.core.codec import convert_to
 from chargehand.core.mission_events import VerdictGiven
-from chargehand.core.records import MissionRequest, Verdict, VerdictStatus
+from chargehand.core.records import MissionRequest, Reason, Verdict, VerdictStatus
 from chargehand.missions._messages import store_report_message
 from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.control import Control
@@ -36,17 +36,22 @@ from chargehand.missions.verdict.judgement import (
     require_failing_test,
     retry_known_failures,
 )
+from chargehand.missions.verdict.restored import find_rejected, restored_after_work
 from chargehand.workspace.remotes import moved_base
 
 
 class JudgedAttempt(Struct, frozen=True, kw_only=True):
-    """An attempt's result, the verdict on it and how it ends; `report` is an artifact for the next attempt."""
+    """An attempt's result, the verdict on it and how it ends; `report` is an artifact for the next attempt.
+
+    `restored` says that the result is the tree that a person made of it afterwards.
+    """
 
     context: BaseContext
     result: AttemptResult
     verdict: Verdict
     end: AttemptEnd
     report: str | None
+    restored: bool = False
 
 
 class CandidateJudge:
@@ -82,6 +87,7 @@ class CandidateJudge:
                 *result.findings,
                 *result.unclear_end,
                 *find_missing_record(role, self._services.depot, result.changes),
+                *find_rejected(self._services.depot, self._journal.state, base_tree, result.tree),
             )
             verdict = await validator.judge_candidate(
                 result.tree, scope="attempt", changes=result.changes, findings=findings
@@ -97,6 +103,39 @@ class CandidateJudge:
             judged = replace(judged, end=retry_known_failures(judged.verdict) or judged.end)
         waits = judge_failing_test(judged.verdict) if role.must_add == "failing_test" else None
         return replace(judged, end=waits) if waits is not None else judged
+
+    async def heed_person(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
+        """Return the attempt with the tree that a person made of its result since, judged as it is.
+
+        That tree was restored, merged or rebased while the mission was paused, or had ended.
+        """
+        restored = restored_after_work(self._journal.state, number)
+        depot, base = self._services.depot, judged.context.base
+        if restored is None:
+            return judged
+        tree = restored.checkpoint.tree
+        stands = self._journal.state.stands.get(restored.checkpoint.commit, base)
+        if tree == judged.result.tree and stands.commit == base.commit:
+            return judged
+        context = judged.context
+        if stands.commit != base.commit:
+            context = await self._judge.prepare_base(request, stands)
+        changes = depot.diff(stands.tree, tree)
+        left = {change.path for change in changes}
+        # Of what was found in the workspace, only what concerns the paths that are left.
+        findings = tuple(found for found in judged.result.findings if found.path in left)
+        result = replace(judged.result, tree=tree, changes=changes, findings=findings)
+        judged = replace(judged, context=context, result=result, restored=True)
+        end = judge_result(result, base_tree=stands.tree, partial=request.partial, role=self._role)
+        if end is not None:
+            if tree == stands.tree and end.status == "refused":
+                reason = Reason(code="no_change", message="a person took back the whole change")
+                end = replace(end, reasons=(reason,))
+            return replace(judged, end=end)
+        before = replace(judged.verdict, findings=findings)
+        judge = partial(self._judge.judge, context, tree, scope="attempt", before=before)
+        verdict = await self._record_verdict(f"attempt/{number}/restored", judge, result, context, number)
+        return replace(verdict, restored=True)
 
     async def _record_verdict(
         self,

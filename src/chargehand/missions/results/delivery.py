@@ -28,9 +28,11 @@ from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.promotion.rebase import Rebase, name_paths, rebase_promoted
+from chargehand.missions.reading import is_exported
 from chargehand.missions.results.tree_judge import BaseContext, TreeJudge
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict
+from chargehand.missions.verdict.restored import find_rejected
 from chargehand.workspace.merge import MergeConflictError
 
 # Judging on a branch that moved leaves this much of the mission's time for exporting and applying.
@@ -82,9 +84,28 @@ class ResultDelivery:
         await self._control.finish(self._deliver())
 
     async def _deliver(self) -> None:
+        await asyncio.to_thread(self._check_decisions)
         if not self._journal.state.parent:  # the coordinator exports the results of its tasks together
             await self.promoter.deliver()
         record_mission_end(self._journal, MissionFinished(status="promoted"), durable=True)
+
+    def _check_decisions(self) -> None:
+        """Raise `RefusedError` (`rejected_again`) if a person took back what is promoted, before its export.
+
+        That can happen between a crash, or a blocked export, and the delivery. May block.
+        """
+        state, base = self._journal.state, self._journal.state.promoted_on
+        if base is None or state.tree is None or is_exported(state) or self._find_approvals(state.tree):
+            return
+        if rejected := find_rejected(self._services.depot, state, base.tree, state.tree):
+            hint = f"chargehand mission rollback {state.id}, then chargehand mission promote {state.id}"
+            raise RefusedError(rejected[0].message, code="rejected_again", hint=hint)
+
+    def _find_approvals(self, tree: str) -> list[ApprovalGiven]:
+        events = map(
+            read_payload, self._services.store.log.read(self._journal.mission, types=(ApprovalGiven.type,))
+        )
+        return [event for event in events if isinstance(event, ApprovalGiven) and event.tree == tree]
 
     async def deliver_promoted(self) -> None:
         """Deliver a promoted result; if the branch that it is for has moved, judge it again on that first."""
@@ -136,8 +157,7 @@ class ResultDelivery:
         anything. May block.
         """
         state, depot = self._journal.state, self._services.depot
-        events = map(read_payload, self._services.store.log.read(state.id, types=(ApprovalGiven.type,)))
-        given = [event for event in events if isinstance(event, ApprovalGiven) and event.tree == state.tree]
+        given = self._find_approvals(state.tree or "")
         before = next((each for each in reversed(state.verdicts) if each.tree == state.tree), None)
         base, tree = state.promoted_on, state.tree
         if not given or before is None or base is None or tree is None:

@@ -6,7 +6,8 @@ earlier run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ from chargehand.missions.attempt.inspection import Inspector
 from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.promoter import Fault, no_fault
+from chargehand.missions.reading import merged_checks, mission_ref
 from chargehand.missions.sandboxes.environment import base_environment, needed_setup
 from chargehand.missions.sandboxes.provisioning import SandboxProvisioner
 from chargehand.missions.sandboxes.slots import SlotQueue
@@ -24,6 +26,7 @@ from chargehand.missions.services import Services
 from chargehand.missions.verdict.ahead import RunsAhead
 from chargehand.missions.verdict.failure_policy import failure_policy
 from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
+from chargehand.missions.verdict.restored import find_rejected
 from chargehand.missions.verdict.validation import Validator
 from chargehand.sandbox.contract import OnOutput
 
@@ -67,9 +70,16 @@ class TreeJudge:
         self.queue = SlotQueue(services, journal, control)
         self.provisioner = SandboxProvisioner(services, journal, control=control)
 
-    async def prepare_base(self, request: MissionRequest, base: Base) -> BaseContext:
-        """Return what judges trees on this base, after the checks have run on the base itself."""
-        configured, gates = self._services.config.project.setup, find_gates(self._services, base, request)
+    async def prepare_base(
+        self, request: MissionRequest, base: Base, *, added: Sequence[str] = (), without: Collection[str] = ()
+    ) -> BaseContext:
+        """Return what judges trees on this base, after the checks have run on the base itself.
+
+        Trees of a coordinator have to pass the checks of all tasks that are merged, `without` those of some tasks,
+        and those that are `added` to them.
+        """
+        configured = self._services.config.project.setup
+        gates = await asyncio.to_thread(self._find_gates, request, base, added, without)
         validator = await self._open_validator(base, configured, gates)
         self.fault("environment")
         verdict = await validator.judge_base()
@@ -83,6 +93,15 @@ class TreeJudge:
         areas = areas_of(self._services, request, gates, validator.environment)
         inspector = Inspector(self._services, base, areas, seconds_left=self._control.seconds_left)
         return BaseContext(base=base, validator=validator, inspector=inspector)
+
+    def _find_gates(
+        self, request: MissionRequest, base: Base, added: Sequence[str], without: Collection[str]
+    ) -> Gates:
+        journal, merged = self._journal, merged_checks(self._journal.state, without=without)
+        # Another base than the coordinator's branch does not have what its tasks made.
+        merged_in = base.commit == self._services.depot.read_ref(mission_ref(journal.mission))
+        gates = find_gates(self._services, base, request)
+        return gates.with_tasks((*merged, *added), in_base=merged if merged_in else ())
 
     async def _open_validator(self, base: Base, setup: str | None, gates: Gates) -> Validator:
         """Return the validator of a base, in the environment that `setup` makes in the checks' directory."""
@@ -107,20 +126,34 @@ class TreeJudge:
         self, context: BaseContext, tree: str, *, scope: VerdictScope, before: Verdict | None = None
     ) -> Verdict:
         """Inspect a tree and run its checks; `before` is the verdict on the same changes before a merge."""
-        changes = self._services.depot.diff(context.base.tree, tree)
+        depot, state = self._services.depot, self._journal.state
+        changes = depot.diff(context.base.tree, tree)
         inspection = await context.inspector.inspect_all(changes)
+        rejected = await asyncio.to_thread(find_rejected, depot, state, context.base.tree, tree)
         # Findings of the entry rules cannot be seen in the tree: they come from the attempt's verdict.
-        findings = tuple(dict.fromkeys((*(before.findings if before else ()), *inspection.findings)))
+        known = before.findings if before else ()
+        findings = tuple(dict.fromkeys((*known, *inspection.findings, *rejected)))
         return await context.validator.judge_candidate(
             tree, scope=scope, changes=changes, findings=findings, degraded=inspection.degraded
         )
 
     async def judge_again(
-        self, base: Base, tree: str, *, scope: VerdictScope = "attempt", meanwhile: Meanwhile = wait_idly
+        self,
+        base: Base,
+        tree: str,
+        *,
+        scope: VerdictScope = "attempt",
+        meanwhile: Meanwhile = wait_idly,
+        added: Sequence[str] = (),
+        without: Collection[str] = (),
     ) -> tuple[Verdict, BaseContext]:
-        """Judge the tree of an earlier run or a task by the present gates and areas; the verdict is recorded."""
-        assert self._journal.state.request is not None
-        context = await self.prepare_base(self._journal.state.request, base)
+        """Judge the tree of an earlier run or a task by the present gates and areas; the verdict is recorded.
+
+        `added` and `without` are as in `prepare_base`.
+        """
+        request = self._journal.state.request
+        assert request is not None
+        context = await self.prepare_base(request, base, added=added, without=without)
         await meanwhile(context.validator)
         verdict = await self.judge(context, tree, scope=scope)
         self._journal.record(VerdictGiven(verdict=verdict))

@@ -34,6 +34,7 @@ from chargehand.missions.services import FULL_DISK, Egress, Registries, Services
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.sandbox.contract import REGISTRY_PORT, WORKSPACE, LimitsDisk, Sandbox, SandboxSpec
 from chargehand.workspace.depot import Depot
+from chargehand.workspace.head import Head
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.space import AttemptQuota, require_room
 from chargehand.workspace.workspace import Workspace, discard_workspaces
@@ -148,11 +149,18 @@ class SandboxProvisioner:
 
     @contextlib.asynccontextmanager
     async def workspace(
-        self, environment: BaseEnvironment, *, purpose: str, tree: str | None = None, caches: Path | None = None
+        self,
+        environment: BaseEnvironment,
+        *,
+        purpose: str,
+        tree: str | None = None,
+        caches: Path | None = None,
+        head: Head | None = None,
     ) -> AsyncIterator[Workspace]:
         """Make a workspace that shows `tree` (the base's by default) and remove its files at the end.
 
-        `caches` is a layer of what compilers cached before, for a driver that stacks layers.
+        `caches` is a layer of what compilers cached before, for a driver that stacks layers. Its `.git` is at the
+        base, or at `head`.
         A mission has one workspace per `purpose` at a time: what a dead worker left of it is removed first. The
         claim is part of the name: a worker that was given up and still works keeps out of its successor's files.
         """
@@ -160,11 +168,11 @@ class SandboxProvisioner:
 
         def make() -> Workspace:
             if mission is None:
-                return self._create(environment, tree, caches=caches)
+                return self._create(environment, tree, caches=caches, head=head)
             # Under any epoch: an earlier claim's files carry another name.
             discard_workspaces(self.services.depot, f"{workspace_prefix(mission)}{purpose}-*")
             name = f"{workspace_prefix(mission)}{purpose}-{epoch or 0}"
-            return self._create(environment, tree, id=name, caches=caches)
+            return self._create(environment, tree, id=name, caches=caches, head=head)
 
         async with self._until_done(make, resumable=purpose.startswith(_ATTEMPT)) as workspace:
             yield workspace
@@ -225,7 +233,13 @@ class SandboxProvisioner:
                 await asyncio.shield(asyncio.to_thread(made.discard))
 
     def _create(
-        self, environment: BaseEnvironment, tree: str | None, *, id: str | None = None, caches: Path | None = None
+        self,
+        environment: BaseEnvironment,
+        tree: str | None,
+        *,
+        id: str | None = None,
+        caches: Path | None = None,
+        head: Head | None = None,
     ) -> Workspace:
         config = self.services.config
         return Workspace.create(
@@ -238,6 +252,7 @@ class SandboxProvisioner:
             include=config.project.include,
             limits=_workspace_limits(config.sandbox),
             id=id,
+            head=head,
         )
 
     @contextlib.asynccontextmanager

@@ -70,7 +70,7 @@ async def check_with_base_tests(
     """
     environment, acceptance = await layers.environment(mixed), runs.gates.acceptance
     shown = dict(runs.outputs)
-    checks = await runs.run(mixed, environment, acceptance=acceptance)
+    checks = await runs.run(mixed, environment, acceptance=acceptance, plan=runs.gates.on_base)
     # Both runs give their checks the same names: the second one's outputs move out of the way.
     for check in checks:
         runs.outputs[f"{BASE_TESTS}{check.name}"] = runs.outputs[check.name]

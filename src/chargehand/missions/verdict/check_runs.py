@@ -26,6 +26,7 @@ from chargehand.missions.sandboxes.provisioning import (
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.ahead import OwnRun
+from chargehand.missions.verdict.commits import judged_head
 from chargehand.missions.verdict.gates import Gates
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
@@ -84,7 +85,7 @@ class CheckRuns:
     @property
     def _caches_key(self) -> str:
         layer = self.environment.layer.parent.name if self.environment.layer else "-"
-        parts = (self.gates.plan.digest(), layer, self.services.toolchain, self.services.tier_name)
+        parts = (self.gates.on_base.digest(), layer, self.services.toolchain, self.services.tier_name)
         return self._layers.caches_key(self.base, *parts)
 
     def find_caches(self) -> None:
@@ -111,19 +112,20 @@ class CheckRuns:
         environment: BaseEnvironment,
         *,
         acceptance: Sequence[tuple[str, str]],
+        plan: CheckPlan | None = None,
         reads: ReadObserver | None = None,
         keeps_caches: bool = False,
         ahead: dict[str, CheckOutput] | None = None,
         known: OwnRun | None = None,
     ) -> tuple[CheckResult, ...]:
-        """Run the checks on a tree, unless a run of it is `known`.
+        """Run the checks of a plan (default: all) on a tree, unless a run of it is `known`.
 
         With `ahead`, which takes what they print, only if a place is free.
         """
         if known is not None:
             self.outputs.update(known.outputs)
             return known.checks
-        if not self.gates.plan.commands:
+        if not (plan := plan or self.gates.plan).commands:
             return ()
         outputs = self.outputs if ahead is None else ahead
         place = CHECKS if ahead is None else f"{_AHEAD}{tree[:12]}"
@@ -132,9 +134,7 @@ class CheckRuns:
                 return ()
             opened = self.open(tree, environment, acceptance=acceptance, place=place, keeps_caches=keeps_caches)
             async with opened as sandbox:
-                checks = await self.run_in(
-                    sandbox, self.gates.plan, outputs, reads=reads, shows_output=ahead is None
-                )
+                checks = await self.run_in(sandbox, plan, outputs, reads=reads, shows_output=ahead is None)
         warm = await asyncio.to_thread(self._caches_for, tree, environment) is not None
         return tuple(replace(check, warm=warm) for check in checks)
 
@@ -222,9 +222,13 @@ class CheckRuns:
         """
         provisioner = self.provisioner
         caches = await asyncio.to_thread(self._caches_for, tree, environment)
+        depot, state, checks = self.services.depot, self.journal.state, self.gates.commands
+        head = await asyncio.to_thread(judged_head, depot, state, self.base, tree, checks)
         with lay_out_files(self.services, self.journal, acceptance) as files:
             async with (
-                provisioner.workspace(environment, purpose=place, tree=tree, caches=caches) as workspace,
+                provisioner.workspace(
+                    environment, purpose=place, tree=tree, caches=caches, head=head
+                ) as workspace,
                 provisioner.egress(purpose=CHECKS) as egress,
             ):
                 request = SandboxRequest(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.detection import detect_checks
@@ -16,20 +19,39 @@ from chargehand.missions.services import DepotReader, Services
 class Gates(Struct, frozen=True, kw_only=True):
     """What a tree must pass: commands, acceptance files (artifact id, path), and whether no checks are wanted.
 
-    `outside` are the checks that run in another sandbox than the tree, with files of their own. `typed` are the
-    commands that a person gave with the mission.
+    `on_base` are the commands of `plan` that judge the base too, and a tree with the base's tests: all but those
+    of `tasks` whose work is not in the base. `outside` are the checks that run in another sandbox than the
+    tree, with files of their own. `typed` are the commands that a person gave with the mission.
     """
 
     plan: CheckPlan
+    on_base: CheckPlan
     outside: CheckPlan
     acceptance: tuple[tuple[str, str], ...]
     explicit_none: bool
     typed: frozenset[str] = frozenset()
+    tasks: tuple[str, ...] = ()
 
     @property
     def commands(self) -> tuple[str, ...]:
         """All commands, wherever they run."""
         return (*self.plan.commands, *self.outside.commands)
+
+    def with_tasks(self, checks: Collection[str], *, in_base: Collection[str] = ()) -> Gates:
+        """Return the gates with the checks of more tasks, of which those `in_base` have to pass on the base.
+
+        They come in one order, whichever task was merged first: a verdict is kept by its commands in their order.
+        """
+        first = tuple(each for each in self.plan.commands if each not in self.tasks)
+        added = tuple(sorted({*self.tasks, *checks} - {*first}))
+        known = tuple(each for each in added if each in in_base or each in self.on_base.commands)
+        return replace(
+            self,
+            plan=replace(self.plan, commands=(*first, *added)),
+            on_base=replace(self.on_base, commands=(*first, *known)),
+            typed=self.typed | {*added},
+            tasks=added,
+        )
 
 
 def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates:
@@ -58,6 +80,7 @@ def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates
     none_wanted = request.only_checks is None and configured == () and not added
     return Gates(
         plan=plan,
+        on_base=plan,
         outside=outside,
         acceptance=request.check_files,
         explicit_none=none_wanted,

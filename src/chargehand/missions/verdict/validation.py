@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chargehand.checks.execution import CheckOutput, judge
+from chargehand.checks.execution import CheckOutput, CheckPlan, judge
 from chargehand.checks.go_builds import find_skipped
 from chargehand.checks.ran_tests import RanTests, find_lost_tests
 from chargehand.checks.reads import ReadObserver, changed_code, judge_reads, surface_findings
@@ -116,16 +116,17 @@ class Validator:
             action = Run(kind="check", run=command, trusted=trusted)
             await admit(self.services, self.journal, action, purpose="check", directory=self.gates.plan.directory)
         store, project, tree = self.services.store, self.services.project, self.base.tree
-        key, turn = self._base_key, count_repeats(self.journal.state, self.base.tree)
+        plan = self.gates.on_base
+        key, turn = self._base_key(plan), count_repeats(self.journal.state, self.base.tree)
 
         async def judge_now() -> object:
             known = store.verdicts.get(project, tree, plan_digest=key)
             if known is not None and not turn and is_readable(store, known):
                 return {"verdict": known, "reused": True}
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
-            checks = await self.runs.run(tree, self.environment, acceptance=(), keeps_caches=True)
+            checks = await self.runs.run(tree, self.environment, acceptance=(), plan=plan, keeps_caches=True)
             flaky = await self._classifier.classify_base(checks, known)
-            return {"verdict": await self._keep_as_base(tree, checks, flaky=flaky), "reused": False}
+            return {"verdict": await self._keep_as_base(tree, checks, plan, flaky=flaky), "reused": False}
 
         def events(output: Any) -> tuple[VerdictGiven, ...]:
             return (VerdictGiven(verdict=output["verdict"], reused=output["reused"]),)
@@ -144,14 +145,13 @@ class Validator:
         """The tests that ran on the base, once that was judged."""
         return self._ran_on_base
 
-    @property
-    def _base_key(self) -> str:
+    def _base_key(self, plan: CheckPlan) -> str:
         """What a base's verdict depends on: the same commands end differently on another layer or toolchain."""
         layer = self.environment.layer.name if self.environment.layer else "-"
-        return "/".join(("base", self.gates.plan.digest(), layer, self.services.toolchain))
+        return "/".join(("base", plan.digest(), layer, self.services.toolchain))
 
     async def _keep_as_base(
-        self, tree: str, checks: Sequence[CheckResult], *, flaky: tuple[FlakyTest, ...]
+        self, tree: str, checks: Sequence[CheckResult], plan: CheckPlan, *, flaky: tuple[FlakyTest, ...]
     ) -> Verdict:
         """Keep how checks ended on a tree for missions that have it as their base."""
         excused = self._classifier.find_unstable(checks, flaky)
@@ -160,7 +160,7 @@ class Validator:
         verdict = Verdict(
             tree=tree, scope="base", status=status, checks=tuple(checks), findings=findings, flaky=flaky
         )
-        self.services.store.verdicts.put(self.services.project, verdict, plan_digest=self._base_key)
+        self.services.store.verdicts.put(self.services.project, verdict, plan_digest=self._base_key(plan))
         return verdict
 
     async def judge_candidate(
@@ -201,7 +201,7 @@ class Validator:
             if told.is_good(checks):
                 if not self.gates.acceptance and layers.matches and environment.layer == self.environment.layer:
                     # Later missions begin at what is promoted: kept now, their base counts as judged already.
-                    await self._keep_as_base(tree, checks, flaky=told.flaky)
+                    await self._keep_as_base(tree, checks, self.gates.plan, flaky=told.flaky)
                 outside = await self.runs.run_outside(tree, environment, reads=observer)
                 mixed = await lay_base_tests(self.runs, tree, changes, look.inner)
                 with_base_tests = tuple[CheckResult, ...]()
@@ -365,7 +365,7 @@ class Validator:
                 return await stack.enter_async_context(opened)
 
             found = await measure_tests(
-                self.gates.plan,
+                self.gates.on_base,
                 checks,
                 faults,
                 tree=subject_sandbox,

@@ -9,7 +9,7 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -287,6 +287,8 @@ class IndexEntry(NamedTuple):
 
 
 _INDEX_HEAD = struct.Struct(">10I20sH")
+_INDEX_START = 12
+_LONG_PATH = 0xFFF  # in the flags: the path is as long or longer
 
 
 def encode_index(entries: list[IndexEntry], *, reader: ObjectReader, tree: bytes) -> bytes:
@@ -296,15 +298,53 @@ def encode_index(entries: list[IndexEntry], *, reader: ObjectReader, tree: bytes
     only those are filled in that `core.checkStat=minimal` compares, whole seconds of mtime and the size.
     """
     parts = [b"DIRC" + struct.pack(">II", 2, len(entries))]
-    for path, mode, size, blob, mtime in entries:
-        kind = stat.S_IFMT(mode)
-        if kind == stat.S_IFREG:  # old trees hold 100664, which an index may not
-            kind = 0o100755 if mode & 0o100 else 0o100644
-        head = _INDEX_HEAD.pack(0, 0, mtime, 0, 0, 0, kind, 0, 0, size, blob, min(len(path), 0xFFF))
-        parts.append(head + path + b"\0" * (8 - (len(head) + len(path)) % 8))
+    parts += map(encode_entry, entries)
     extension = _cached_tree(reader, tree, b"")[1]
     parts.append(b"TREE" + struct.pack(">I", len(extension)) + extension)
     body = b"".join(parts)
+    return body + hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def encode_entry(entry: IndexEntry) -> bytes:
+    """Return an entry of an index of version 2."""
+    kind = stat.S_IFMT(entry.mode)
+    if kind == stat.S_IFREG:  # old trees hold 100664, which an index may not
+        kind = 0o100755 if entry.mode & 0o100 else 0o100644
+    flags = min(len(entry.path), _LONG_PATH)
+    head = _INDEX_HEAD.pack(0, 0, entry.mtime, 0, 0, 0, kind, 0, 0, entry.size, entry.id, flags)
+    return head + entry.path + b"\0" * (8 - (len(head) + len(entry.path)) % 8)
+
+
+def edit_index(content: bytes, edits: Mapping[bytes, IndexEntry | None]) -> bytes:
+    """Return an index that `encode_index` made, with entries put in and (by `None`) taken out.
+
+    What stays is copied in runs. The cached-tree extension is left out: git computes it when it needs it.
+    """
+    count = struct.unpack_from(">I", content, _INDEX_START - 4)[0]
+    parts = list[bytes]()
+    paths = sorted(edits)
+    number = replaced = 0
+    at = start = _INDEX_START
+    for _ in range(count):
+        name = at + _INDEX_HEAD.size
+        length = ((content[name - 2] << 8) | content[name - 1]) & _LONG_PATH
+        end = name + length if length < _LONG_PATH else content.index(b"\0", name)
+        path = content[name:end]
+        after = end + 8 - (end - at) % 8
+        if number < len(paths) and paths[number] <= path:
+            parts.append(content[start:at])
+            start = at
+            while number < len(paths) and paths[number] <= path:
+                entry = edits[paths[number]]
+                parts.append(b"" if entry is None else encode_entry(entry))
+                if paths[number] == path:
+                    replaced, start = replaced + 1, after
+                number += 1
+        at = after
+    parts.append(content[start:at])
+    parts += [encode_entry(entry) for path in paths[number:] if (entry := edits[path]) is not None]
+    total = count - replaced + sum(entry is not None for entry in edits.values())
+    body = b"DIRC" + struct.pack(">II", 2, total) + b"".join(parts)
     return body + hashlib.sha1(body, usedforsecurity=False).digest()
 
 

@@ -43,7 +43,7 @@ export function useFinish(mission: string, seen: string, back: TakenBack, plan: 
       }
       if (message && way === "send") {
         await requests.post(`${path}/send`, { text: message });
-        done.push("The agent has your message.");
+        done.push("Your message is sent; the mission says when the agent has it.");
       } else if (message && way === "continue") {
         if (follows) throw new Error("Your message was not sent: continue the mission with it once it is promoted.");
         await requests.post(`${path}/continue`, { request: message });

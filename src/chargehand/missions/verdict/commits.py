@@ -1,0 +1,81 @@
+"""The commit that a promotion makes of a tree, which checks see as HEAD: its parents, message and branch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chargehand.core.plans import Task
+from chargehand.core.records import Base
+from chargehand.core.state import MissionState
+from chargehand.core.text import printable
+from chargehand.missions.reading import mission_ref
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.head import Head
+
+PREFIX = "chargehand/"
+HEADS = "refs/heads/"
+# The trigger of a checkpoint that a person gave a message (`git commit`).
+COMMITTED = "committed"
+
+
+def promotion_parents(depot: Depot, tip: str, base: Base) -> tuple[str, ...]:
+    """Return the parents of a promoted commit: the branch's tip and, after a rebase, the base as second one."""
+    # After a rebase the base is not in the history of the mission's branch.
+    known = tip == base.commit or depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
+    return (tip,) if known else (tip, base.commit)
+
+
+def promotion_message(
+    depot: Depot,
+    state: MissionState,
+    tree: str,
+    checks: Sequence[str],
+    *,
+    mission: str,
+    task: Task | None = None,
+) -> str:
+    """Return the commit message: a person's for this tree, else the request's first line; and trailers.
+
+    `state` is that of the mission, or of the child mission that did a `task` of it.
+    """
+    request = state.request
+    assert request is not None
+    lines = (_one_line(line) for line in (task.text if task else request.text).splitlines())
+    title = next(filter(None, lines), request.slug)[:72].rstrip()  # as git shows titles in one line
+    for point in reversed(state.checkpoints):
+        if point.tree != tree:  # a message for another tree says nothing of this one
+            break
+        if point.trigger == COMMITTED:
+            title = printable(depot.read_commit(point.commit).message.strip()) or title
+            break
+    named = ", ".join(map(_one_line, checks)) or "none"
+    by = f"Task: {task.id}\nTask-Mission: {state.id}\n" if task else ""
+    return f"{title}\n\nMission: {mission}\n{by}Agent: {_one_line(request.agent)}\nChecks: {named}\n"
+
+
+def judged_head(depot: Depot, state: MissionState, base: Base, tree: str, checks: Sequence[str]) -> Head | None:
+    """Return the HEAD that checks of a tree see, `None` for the tree of the base: those see the base's own.
+
+    If the tree would be promoted as it is, the commit has the parents that the promotion gives it; else it is on
+    the base. May block.
+    """
+    request = state.request
+    if tree == base.tree or request is None:
+        return None
+    tip = depot.read_ref(mission_ref(state.id)) or base.commit
+    parents: tuple[str, ...] = (base.commit,)
+    if tip != base.commit and _lands_unchanged(depot, tip, base, tree):
+        parents = promotion_parents(depot, tip, base)
+    message = promotion_message(depot, state, tree, checks, mission=state.id)
+    branch = state.export.ref.removeprefix(HEADS) if state.export is not None else f"{PREFIX}{request.slug}"
+    return Head(commit=depot.commit(tree, parents, message), branch=branch)
+
+
+def _lands_unchanged(depot: Depot, tip: str, base: Base, tree: str) -> bool:
+    if depot.tree_of(tip) == base.tree:
+        return True
+    return depot.merge(tip, depot.commit(tree, (base.commit,), "candidate")).tree == tree
+
+
+def _one_line(text: str) -> str:
+    return " ".join(printable(text).split())

@@ -1,0 +1,47 @@
+"""Changes of a mission that people took back by restoring: none is promoted unless a person approves it."""
+
+from __future__ import annotations
+
+from chargehand.core.records import Finding
+from chargehand.core.state import MissionState, RestoredTree
+from chargehand.core.text import shown_path
+from chargehand.missions.transcript import WORK
+from chargehand.workspace.depot import Depot
+
+# Checkpoints that a restore makes; merges, rebases and formatting by a person reject nothing.
+RESTORES = {"full": "restored", "files": "restored files", "smart": "restored hunks"}
+
+
+def restored_after_work(state: MissionState, number: int) -> RestoredTree | None:
+    """Return the last tree that a person made of the finished work of an attempt, else `None`."""
+    steps = list(state.steps)
+    work = WORK.format(number=number)
+    if work not in state.steps:
+        return None
+    done = steps.index(work)
+    return next((e for e in reversed(state.restored) if e.attempt == number and e.steps > done), None)
+
+
+def find_rejected(depot: Depot, state: MissionState, base: str, tree: str) -> tuple[Finding, ...]:
+    """Return a finding for each path that a tree on the tree `base` has as it was when a person took it back."""
+    rejected: dict[str, tuple[tuple[int | None, str | None], str]] = {}
+    for each in state.restored:
+        made = each.checkpoint
+        if made.trigger in RESTORES.values():
+            for change in depot.diff(depot.tree_of(made.parent), made.tree):
+                rejected[change.path] = (change.old_mode, change.old_id), made.commit
+    if not rejected:
+        return ()
+    # A version that the base has too is no part of the change: it came with a branch that moved.
+    changed = {change.path: (change.new_mode, change.new_id) for change in depot.diff(base, tree)}
+    return tuple(
+        Finding(
+            rule="rejected_again",
+            severity="warning",
+            path=path,
+            message=f"{shown_path(path)} is again as a person rejected it (checkpoint {commit[:12]})",
+            needs_person=True,
+        )
+        for path, (was, commit) in sorted(rejected.items())
+        if path in changed and changed[path] == was
+    )

@@ -1,0 +1,54 @@
+"""Checks that ask git are judged by the tree that is promoted, not by the base: no false green, no false red."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.conftest import git
+from workshop import FILES, Workshop
+
+pytestmark = pytest.mark.needs_bwrap
+
+# Each passes over a broken file that the index does not have.
+PASSED_OVER = (
+    "git ls-files '*.py' | xargs python3 -m py_compile",
+    "! git grep -n FIX''ME",
+    "git diff-tree --check HEAD",
+    'git archive HEAD calc | tar -xO | python3 -c \'import sys; compile(sys.stdin.read(), "x", "exec")\'',
+)
+# Each refuses a correct change where the index or HEAD is the base's.
+REFUSED = (
+    "git ls-files -z | xargs -0 cat > /dev/null",
+    'test -z "$(git status --porcelain)"',
+    "python3 generate.py && git diff --exit-code",
+    "test \"$(git log -1 --format=%s)\" = 'add() subtracts: mend it'",
+    'test "$(git branch --show-current)" = chargehand/mend-add',
+    'test "$(git rev-parse HEAD^)" = "$(git rev-parse main)"',
+    "! git diff --quiet main...HEAD",
+    'test "$(git describe --long --tags | cut -d- -f1,2)" = v1-1',
+)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    made = Workshop(tmp_path, {**FILES, "generate.py": "print(3, file=open('generated.txt', 'w'))\n"})
+    git(made.repository, "tag", "v1")
+    return made
+
+
+def test_a_broken_new_file_is_seen_by_checks_that_ask_git(workshop: Workshop) -> None:
+    broken = "printf 'def broken(:  \\n# FIX''ME\\n' > calc/broken.py"
+    state = workshop.run(broken, checks=PASSED_OVER)
+    (verdict,) = state.verdicts[1:]
+    assert {check.name: check.status for check in verdict.checks} == dict.fromkeys(PASSED_OVER, "failed")
+    assert state.status == "refused"
+
+
+def test_a_correct_change_passes_checks_that_ask_git(workshop: Workshop) -> None:
+    change = "mkdir lib && mv README.md lib/ && python3 generate.py && sed -i 's/a - b/a + b/' calc/core.py"
+    state = workshop.run(change, checks=REFUSED)
+    verdict = state.verdicts[-1]
+    assert {check.name for check in verdict.checks if check.status == "passed"} >= {*REFUSED}
+    assert not [check for check in verdict.checks if check.status != "passed"]
+    assert state.status == "promoted", verdict.findings

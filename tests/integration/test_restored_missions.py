@@ -1,0 +1,142 @@
+"""What people took back of a mission's change is not promoted: the newest tree is, with a verdict of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.conftest import git
+from workshop import GOLD, Workshop
+
+from chargehand.core.state import MissionState
+from chargehand.workspace.rollback import Drop, plan_rollback
+
+pytestmark = pytest.mark.needs_bwrap
+
+CHANGE = f"{GOLD}; echo unwanted > unwanted.txt; chmod 644 unwanted.txt"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path)
+
+
+def restore(workshop: Workshop, state: MissionState, *paths: str) -> str:
+    """Take these files (by default all of them) back to the base, as a person; return the new tree."""
+
+    async def act() -> str:
+        app = workshop.app()
+        try:
+            async with app.session() as session:
+                assert state.base is not None
+                now = session.missions.look.state(state.id).checkpoints[-1].tree
+                drops = [Drop(path=path) for path in paths] or None
+                plan = plan_rollback(app.mission_depot(state), now, state.base.tree, drops=drops)
+                return (await session.missions.restore(state.id, "base", plan=plan)).tree
+        finally:
+            app.close()
+
+    return asyncio.run(act())
+
+
+def resume(workshop: Workshop, state: MissionState) -> MissionState:
+    """Resume the mission and run it."""
+
+    async def act() -> MissionState:
+        app = workshop.app()
+        try:
+            app.steering.resume(state.id)
+            async with app.session() as session:
+                return await session.missions.run(state.id)
+        finally:
+            app.close()
+
+    return asyncio.run(act())
+
+
+def files(workshop: Workshop, state: MissionState) -> set[str]:
+    """Return the files by which the exported branch differs from the base."""
+    assert state.export is not None
+    return {*git(workshop.repository, "diff", "--name-only", "main", state.export.ref).split()}
+
+
+@pytest.mark.parametrize("stop", ["promote", "verdict", "cancelled"])
+def test_a_file_that_was_taken_back_is_not_promoted(workshop: Workshop, stop: str) -> None:
+    """Wherever the mission rests after its agent has finished."""
+    state = workshop.run(CHANGE, break_at=("step" if stop == "verdict" else "promote",))
+    while stop == "verdict" and not state.stops[-1].endswith("attempt/1/verdict"):
+        state = resume(workshop, state)
+    assert state.status == "paused"
+    if stop == "cancelled":
+        app = workshop.app()
+        app.steering.cancel(state.id)
+        app.close()
+    tree = restore(workshop, state, "unwanted.txt")
+    while (state := resume(workshop, state)).status == "paused":
+        pass
+    assert (state.status, state.tree) == ("promoted", tree)
+    assert files(workshop, state) == {"calc/core.py"}
+    # The verdict is of this very tree, and comes after the person's decision.
+    assert [(each.status, each.tree) for each in state.verdicts][-1] == ("green", tree)
+    assert len(state.attempts) == 1
+
+
+def test_a_tree_that_fails_without_what_was_taken_back_is_refused(workshop: Workshop) -> None:
+    state = workshop.run(CHANGE, break_at=("promote",), attempts=3)
+    restore(workshop, state, "calc/core.py")
+    state = resume(workshop, state)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("refused", ["check_failed"])
+    # The agent is not asked again: it would only do again what the person took back.
+    assert (len(state.attempts), state.export) == (1, None)
+
+
+def test_nothing_is_promoted_where_all_was_taken_back(workshop: Workshop) -> None:
+    state = workshop.run(CHANGE, break_at=("promote",))
+    restore(workshop, state)
+    state = resume(workshop, state)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("refused", ["no_change"])
+    assert "a person took back the whole change" in state.reasons[0].message
+
+
+def test_what_was_taken_back_and_put_there_again_is_promoted(workshop: Workshop) -> None:
+    state = workshop.run(CHANGE, break_at=("promote",))
+    judged = state.checkpoints[-1]
+    restore(workshop, state, "unwanted.txt")
+
+    async def undo() -> None:
+        app = workshop.app()
+        try:
+            async with app.session() as session:
+                await session.missions.restore(state.id, judged.commit)
+        finally:
+            app.close()
+
+    asyncio.run(undo())
+    done = resume(workshop, state)
+    assert (done.status, done.tree) == ("promoted", judged.tree)
+
+
+def test_an_agent_that_does_again_what_was_taken_back_needs_a_person(workshop: Workshop) -> None:
+    state = workshop.run(CHANGE, break_at=("promote",))
+    restore(workshop, state, "unwanted.txt")
+    app = workshop.app()
+    app.steering.cancel(state.id)
+    app.steering.follow_up(state.id, "once more", attempts=1, seconds=60.0)
+    app.close()
+
+    async def go_on() -> MissionState:
+        app = workshop.app()
+        try:
+            async with app.session() as session:
+                return await session.missions.run(state.id)
+        finally:
+            app.close()
+
+    state = asyncio.run(go_on())
+    # The second attempt began without the file, and wrote it again.
+    assert (len(state.attempts), state.status) == (2, "waiting")
+    assert [reason.code for reason in state.reasons] == ["rejected_again"]
+    assert "unwanted.txt" in state.reasons[0].message
+    # A person may want it after all.
+    assert workshop.promote(state.id).status == "promoted"
