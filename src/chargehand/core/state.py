@@ -389,10 +389,10 @@ class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
     `stands` tells the base of each checkpoint's commit, `stopped` the tree of each attempt that was stopped before
-    its end, as it was then or as a person restored it since, `promoted_on` that of what is promoted, `continued` after
-    which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `half_merged` the task
-    whose result is on its branch although no `task.merged` says so yet, `sandbox_kinds` the tiers and drivers of
-    the sandboxes that it had, each pair once.
+    its end, as it was then or as a person restored it since, `promoted_on` that of what is promoted, `continued`
+    after which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `half_merged` the
+    task whose result is on its branch although no `task.merged` says so yet, `sandbox_kinds` the tiers and drivers
+    of the sandboxes that it had, each pair once.
     """
 
     config: Config | None = None

@@ -66,9 +66,9 @@ class Store:
         self.log = EventLog(database, clock=clock)
         self.projects = Projects(database, clock=clock)
         self.trust = Trust(database, clock=clock)
-        self.verdicts = Verdicts(database, clock=clock)
-        self.inspections = Inspections(database, clock=clock)
         self.artifacts = Artifacts(database, clock=clock)
+        self.verdicts = Verdicts(database, clock=clock, holds_artifact=self.artifacts.is_intact)
+        self.inspections = Inspections(database, clock=clock)
         self.spending = Spending(database, clock=clock)
 
     @cached_property
