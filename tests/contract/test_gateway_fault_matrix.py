@@ -123,11 +123,15 @@ CASES: dict[str, Case] = {
         rests="address",
     ),
     "silent, and at work": Case(
-        behave=silence, one=Seen(status=504, code="upstream_timeout"), chain=NEXT, kept=True, seconds=0.8
+        behave=silence,
+        one=Seen(status=504, code="upstream_timeout", asked=2, waits=1),
+        chain=NEXT,
+        kept=True,
+        seconds=0.8,
     ),
     "silent, and gone": Case(
         behave=silence,
-        one=Seen(status=504, code="upstream_timeout"),
+        one=Seen(status=504, code="upstream_timeout", asked=2, waits=1),
         chain=NEXT,
         kept=True,
         alive=False,

@@ -96,8 +96,12 @@ def agent(script: str) -> str:
 
 
 @pytest.mark.needs_bwrap
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(desk: Desk, number: int, mark: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "reasons"), [(signal.SIGINT, "cancelled", ["cancelled"]), (signal.SIGTERM, "planned", [])]
+)
+def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(
+    desk: Desk, number: int, status: str, reasons: list[str], mark: str
+) -> None:
     before = repository_state(desk.repository, without="nothing")
     started = desk.start("run", "x", "--agent", agent(f"echo y > new.py; sleep {mark}"), "--json")
     wait_until(lambda: sleepers(mark))
@@ -105,11 +109,24 @@ def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(desk: Desk, number: 
     out, err = started.communicate(timeout=WAIT)
     assert started.returncode == 130
     result = json.loads(out)
-    assert (result["status"], result["reasons"][0]["code"]) == ("cancelled", "cancelled")
+    # SIGTERM comes from a machine that ends: no person cancelled the mission, and any worker resumes it.
+    assert (result["status"], [reason["code"] for reason in result["reasons"]]) == (status, reasons)
     assert "Traceback" not in err
     assert sleepers(mark) == []
     assert repository_state(desk.repository, without="nothing") == before
-    assert desk.json("mission", "show", "last")["status"] == "cancelled"
+    assert desk.json("mission", "show", "last")["status"] == status
+    assert b"+y" in desk.bytes("mission", "diff", "last")
+
+
+@pytest.mark.needs_bwrap
+def test_a_terminal_that_is_closed_cancels_nothing_and_loses_nothing(desk: Desk, mark: str) -> None:
+    shown = desk.terminal(*GO, "x", "--agent", agent(f"echo y > new.py; sleep {mark}"))
+    wait_until(lambda: sleepers(mark))
+    os.kill(shown.process_id, signal.SIGHUP)
+    wait_until(lambda: not sleepers(mark))
+    wait_until(lambda: desk.json("mission", "show", "last")["status"] != "running")
+    assert desk.json("mission", "show", "last")["status"] == "planned"
+    assert b"+y" in desk.bytes("mission", "diff", "last")
 
 
 @pytest.mark.needs_bwrap

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from chargehand.durable.workers import LocalWorkers
+from chargehand.store.store import open_store
 
 HOLD = """
 import sys
@@ -119,3 +121,14 @@ def test_a_lock_that_cannot_be_read_names_nobody(workers: LocalWorkers) -> None:
     assert workers.live(member.id)
     assert workers.members() == ()
     member.leave()
+
+
+def test_a_state_directory_that_a_worker_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    home = tmp_path / "share" / "state"
+    member = LocalWorkers(home, version="1").join("worker")
+    made = [path for path in (home, home.parent, *home.rglob("*")) if path.is_dir()]
+    member.leave()
+    assert len(made) >= 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o700}
+    with open_store(home) as store:
+        assert store.log.takeable() == ()

@@ -10,8 +10,8 @@ import pytest
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import MountPlan, sandbox_ids
-from chargehand.sandbox.contract import SandboxSpec
-from chargehand.sandbox.probe import probe
+from chargehand.sandbox.contract import Sandbox, SandboxSpec
+from chargehand.sandbox.probe import DRIVERS, probe, probe_tier
 from chargehand.sandbox.process import remedies as _mend
 from chargehand.sandbox.process.remedies import remedy_for, tier_unavailable
 from chargehand.sandbox.process_tier import ProcessTier
@@ -106,6 +106,32 @@ async def test_a_refused_sandbox_names_the_reason(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.needs_bwrap
+@needs_bwrap
+@pytest.mark.parametrize("kills", [1, 2])
+async def test_what_was_killed_while_it_was_tried_is_tried_once_more(tmp_path: Path, kills: int) -> None:
+    """A sandbox that dies at its first command, for want of memory, say, shows nothing about the machine."""
+    left = kills
+
+    class Killed:
+        """A tier whose first sandboxes are killed."""
+
+        def __init__(self, inner: ProcessTier) -> None:
+            self._inner = inner
+
+        async def open(self, spec: SandboxSpec) -> Sandbox:
+            nonlocal left
+            sandbox = await self._inner.open(spec)
+            if left:
+                left -= 1
+                await sandbox.close()
+            return sandbox
+
+    async with ProcessTier(discover(search=os.environ["PATH"])) as tier:
+        parts = await probe_tier(Killed(tier), tmp_path, at_once=3)
+    assert parts[0].ok, parts
+    assert [part for part in parts if not part.ok and part.name not in DRIVERS] == []
+
+
 @needs_bwrap
 async def test_a_machine_that_can(tmp_path: Path) -> None:
     report = await probe(discover(search=os.environ["PATH"]), scratch=tmp_path)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, UsageError
@@ -16,7 +18,7 @@ VERDICT = Verdict(
     tree="t1",
     scope="attempt",
     status="red",
-    checks=(CheckResult(name="pytest", status="failed", seconds=1.25, exit_code=1, tests=3, artifact="f" * 64),),
+    checks=(CheckResult(name="pytest", status="failed", seconds=1.25, exit_code=1, tests=3),),
     findings=(Finding(rule="protected", severity="error", path="ci.yml", message="no", needs_person=True),),
 )
 
@@ -127,6 +129,25 @@ def test_a_verdict_that_cannot_be_read_is_a_miss(store: Store, kept: bytes) -> N
         raw.execute("UPDATE verdicts SET verdict = ?", (kept,))
     raw.close()
     assert store.verdicts.get("p", "t1", plan_digest="d1") is None
+
+
+@pytest.mark.parametrize("field", ["artifact", "ran"])
+@pytest.mark.parametrize("damage", ["changed", "gone", "unreadable"])
+def test_a_verdict_whose_artifact_is_damaged_is_a_miss(store: Store, field: str, damage: str) -> None:
+    """The tree is judged again, instead of ending each mission that needs the verdict."""
+    artifact = store.artifacts.put(b"[]" * 4_000, kind="tests")
+    check = replace(CheckResult(name="c", status="passed", exit_code=0, seconds=0.0), **{field: artifact})
+    judged = Verdict(tree="t", scope="base", status="green", checks=(check,))
+    store.verdicts.put("p", judged, plan_digest="d")
+    assert store.verdicts.get("p", "t", plan_digest="d") == judged
+    (path,) = store.home.glob(f"artifacts/*/{artifact}*")
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"x" if damage == "unreadable" else zlib.compress(b"[1]"))
+    assert store.verdicts.get("p", "t", plan_digest="d") is None
+    assert store.artifacts.put(b"[]" * 4_000, kind="tests") == artifact
+    assert store.verdicts.get("p", "t", plan_digest="d") == judged
 
 
 def test_a_verdict_of_another_tree_is_a_miss(store: Store) -> None:

@@ -260,6 +260,24 @@ def test_a_directory_that_others_may_read_is_closed_to_them(tmp_path: Path) -> N
             assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        ("workers", "last-worked", "engine.db", "engine.db-wal", "engine.lock"),
+        ("toolchain.json", "toolchain.json.123", "probe-abc_1", "probe.json", "workers"),
+        ("mcp",),
+        ("slots", "logs", "actions"),
+    ],
+)
+def test_what_a_command_left_that_was_killed_early_is_closed_too(tmp_path: Path, left: tuple[str, ...]) -> None:
+    home = tmp_path / "state"
+    home.mkdir(mode=0o755)
+    for name in left:
+        (home / name).touch()
+    with open_store(home):
+        assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+
 def test_a_place_that_is_no_state_directory_keeps_its_rights(tmp_path: Path) -> None:
     """By a slip it may be /tmp, a home, or a device: closing those harms all who use the machine."""
     for name, mode in (("shared", 0o1777), ("home", 0o755)):

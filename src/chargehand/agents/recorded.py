@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from chargehand.agents.text_protocol import ParsedReply, parse, unique_keys
 from chargehand.agents.tool_specs import SPECS, ToolCall
+from chargehand.core.events import encode_json
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ModelResponsePart
@@ -101,6 +102,15 @@ def dump_reply(response: ModelResponse) -> dict[str, Any]:
     # Named one by one: fields that the library adds later must not change what a log holds.
     keys = ("parts", "usage", "model_name", "timestamp", "kind", "finish_reason")
     return {key: without_lone_surrogates(message[key]) for key in keys}
+
+
+def require_recordable(response: ModelResponse) -> None:
+    """Raise (`ValueError`, `TypeError`, `OverflowError`) unless the log can keep a reply and read it again."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    message = dump_reply(response)
+    encode_json(message)
+    ModelMessagesTypeAdapter.validate_python([message])
 
 
 def edited_reply(text: str, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:

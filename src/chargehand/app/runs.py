@@ -479,6 +479,11 @@ def cancel_running(app: App) -> bool:
     return app.controls.stop_all("cancel", identity=app.identity())
 
 
+def release_running(app: App) -> bool:
+    """Release every mission that this process runs, for any worker to resume; return whether there was any."""
+    return app.controls.stop_all("release")
+
+
 async def _run_to_rest(
     app: App, session: Session, mission: str, observer: RunObserver
 ) -> tuple[MissionState, ChargehandError | None]:

@@ -201,8 +201,12 @@ def write_what_streams_take() -> None:
 def listen_for_signals() -> None:
     """Let SIGINT and SIGTERM raise `KeyboardInterrupt`, also where our parent ignored them."""
 
+    came = int(signal.SIGINT)
+
     def interrupt(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
+        nonlocal came
+        came = came if number == signal.SIGALRM else number
+        raise KeyboardInterrupt(came)
 
     shown = sys.unraisablehook
 

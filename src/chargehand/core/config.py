@@ -266,6 +266,14 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
     """[limits]: what a mission may use at most."""
 
     time: Annotated[float, KeySpec("time for a whole mission", meet="min", form="seconds")] = 1800.0
+    model_silence: Annotated[
+        float,
+        KeySpec(
+            "time a model has for the next part of its reply; then it is asked again, or the next model",
+            meet="min",
+            form="seconds",
+        ),
+    ] = 300.0
     check_time: Annotated[float, KeySpec("time for one check", meet="min", form="seconds")] = 900.0
     fault_time: Annotated[
         float,

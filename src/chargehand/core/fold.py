@@ -426,13 +426,10 @@ def _count_checkpoint(state: MissionSummary, event: a.CheckpointMade | m.Checkpo
 
 @_on(_STATE, a.CheckpointMade, m.CheckpointRestored)
 def _keep_checkpoint(state: MissionState, event: a.CheckpointMade | m.CheckpointRestored) -> None:
-    state.checkpoints.append(event.checkpoint)
     if isinstance(event, m.CheckpointRestored):
         last = state.attempts[-1].number if state.attempts else 0
         state.restored.append(RestoredTree(event.checkpoint, last, len(state.steps)))
-    # Restoring a checkpoint brings its base back: promoting it must not take off what the branch got since.
-    if state.base is not None:
-        state.stands[event.checkpoint.commit] = state.base
+    state.keep_checkpoint(event.checkpoint, attempt=event.attempt if isinstance(event, a.CheckpointMade) else None)
 
 
 @_on(_MEASURES, a.CheckpointMade)

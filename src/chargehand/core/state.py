@@ -37,6 +37,8 @@ _N = TypeVar("_N", int, float)
 # Refused places that are told apart: whoever tries thousands of ports must not make the state grow.
 _MOST_PLACES = 100
 # How a question begins that asks a person to allow an act. An agent that begins its own so only gets a person.
+# The triggers of the checkpoints that are taken when a mission stops, or is paused, before its agent has ended.
+STOPPED, PAUSED = "stopped", "paused"
 PERMISSION = "May the agent do this? "
 
 
@@ -398,10 +400,11 @@ class RestoredTree(Struct, frozen=True):
 class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
-    `stands` tells the base of each checkpoint's commit, `promoted_on` that of what is promoted, `continued` after
-    which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `half_merged` the task
-    whose result is on its branch although no `task.merged` says so yet, `sandbox_kinds` the tiers and drivers of
-    the sandboxes that it had, each pair once.
+    `stands` tells the base of each checkpoint's commit, `stopped` the tree of each attempt that was stopped before
+    its end, as it was then or as a person restored it since, `promoted_on` that of what is promoted, `continued`
+    after which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `half_merged` the
+    task whose result is on its branch although no `task.merged` says so yet, `sandbox_kinds` the tiers and drivers
+    of the sandboxes that it had, each pair once.
     """
 
     config: Config | None = None
@@ -410,6 +413,7 @@ class MissionState(MissionSummary, kw_only=True):
     checkpoints: list[Checkpoint] = []
     restored: list[RestoredTree] = []
     stands: dict[str, Base] = {}
+    stopped: dict[str, str] = {}
     tier: TierChoice | None = None
     sandbox_kinds: list[tuple[str, str]] = []
     reports: list[events.ReportMade] = []
@@ -438,6 +442,19 @@ class MissionState(MissionSummary, kw_only=True):
         """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
         names = [name for name in self.steps if name.startswith(prefix)]
         return sum(self.steps[name].seconds for name in names if not self._is_nested(name))
+
+    def keep_checkpoint(self, checkpoint: Checkpoint, *, attempt: str | None) -> None:
+        """Add a checkpoint of an attempt, or (`None`) one that a person restored."""
+        self.checkpoints.append(checkpoint)
+        # Restoring a checkpoint brings its base back: promoting it must not take off what the branch got since.
+        if self.base is not None:
+            self.stands[checkpoint.commit] = self.base
+        if attempt is not None:
+            if checkpoint.trigger in (STOPPED, PAUSED):
+                self.stopped[attempt] = checkpoint.tree
+        # A tree on another base does not fit an attempt, which resumes on the base that it began on.
+        elif self.attempts and self.base == self.first_base:
+            self.stopped[self.attempts[-1].id] = checkpoint.tree
 
     def close_promotion(self, commit: str, tree: str) -> None:
         """Forget the journal's entry: its branch is moved, for the result of a task where it says so."""

@@ -19,6 +19,7 @@ from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError, NotFoundError, UsageError, nearest
 from chargehand.core.ids import new_id
 from chargehand.durable._lock_files import is_locked, try_lock
+from chargehand.durable.directories import make_private
 
 _RECORD, _LOCK, _OUTPUT, _CANCEL = "action.json", "lock", "output.jsonl", "cancel"
 _KEPT = 500
@@ -105,7 +106,8 @@ class ActionRegistry:
         """Make the place of a new action, owned by the caller; `put` makes it known to others."""
         action = new_id("action")
         place = self.directory / action
-        place.mkdir(parents=True, mode=0o700)
+        make_private(self.directory)
+        place.mkdir(mode=0o700)
         held = self.hold(action)
         if held is None:
             raise InfrastructureError(f"the lock of action {action!r} is taken", code="action_lock")

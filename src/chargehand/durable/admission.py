@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from chargehand.durable._lock_files import FRESH, create_locked, remove_abandoned, try_lock
+from chargehand.durable.directories import make_private
 
 _TICKET = ".wait"
 # Whoever waits and has not polled for so long (a stopped process, say) is passed over until it polls again.
@@ -44,7 +45,7 @@ class Ticket:
     """A place in the line, until `leave`: the urgent ones before the others, each in the order they came."""
 
     def __init__(self, directory: Path, *, urgent: bool) -> None:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(directory)
         # What a person waits for comes before detached work.
         # The kernel's clock since it started: nobody who waits outlives that, and nobody can set it.
         order = f"{0 if urgent else 1}-{time.monotonic_ns():020d}-{secrets.token_hex(4)}"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from chargehand.core.errors import ConfigError, InfrastructureError, UsageError
 from chargehand.durable.backend.database import POSTGRES_ARGUMENTS, check_url, shown, typed_errors
 from chargehand.durable.backend.scheduler import LOGGER
+from chargehand.durable.directories import make_private
 from chargehand.durable.workers import LocalMembership, LocalWorkers, Member, Role
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class LeasedWorkers:
     def _place(self) -> str:
         # The running kernel and the directory's inode in it: there, and only there, a lock says who lives. The
         # boot id alone would not do: two containers share it, and neither sees the other's files.
-        self._local.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self._local.directory)
         info = self._local.directory.stat()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{info.st_dev}:{info.st_ino}"

@@ -23,6 +23,7 @@ from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.ids import new_id
 from chargehand.durable._lock_files import FRESH, create_locked, is_locked, remove_abandoned, try_lock
+from chargehand.durable.directories import make_private
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class LocalWorkers:
 
     def join(self, role: Role, *, on_lost: Callable[[], None] | None = None) -> LocalMembership:
         """Lock a file of our own; a lock cannot be lost, so `on_lost` is never called."""
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.directory)
         member = Member(id=new_id("worker"), role=role, pid=os.getpid(), version=self._version)
         fd = create_locked(self._lock(member.id), msgspec.json.encode(member))
         return LocalMembership(member.id, self._lock(member.id), fd)

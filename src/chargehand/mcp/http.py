@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chargehand.core.errors import ConfigError, UsageError
+from chargehand.durable.directories import make_private
 
 PATH = "/mcp"
 _LARGEST_BODY_BYTES = 1 << 20
@@ -92,7 +93,7 @@ def token_of(path: Path) -> str:
     Raises `ConfigError` (`token_file`) for a file that others may read, that is no plain file of the caller's, or
     that holds no token.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     with contextlib.suppress(FileExistsError), _as_token_error(path):
         # Written whole before it has its name: another server that starts now sees all of it or nothing.
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

@@ -49,6 +49,8 @@ class Control:
         self._task = task
         self._journal = journal
         self._sandboxes: list[Sandbox] = []
+        # Checkpoints what a frozen agent has written so far.
+        self._keepers: list[Callable[[], Awaitable[None]]] = []
         # What a pause lets others have, in the order it was taken, each with what takes it again.
         self._places: dict[Place, Callable[[], Awaitable[None]]] = {}
         self._taking_again: asyncio.Task[None] | None = None
@@ -76,6 +78,9 @@ class Control:
             self._task.cancel()
             if why == "cancel":
                 self._journal.record(CancelAsked(identity=identity, reason=reason))
+        elif self.stopped == "release" and why == "cancel":  # a person's word counts while its worker still ends
+            self.stopped = why
+            self._journal.record(CancelAsked(identity=identity, reason=reason))
 
     async def pause(self, identity: str, reason: str = "") -> None:
         """Freeze every sandbox of the mission and begin nothing new; returns when nothing of it runs any more.
@@ -97,6 +102,8 @@ class Control:
         await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
         for place in self._places:
             place.give_up()
+        for keep in tuple(self._keepers):
+            await keep()
         self._journal.record(MissionPaused(identity=identity, reason=reason))
 
     async def resume(self, identity: str, *, step: bool = False, to_end: bool = False) -> None:
@@ -216,12 +223,8 @@ class Control:
         if self.stopped is None:
             await self.may_go_on()
         self._finishing = True
-        task = asyncio.ensure_future(work)
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await task
-            raise
+            await complete(work)
         finally:
             self._finishing = False
 
@@ -237,6 +240,15 @@ class Control:
     def attach(self, sandbox: Sandbox) -> None:
         """Let a pause freeze this sandbox until it is detached."""
         self._sandboxes.append(sandbox)
+
+    @contextlib.contextmanager
+    def keeping(self, keep: Callable[[], Awaitable[None]]) -> Iterator[None]:
+        """Let each pause during the block call `keep` once every sandbox is frozen; `keep` raises nothing."""
+        self._keepers.append(keep)
+        try:
+            yield
+        finally:
+            self._keepers.remove(keep)
 
     def detach(self, sandbox: Sandbox) -> None:
         """Leave the sandbox to itself from now on: a resume must not thaw what is to stay frozen."""
@@ -288,6 +300,18 @@ class Control:
             if left is not None:
                 limit.reschedule(asyncio.get_running_loop().time() + left)
                 self._limits[limit] = None
+
+
+async def complete(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(task)
+        raise
 
 
 class Controls:

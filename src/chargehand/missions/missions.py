@@ -16,6 +16,7 @@ from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
 from chargehand.missions._policy import admit
 from chargehand.missions.attempt.admission import Admission
+from chargehand.missions.attempt.leftovers import keep_unfinished
 from chargehand.missions.attempt.settlement import AttemptSettlement
 from chargehand.missions.checkpoints import restore_checkpoint
 from chargehand.missions.control import Control, Controls
@@ -116,7 +117,8 @@ class Missions:
                     f"its coordinator {parent} has ended; `chargehand mission fork {journal.mission}` takes it out"
                 )
                 reason = Reason(code="coordinator_gone", message=message)
-                journal.record(MissionFinished(status="waiting", reasons=(reason,)))
+                kept = await asyncio.to_thread(keep_unfinished, self._services.depot, journal.state)
+                journal.record(*kept, MissionFinished(status="waiting", reasons=(reason,)))
             elif journal.state.status == "running":
                 own = (self._services, journal, control)
                 judge = TreeJudge(*own, fault=self._fault, on_output=on_check_output)

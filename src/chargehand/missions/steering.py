@@ -9,8 +9,9 @@ from functools import partial
 
 from msgspec import Struct, field
 
+from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.clock import Clock, SystemClock
-from chargehand.core.errors import InfrastructureError, RefusedError
+from chargehand.core.errors import ChargehandError, InfrastructureError, RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
@@ -43,6 +44,7 @@ from chargehand.missions._messages import (
 )
 from chargehand.missions._questions import check_answer, expire_questions, is_about_message
 from chargehand.missions._questions import require_question as require_question
+from chargehand.missions.attempt.leftovers import keep_unfinished
 from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
@@ -330,14 +332,22 @@ class Steering(Struct, frozen=True, kw_only=True):
             if lost:
                 self.store.log.append(mission, *lost, epoch=epoch)
                 state = self.look.at_rest(mission)
+            kept = self._keep_unfinished(state) if state.open_attempts else ()
             ended = cancel_open_attempts(state, finished.reasons[0])
-            events = (*ended, *events_of_mission_end(state, finished))
+            events = (*(kept or ()), *ended, *events_of_mission_end(state, finished))
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
-            if state.claims:  # while it is held: who resumes it begins at its last checkpoint
+            if state.claims and kept is not None:  # while it is held: who resumes it begins at its last checkpoint
                 remove_leftovers(self.store.home, lambda: self.open_depot(state), mission)
         # Only now: until the attempts' end is on the disk, a worker could resume them and need the replies.
         archive_replies(self.store, mission, *(each.attempt for each in ended))
         return self.look.state(mission)
+
+    def _keep_unfinished(self, state: MissionState) -> tuple[CheckpointMade, ...] | None:
+        """Checkpoint what open attempts left in their workspaces, which have to stay if this returns `None`."""
+        try:
+            return keep_unfinished(self.open_depot(state), state)
+        except (ChargehandError, OSError):
+            return None
 
     def _record(
         self, mission: str, *payloads: Payload, among: tuple[MissionStatus, ...], verb: str, code: str

@@ -40,11 +40,12 @@ from chargehand.models.dialects.base import (
 from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
-from chargehand.models.replay_cache import ReplayCache
+from chargehand.models.replay_cache import CachedReply, ReplayCache
 from chargehand.models.requested_waits import RequestedWaits
 from chargehand.models.serving.admission import RESERVE_SECONDS, BudgetAdmission
 from chargehand.models.serving.cached import ONLY_KEPT, CachedReplyHandler, CacheEntry, CacheWorker
 from chargehand.models.serving.fallback import FallbackChain
+from chargehand.models.serving.forwarding import find_reply_fault
 from chargehand.models.serving.handler import UpstreamRequest
 from chargehand.models.serving.headers import JSON_HEADERS
 from chargehand.models.serving.routes import RequestRouter, shorten_path
@@ -220,6 +221,12 @@ class Gateway:
         dialect = self._router.dialect_at(path)
         return dialect.write_error(status, code or _CODES.get(status, "gateway_error"), message)
 
+    def _is_garbage(self, request: UpstreamRequest, cached: CachedReply) -> bool:
+        """Return whether no client can read a kept reply: it must not end its attempt again in each resumption."""
+        assert self._cache is not None
+        content, headers = self._cache.cache.body(cached), cached.headers
+        return bool(find_reply_fault(request.rules, request.body, headers, content))
+
     async def _prepare_answer(
         self, request: HttpRequest, answer: HttpAnswer
     ) -> FallbackChain | CachedReplyHandler | bytes:
@@ -245,7 +252,7 @@ class Gateway:
                 worker=self._cache,
             )
             cached = await self._cache.look_up(entry)
-            if cached is not None:
+            if cached is not None and not self._is_garbage(first, cached):
                 return CachedReplyHandler(
                     self._cache.cache, cached, answer, self._admission, turn=first.turn, bare=first.bare
                 )

@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from chargehand.core.config import Strategy
-from chargehand.core.errors import ChargehandError, TierUnavailableError
+from chargehand.core.errors import ChargehandError, SandboxDiedError, TierUnavailableError
 from chargehand.core.ports import DriverName, MountPlan, sandbox_ids
 from chargehand.sandbox.contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox.process.remedies import remedy_for
@@ -60,6 +60,10 @@ _OBSERVED: dict[DriverName, str] = {
     "reflink": "cloned a file; worked in a directory of clones",
     "worktree": "worked in a directory of its own",
 }
+
+
+# The exit code of a command that SIGKILL ended.
+_KILLED = 137
 
 
 class ProbePart(Struct, frozen=True, kw_only=True):
@@ -182,7 +186,26 @@ async def _try_driver(
     turns: asyncio.Semaphore,
     promises: Sequence[_Promise] = (),
 ) -> list[ProbePart]:
-    """Make a small workspace of a driver's kind, mount it and work in it; if that works, try `promises` in it."""
+    """Make a small workspace of a driver's kind, mount it and work in it; if that works, try `promises` in it.
+
+    All of it is tried once more if it was killed from outside: that says nothing about the machine.
+    """
+    with contextlib.suppress(SandboxDiedError):
+        return await _try_driver_once(driver, tier, scratch, turns, promises)
+    try:
+        return await _try_driver_once(driver, tier, scratch, turns, promises)
+    except SandboxDiedError as error:
+        return [ProbePart(name=driver, ok=False, detail=error.message, mend=error.hint)]
+
+
+async def _try_driver_once(
+    driver: DriverName,
+    tier: OpensSandboxes,
+    scratch: Path,
+    turns: asyncio.Semaphore,
+    promises: Sequence[_Promise],
+) -> list[ProbePart]:
+    """Do what `_try_driver` does once; raises `SandboxDiedError` if it was killed from outside."""
     kept: list[ProbePart] = []
     try:
         async with turns:
@@ -192,10 +215,13 @@ async def _try_driver(
                     # A mount proves little: an overlay without `userxattr` fails only here, with EIO.
                     made = "rm -r lower && mkdir lower && echo new > lower/file"
                     result = await sandbox.exec(["sh", "-c", made])
+                    _require_alive(result)
                     if result.exit_code == 0:
                         kept = [await promise.probe(sandbox) for promise in promises]
                 finally:
                     await sandbox.close()
+    except SandboxDiedError:
+        raise
     except ChargehandError as error:
         return [ProbePart(name=driver, ok=False, detail=error.message, mend=error.hint)]
     except OSError as error:
@@ -205,6 +231,12 @@ async def _try_driver(
         return [ProbePart(name=driver, ok=True, detail=_OBSERVED[driver]), *kept]
     detail = result.stderr.decode().strip()
     return [ProbePart(name=driver, ok=False, detail=detail, mend=_advise(driver, detail))]
+
+
+def _require_alive(result: ExecResult) -> None:
+    """Raise `SandboxDiedError` for a command that was killed, although none of its limits was reached."""
+    if result.exit_code == _KILLED and result.limit is None:
+        raise SandboxDiedError("what was tried in the sandbox was killed from outside")
 
 
 @contextlib.contextmanager
@@ -248,7 +280,7 @@ class _Promise(Struct, frozen=True):
     limit: str = ""
 
     async def probe(self, sandbox: Sandbox) -> ProbePart:
-        """Try it in a sandbox."""
+        """Try it in a sandbox; raises `SandboxDiedError` if that was killed from outside."""
         try:
             if self.name == "freeze":
                 await sandbox.freeze()
@@ -256,12 +288,16 @@ class _Promise(Struct, frozen=True):
             result = await sandbox.exec(self.argv, timeout=120)
             if self.name == "processes":  # its children sleep on, and hold the seats of what is tried next
                 await sandbox.exec(["sh", "-c", "kill -9 -1"])
+        except SandboxDiedError:
+            raise
         except ChargehandError as error:
             ok = False
             detail = error.message
         else:
             out = result.stdout.decode().split()
             ok = self.kept(result, out)
+            if not ok:
+                _require_alive(result)
             limit = sandbox.limits_in_force.get(self.limit, "")
             detail = self.shown.format(exit=result.exit_code, out=", ".join(out) or "unknown", limit=limit)
         return ProbePart(name=self.name, ok=ok, detail=detail, mend="" if ok else _advise(self.name, detail))

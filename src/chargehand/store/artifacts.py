@@ -78,6 +78,14 @@ class Artifacts:
             raise self._corrupt(id)
         return content
 
+    def is_intact(self, id: str) -> bool:
+        """Return whether `get` returns the content: it is there, and is what was put."""
+        try:
+            self.get(id)
+        except (NotFoundError, StoreError):
+            return False
+        return True
+
     def list(self, mission: str | None = None) -> tuple[ArtifactRow, ...]:
         """Return what is kept for one mission, or all, oldest first. Raises `StoreError`."""
         where = "" if mission is None else " WHERE mission = :mission"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -35,11 +36,11 @@ if TYPE_CHECKING:  # who only reads signs nothing, and asks nobody who they are
     from chargehand.store.idempotency import IdempotencyKeys
     from chargehand.store.reviews import Reviews
 
-# What commands that need no store may write before there is one.
-_BEFORE_THE_STORE = frozenset({
-    "toolchain.json", "toolchain-found.json", "probe.json", "probe-container.json", "probe-vm.json", "vm", "logs",
-    "lost+found",
-})  # fmt: skip
+# What commands and workers may write before there is a store, whatever ended them then.
+_BEFORE_THE_STORE = re.compile(
+    r"toolchain(-found)?\.json.*|probe(-container|-vm)?\.json.*|probe-\w+|vm|logs|workers|last-worked|slots|actions"
+    r"|engine\.(db.*|lock)|calls|mcp|lost\+found"
+)
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
@@ -66,10 +67,10 @@ class Store:
         self.log = EventLog(database, clock=clock)
         self.projects = Projects(database, clock=clock)
         self.trust = Trust(database, clock=clock)
-        self.verdicts = Verdicts(database, clock=clock)
-        self.inspections = Inspections(database, clock=clock)
         self.flaky = FlakyTests(database, clock=clock)
         self.artifacts = Artifacts(database, clock=clock)
+        self.verdicts = Verdicts(database, clock=clock, holds_artifact=self.artifacts.is_intact)
+        self.inspections = Inspections(database, clock=clock)
         self.spending = Spending(database, clock=clock)
 
     @cached_property
@@ -243,7 +244,7 @@ def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = Fals
 def is_state_directory(path: Path) -> bool:
     """Tell whether an existing directory is Chargehand's own, or empty: by a slip it may be /tmp, or a home."""
     names = set(os.listdir(path))
-    return names <= _BEFORE_THE_STORE or not names.isdisjoint(("store.db", "migrate.lock"))
+    return all(map(_BEFORE_THE_STORE.fullmatch, names)) or not names.isdisjoint(("store.db", "migrate.lock"))
 
 
 def _close_to_others(home: Path) -> None:

@@ -134,6 +134,11 @@ class Workspace:
         return self._state.base
 
     @property
+    def start(self) -> str:
+        """The tree that it showed before anything was written in it, or after the last reset."""
+        return self._state.start
+
+    @property
     def driver(self) -> DriverName:
         """The name of the driver that its files are made and mounted by."""
         return self._state.driver
@@ -216,15 +221,15 @@ class Workspace:
 
     # --- writing
 
-    def checkpoint(self, trigger: str, *, scan: Scan | None = None) -> Checkpoint:
+    def checkpoint(self, trigger: str, *, scan: Scan | None = None, repeat: bool = False) -> Checkpoint:
         """Keep the present tree (or the one of a `scan` just made) as a commit after the last checkpoint.
 
-        The same tree as the last one makes no new commit. Killed at any moment, the ref is at the old or at the
-        new checkpoint, and whole.
+        The same tree as the last one makes no new commit unless `repeat` is set. Killed at any moment, the ref is
+        at the old or at the new checkpoint, and whole.
         """
         with hold_lock(self._lock):
             self._refresh()
-            return self._commit_tree(trigger, (scan or self.scan()).tree)
+            return self._commit_tree(trigger, (scan or self.scan()).tree, repeat=repeat)
 
     def reset(self, tree: str, trigger: str) -> Checkpoint:
         """Roll back (or forward) to exactly `tree`; what was there is kept as a checkpoint first, so undoable.
@@ -282,9 +287,9 @@ class Workspace:
         self._state = state
         self._cache = self._driver.load_cache(self._generation(state.generation))
 
-    def _commit_tree(self, trigger: str, tree: str) -> Checkpoint:
+    def _commit_tree(self, trigger: str, tree: str, *, repeat: bool = False) -> Checkpoint:
         last = self.last()
-        if last is not None and last.tree == tree:
+        if last is not None and last.tree == tree and not repeat:
             return last
         parent = last.commit if last else self.base.commit
         changed = len(self._depot.diff(last.tree if last else self.base.tree, tree))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from chargehand.agents.compaction import compact
 from chargehand.agents.contract import AttemptContext, Endpoint, EndpointModel
 from chargehand.agents.conversation import ConversationEntry, to_messages
-from chargehand.agents.recorded import dump_reply
+from chargehand.agents.recorded import dump_reply, require_recordable
 from chargehand.agents.text_protocol import describe
 from chargehand.agents.tool_specs import ToolSpec
 from chargehand.core.errors import ExhaustedError, NotFoundError, UpstreamError
@@ -46,6 +46,10 @@ _SILENCE_SECONDS = 3600.0
 # Anthropic's messages need an output limit; the gateway lowers it to what the budget can pay.
 _ANTHROPIC_OUTPUT = 16_000
 _TRIES = 3
+_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, AssertionError, RecursionError)
+_LONGEST_FAULT = 500
+# Tokens of one request; a count above it is a provider's mistake.
+_MOST_TOKENS = 100_000_000
 # Tokens assumed for a model whose context is not known: what nearly all current ones have.
 _UNKNOWN_CONTEXT = 128_000
 # A quarter of the context is left to the reply.
@@ -76,7 +80,7 @@ class ModelRequester:
     def calibrate(self, output: Any) -> None:
         """Learn from a recorded reply how many tokens its provider counted for a conversation of its size."""
         tokens = output["message"]["usage"].get("input_tokens") or 0
-        if tokens and output.get("size"):
+        if 0 < tokens <= _MOST_TOKENS and output.get("size"):
             self._calibration = (tokens, output["size"])
 
     async def request(
@@ -212,14 +216,19 @@ class ModelClient:
                         on_text(event.part.content)
                     elif event.event_kind == "part_delta" and event.delta.part_delta_kind == "text":
                         on_text(event.delta.content_delta)
-                return stream.get()
+                response = stream.get()
+                require_recordable(response)
+                return response
         except ModelAPIError as error:
             if kept:
                 raise NotKeptError from error
             raise _translate_error(error, model.name, begun=begun) from error
-        except UnexpectedModelBehavior as error:
-            message = f"model {model.name!r} gave no usable reply: {error}"
-            raise UpstreamError(message, code="upstream_malformed") from error
+        # The libraries rely on the types of a provider's reply, and fail in any way if it has others.
+        except (UnexpectedModelBehavior, *_UNREADABLE) as error:
+            if kept:
+                raise NotKeptError from error
+            message = f"model {model.name!r} gave no usable reply: {type(error).__name__}: {error}"
+            raise UpstreamError(message[:_LONGEST_FAULT], code="upstream_malformed") from error
 
 
 def load_client(dialects: Iterable[Dialect] = _USUAL_DIALECTS) -> None:

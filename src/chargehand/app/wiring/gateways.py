@@ -71,7 +71,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
     @contextlib.asynccontextmanager
     async def __call__(self, wanted: EndpointRequest, /) -> AsyncIterator[Endpoint]:
         """Serve the models of one attempt for the block; see `OpenGateway`."""
-        from chargehand.models.gateway import Gateway, ServedAttempt, new_token
+        from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt, new_token
         from chargehand.models.redaction import Redactor
         from chargehand.models.replay_cache import ReplayCache
 
@@ -112,6 +112,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
                         on_fault=meter.note_fault,
                         on_loop=True,
                     ),
+                    limits=GatewayLimits(call_seconds=self.config.limits.model_silence),
                     providers=self.standings.of(provider_limits(self.config, self.environ), self.clock),
                     redact=Redactor(secrets).text,
                     clock=self.clock,

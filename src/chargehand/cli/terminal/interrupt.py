@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import stat
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -25,6 +27,8 @@ class Stop:
         self.asked = False
         self.end: Callable[[], bool] = lambda: False
         """Asks work that can settle itself to end; returns whether there is any such work."""
+        self.release: Callable[[], bool] | None = None
+        """Asks the same for SIGTERM, which is no person's wish to end the work; by default `end`."""
         self.menu: Callable[[], bool] = lambda: False
         """Opens a menu for the person who pressed Ctrl-C; returns whether it does."""
 
@@ -32,6 +36,12 @@ class Stop:
         """Cancel the work, or end the process where that was asked before: everything recorded survives that."""
         if number == signal.SIGINT and not self.asked and self.menu():
             return
+        self.stop(self.end if number == signal.SIGINT or self.release is None else self.release)
+
+    def stop(self, end: Callable[[], bool]) -> None:
+        """Ask the work to `end`, or end the process if that was asked before."""
+        if self.asked and end == self.end:
+            end()  # a person's wish to cancel is recorded even if SIGTERM came first
         # `os._exit` skips finalisers and threads: one of them may be what hangs.
         if self.asked:
             if sys.stderr.isatty():
@@ -41,7 +51,7 @@ class Stop:
         self.asked = True
         if sys.stderr.isatty():
             os.write(2, b"\nStopping. Press Ctrl-C again to force quit.\n")
-        if not self.end():
+        if not end():
             self._task.cancel()
 
 
@@ -72,6 +82,15 @@ def run_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
             coroutine.close()  # Python warns of a coroutine that was never awaited
 
 
+def _hang_up(stop: Stop) -> None:
+    """End the work as SIGTERM does, and write nothing more to the terminal, which is gone."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(number).st_mode):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    stop(signal.SIGTERM)
+
+
 def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
     """Run `work` to its end; raises `KeyboardInterrupt` where a signal ended it."""
 
@@ -84,9 +103,14 @@ def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS:
             loop.add_signal_handler(number, stop, number)
+        hangs_up = signal.getsignal(signal.SIGHUP) == signal.SIG_DFL  # not below `nohup`
+        if hangs_up:
+            loop.add_signal_handler(signal.SIGHUP, _hang_up, stop)
         try:
             return await work(stop)
         finally:
+            if hangs_up:
+                loop.remove_signal_handler(signal.SIGHUP)
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
                 signal.signal(number, before[number])

@@ -116,7 +116,7 @@ class RunMenu:
             return
         if line == "c":
             self.close()
-            self._stop(signal.SIGTERM)
+            self._stop.stop(self._stop.end)
             return
         # After a pause or an unknown word the menu stays open. Otherwise the next Ctrl-C opens it again.
         if line in ("", "r") or line.startswith("t "):

@@ -47,13 +47,13 @@ def _run_shown(
     *,
     menu: bool = True,
 ) -> RunOutcome:
-    """Do the work with its progress shown; a signal cancels the mission, and its outcome says so.
+    """Do the work with its progress shown; Ctrl-C cancels the mission, SIGTERM releases it for any worker.
 
     At a terminal the first Ctrl-C opens the `menu` instead.
     """
     from msgspec.structs import replace
 
-    from chargehand.app.runs import cancel_running
+    from chargehand.app.runs import cancel_running, release_running
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.menu import RunMenu
     from chargehand.cli.terminal.progress import ObserverWithEvents, hold_progress, progress
@@ -61,6 +61,7 @@ def _run_shown(
     async def watched(stop: Stop) -> RunOutcome:
         # A cancellation is noted in the log before it is carried out: it holds even where this process dies of it.
         stop.end = lambda: cancel_running(app)
+        stop.release = lambda: release_running(app)
         with progress(out, store=app.store) as shown:
             offered = RunMenu(app, stop, lambda held: hold_progress(shown, held))
             if menu and out.can_ask:
@@ -143,7 +144,9 @@ def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
 
 
 def follow_to_end(app: App, out: Output, mission: str) -> int:
-    """Show a mission that a worker runs until it is settled; a signal cancels it. Return the exit code."""
+    """Show a mission that a worker runs until it is settled; Ctrl-C cancels it. Return the exit code."""
+    import signal
+
     from chargehand.app.missions import cancel_mission
     from chargehand.app.worker import ensure_worker
     from chargehand.cli.terminal.conventions import INTERRUPTED
@@ -160,8 +163,11 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
     try:
         with watch_menu(out, mission, watching=False) as menu:
             state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
-    except KeyboardInterrupt:
-        print_result(out, cancel_mission(app, mission), app.store)
+    except KeyboardInterrupt as interrupt:
+        # SIGTERM ends this process, and says nothing about the mission, which its worker goes on with.
+        told = signal.SIGTERM in interrupt.args
+        state = app.mission_reader.state(mission) if told else cancel_mission(app, mission)
+        print_result(out, state, app.store)
         return INTERRUPTED
     if state is None:
         return 0

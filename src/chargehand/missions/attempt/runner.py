@@ -34,16 +34,23 @@ from chargehand.core.attempt_events import (
     CommandFinished,
     ReplayDiverged,
 )
-from chargehand.core.errors import FencedError, InfrastructureError, SandboxDiedError, TierUnavailableError
+from chargehand.core.errors import (
+    ChargehandError,
+    FencedError,
+    InfrastructureError,
+    SandboxDiedError,
+    TierUnavailableError,
+)
 from chargehand.core.events import Payload
 from chargehand.core.log_fields import log_fields
 from chargehand.core.records import Checkpoint, Finding, Reverted
-from chargehand.core.state import AttemptState
+from chargehand.core.state import PAUSED, STOPPED, AttemptState
 from chargehand.missions._attempt_log import call_event, replies_path, settle_lost_calls
 from chargehand.missions._messages import reject_repeated_message
 from chargehand.missions.attempt.admission import counts_as_failure
 from chargehand.missions.attempt.context import RecordedContext, find_last_tree
 from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, scan_workspace, stopped_by
+from chargehand.missions.attempt.leftovers import find_stopped_tree, keep_workspace
 from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.attempt.supervision import (
     CriticalMessageGuard,
@@ -52,7 +59,7 @@ from chargehand.missions.attempt.supervision import (
     run_within_quota,
 )
 from chargehand.missions.attempt.watching import PACE, WorkspaceWatch
-from chargehand.missions.control import Control
+from chargehand.missions.control import Control, complete
 from chargehand.missions.journal import AGENT, Journal
 from chargehand.missions.sandboxes.provisioning import (
     BaseEnvironment,
@@ -95,13 +102,20 @@ class AttemptRunner:
         """
         lost = self.journal.state.attempt(assignment.number)
         if lost is not None:
-            tree = find_last_tree(self.journal, assignment.number) or tree
+            tree = find_last_tree(self.journal, assignment.number) or self._resume_tree(agent, lost) or tree
+            assignment = replace(assignment, tree=tree)
         opened = self._open_workspace(agent, assignment, lost, tree)
         # The slot comes first: a mission that waits for one holds neither disk nor memory.
         with log_fields(attempt=assignment.attempt):
             _LOG.info("attempt %d %s", assignment.number, "begins" if lost is None else "goes on")
             async with self.queue.turn("attempts"), opened as (workspace, resumed):
-                outcome, scan, critical = await self._run_sandboxed(agent, assignment, workspace, tree, resumed)
+                try:
+                    outcome, scan, critical = await self._run_sandboxed(
+                        agent, assignment, workspace, tree, resumed
+                    )
+                except BaseException:
+                    await self._keep_interrupted(agent, assignment.attempt, workspace, STOPPED)
+                    raise
                 result = await self._inspect(assignment.attempt, workspace, outcome, scan, critical)
         outcome, writes = result.outcome, assignment.role.writes
         left = result.tree != self.environment.base.tree if writes else bool(outcome.said.strip())
@@ -113,6 +127,26 @@ class AttemptRunner:
         report = outcome.said.encode(errors="replace")
         artifacts, kind = self.services.store.artifacts, assignment.role.output
         return replace(result, report=artifacts.put(report, kind=kind, mission=self.journal.mission))
+
+    def _resume_tree(self, agent: Agent, lost: AttemptState) -> str | None:
+        # The recorded steps of a driven agent fit only the tree that its last act left.
+        return None if agent.checkpoints_itself else find_stopped_tree(self.journal.state, lost)
+
+    async def _keep_interrupted(self, agent: Agent, attempt: str, workspace: Workspace, trigger: str) -> None:
+        """Checkpoint what was written, however the attempt was interrupted; nothing may run in its sandbox."""
+        if self.journal.fenced or self.control.stopped == "lost":  # the workspace is another worker's by now
+            return
+
+        async def keep() -> None:
+            # The trigger says where an agent resumes that records no steps.
+            mark = not agent.checkpoints_itself
+            made = await asyncio.to_thread(keep_workspace, workspace, trigger, start=workspace.start, mark=mark)
+            if made is not None:
+                self._record_checkpoint(attempt, made)
+
+        # What interrupted the attempt is raised; that it could not be kept (a full disk, say) says less.
+        with contextlib.suppress(ChargehandError, OSError):
+            await complete(keep())
 
     @contextlib.asynccontextmanager
     async def _open_workspace(
@@ -189,8 +223,10 @@ class AttemptRunner:
                 inspector=self.inspector,
                 snippets=await self._open_snippets(agent, attempt),
             )
+            keep = functools.partial(self._keep_interrupted, agent, attempt, workspace, PAUSED)
             async with self._watch(agent, attempt, workspace, sandbox) as watch:
-                outcome, critical = await self._run_agent(agent, assignment, context, snapshot, watch)
+                with self.control.keeping(keep):
+                    outcome, critical = await self._run_agent(agent, assignment, context, snapshot, watch)
                 # From here on nothing that still runs inside may cost money or reach a host.
                 if endpoint is not None:
                     endpoint.revoke()

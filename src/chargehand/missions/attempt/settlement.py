@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from chargehand.core.errors import ChargehandError
 from chargehand.core.records import AttemptStatus, Reason
 from chargehand.missions._attempt_log import archive_replies, attempt_end, settle_lost_calls
 from chargehand.missions.attempt.admission import Admission
+from chargehand.missions.attempt.leftovers import keep_unfinished
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services
 
@@ -34,6 +38,9 @@ class AttemptSettlement:
     def break_off(self, status: AttemptStatus, reason: Reason) -> None:
         """Record the end of each attempt that is still running, with what a provider may charge for it."""
         state = self._journal.state
+        # The workspaces are removed at the mission's end, which a full disk must not prevent.
+        with contextlib.suppress(ChargehandError, OSError):
+            self._journal.record(*keep_unfinished(self._services.depot, state))
         for running in [each for each in state.attempts if each.status == "running"]:
             # Its step has no end and so no duration: what counts is this worker's own clock.
             seconds = self._services.clock.monotonic() - self._journal.queued_seconds - self._began

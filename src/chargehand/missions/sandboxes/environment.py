@@ -135,7 +135,12 @@ async def needed_setup(
 
     async def find() -> object:
         failed = [check for check in verdict.checks if check.status != "passed" and check.artifact]
-        texts = (services.store.artifacts.get(check.artifact or "").decode(errors="replace") for check in failed)
+        artifacts = services.store.artifacts
+        kept = (check.artifact or "" for check in failed)
+        # An output that is damaged names nothing that a check lacks.
+        texts = (
+            artifacts.get(each).decode(errors="replace") if artifacts.is_intact(each) else "" for each in kept
+        )
         lacking = (
             could_not_run(check.reason) if tried else lacks_packages(check.reason, text)
             for check, text in zip(failed, texts, strict=True)

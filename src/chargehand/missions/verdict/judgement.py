@@ -191,15 +191,6 @@ def _load_names(store: Store, artifact: str | None) -> tuple[str, ...] | None:
         return None
 
 
-def is_readable(store: Store, verdict: Verdict) -> bool:
-    """Return whether all that a kept verdict refers to can still be read; else the tree has to be judged again."""
-    ids = [each for check in verdict.checks for each in (check.ran, check.failed) if each is not None]
-    try:
-        return all(store.artifacts.get(each) is not None for each in ids)
-    except (NotFoundError, StoreError):
-        return False
-
-
 def person_may_promote(verdict: Verdict) -> bool:
     """Return whether a person's approval suffices for a tree: never against its own checks or an error in it.
 

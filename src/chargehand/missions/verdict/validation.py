@@ -50,7 +50,7 @@ from chargehand.missions.verdict.check_runs import GUARD_PLACE, CheckRuns
 from chargehand.missions.verdict.classification import Classified, FailureClassifier
 from chargehand.missions.verdict.failure_policy import FailurePolicy, count_repeats
 from chargehand.missions.verdict.gates import Gates
-from chargehand.missions.verdict.judgement import NO_TESTS, is_readable, load_ran_tests
+from chargehand.missions.verdict.judgement import NO_TESTS, load_ran_tests
 from chargehand.missions.verdict.looking import ChangeLook, look_at_change
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import OnOutput, Sandbox
@@ -121,7 +121,7 @@ class Validator:
 
         async def judge_now() -> object:
             known = store.verdicts.get(project, tree, plan_digest=key)
-            if known is not None and not turn and is_readable(store, known):
+            if known is not None and not turn:
                 return {"verdict": known, "reused": True}
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
             checks = await self.runs.run(tree, self.environment, acceptance=(), plan=plan, keeps_caches=True)

@@ -25,6 +25,7 @@ from chargehand.models.dialects.base import (
     require_client_tools,
     screen_fields,
 )
+from chargehand.models.dialects.shapes import MESSAGES
 
 _VERSION = "2023-06-01"
 _ERROR_TYPES = {
@@ -66,6 +67,8 @@ class AnthropicDialect(ModelDialect):
     """Messages."""
 
     name = "anthropic"
+    shape = MESSAGES
+    required = ("content",)
     endpoints: ClassVar[Mapping[str, Operation]] = {"/messages": "reply", "/messages/count_tokens": "count"}
     reply_path = "/v1/messages"
     key_header = "x-api-key"
@@ -202,6 +205,8 @@ class AnthropicDialect(ModelDialect):
 
 class _AnthropicStreamMeter(StreamMeter):
     """Meters named events; what a later one reports counts over earlier ones."""
+
+    shape = MESSAGES
 
     def __init__(self, dialect: AnthropicDialect) -> None:
         super().__init__()

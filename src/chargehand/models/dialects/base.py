@@ -26,6 +26,7 @@ from chargehand.models.conversation import (
     fold_reply,
     read_data_url,
 )
+from chargehand.models.dialects.shapes import Shape, find_misfit
 from chargehand.models.event_stream import event_data
 
 _BYTES_A_TOKEN = 4
@@ -37,10 +38,14 @@ class StreamMeter(ABC):
 
     `deltas` counts pieces of output, at least one token each; `finished`: the model said that it is done; `ended`:
     the last event is there; `failed` is what the provider reported as an error inside the stream; `metered` is the
-    usage reported so far.
+    usage reported so far; `malformed` says in words why an event is not one of the dialect's.
     """
 
+    # The types of an event's fields, for which `malformed` is set.
+    shape: ClassVar[Shape] = {}
+
     def __init__(self) -> None:
+        self.malformed = ""
         self.metered = UNKNOWN_USAGE
         self.deltas = 0
         self.finished = False
@@ -54,12 +59,14 @@ class StreamMeter(ABC):
             self.ended = self.ended or (bool(data) and self.ends_with_done)
             return True
         try:
-            content = as_mapping(parse_json(data))
+            content = parse_json(data)
+            self.malformed = find_misfit(content, self.shape)
         except ValueError:
-            # The client's own reader decides about it; one token at least was paid for.
-            self.deltas += 1
-            return True
-        return self.take(content)
+            self.malformed = "an event of the stream is not JSON"
+        if self.malformed:
+            self.deltas += 1  # one token at least was paid for
+            return False
+        return self.take(as_mapping(content))
 
     # Whether `data: [DONE]` ends a stream.
     ends_with_done: ClassVar[bool] = False
@@ -99,6 +106,19 @@ class RequestFormat(ABC):
     """How requests of one kind spell limits, usage, errors and streams."""
 
     name: ClassVar[Dialect]
+    # The types of a whole reply's fields, and those of which it has at least one.
+    shape: ClassVar[Shape] = {}
+    required: ClassVar[tuple[str, ...]] = ()
+
+    def find_fault(self, document: object) -> str:
+        """Return in words why a whole reply is none of the dialect's, or "" if it is one."""
+        if not isinstance(document, dict):
+            return "the provider's reply is not an object"
+        if error := document.get("error"):
+            return f"the provider's reply is an error: {as_mapping(error).get('message') or error}"
+        if self.required and all(document.get(name) is None for name in self.required):
+            return f"the provider's reply has no {' or '.join(self.required)}"
+        return find_misfit(document, self.shape)
 
     @abstractmethod
     def write_error(self, status: int, code: str, message: str) -> bytes:

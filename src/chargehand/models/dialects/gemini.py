@@ -31,6 +31,7 @@ from chargehand.models.dialects.gemini_messages import (
     read_contents_request,
     write_contents_request,
 )
+from chargehand.models.dialects.shapes import CONTENTS
 from chargehand.models.dialects.unread import list_unread
 
 _ERROR_STATUS = {
@@ -69,6 +70,8 @@ class GeminiDialect(ModelDialect):
     """`generateContent`; the body holds `model` and `stream` here, which on the wire stand in the path."""
 
     name = "gemini"
+    shape = CONTENTS
+    required = ("candidates", "promptFeedback")
     endpoints: ClassVar[Mapping[str, Operation]] = {}
     reply_path = "/v1beta/models/{model}:generateContent"
     list_path = "/v1beta/models"
@@ -231,6 +234,8 @@ def _spell_camel(body: Mapping[str, Any]) -> dict[str, Any]:
 class _GeminiStreamMeter(StreamMeter):
     """Meters chunks; there is no last event: the connection's end is the end."""
 
+    shape = CONTENTS
+
     def __init__(self, dialect: GeminiDialect, *, choices: int) -> None:
         super().__init__()
         self._dialect = dialect
@@ -245,7 +250,7 @@ class _GeminiStreamMeter(StreamMeter):
             parts = as_mappings(as_mapping(candidate.get("content")).get("parts"))
             self.deltas += any(part.get("text") or part.get("functionCall") for part in parts)
             if candidate.get("finishReason"):
-                self._done.add(candidate.get("index", 0))
+                self._done.add(str(candidate.get("index", 0)))
         blocked = bool(as_mapping(content.get("promptFeedback")).get("blockReason"))
         self.finished = blocked or len(self._done) >= self._choices
         if as_mapping(content.get("usageMetadata")):

@@ -27,6 +27,7 @@ from chargehand.models.dialects.openai_chat_messages import (
     read_chat_request,
     write_chat_request,
 )
+from chargehand.models.dialects.shapes import CHAT
 
 _LIMITS = ("max_completion_tokens", "max_tokens")
 # Models that take only `max_completion_tokens`; other providers often know only `max_tokens`.
@@ -49,6 +50,8 @@ class OpenAIChatDialect(OpenAIDialect):
     """Chat completions, as OpenAI and most other providers speak them."""
 
     name = "openai"
+    shape = CHAT
+    required = ("choices",)
     endpoints: ClassVar[Mapping[str, Operation]] = {"/chat/completions": "reply", "/embeddings": "embed"}
     reply_path = "/v1/chat/completions"
     feature_headers = ("openai-",)
@@ -158,6 +161,7 @@ class OpenAIChatDialect(OpenAIDialect):
 class _ChatStreamMeter(StreamMeter):
     """Meters chunks; `asked`: the client wants the chunk that holds nothing but usage."""
 
+    shape = CHAT
     ends_with_done = True
 
     def __init__(self, dialect: OpenAIChatDialect, *, asked: bool, choices: int) -> None:

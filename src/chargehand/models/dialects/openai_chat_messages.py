@@ -370,7 +370,7 @@ class OpenAIChatReader:
         function = as_mapping(call.get("function"))
         # Some providers leave the index out, and send each call in one piece.
         key = call.get("index")
-        key = key if key is not None else f"whole {len(self._calls)}"
+        key = key if isinstance(key, int | str) else f"whole {len(self._calls)}"
         if key not in self._calls:
             index = self._calls[key] = len(self._calls)
             own = str(call.get("id") or f"call_{self._seed}_{index + 1}")

@@ -26,6 +26,7 @@ from chargehand.models.dialects.openai_responses_messages import (
     read_responses_request,
     write_responses_request,
 )
+from chargehand.models.dialects.shapes import RESPONSES
 
 # What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
 # what is forbidden would always be behind (decision 0010).
@@ -46,6 +47,8 @@ class ResponsesDialect(OpenAIDialect):
     """Responses; errors, keys and embeddings are as in chat completions."""
 
     name = "responses"
+    shape = RESPONSES
+    required = ("output",)
     endpoints: ClassVar[Mapping[str, Operation]] = {"/responses": "reply"}
     reply_path = "/v1/responses"
     mixes_calls = True
@@ -149,6 +152,8 @@ class ResponsesDialect(OpenAIDialect):
 
 class _ResponsesStreamMeter(StreamMeter):
     """Meters named events; the last one holds the usage."""
+
+    shape = RESPONSES
 
     def __init__(self, dialect: ResponsesDialect) -> None:
         super().__init__()

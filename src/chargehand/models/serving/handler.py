@@ -25,7 +25,7 @@ from chargehand.models.contract import (
     UpstreamReply,
 )
 from chargehand.models.dialects.base import UNKNOWN_USAGE, RequestFormat, StreamMeter
-from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
+from chargehand.models.event_stream import EVENT_STREAM
 from chargehand.models.http.server import ClientGoneError, HttpAnswer
 from chargehand.models.metering import CallBound, drop_empty_counts
 from chargehand.models.providers import (
@@ -39,6 +39,7 @@ from chargehand.models.providers import (
 from chargehand.models.replay_cache import WholeReply
 from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
 from chargehand.models.serving.cached import CacheEntry
+from chargehand.models.serving.forwarding import StreamForwarder
 from chargehand.models.serving.headers import JSON_HEADERS, refuse, select_headers
 
 # The statuses of a proxy that gave up waiting: the provider may have written, and charged, all the same.
@@ -99,45 +100,6 @@ class UpstreamRequest(Struct, frozen=True, kw_only=True):
             operation=self.operation,
             bare=self.bares,
         )
-
-
-class StreamForwarder:
-    """Turns pieces of a stream into what goes on to the client: whole events, as they came.
-
-    `limit` is the output tokens that were granted, `None` for no limit.
-    """
-
-    def __init__(self, meter: StreamMeter, limit: int | None) -> None:
-        self._meter = meter
-        self._limit = limit
-        self._split = EventSplitter()
-
-    def take(self, piece: bytes) -> bytes:
-        """Return what the piece completes."""
-        return self._forward(self._split.feed(piece))
-
-    def finish(self) -> bytes:
-        """Return the last event, where the stream ended in the middle of it."""
-        rest = self._split.rest()
-        return self._forward([rest]) if rest else b""
-
-    def check_limit(self) -> None:
-        """Raise `GatewayFault` where the upstream wrote more than it was allowed to."""
-        if self._is_over():
-            message = f"the provider went on past the limit of {self._limit} output tokens"
-            raise GatewayFault("budget_exhausted", message)
-
-    def _is_over(self) -> bool:
-        return self._limit is not None and self._meter.deltas > self._limit
-
-    def _forward(self, events: list[bytes]) -> bytes:
-        kept = []
-        for event in events:
-            if self._is_over() or self._meter.ended:
-                break
-            if self._meter.see(event) and not self._is_over():
-                kept.append(event)
-        return b"".join(kept)
 
 
 class RequestHandler:
@@ -224,7 +186,9 @@ class RequestHandler:
             try:
                 await self._run_call(call)
             except LostReply as fault:
-                if not await self._retries.wait_for_retry():
+                # A silent provider takes the whole time limit each time: once more, or at once the next model.
+                silent = fault.code == "upstream_timeout" and (request.more or lost is not None)
+                if silent or not await self._retries.wait_for_retry():
                     raise
                 lost = fault
             else:
@@ -350,7 +314,8 @@ class RequestHandler:
         return (LostReply if lost else GatewayFault)(error.code, message)
 
     def _stall_fault(self) -> GatewayFault:
-        return GatewayFault("upstream_timeout", f"the provider sent nothing for {self._request.seconds:g} seconds")
+        kind = GatewayFault if self._answer.begun else LostReply
+        return kind("upstream_timeout", f"the provider sent nothing for {self._request.seconds:g} seconds")
 
     async def _read_pieces(self, reply: UpstreamReply) -> AsyncGenerator[bytes, None]:
         """Yield the body piece by piece; raises `GatewayFault` where it stalls or breaks off."""
@@ -405,10 +370,7 @@ class RequestHandler:
             return
         call.note_first_piece()
         body = await self._read_whole(reply)
-        try:
-            content = as_mapping(parse_json(body))
-        except ValueError:
-            raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
+        content = self._parse_whole(body)
         metered = self._rules.read_usage(content) if reply.meter is None else reply.meter()
         wrote = metered.usage.output == 0 and self._rules.has_output(content)
         metered = drop_empty_counts(metered, wrote=wrote)
@@ -417,6 +379,20 @@ class RequestHandler:
         headers = {**select_headers({**JSON_HEADERS, **headers}, call.id), **self._request.shown}
         await self._settle_whole(call, reply, headers, body, metered)
         await self._send_whole(reply.status, headers, body)
+
+    def _parse_whole(self, body: bytes) -> Mapping[str, Any]:
+        """Decode a whole reply; raises `LostReply` for one that no client of the dialect can read."""
+        try:
+            content = parse_json(body)
+        except ValueError:
+            raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
+        if self._request.operation == "reply":
+            fault = self._rules.find_fault(content)
+            if not fault and self._request.body.get("stream") is True:
+                fault = "the provider was asked for a stream and sent a whole reply"
+            if fault:
+                raise LostReply("upstream_malformed", self._redact(fault))
+        return as_mapping(content)
 
     async def _settle_whole(
         self,
@@ -471,14 +447,14 @@ class RequestHandler:
                 bounded = bounded or self._note_bound(call)
                 await self._forward(call, out, headers)
                 # A provider that ignores the limit would spend what nobody reserved.
-                forwarder.check_limit()
+                self._check_events(forwarder)
             else:
                 out = forwarder.finish()
                 sent.append(out)
                 if not meter.ended:
                     await self._forward(call, out, headers)
                     out = b""
-                    forwarder.check_limit()
+                    self._check_events(forwarder)
                     if not (meter.finished or meter.failed):
                         kind = GatewayFault if self._answer.begun else LostReply
                         raise kind("upstream_cut", "the provider's stream ended before its reply was whole")
@@ -502,6 +478,15 @@ class RequestHandler:
                 async with asyncio.timeout(_TAIL_SECONDS):
                     async for _ in pieces:
                         pass
+
+    def _check_events(self, forwarder: StreamForwarder) -> None:
+        """Raise what `check_events` does; a malformed event of which the client has nothing is a lost reply."""
+        try:
+            forwarder.check_events()
+        except GatewayFault as fault:
+            if fault.code != "upstream_malformed" or self._answer.begun:
+                raise
+            raise LostReply(fault.code, fault.message) from None
 
     def _note_bound(self, call: MeteredCall) -> bool:
         """Keep what a stream costs at most, once that is below the reserve; tell whether it is."""

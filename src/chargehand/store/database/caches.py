@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 
 import msgspec
@@ -21,12 +21,16 @@ _REMEMBERED = timedelta(days=90)
 class Verdicts:
     """Verdicts by tree and plan; those of a project that are 30 days old are forgotten."""
 
-    def __init__(self, database: Database, *, clock: Clock) -> None:
+    def __init__(self, database: Database, *, clock: Clock, holds_artifact: Callable[[str], bool]) -> None:
         self._database = database
         self._clock = clock
+        self._holds_artifact = holds_artifact
 
     def get(self, project: str, tree: str, *, plan_digest: str) -> Verdict | None:
-        """Return the verdict of this tree under this plan; `None` where there is none. Raises `StoreError`."""
+        """Return the verdict of this tree under this plan, `None` if it, or an artifact of it, is lost.
+
+        Raises `StoreError`.
+        """
         query = "SELECT verdict FROM verdicts WHERE project = ? AND tree = ? AND plan_digest = ?"
         with self._database.read() as connection:
             row = connection.execute(query, (project, tree, plan_digest)).fetchone()
@@ -35,7 +39,11 @@ class Verdicts:
         # A cache: what is damaged is taken for missing, judged again and written over.
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
             return None
-        return verdict if verdict is not None and verdict.tree == tree else None
+        if verdict is None or verdict.tree != tree:
+            return None
+        each = (artifact for check in verdict.checks for artifact in (check.artifact, check.ran, check.failed))
+        named = {artifact for artifact in each if artifact}
+        return verdict if all(map(self._holds_artifact, named)) else None
 
     def put(self, project: str, verdict: Verdict, *, plan_digest: str) -> None:
         """Keep a verdict under its own tree, in place of an earlier one. Raises `StoreError`."""

@@ -1,0 +1,70 @@
+"""Passes a stream on to the client event by event, and refuses what is none of the dialect's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chargehand.models._json import parse_json
+from chargehand.models.contract import GatewayFault
+from chargehand.models.dialects.base import RequestFormat, StreamMeter
+from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
+
+
+class StreamForwarder:
+    """Turns pieces of a stream into what goes on to the client: whole events, as they came.
+
+    `limit` is the output tokens that were granted, `None` for no limit.
+    """
+
+    def __init__(self, meter: StreamMeter, limit: int | None) -> None:
+        self._meter = meter
+        self._limit = limit
+        self._split = EventSplitter()
+
+    def take(self, piece: bytes) -> bytes:
+        """Return what the piece completes."""
+        return self._forward(self._split.feed(piece))
+
+    def finish(self) -> bytes:
+        """Return the last event, where the stream ended in the middle of it."""
+        rest = self._split.rest()
+        return self._forward([rest]) if rest else b""
+
+    def check_events(self) -> None:
+        """Raise `GatewayFault` for an event of another shape, and for output beyond the limit."""
+        if self._meter.malformed:
+            raise GatewayFault("upstream_malformed", self._meter.malformed)
+        if self._is_over():
+            message = f"the provider went on past the limit of {self._limit} output tokens"
+            raise GatewayFault("budget_exhausted", message)
+
+    def _is_over(self) -> bool:
+        return self._limit is not None and self._meter.deltas > self._limit
+
+    def _forward(self, events: list[bytes]) -> bytes:
+        kept = []
+        for event in events:
+            if self._is_over() or self._meter.ended or self._meter.malformed:
+                break
+            if self._meter.see(event) and not self._is_over():
+                kept.append(event)
+        return b"".join(kept)
+
+
+def find_reply_fault(
+    rules: RequestFormat, request: Mapping[str, Any], headers: Mapping[str, str], content: bytes
+) -> str:
+    """Return in words why a complete reply is none of the dialect's, or "" if clients can read it."""
+    if not headers.get("content-type", "").lower().startswith(EVENT_STREAM):
+        try:
+            return rules.find_fault(parse_json(content))
+        except ValueError:
+            return "the reply is not JSON"
+    meter, split = rules.stream_meter(request), EventSplitter()
+    for event in (*split.feed(content), split.rest()):
+        if event and not meter.ended:
+            meter.see(event)
+        if meter.malformed:
+            return meter.malformed
+    return ""

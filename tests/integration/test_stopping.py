@@ -1,0 +1,126 @@
+"""Every way to stop a mission keeps what its agent wrote as a checkpoint, which is shown and resumed from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.native_kit import FINISH, NativeShop, call, says, scripted
+
+from chargehand.app.composition import App
+from chargehand.core.errors import RefusedError
+from chargehand.core.state import MissionState
+
+pytestmark = pytest.mark.needs_bwrap
+Stop = Callable[[App, str], Awaitable[None]]
+# It ends only in the run after the one in which it was stopped, with what it wrote there still in place.
+RESUMED = "test -e done.txt && exec cp done.txt calc/kept.txt; echo half > done.txt; touch began; sleep 600"
+
+
+async def cancel(app: App, mission: str) -> None:
+    app.controls.stop_all("cancel", identity="os:test")
+
+
+async def release(app: App, mission: str) -> None:
+    app.controls.stop_all("release")
+
+
+async def pause(app: App, mission: str) -> None:
+    await app.controls.take({"order": "pause", "mission": mission, "identity": "os:test"})
+
+
+async def pause_and_cancel(app: App, mission: str) -> None:
+    await pause(app, mission)
+    assert kept(app, mission) == "half\n", "what a paused mission has written is shown"
+    await cancel(app, mission)
+
+
+async def pause_and_release(app: App, mission: str) -> None:
+    await pause(app, mission)
+    await release(app, mission)
+
+
+STOPS: dict[str, tuple[Stop, str]] = {
+    "cancelled": (cancel, "cancelled"),
+    "released": (release, "planned"),
+    "paused and cancelled": (pause_and_cancel, "cancelled"),
+    "paused and released": (pause_and_release, "paused"),
+}
+
+
+def kept(app: App, mission: str) -> str:
+    """Return what the mission's last checkpoint has in `done.txt`."""
+    state = app.mission_reader.state(mission)
+    depot = app.depot(app.project(Path(state.repository)))
+    entry = depot.lookup(state.checkpoints[-1].tree, "done.txt")
+    return "" if entry is None else depot.read_blob(entry.id).decode()
+
+
+def began(shop: NativeShop) -> Callable[[], bool]:
+    """Return whether the agent has written what it writes before it waits."""
+    places = "projects/*/workspaces/w-*-attempt-*/generations/*/upper/began"
+    return lambda: any(shop.home.glob(places))
+
+
+async def stopped(shop: NativeShop, stop: Stop, **wanted: object) -> MissionState:
+    """Run a mission and stop it once its agent has written something."""
+    with contextlib.closing(shop.app()) as app:
+        async with app.session() as session:
+            mission = shop.create(session, only_checks=("true",), attempts=1, **wanted)
+            running = asyncio.create_task(session.missions.run(mission))
+            while not began(shop)():
+                assert not running.done(), running
+                await asyncio.sleep(0.02)
+            await stop(app, mission)
+            with contextlib.suppress(asyncio.CancelledError, RefusedError):
+                await running
+            return app.mission_reader.state(mission)
+
+
+def resumed(shop: NativeShop, mission: str) -> MissionState:
+    with shop.opened() as app:
+        app.steering.resume(mission)
+    return shop.work(mission)
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_a_program_that_was_stopped_resumes_from_what_it_had_written(tmp_path: Path, name: str) -> None:
+    shop = NativeShop(tmp_path)
+    stop, status = STOPS[name]
+    state = asyncio.run(stopped(shop, stop, agent="command:sh -c '" + RESUMED + "'"))
+    assert state.status == status
+    with shop.opened() as app:
+        assert kept(app, state.id) == "half\n"
+    state = resumed(shop, state.id)
+    assert (state.status, [each.status for each in state.attempts]) == ("promoted", ["succeeded"])
+    with shop.opened() as app:
+        depot = app.depot(app.project(shop.repository))
+        assert state.tree is not None
+        assert depot.lookup(state.tree, "calc/kept.txt") is not None
+
+
+def test_an_agent_that_is_stopped_in_the_middle_of_an_act_loses_nothing(tmp_path: Path) -> None:
+    shop = NativeShop(tmp_path)
+    act = call("bash", command="test -e /tmp/x || { echo half > done.txt; touch began; sleep 600; }", timeout=600)
+    shop.model("scripted", scripted([says("", act), FINISH]))
+    state = asyncio.run(stopped(shop, cancel, agent="native", model="scripted"))
+    with shop.opened() as app:
+        assert (state.status, kept(app, state.id)) == ("cancelled", "half\n")
+
+
+def test_what_a_dead_worker_left_is_kept_before_a_person_ends_its_mission(tmp_path: Path) -> None:
+    """The workspace of a mission whose worker died is removed with the mission's end; its content is not."""
+    shop = NativeShop(tmp_path)
+
+    async def die(app: App, mission: str) -> None:
+        app.controls.stop_all("lost")  # as after a crash: nothing more is recorded or kept
+
+    state = asyncio.run(stopped(shop, die, agent="command:sh -c '" + RESUMED + "'"))
+    assert (state.status, state.checkpoints) == ("paused", [])
+    with shop.opened() as app:
+        assert app.steering.cancel(state.id).status == "cancelled"
+        assert kept(app, state.id) == "half\n"
+        assert list(shop.home.glob("projects/*/workspaces/w-*-attempt-*")) == []
