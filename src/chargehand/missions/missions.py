@@ -236,10 +236,11 @@ class Missions:
         verdict, context = await run_interruptible(journal, lambda: judge.judge_again(base, tree, scope=scope))
         if not person_may_promote(verdict):
             reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
+            hint = "nobody can override a failed check; fix it with a new mission"
+            if any(found.rule == "setup_offline" for found in verdict.findings):
+                hint = "run `chargehand config set project.setup_network true`, then promote it again"
             raise RefusedError(
-                f"the tree of mission {mission!r} is not green: {reasons}",
-                code="not_green",
-                hint="nobody can override a failed check; fix it with a new mission",
+                f"the tree of mission {mission!r} is not green: {reasons}", code="not_green", hint=hint
             )
         superseded = Reason(code="promoted", message="a person promoted its last tree")
         approval = ApprovalGiven(tree=tree, identity=identity, reason=reason)

@@ -88,10 +88,11 @@ _RUBY_INERT = late_pattern(
 _MAGIC_COMMENT = late_pattern(r"#.*coding\s*[:=]")
 # Git runs a program that is configured under such a name, or leaves a file out of what it shows.
 _ATTRIBUTE = late_pattern(r"(?:^|\s)(?:(?:filter|diff|merge|working-tree-encoding)=\S+|\[attr\]\S+|export-\w+)")
-_LIFECYCLE = frozenset({
+LIFECYCLE = frozenset({
     "preinstall", "install", "postinstall", "prepublish", "preprepare", "prepare", "postprepare",
     "dependencies", "prepack", "postpack", "prepublishOnly", "preuninstall", "uninstall", "postuninstall",
 })  # fmt: skip
+"""Scripts of package.json that clients run by themselves."""
 _HOOK_KEYS = (
     "husky",
     "lint-staged",
@@ -221,36 +222,45 @@ def _read_go_mod(text: str, commands: Sequence[str]) -> object:
 
 def _read_pom(text: str, commands: Sequence[str]) -> object:
     """Return a project's elements without those that only describe it and versions that only dependencies use."""
+    root = parse_project(text)
+    if root is None:
+        return []
+    counted = [each for each in root if local_name(each) not in {*_POM, "properties"}]
+    kept = [canonical_element(each) for each in counted]
+    # A dependency is taken from the tree itself where it says so.
+    kept += [canonical_element(each) for each in root.iter() if local_name(each) == "systemPath"]
+    used = "".join(ElementTree.tostring(each, encoding="unicode") for each in counted)
+    for properties in (each for each in root if local_name(each) == "properties"):
+        for each in properties:
+            name = local_name(each)
+            if not name.lower().endswith("version") or f"${{{name}}}" in used:
+                kept.append(canonical_element(each))
+    return kept
+
+
+def parse_project(text: str) -> ElementTree.Element | None:
+    """Return the root of a Maven project file, `None` for an empty one; raises `ValueError` for what is no XML."""
     # An entity may stand for any text, and for very much of it: no project file needs one.
     if "<!" in re.sub(r"<!--.*?-->|<!\[CDATA\[.*?\]\]>", "", text, flags=re.DOTALL):
         raise ValueError("it has a document type")
     if not text:
-        return []
+        return None
     try:
         # Without a document type there are no entities to expand.
-        root = ElementTree.fromstring(text)
+        return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise ValueError(str(error)) from error
-    counted = [each for each in root if _local_name(each) not in {*_POM, "properties"}]
-    kept = [_canonical(each) for each in counted]
-    # A dependency is taken from the tree itself where it says so.
-    kept += [_canonical(each) for each in root.iter() if _local_name(each) == "systemPath"]
-    used = "".join(ElementTree.tostring(each, encoding="unicode") for each in counted)
-    for properties in (each for each in root if _local_name(each) == "properties"):
-        for each in properties:
-            name = _local_name(each)
-            if not name.lower().endswith("version") or f"${{{name}}}" in used:
-                kept.append(_canonical(each))
-    return kept
 
 
-def _local_name(element: ElementTree.Element) -> str:
+def local_name(element: ElementTree.Element) -> str:
+    """Return the name of an element without its namespace."""
     return str(element.tag).rpartition("}")[2]
 
 
-def _canonical(element: ElementTree.Element) -> object:
+def canonical_element(element: ElementTree.Element) -> object:
+    """Return an element by value: without comments, and with white space folded."""
     text = " ".join((element.text or "").split())
-    return _local_name(element), text, sorted(element.attrib.items()), [_canonical(each) for each in element]
+    return local_name(element), text, sorted(element.attrib.items()), [canonical_element(each) for each in element]
 
 
 def _read_ruby(text: str, commands: Sequence[str]) -> object:
@@ -263,7 +273,7 @@ def _read_ruby(text: str, commands: Sequence[str]) -> object:
 
 def _read_lifecycle(text: str, commands: Sequence[str]) -> object:
     document = parse_object(text)
-    return _pick(document.get("scripts", {}), _LIFECYCLE), _pick(document, _HOOK_KEYS)
+    return _pick(document.get("scripts", {}), LIFECYCLE), _pick(document, _HOOK_KEYS)
 
 
 _READERS: Mapping[str, Parts] = {

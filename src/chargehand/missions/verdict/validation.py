@@ -249,7 +249,7 @@ class Validator:
         stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
         named = {found.path for found in findings if found.rule == "check_surface"}
         surface = [found for found in surface_findings(settings, observer) if found.path not in named]
-        findings = (*findings, *layers.findings, *surface, *lost, *soft, *stale)
+        findings = (*findings, *layers.explain(checks), *surface, *lost, *soft, *stale)
         reads = judge_reads(code, observer, skipped=skipped)
         return Verdict(
             tree=tree,
