@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree
 
@@ -112,6 +113,12 @@ def parts_of(name: str) -> Parts | None:
     return _READERS.get(name) or (_read_ruby if name.endswith(".gemspec") else None)
 
 
+def parts_without(name: str, tables: Collection[str]) -> Parts | None:
+    """Return how to read the file without `tables`, which no check uses; `None` where it has no such tables."""
+    read = _READERS_OF_TABLES.get(name)
+    return None if read is None or not tables else partial(read, idle=tables)
+
+
 def later_parts_of(name: str) -> Parts | None:
     """Return how to read what of the file runs later on people's machines, `None` where nothing of it does."""
     return _LATER_READERS.get(name)
@@ -125,25 +132,32 @@ def parse_object(text: str) -> dict[str, Any]:
     return document
 
 
-def _read_pyproject(text: str, commands: Sequence[str]) -> object:
+def _read_pyproject(text: str, commands: Sequence[str], *, idle: Collection[str] = ()) -> object:
     document = tomllib.loads(text)
     project, tools = document.get("project", {}), document.get("tool", {})
     # Each runner's plugins have tables of their own: `pytest_env` sets variables, `pytest-watcher` commands.
     counted = {name for name in tools if name in _PYPROJECT_TOOLS or name.startswith("pytest")}
     found = _pick(tools, counted)
+    found = _leave_out(found, idle)
     if "uv" in found:
         found["uv"] = _leave_out(found["uv"], _UV_INERT)
     dynamic = _pick(project, _PYPROJECT_PROJECT)
     return document.get("build-system"), dynamic, found, _pick(tools.get("poetry", {}), _POETRY)
 
 
-def _read_setup_cfg(text: str, commands: Sequence[str]) -> object:
+def _read_setup_cfg(text: str, commands: Sequence[str], *, idle: Collection[str] = ()) -> object:
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(text)
     except configparser.Error as error:
         raise ValueError(str(error)) from error
-    sections = {name: dict(parser.items(name)) for name in parser.sections() if name not in _SETUP_CFG_INERT}
+    names = [name for name in parser.sections() if name not in _SETUP_CFG_INERT]
+    # `[mypy-package.*]` and `[tool:isort]` belong to the program in them.
+    sections = {
+        name: dict(parser.items(name))
+        for name in names
+        if re.split(r"[:.-]", name.removeprefix("tool:"))[0] not in idle
+    }
     found = {
         name: _leave_out(values, _SETUP_CFG_OPTIONS if name == "options" else ())
         for name, values in sections.items()
@@ -170,8 +184,8 @@ def _read_setup_py(text: str, commands: Sequence[str]) -> object:
     return ast.dump(tree)
 
 
-def _read_package_json(text: str, commands: Sequence[str]) -> object:
-    document = parse_object(text)
+def _read_package_json(text: str, commands: Sequence[str], *, idle: Collection[str] = ()) -> object:
+    document = _leave_out(parse_object(text), idle)
     tables = [_as_table(document.get(key) or {}) for key in _PACKAGE_DEPENDENCIES]
     # Another package, or a directory, under the name of one that tests import.
     renamed = [sorted((name, each) for name, each in table.items() if _RENAMED.match(each)) for table in tables]
@@ -288,6 +302,11 @@ _READERS: Mapping[str, Parts] = {
     "pom.xml": _read_pom,
     "Gemfile": _read_ruby,
     "composer.json": lambda text, _: _leave_out(parse_object(text), _COMPOSER),
+}
+_READERS_OF_TABLES = {
+    "pyproject.toml": _read_pyproject,
+    "setup.cfg": _read_setup_cfg,
+    "package.json": _read_package_json,
 }
 _LATER_READERS: Mapping[str, Parts] = {
     "package.json": _read_lifecycle,
