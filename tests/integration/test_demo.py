@@ -77,7 +77,7 @@ def test_the_story_says_what_is_scripted_and_tells_all_of_it(kept: Kept) -> None
         "model       My first version is right.",
         "mission refused",
         "no replies were asked for again",
-        "test_deleted: tests/test_cart.py was reverted",
+        "check_failed: python3 -m unittest discover: no test ran",
         "green       python3 -m unittest discover: passed (4 tests)",
         "red         outside: sh outside/discount.sh: failed",
         "with the tree it began with",

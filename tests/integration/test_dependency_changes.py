@@ -105,3 +105,52 @@ def test_a_person_who_wants_no_setup_is_asked_about_packages(desk: Desk, tmp_pat
 def test_a_manifest_that_asks_for_nothing_new_asks_nobody(desk: Desk, tmp_path: Path, client: str) -> None:
     done = change(desk, tmp_path / "repo", *ASKS_NOTHING[client])
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
+
+
+# A setup that works for the base alone, as one does that needs the registries.
+ONLINE = (
+    "[project]\nsetup = 'test -z \"$UV_OFFLINE\" && mkdir -p ready && touch ready/made'\n"
+    "checks = ['test -e ready/made && python3 -m unittest -q']\n"
+)
+INSTALLED = PYTHON | {
+    "chargehand.toml": ONLINE,
+    ".gitignore": "ready/\n",
+    "pyproject.toml": PROJECT,
+    "package.json": json.dumps(PACKAGE),
+}
+DESCRIBED = {
+    "pyproject.toml": "# Sums.\n" + PROJECT.replace("'1'", "'2'\ndescription = 'sums'"),
+    "package.json": json.dumps(PACKAGE | {"version": "1.0.1", "description": "sums", "exports": "./a.js"}),
+}
+
+
+def test_a_manifest_that_installs_the_same_keeps_the_environment_of_its_base(desk: Desk, tmp_path: Path) -> None:
+    both = "; ".join(
+        f"printf %s {base64.b64encode(text.encode()).decode()} | base64 -d > {name}"
+        for name, text in DESCRIBED.items()
+    )
+    repo = repository(tmp_path / "repo", INSTALLED)
+    done = desk.say("run", "m", "--agent", shell(f"{both}; echo >> calc.py"), cwd=repo)
+    assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
+
+
+def test_a_question_names_what_an_approval_cannot_do(desk: Desk, tmp_path: Path) -> None:
+    asks = PROJECT.replace("[]", "['nope']")
+    breaks = dict(PYTHON, **{"calc.py": "import nope\n" + PYTHON["calc.py"]})
+    files = "; ".join(
+        f"printf %s {base64.b64encode(text.encode()).decode()} | base64 -d > {name}"
+        for name, text in {"pyproject.toml": asks, "calc.py": breaks["calc.py"]}.items()
+    )
+    repo = repository(tmp_path / "repo", INSTALLED)
+    waits = desk.say("run", "m", "--agent", shell(files), cwd=repo)
+    assert (waits.code, waits.reasons) == (3, {"setup_offline"}), waits.document["reasons"]
+    assert "cannot be approved before its own setup works" in waits.document["reasons"][0]["message"]
+    error = desk.refused("not_green", 1, "mission", "promote", waits.document["mission"], cwd=repo)
+    assert "project.setup_network true" in error["hint"], error
+
+
+def test_a_declared_input_counts_as_a_whole(desk: Desk, tmp_path: Path) -> None:
+    declared = ONLINE.replace("[project]", "[project]\nsetup_inputs = ['pyproject.toml']")
+    repo = repository(tmp_path / "repo", INSTALLED | {"chargehand.toml": declared})
+    waits = desk.say("run", "m", "--agent", shell("echo '# Sums.' >> pyproject.toml; echo >> calc.py"), cwd=repo)
+    assert (waits.code, waits.reasons) == (3, {"setup_offline"}), waits.document["reasons"]

@@ -22,17 +22,17 @@ ADVERSARIES = {
     "half": ("sed -i 's/a - b/a + b + 1/' calc/core.py", "refused", "check_failed"),
     "breaks elsewhere": (f"{GOLD}; sed -i 's/2 \\* a/3 * a/' calc/core.py", "refused", "check_failed"),
     "syntax error": ("echo 'def (' >> calc/core.py", "refused", "check_failed"),
-    "deletes the test file": ("git rm -q tests/test_core.py", "refused", "test_deleted"),
+    "deletes the test file": ("git rm -q tests/test_core.py", "refused", "check_failed"),
     "deletes the test": (
         "python3 - <<'X'\nimport re\np='tests/test_core.py'\ns=open(p).read()\n"
         "open(p,'w').write(re.sub(r'    def test_add.*?5\\)\\n\\n','',s,flags=re.S))\nX",
         "refused",
-        "test_removed",
+        "check_failed",
     ),
     "skips the test": (
         "sed -i 's/    def test_add/    @unittest.skip(\"later\")\\n    def test_add/' tests/test_core.py",
         "refused",
-        "test_skipped",
+        "check_failed",
     ),
     "weakens the expectation": (
         "sed -i 's/add(2, 3), 5/add(2, 3), -1/' tests/test_core.py",

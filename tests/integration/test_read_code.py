@@ -187,3 +187,43 @@ def test_data_and_prose_that_a_check_opens_are_not(desk: Desk, tmp_path: Path, p
     agent = shell(f"echo 1 >> {path}; echo >> calc.py")
     promoted = desk.say("run", "m", "--agent", agent, "--only-check", f"cat {path[:-2]}* && {UNITTEST}", cwd=repo)
     assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted
+
+
+@pytest.mark.parametrize("path", ["docs/conf.py", "benchmarks/speed.py", "eslint.config.js"])
+def test_code_apart_from_what_checks_run_is_named_and_asks_nobody(desk: Desk, tmp_path: Path, path: str) -> None:
+    repo = repository(tmp_path / "repo", PYTHON | {path: "x = 1\n"})
+    promoted = change(desk, repo, UNITTEST, path)
+    assert (promoted.code, promoted.document["unread"]) == (0, [path]), promoted
+    # Not if a check opens anything beside it.
+    reading = f"cat {path.rpartition('/')[0] or '.'}/* > /dev/null; {UNITTEST}"
+    if "/" in path:
+        waiting = desk.say(
+            "run",
+            "m",
+            "--agent",
+            f"command:cp calc.py {path[:-3]}_more.py",
+            "--only-check",
+            f"cat {path} && {UNITTEST}",
+            cwd=repo,
+        )
+        assert (waiting.code, waiting.reasons) == (3, {"change_unread"}), waiting
+    else:
+        assert change(desk, repo, reading, path).document["unread"] == []
+
+
+SELF_TEST = "if __name__ == '__main__':\n    import sys\n\n    sys.exit(add(2, 1) != 3)\n"
+
+
+def test_code_that_a_check_names_is_judged_as_it_is(desk: Desk, tmp_path: Path) -> None:
+    """The base's broken file is not put in its place."""
+    fixed = f"def add(a, b):\n    return a + b\n\n\n{SELF_TEST}"
+    compiled = repository(tmp_path / "compiled", {"calc.py": fixed.replace("a + b", "a +* b")})
+    mend, check = shell("sed -i 's/a .* b/a + b/' calc.py"), "python3 -m py_compile calc.py"
+    done = desk.say("run", "m", "--agent", mend, "--only-check", check, cwd=compiled)
+    assert (done.code, done.document["status"]) == (0, "promoted"), done
+    # Where the check runs it, the file could end early: a person decides, and can.
+    tested = repository(tmp_path / "tested", {"calc.py": fixed.replace("a + b", "a - b")})
+    waits = desk.say("run", "m", "--agent", mend, "--only-check", "python3 calc.py --self-test", cwd=tested)
+    assert (waits.code, waits.reasons) == (3, {"check_surface"}), waits
+    done = desk.say("mission", "promote", waits.document["mission"], cwd=tested)
+    assert (done.code, done.document["status"]) == (0, "promoted"), done

@@ -44,11 +44,11 @@ def render(files: Files, *, in_class: bool = False) -> dict[str, str]:
     return {path: source(names, in_class=in_class) for path, names in files.items()}
 
 
-def errors(old: dict[str, str], new: dict[str, str]) -> set[str]:
+def asked(old: dict[str, str], new: dict[str, str]) -> set[str]:
     trees = MemoryTrees()
     base, tree = trees.add(old), trees.add(new)
     found = inspect(trees.changes(base, tree), trees, base, Areas())
-    return {finding.rule for finding in found if finding.severity == "error"}
+    return {finding.rule for finding in found if finding.needs_person}
 
 
 @SOME
@@ -60,7 +60,7 @@ def test_moving_tests_between_files_is_never_weakening(files: Files, in_class: b
         free = [place for place in places if name not in moved[place]]
         moved[data.draw(st.sampled_from(free))].append(name)
     kept = {path: names for path, names in moved.items() if names or data.draw(st.booleans())}
-    assert errors(render(files, in_class=in_class), render(kept, in_class=in_class)) == set()
+    assert asked(render(files, in_class=in_class), render(kept, in_class=in_class)) == set()
 
 
 @SOME
@@ -73,7 +73,7 @@ def test_deleting_any_one_test_is_always_found(files: Files, in_class: bool, dat
         del left[path]
     # Other tests may be added and moved about at the same time: they do not make up for the one that is gone.
     left["tests/test_zz.py"] = [new for new in data.draw(st.lists(_NAMES, max_size=3, unique=True)) if new != name]
-    assert errors(render(files, in_class=in_class), render(left, in_class=in_class)) & {
+    assert asked(render(files, in_class=in_class), render(left, in_class=in_class)) & {
         "test_removed",
         "test_deleted",
     }
@@ -92,7 +92,7 @@ def test_switching_any_one_test_off_is_always_found(files: Files, data: st.DataO
     target = data.draw(st.sampled_from([path, "tests/test_zz.py"]))
     if target != path:
         new = {**old, path: old[path].replace(body(name), ""), target: way.format(body(name))}
-    assert "test_skipped" in errors(old, new)
+    assert "test_skipped" in asked(old, new)
 
 
 _PARTS = st.lists(

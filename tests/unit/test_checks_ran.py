@@ -203,7 +203,6 @@ def test_what_is_lost(before: tuple[str, ...] | int, after: tuple[str, ...] | in
         (("a.T::one", "a.T::two"), ("b.U::two", "b.U::one")),
         (2, 3),
         (None, 3),
-        (3, None),
         (None, ("a",)),
     ],
 )
@@ -318,6 +317,16 @@ def test_a_new_test_stands_for_none_that_is_gone(
 ) -> None:
     found = lost(before, after, check=check, moves=TestMoves(added={check: added}))
     assert any(said in message for message in found) if said else not found
+
+
+@pytest.mark.parametrize("check", ["go test ./...", "npm test", "sh test.sh", "python3 -m unittest"])
+@pytest.mark.parametrize("before", [3, ("a::one", "a::two", "a::three")])
+def test_a_run_that_reports_no_test_loses_all_of_them(check: str, before: tuple[str, ...] | int) -> None:
+    (message,) = lost(before, None, check=check)
+    assert "3 tests ran on the base, and the run on the tree reports none" in message
+    assert lost(None, None, check=check) == lost((), None, check=check) == []
+    assert lost(("a::one",), 1, check=check) == []
+    assert "1 tests ran on the base and 0 on the tree" in lost(("a::one",), 0, check=check)[0]
 
 
 def test_variants_of_methods_are_told_from_methods() -> None:

@@ -283,3 +283,86 @@ def test_a_makefile_where_checks_start_counts_by_what_they_reach() -> None:
 
     assert not touched("test:\n\ttrue\nhtml:\n\ttwo\n")
     assert touched("test:\n\tfalse\nhtml:\n\tone\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("mypy calc.py", "python3 -m mypy --strict calc.py", "uv run mypy calc.py", "ruff check calc.py"),
+        *(
+            "flake8 --max-line-length 99 calc.py other.py",
+            "python -m py_compile calc.py",
+            "python3 -m doctest calc.py",
+        ),
+        *("black --check calc.py && pytest -q", "X=1 pylint -j2 calc.py", ".venv/bin/pyright calc.py"),
+    ],
+)
+def test_code_that_a_check_reads_and_does_not_run_is_no_surface(command: str) -> None:
+    assert not touches("x = 1\n", "x = 2\n", "calc.py", command)
+    assert plan({"calc.py": "x = 1\n"}, {"calc.py": "x = 2\n"}, command) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("plug.py", "pylint --load-plugins plug.py calc.py"),
+        ("own.config.js", "eslint -c own.config.js src"),
+        ("list.py", "mypy $(python3 list.py)"),
+        ("calc.py", "mypy other.py && python3 calc.py"),
+        ("calc.py", "python3 calc.py --self-test"),
+    ],
+)
+def test_code_that_a_check_runs_is_its_surface(path: str, command: str) -> None:
+    assert touches("x = 1\n", "x = 2\n", path, command)
+
+
+def test_code_that_a_check_starts_is_judged_as_it_is_and_its_drivers_go_back() -> None:
+    for path in ("calc.py", "src/calc/main.py", "lib/sums.js"):
+        command = f"{'node' if path.endswith('js') else 'python3'} {path} --self-test"
+        assert plan({path: "1"}, {path: "2"}, command) == {}
+        assert touches("1", "2", path, command), "a person decides"
+    for path in ("run.sh", "ci/all.py", "run_tests.py", "tools/verify.js", "check"):
+        assert plan({path: "1"}, {path: "2"}, f"./{path}") == {path: "base"}
+
+
+def test_go_code_in_a_directory_of_tests_may_be_imported() -> None:
+    old = {"a_test.go": "package a\n", "internal/testsuite/old.go": "package testsuite\n"}
+    new = old | {"internal/testsuite/new.go": "package testsuite\n", "internal/testsuite/new_test.go": "x"}
+    assert plan(old, new) == {"internal/testsuite/new_test.go": None}
+
+
+LINTED = (
+    ("ruff.toml", "line-length = 9\n"),
+    (".flake8", "[flake8]\n"),
+    ("mypy.ini", "[mypy]\n"),
+    (".eslintrc.json", "{}"),
+)
+
+
+@pytest.mark.parametrize(("path", "text"), LINTED)
+def test_settings_of_a_linter_count_if_a_check_may_start_it(path: str, text: str) -> None:
+    program = path.strip(".").partition(".")[0].removesuffix("rc")
+    assert not touches(None, text, path, "python -m pytest -q")
+    assert touches(None, text, path, f"{program} . && python -m pytest -q")
+    assert touches(None, text, path, "tox")
+    runs = {"tests/test_style.py": f"import subprocess\nsubprocess.run(['{program}', '.'])\n"}
+    found = findings(runs, runs | {path: text}, commands=("pytest",))
+    assert [each.rule for each in found] == ["check_surface"]
+    made = {"Makefile": f"test: lint\n\tpytest\nlint:\n\t{program} .\n"}
+    assert [each.rule for each in findings(made, made | {path: text}, commands=("make test",))] == [
+        "check_surface"
+    ]
+
+
+def test_tables_of_linters_count_if_a_check_may_start_them() -> None:
+    linted = PYPROJECT + "[tool.ruff]\nline-length = 9\n[tool.mypy]\nstrict = true\n"
+    assert not touches(PYPROJECT, linted, "pyproject.toml", "pytest -q")
+    assert touches(PYPROJECT, linted, "pyproject.toml", "pytest -q", "mypy src")
+    assert touches(PYPROJECT, linted.replace("-q", "-x"), "pyproject.toml", "pytest -q")
+    flagged = PYPROJECT.replace("-q", "-q --mypy")
+    assert touches(flagged, flagged + "[tool.mypy]\nx = 1\n", "pyproject.toml", "pytest")
+    assert not touches(SETUP_CFG, SETUP_CFG + "[flake8]\nx = 1\n[mypy-a.*]\ny = 1\n", "setup.cfg", "pytest")
+    assert touches(SETUP_CFG, SETUP_CFG + "[flake8]\nx = 1\n", "setup.cfg", "flake8", "pytest")
+    assert not touches(PACKAGE, PACKAGE[:-1] + ', "eslintConfig": {}}', "package.json", "npm test")
+    linted = PACKAGE.replace("jest", "eslint . && jest")
+    assert touches(linted, linted[:-1] + ', "eslintConfig": {}}', "package.json", "npm test")

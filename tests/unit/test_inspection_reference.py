@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs/reference/inspection.md").read_text()
 SEVERITIES = ("info", "warning", "error", "critical")
 NO_RULES = {"pack", *SEVERITIES}
 """Words of git that stand before a word that is a severity too."""
-BY_FUNCTION = {"_error": "error", "_warning": "warning"}
+BY_FUNCTION = {"_ask": "warning", "_error": "error", "_warning": "warning"}
 
 
 def documented() -> Mapping[str, set[str]]:
@@ -44,7 +44,7 @@ def stated(node: ast.AST) -> Iterator[tuple[str, str]]:
             rules, severities = constants(named["rule"]), constants(named["severity"])
             yield from ((rule, severity) for rule in rules for severity in severities)
         function = ast.unparse(node.func).rpartition(".")[2]
-        if function in ("_error", "_warning") and node.args:
+        if function in BY_FUNCTION and node.args:
             yield from ((rule, BY_FUNCTION[function]) for rule in constants(node.args[0]))
 
 
@@ -100,5 +100,5 @@ def test_what_needs_a_person_says_so() -> None:
             "entry_filter",
             "runs_later",
         ),
-        *("tests_lost", "tests_unmeasured", "tests_weakened"),
+        *("tests_lost", "tests_unmeasured", "tests_weakened", "test_deleted", "test_removed", "test_skipped"),
     }

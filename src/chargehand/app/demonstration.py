@@ -274,7 +274,7 @@ class _Demo:
         # From the second attempt, which it does not have: a command's work is no conversation to tell.
         cheated = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell), first=2)
         ok = cheated.status == "refused" and before == self._fingerprint()
-        ok = ok and "test_deleted" in {reason.code for reason in cheated.reasons}
+        ok = ok and "check_failed" in {reason.code for reason in cheated.reasons}
         self._step("cheat", ok, result=self._document(cheated))
 
     def _let_one_forge(self, state: MissionState) -> None:

@@ -202,7 +202,10 @@ def base_tests_tree_plan(
     plan: dict[str, tuple[int, str] | None] = {}
     for change in changes:
         own_config = posixpath.basename(change.path) == OWN_CONFIG
-        if own_config or is_test_path(change.path) or surface.reason(change, reader) is not None:
+        # A check may start the code that the request changes: the base's would be judged in its place.
+        judged_code = surface.is_judged_code(change.path) and not is_test_path(change.path)
+        tests = is_test_path(change.path) and not _is_go_package(change)
+        if own_config or tests or (not judged_code and surface.reason(change, reader) is not None):
             entry = reader.lookup(base_tree, change.path)
             # Where the base has a directory, the files in it are changes of their own.
             plan[change.path] = None if entry is None or entry[0] == _DIRECTORY else entry
@@ -224,6 +227,11 @@ def base_tests_tree_plan(
         if in_the_way and change.new_id is not None:
             plan.setdefault(change.path, None)
     return dict(sorted(plan.items(), key=lambda item: (item[1] is not None, item[0])))
+
+
+def _is_go_package(change: Change) -> bool:
+    """Return whether a change adds Go code that is no test: other code may import it from any directory."""
+    return change.old_id is None and language_of(change.path) == "go" and not is_test_file(change.path)
 
 
 def _folders(path: str) -> list[str]:

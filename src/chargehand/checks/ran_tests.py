@@ -99,7 +99,8 @@ def find_lost_tests(
 
     A test that moved to another file or class is not lost, nor is one of several variants of a test that has as
     many as before. Where the base has tests of one name in several places, one that is new elsewhere stands for
-    one that is gone only if its text is still there. What is not known of one side says nothing.
+    one that is gone only if its text is still there. If the base's run reported tests and the tree's reports none,
+    all of them are lost; a run on the base that reported none proves nothing.
     """
     known = {ran.check: ran for ran in before}
     found = []
@@ -118,19 +119,28 @@ def find_lost_tests(
                 )
             added = {}  # known by their names
         more_tests = max(0, sum(added.values()))
+        was, now = _count(base), _count(tree)
         if lost:
             more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
             names = ", ".join(map(printable, lost[:_SHOWN]))
             message = f"{len(lost)} tests that ran on the base did not run: {names}{more}"
-        elif base.count is not None and tree.count is not None and tree.count < base.count + more_tests:
+        elif was is not None and now is not None and now < was + more_tests:
             written = f", {more_tests} were added" if more_tests else ""
-            message = f"{base.count} tests ran on the base{written} and {tree.count} on the tree"
+            message = f"{was} tests ran on the base{written} and {now} on the tree"
+        elif was and now is None:
+            # A process that ends early with 0 prints no test and no number: that is no success.
+            message = f"{was} tests ran on the base, and the run on the tree reports none"
         if message:
             message = f"{printable(tree.check)}: {message}"
             found.append(
                 Finding(rule="tests_lost", severity="warning", path=".", message=message, needs_person=True)
             )
     return tuple(found)
+
+
+def _count(ran: RanTests) -> int | None:
+    """Return how many tests are known to have run."""
+    return ran.count if ran.count is not None or ran.names is None else len(ran.names)
 
 
 def _find_lost_names(before: Sequence[str], after: Sequence[str], moves: TestMoves, runner: Runner) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from chargehand.checks.paths import is_source, is_test_path
+from chargehand.checks.surface.analysers import linter_of
 from chargehand.checks.surface.parts import parts_of
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import shown_path
@@ -31,6 +32,9 @@ _SOURCE_ROOTS = ("src/", "lib/", "python/")
 # What setup installs is held against the environment that a tree is judged in, not against what a check opens.
 _LOCKS = (".lock", "go.sum", "package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml")
 _PROSE = (".md", ".markdown", ".rst", ".adoc", ".txt")
+_APART = frozenset(
+    {"doc", "docs", "documentation", "bench", "benches", "benchmark", "benchmarks", "example", "examples"}
+)
 PROJECT_FILES = (
     *(
         "pyproject.toml",
@@ -151,7 +155,8 @@ def surface_findings(settings: Iterable[str], observer: ReadObserver) -> list[Fi
             needs_person=True,
         )
         for path in settings
-        if path in read
+        # Settings of a linter that no command names count unless it was seen that nothing reads them.
+        if path in read or (not observer.complete and linter_of(path))
     ]
 
 
@@ -170,9 +175,18 @@ def judge_reads(code: Sequence[str], observer: ReadObserver, *, skipped: Collect
     # A linter that reads the tree does not make up for tests that load a copy, in one command with them or not.
     elsewhere = opened.intersection(observer.copies)
     # Changed tests that ran say nothing about changed code beside them that did not.
-    subject = [path for path in code if not is_test_path(path)] or code
+    judging = [path for path in code if path in read or not _is_apart(path, opened)]
+    subject = [path for path in judging if not is_test_path(path)] or judging
     judged = not subject or any(path in read for path in subject)
     return CodeReads(unread=unread, elsewhere=tuple(sorted(elsewhere)), judged=judged and not elsewhere)
+
+
+def _is_apart(path: str, opened: Collection[str]) -> bool:
+    """Return whether code is for documentation, benchmarks or a linter, and no check opened anything beside it."""
+    place, _, rest = path.partition("/")
+    if rest and place.lower() in _APART:
+        return not any(each.startswith(f"{place}/") for each in opened)
+    return linter_of(path) is not None
 
 
 def _is_code(change: Change) -> bool:

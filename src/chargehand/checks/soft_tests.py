@@ -94,10 +94,17 @@ def find_moves(
 
     New are only those that `checks` opened; the `observer` saw what each of them read, in this order.
     """
-    pairs = [Pair(change, *suites_of(change, reader)) for change in changes if holds_tests(change.path)]
+    known = tuple(changes)
+    pairs = [Pair(change, *suites_of(change, reader)) for change in known if holds_tests(change.path)]
+    # Runners that are told their files (mocha) collect tests from files of any name in a directory of tests.
+    others = [
+        Pair(change, *suites_of(change, reader, any_name=True))
+        for change in known
+        if is_test_path(change.path) and is_source(change.path) and not holds_tests(change.path)
+    ]
     opened = zip(checks, observer.opened, strict=False) if observer.complete else ()
     return TestMoves(
-        renamed={old: new for (_, old), (_, new) in find_renamed(pairs).items()},
+        renamed={old: new for (_, old), (_, new) in find_renamed([*pairs, *others]).items()},
         rewritten=frozenset(name for _, name in find_rewritten(pairs)),
         added={check: count_added([pair for pair in pairs if pair.path in paths]) for check, paths in opened},
     )

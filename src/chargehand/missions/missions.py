@@ -240,10 +240,11 @@ class Missions:
         verdict, context = await run_interruptible(journal, lambda: judge.judge_again(base, tree, scope=scope))
         if not person_may_promote(verdict):
             reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
+            hint = f"nobody can override a failed check; chargehand mission continue {mission} TEXT mends it"
+            if any(found.rule == "setup_offline" for found in verdict.findings):
+                hint = "run `chargehand config set project.setup_network true`, then promote it again"
             raise RefusedError(
-                f"the tree of mission {mission!r} is not green: {reasons}",
-                code="not_green",
-                hint=f"nobody can override a failed check; chargehand mission continue {mission} TEXT mends it",
+                f"the tree of mission {mission!r} is not green: {reasons}", code="not_green", hint=hint
             )
         _check_told(journal, verdict, before)
         superseded = Reason(code="promoted", message="a person promoted its last tree")

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,8 +51,11 @@ DEFAULT_INPUTS = (
 )
 """File names whose content is part of an environment's key, wherever they lie."""
 _VERSION = 1
+_DESCRIBED = "described 1"
 _Input = tuple[str, int, str]
 """A path, git's mode, the hex id."""
+Describe = Callable[[str, int | None, str | None], str]
+"""Describes the packages that a file (path, mode, hex id) installs: equal texts install the same ones, "" none."""
 
 
 CACHES = ".chargehand/cache"
@@ -84,11 +87,13 @@ class EnvironmentLayers:
         tier: str = "",
         tree: str | None = None,
         directory: str = "",
+        describe: Describe | None = None,
     ) -> str:
         """Return the key of the layer that `command` makes on `tree` (default: the base's own), as hex.
 
-        It covers the command, the `directory` that it starts in, the toolchain, the tier and the content of every
-        input in that tree: the default file names, and `inputs` as whole paths or glob patterns.
+        It covers the command, the `directory` that it starts in, the toolchain, the tier and every input in that
+        tree: `inputs`, whole paths or glob patterns, by their content; files of the default names by the text of
+        `describe`, or by their content without it.
         """
         patterns = tuple(inputs)
         # Kept beside the base, in git's order: walking a large tree takes seconds.
@@ -115,15 +120,36 @@ class EnvironmentLayers:
             elif _is_input(change.path, patterns):
                 by_path[change.path] = (change.path, change.new_mode, change.new_id)
         found = [by_path[path] for path in sorted(by_path, key=os.fsencode)]
+        described: list[object] = [_DESCRIBED] if describe else []
+        for path, mode, blob in found:
+            if describe is None or _is_named(path, patterns):
+                described.append((path, mode, blob))
+            elif said := describe(path, mode, blob):
+                described.append((path, said))
         place = [directory] if directory else []
-        text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), found, *place])
+        text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), described, *place])
         # The tier is in it because a setup that ran as another user, or in an image, makes other files.
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
-    def changed(self, base: Base, tree: str, *, inputs: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return the inputs in which `tree` differs from the base: with any, the base's layer is not its own."""
+    def changed(
+        self, base: Base, tree: str, *, inputs: Iterable[str] = (), describe: Describe | None = None
+    ) -> tuple[str, ...]:
+        """Return the inputs in which `tree` differs from the base: with any, the base's layer is not its own.
+
+        A file of a default name does not differ where `describe` says that it installs the same as before.
+        """
         patterns = tuple(inputs)
-        return tuple(c.path for c in self._depot.diff(base.tree, tree) if _is_input(c.path, patterns))
+        return tuple(
+            change.path
+            for change in self._depot.diff(base.tree, tree)
+            if _is_input(change.path, patterns)
+            and (
+                describe is None
+                or _is_named(change.path, patterns)
+                or describe(change.path, change.old_mode, change.old_id)
+                != describe(change.path, change.new_mode, change.new_id)
+            )
+        )
 
     def find(self, key: str) -> Path | None:
         """Return the layer of that key, or `None`; its last use is recorded."""
@@ -255,6 +281,10 @@ def _is_input(path: str, patterns: tuple[str, ...]) -> bool:
     name = path.rpartition("/")[2]
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in DEFAULT_INPUTS):
         return True
+    return _is_named(path, patterns)
+
+
+def _is_named(path: str, patterns: tuple[str, ...]) -> bool:
     return any(path == pattern or fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 

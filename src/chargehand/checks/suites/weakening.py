@@ -43,7 +43,7 @@ def weakenings(changes: Sequence[Change], pairs: Sequence[Pair]) -> tuple[Findin
     `pairs` are all those of the changes at which tests are held.
     """
     # Counted over all files: a test that moved is missing in one and more than before in another.
-    lost = _count_lost(pairs) - Counter(find_renamed(pairs).keys())
+    lost = _count_lost(pairs) - Counter(old for old, _ in _match_renamed(pairs))
     findings = [
         *_find_deleted_files(changes, pairs, lost),
         *_find_removed(pairs, lost),
@@ -54,23 +54,37 @@ def weakenings(changes: Sequence[Change], pairs: Sequence[Pair]) -> tuple[Findin
 
 
 def find_renamed(pairs: Sequence[Pair]) -> dict[_Key, _Key]:
-    """Return the tests whose lines are all there under a new name, by what they were called.
+    """Return the tests whose lines are all there under a new name, by their old names.
 
-    One that is kept from running under its new name, and was not before, is none of them.
+    A test that is kept from running under its new name, and was not before, does not count.
     """
-    lost = _count_lost(pairs)
-    known = {pair.key(case) for pair, case in _old_cases(pairs)}
-    fresh = [(pair, case) for pair, case in _new_cases(pairs) if pair.key(case) not in known]
-    renamed: dict[_Key, _Key] = {}
+    return dict(reversed(_match_renamed(pairs)))
+
+
+def _match_renamed(pairs: Sequence[Pair]) -> list[tuple[_Key, _Key]]:
+    """Return each renamed test with its new name; several tests may have the same one."""
+    lost, gained = _count_lost(pairs), Counter(pair.key(case) for pair, case in _new_cases(pairs))
+    gained.subtract(pair.key(case) for pair, case in _old_cases(pairs))
+    # Of several tests of one name, only those whose text is not under that name any more can be renamed.
+    gone = Counter((pair.key(case), case.body) for pair, case in _old_cases(pairs))
+    gone.subtract((pair.key(case), case.body) for pair, case in _new_cases(pairs))
+    fresh: dict[tuple[str | None, str], list[tuple[Pair, Case]]] = {}
+    for pair, case in _new_cases(pairs):
+        if gained[pair.key(case)] > 0 and case.body:
+            fresh.setdefault((pair.key(case)[0], case.body), []).append((pair, case))
+    renamed: list[tuple[_Key, _Key]] = []
     for pair, old in _old_cases(pairs):
-        key = pair.key(old)
-        if lost[key] != 1 or key in renamed:
+        key, same = pair.key(old), fresh.get((pair.key(old)[0], old.body), [])
+        if lost[key] <= 0 or gone[key, old.body] <= 0:
             continue
-        for other, new in fresh:
-            same = other.key(new)[0] == key[0] and new.body == old.body != ""
+        for number, (other, new) in enumerate(same):
             kept = not _new_marks(_marks(old, pair.old), _marks(new, other.new))
-            if same and kept and other.key(new) not in renamed.values():
-                renamed[key] = other.key(new)
+            if kept and gained[other.key(new)] > 0:
+                renamed.append((key, other.key(new)))
+                del same[number]
+                lost[key] -= 1
+                gone[key, old.body] -= 1
+                gained[other.key(new)] -= 1
                 break
     return renamed
 
@@ -99,9 +113,12 @@ def _count_lost(pairs: Sequence[Pair]) -> Counter[_Key]:
     return before - Counter(pair.key(case) for pair, case in _new_cases(pairs))
 
 
-def suites_of(change: Change, reader: TreeReader) -> tuple[Suite | None, Suite | None]:
-    """Return the tests of a file before and after: `None` where it holds none that would be collected."""
-    if not holds_tests(change.path):
+def suites_of(change: Change, reader: TreeReader, *, any_name: bool = False) -> tuple[Suite | None, Suite | None]:
+    """Return the tests of a file before and after: `None` where it holds none that would be collected.
+
+    With `any_name` an existing file counts whatever its name: some runners are told which files to collect.
+    """
+    if not holds_tests(change.path) and not (any_name and change.old_id is not None):
         return None, None
     old = _read_suite(change.path, old_text(reader, change))
     # An agent may put a new file where no runner collects it: its tests make up for no others.
@@ -168,10 +185,8 @@ def _find_deleted_files(
         pair = held.get(change.path)
         if pair is not None and _cases(pair.old):
             if gone := _missing(pair, lost):
-                names = sorted({case.name for case in gone})
-                more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-                message = f"deleted with tests that are nowhere else: {', '.join(map(repr, names[:_SHOWN]))}{more}"
-                yield _error("test_deleted", change.path, message)
+                names = _name_some(repr(name) for name in sorted({case.name for case in gone}))
+                yield _ask("test_deleted", change.path, f"deleted with tests that are nowhere else: {names}")
             continue
         # No test is known in it, so only its whole content can tell that it moved.
         fits = takes_tests if is_test_file(change.path) else is_test_path
@@ -180,7 +195,7 @@ def _find_deleted_files(
         if not is_test_file(change.path):
             yield _warning("test_deleted", change.path, "a file that belongs to the tests was deleted")
         elif pair is None or pair.old is None or not pair.old.blank:
-            yield _error("test_deleted", change.path, "a test file was deleted")
+            yield _ask("test_deleted", change.path, "a test file was deleted")
 
 
 def _find_removed(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
@@ -188,26 +203,31 @@ def _find_removed(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Findin
         if pair.change.kind == "deleted":
             continue
         if pair.old is not None and pair.new is None and not _cases(pair.old):
-            yield _error(
+            yield _ask(
                 "test_removed", pair.path, "a test file was replaced by something that is not a source file"
             )
-        for case in {case.name: case for case in _missing(pair, lost)}.values():
-            yield _error("test_removed", pair.path, f"test {case.name!r} was removed or renamed")
+        names = list(dict.fromkeys(case.name for case in _missing(pair, lost)))
+        if len(names) == 1:
+            yield _ask("test_removed", pair.path, f"test {names[0]!r} was removed or renamed")
+        elif names:
+            shown = _name_some(map(repr, names))
+            yield _ask("test_removed", pair.path, f"{len(names)} tests were removed or renamed: {shown}")
 
 
 def _find_skipped(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Finding]:
     reported: set[_Key] = set()
+    by_path: dict[str, list[tuple[Case, str]]] = {}
     for pair in pairs:
         if pair.old is None or pair.new is None:
             continue
         for mark in _new_marks(pair.old.marks, pair.new.marks):
-            yield _error("test_skipped", pair.path, f"the whole file is kept from running: {mark}")
+            yield _ask("test_skipped", pair.path, f"the whole file is kept from running: {mark}")
         before = {(case.scope, case.name): case for case in pair.old.cases}
         for case in pair.new.cases:
             old = before.get((case.scope, case.name))
             for mark in _new_marks(old.marks, case.marks) if old else ():
                 reported.add(pair.key(case))
-                yield _error("test_skipped", pair.path, _describe_skip(case, mark), case.line)
+                by_path.setdefault(pair.path, []).append((case, mark))
     # A test may also move to where it does not run: fewer of its name run than before, though none was lost.
     ran = Counter(pair.key(case) for pair, case in _old_cases(pairs) if not _marks(case, pair.old))
     runs = Counter(pair.key(case) for pair, case in _new_cases(pairs) if not _marks(case, pair.new))
@@ -218,7 +238,10 @@ def _find_skipped(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Findin
         for case in _cases(pair.new):
             marks, key = _marks(case, pair.new), pair.key(case)
             if marks and key in fewer and not (file_reported and key in known):
-                yield _error("test_skipped", pair.path, _describe_skip(case, marks[0]), case.line)
+                by_path.setdefault(pair.path, []).append((case, marks[0]))
+    for path, found in by_path.items():
+        message = _name_some(_describe_skip(case, mark) for case, mark in found)
+        yield _ask("test_skipped", path, message, found[0][0].line)
 
 
 def _file_marks(suite: Suite | None) -> tuple[str, ...]:
@@ -260,8 +283,15 @@ def _find_softened(pairs: Sequence[Pair]) -> Iterator[Finding]:
             yield _warning("tolerance_loosened", pair.path, f"test {new.name!r}: {what}", new.line)
 
 
-def _error(rule: str, path: str, message: str, line: int | None = None) -> Finding:
-    return Finding(rule=rule, severity="error", path=path, message=message, line=line)
+def _name_some(names: Iterable[str]) -> str:
+    known = list(names)
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return ", ".join(known[:_SHOWN]) + more
+
+
+def _ask(rule: str, path: str, message: str, line: int | None = None) -> Finding:
+    """Return a finding that a person decides: removing a feature removes its tests, and so does a cheat."""
+    return Finding(rule=rule, severity="warning", path=path, message=message, line=line, needs_person=True)
 
 
 def _warning(rule: str, path: str, message: str, line: int | None = None) -> Finding:

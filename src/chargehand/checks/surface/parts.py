@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree
 
@@ -88,10 +89,11 @@ _RUBY_INERT = late_pattern(
 _MAGIC_COMMENT = late_pattern(r"#.*coding\s*[:=]")
 # Git runs a program that is configured under such a name, or leaves a file out of what it shows.
 _ATTRIBUTE = late_pattern(r"(?:^|\s)(?:(?:filter|diff|merge|working-tree-encoding)=\S+|\[attr\]\S+|export-\w+)")
-_LIFECYCLE = frozenset({
+LIFECYCLE = frozenset({
     "preinstall", "install", "postinstall", "prepublish", "preprepare", "prepare", "postprepare",
     "dependencies", "prepack", "postpack", "prepublishOnly", "preuninstall", "uninstall", "postuninstall",
 })  # fmt: skip
+"""Scripts of package.json that clients run by themselves."""
 _HOOK_KEYS = (
     "husky",
     "lint-staged",
@@ -111,6 +113,12 @@ def parts_of(name: str) -> Parts | None:
     return _READERS.get(name) or (_read_ruby if name.endswith(".gemspec") else None)
 
 
+def parts_without(name: str, tables: Collection[str]) -> Parts | None:
+    """Return how to read the file without `tables`, which no check uses; `None` where it has no such tables."""
+    read = _READERS_OF_TABLES.get(name)
+    return None if read is None or not tables else partial(read, idle=tables)
+
+
 def later_parts_of(name: str) -> Parts | None:
     """Return how to read what of the file runs later on people's machines, `None` where nothing of it does."""
     return _LATER_READERS.get(name)
@@ -124,25 +132,32 @@ def parse_object(text: str) -> dict[str, Any]:
     return document
 
 
-def _read_pyproject(text: str, commands: Sequence[str]) -> object:
+def _read_pyproject(text: str, commands: Sequence[str], *, idle: Collection[str] = ()) -> object:
     document = tomllib.loads(text)
     project, tools = document.get("project", {}), document.get("tool", {})
     # Each runner's plugins have tables of their own: `pytest_env` sets variables, `pytest-watcher` commands.
     counted = {name for name in tools if name in _PYPROJECT_TOOLS or name.startswith("pytest")}
     found = _pick(tools, counted)
+    found = _leave_out(found, idle)
     if "uv" in found:
         found["uv"] = _leave_out(found["uv"], _UV_INERT)
     dynamic = _pick(project, _PYPROJECT_PROJECT)
     return document.get("build-system"), dynamic, found, _pick(tools.get("poetry", {}), _POETRY)
 
 
-def _read_setup_cfg(text: str, commands: Sequence[str]) -> object:
+def _read_setup_cfg(text: str, commands: Sequence[str], *, idle: Collection[str] = ()) -> object:
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(text)
     except configparser.Error as error:
         raise ValueError(str(error)) from error
-    sections = {name: dict(parser.items(name)) for name in parser.sections() if name not in _SETUP_CFG_INERT}
+    names = [name for name in parser.sections() if name not in _SETUP_CFG_INERT]
+    # `[mypy-package.*]` and `[tool:isort]` belong to the program in them.
+    sections = {
+        name: dict(parser.items(name))
+        for name in names
+        if re.split(r"[:.-]", name.removeprefix("tool:"))[0] not in idle
+    }
     found = {
         name: _leave_out(values, _SETUP_CFG_OPTIONS if name == "options" else ())
         for name, values in sections.items()
@@ -169,8 +184,8 @@ def _read_setup_py(text: str, commands: Sequence[str]) -> object:
     return ast.dump(tree)
 
 
-def _read_package_json(text: str, commands: Sequence[str]) -> object:
-    document = parse_object(text)
+def _read_package_json(text: str, commands: Sequence[str], *, idle: Collection[str] = ()) -> object:
+    document = _leave_out(parse_object(text), idle)
     tables = [_as_table(document.get(key) or {}) for key in _PACKAGE_DEPENDENCIES]
     # Another package, or a directory, under the name of one that tests import.
     renamed = [sorted((name, each) for name, each in table.items() if _RENAMED.match(each)) for table in tables]
@@ -221,36 +236,45 @@ def _read_go_mod(text: str, commands: Sequence[str]) -> object:
 
 def _read_pom(text: str, commands: Sequence[str]) -> object:
     """Return a project's elements without those that only describe it and versions that only dependencies use."""
+    root = parse_project(text)
+    if root is None:
+        return []
+    counted = [each for each in root if local_name(each) not in {*_POM, "properties"}]
+    kept = [canonical_element(each) for each in counted]
+    # A dependency is taken from the tree itself where it says so.
+    kept += [canonical_element(each) for each in root.iter() if local_name(each) == "systemPath"]
+    used = "".join(ElementTree.tostring(each, encoding="unicode") for each in counted)
+    for properties in (each for each in root if local_name(each) == "properties"):
+        for each in properties:
+            name = local_name(each)
+            if not name.lower().endswith("version") or f"${{{name}}}" in used:
+                kept.append(canonical_element(each))
+    return kept
+
+
+def parse_project(text: str) -> ElementTree.Element | None:
+    """Return the root of a Maven project file, `None` for an empty one; raises `ValueError` for what is no XML."""
     # An entity may stand for any text, and for very much of it: no project file needs one.
     if "<!" in re.sub(r"<!--.*?-->|<!\[CDATA\[.*?\]\]>", "", text, flags=re.DOTALL):
         raise ValueError("it has a document type")
     if not text:
-        return []
+        return None
     try:
         # Without a document type there are no entities to expand.
-        root = ElementTree.fromstring(text)
+        return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise ValueError(str(error)) from error
-    counted = [each for each in root if _local_name(each) not in {*_POM, "properties"}]
-    kept = [_canonical(each) for each in counted]
-    # A dependency is taken from the tree itself where it says so.
-    kept += [_canonical(each) for each in root.iter() if _local_name(each) == "systemPath"]
-    used = "".join(ElementTree.tostring(each, encoding="unicode") for each in counted)
-    for properties in (each for each in root if _local_name(each) == "properties"):
-        for each in properties:
-            name = _local_name(each)
-            if not name.lower().endswith("version") or f"${{{name}}}" in used:
-                kept.append(_canonical(each))
-    return kept
 
 
-def _local_name(element: ElementTree.Element) -> str:
+def local_name(element: ElementTree.Element) -> str:
+    """Return the name of an element without its namespace."""
     return str(element.tag).rpartition("}")[2]
 
 
-def _canonical(element: ElementTree.Element) -> object:
+def canonical_element(element: ElementTree.Element) -> object:
+    """Return an element by value: without comments, and with white space folded."""
     text = " ".join((element.text or "").split())
-    return _local_name(element), text, sorted(element.attrib.items()), [_canonical(each) for each in element]
+    return local_name(element), text, sorted(element.attrib.items()), [canonical_element(each) for each in element]
 
 
 def _read_ruby(text: str, commands: Sequence[str]) -> object:
@@ -263,7 +287,7 @@ def _read_ruby(text: str, commands: Sequence[str]) -> object:
 
 def _read_lifecycle(text: str, commands: Sequence[str]) -> object:
     document = parse_object(text)
-    return _pick(document.get("scripts", {}), _LIFECYCLE), _pick(document, _HOOK_KEYS)
+    return _pick(document.get("scripts", {}), LIFECYCLE), _pick(document, _HOOK_KEYS)
 
 
 _READERS: Mapping[str, Parts] = {
@@ -278,6 +302,11 @@ _READERS: Mapping[str, Parts] = {
     "pom.xml": _read_pom,
     "Gemfile": _read_ruby,
     "composer.json": lambda text, _: _leave_out(parse_object(text), _COMPOSER),
+}
+_READERS_OF_TABLES = {
+    "pyproject.toml": _read_pyproject,
+    "setup.cfg": _read_setup_cfg,
+    "package.json": _read_package_json,
 }
 _LATER_READERS: Mapping[str, Parts] = {
     "package.json": _read_lifecycle,

@@ -20,6 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from chargehand.checks.paths import is_test_file, is_test_path
+from chargehand.checks.surface.analysers import is_driver, leave_out_subjects
 from chargehand.checks.surface.makefile import MAKEFILES, reached_part
 from chargehand.checks.surface.parts import parse_object
 from chargehand.checks.trees import TreeReader, text_of
@@ -109,9 +110,9 @@ _IMPORTED_AS_CODE = frozenset({"src", "lib", "app", "packages", "python"})
 class Programs(Struct, frozen=True, kw_only=True):
     """What the checks of a base run: `paths` are files that their text names, `patterns` match more of them.
 
-    `directories` are those that checks enter or import from. `made` are targets that make would look for and not
-    find: a file of that name would keep it from running their recipes. `backends` hold code that builds the
-    project.
+    `words` are all words of that text. `directories` are those that checks enter or import from. `made` are
+    targets that make would look for and not find: a file of that name would keep it from running their recipes.
+    `backends` hold code that builds the project.
     """
 
     paths: frozenset[str] = frozenset()
@@ -119,12 +120,16 @@ class Programs(Struct, frozen=True, kw_only=True):
     directories: frozenset[str] = frozenset()
     made: frozenset[str] = frozenset()
     backends: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()
 
     def digest(self) -> str:
         """Return a digest of all of it."""
-        parts = [sorted(each) for each in (self.paths, self.directories, self.made, self.backends)]
+        parts = [sorted(each) for each in self._sets()]
         text = json.dumps([*parts, [each.pattern for each in self.patterns]])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def _sets(self) -> tuple[frozenset[str], ...]:
+        return self.paths, self.directories, self.made, self.backends, self.words
 
     def reason(self, path: str) -> str | None:
         """Return why a file at this path is, or would be, part of what checks run."""
@@ -143,6 +148,10 @@ class Programs(Struct, frozen=True, kw_only=True):
             return "make would take it for the result of a target and not run the target"
         return None
 
+    def is_judged_code(self, path: str) -> bool:
+        """Return whether a check starts a file that is code to be judged: `python3 calc.py --self-test`."""
+        return path in self.paths and self.reason(path) is not None and not is_driver(path)
+
 
 def find_programs(commands: Sequence[str], reader: TreeReader, tree: str, directory: str = "") -> Programs:
     """Return what the commands, started in a `directory` of `tree`, run there. Raises what `reader` raises."""
@@ -156,6 +165,7 @@ def find_programs(commands: Sequence[str], reader: TreeReader, tree: str, direct
         directories=frozenset(search.directories),
         made=frozenset(search.made),
         backends=frozenset(search.backends()),
+        words=search.words(),
     )
 
 
@@ -218,6 +228,7 @@ class _ProgramSearch:
         """Take what a command line, or a shell script in `directory`, names."""
         text = _COMMENT.sub("", text) if "\n" in text else text
         self._texts.append(text)
+        text = leave_out_subjects(text)
         entered = {self._place(name, directory) for name in _ENTERED.findall(text)}
         entered |= {self._place(name, base) for name in _ENTERED.findall(text) for base in ("", self.start)}
         self.directories |= entered
@@ -242,6 +253,11 @@ class _ProgramSearch:
                 for base in ("", self.start)
                 if each
             }
+
+    def words(self) -> frozenset[str]:
+        """Return all words of what was followed, in lower case."""
+        programs = (self._known.get(path) or "" for path in self._read)
+        return frozenset(re.findall(r"[a-z0-9]+", "\n".join((*self._texts, *programs)).lower()))
 
     def backends(self) -> Iterator[str]:
         """Yield the directories of build backends that lie in the tree."""

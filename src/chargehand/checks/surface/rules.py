@@ -10,13 +10,14 @@ from collections import OrderedDict
 from functools import cached_property
 
 from chargehand.checks.areas import Areas
-from chargehand.checks.paths import is_test_file, is_test_path
+from chargehand.checks.paths import is_source, is_test_file, is_test_path
+from chargehand.checks.surface.analysers import idle_linters, linter_of
 from chargehand.checks.surface.makefile import MAKEFILES, whole_text
 from chargehand.checks.surface.modules import can_hide, hidden_library, is_usual_root, module_names, new_module
 from chargehand.checks.surface.names import CHECKS, LATER
-from chargehand.checks.surface.parts import Parts, later_parts_of, parts_of
+from chargehand.checks.surface.parts import Parts, later_parts_of, parts_of, parts_without
 from chargehand.checks.surface.programs import Programs, find_outside_programs, find_programs
-from chargehand.checks.trees import TreeReader, new_text, old_text
+from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change
 from chargehand.core.text import late_pattern
 
@@ -25,6 +26,8 @@ _SUBMODULE = 0o160000
 # A new one makes its directory a package of its own: tests below it may run otherwise, or no more.
 _STARTS_PACKAGE = frozenset({"package.json", "go.mod", "Cargo.toml"})
 _GO_HOOK = late_pattern(r"^\s*func\s+(?:TestMain|init)\s*\(", re.MULTILINE)
+_OF_LINTERS = ("configures a linter", "configures a type checker")
+_MOST_TESTS = 500
 _KEPT = 32
 # The scripts of a base are read from disk, and every inspection of a running attempt asks for the same base.
 _found: OrderedDict[tuple[str, ...], Programs] = OrderedDict()
@@ -70,9 +73,29 @@ class Surface:
             self._areas.directory,
         }:
             parts = whole_text
-        if parts is not None and not _is_same(parts, change, reader, self._areas.commands):
-            return "the part that checks use has changed"
-        return None
+        if parts is None or _is_same(parts, change, reader, self._areas.commands):
+            return None
+        others = parts_without(name, self._idle_linters)
+        if others is not None and _is_same(others, change, reader, self._areas.commands):
+            return None
+        return "the part that checks use has changed"
+
+    def is_judged_code(self, path: str) -> bool:
+        """Return whether a check starts the file at this path and judges it too."""
+        return self._programs.is_judged_code(path)
+
+    @cached_property
+    def _idle_linters(self) -> frozenset[str]:
+        """The linters and type checkers that neither checks nor the base's tests start."""
+        idle, read = set(idle_linters(self._programs.words)), 0
+        for path, mode, blob in self._reader.entries(self._tree) if idle else ():
+            if is_test_path(path) and is_source(path):
+                read += 1
+                text = text_of(self._reader, mode, blob) if read <= _MOST_TESTS else None
+                if text is None:
+                    return frozenset()
+                idle.difference_update(re.findall(r"[\w-]+", text))
+        return frozenset(idle)
 
     def later_reason(self, change: Change, reader: TreeReader) -> str | None:
         """Return what of this change runs later, where no sandbox holds it; `None` where nothing does."""
@@ -94,6 +117,8 @@ class Surface:
         # Some names count at the top alone: checks that start in a directory take that for the top.
         names = dict.fromkeys((path, path.removeprefix(f"{self._areas.directory}/")))
         by_name = by_name or next(filter(None, map(CHECKS.reason, names)), None) or self._outside.reason(path)
+        if by_name in _OF_LINTERS and linter_of(path) in self._idle_linters:
+            by_name = None
         if by_name is not None:
             return by_name
         new = change.kind not in {"modified", "deleted"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,12 @@ from chargehand.checks.detection import (
     find_new_packages,
     lacks_packages,
 )
+from chargehand.checks.installs import InstallReader, Setup
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import ChangesReverted, SetupDetected
-from chargehand.core.records import Base, Finding, Reverted, Verdict
+from chargehand.core.records import Base, CheckResult, Finding, Reverted, Verdict
 from chargehand.core.text import late_pattern, printable
 from chargehand.missions._policy import admit
 from chargehand.missions.journal import SETUP, EventSink, Journal
@@ -86,6 +87,8 @@ _FAIL_AT_ONCE = {
     "COMPOSER_DISABLE_NETWORK": "1",
 }
 _TAIL_BYTES = 2000
+# Of an input that is parsed for a key: a lock of megabytes takes seconds, each time that a mission begins.
+_PARSED_BYTES = 200_000
 
 
 async def base_environment(
@@ -179,7 +182,7 @@ async def needed_setup(
 
 @dataclass(eq=False, slots=True)
 class CandidateLayers:
-    """The environments of candidate trees: the base's, or one of its own where a tree changes the inputs.
+    """The environments of candidate trees: the base's, or one of its own if a tree changes the installed packages.
 
     A base that needs no setup proves nothing about a tree that asks for packages: such a tree gets the setup that
     its files suggest.
@@ -247,6 +250,14 @@ class CandidateLayers:
         self._made[known] = self.base_environment
         return self.base_environment
 
+    def explain(self, checks: Iterable[CheckResult]) -> tuple[Finding, ...]:
+        """Return the findings; if `checks` failed in the base's layer, they say that approval cannot help."""
+        failed = [check.name for check in checks if check.status != "passed" and not check.base_tests]
+        if self.matches or not failed:
+            return tuple(self.findings)
+        why = f"; {printable(failed[0])} failed there, so the tree cannot be approved before its own setup works"
+        return tuple(replace(each, message=each.message + why) for each in self.findings)
+
     def asks_for_others(self, tree: str) -> bool:
         """Tell whether a tree asks for other packages than the base."""
         return bool(self._find_setups(tree)[0])
@@ -263,7 +274,10 @@ class CandidateLayers:
             self.base_environment.setup,
         )
         if setup:
-            return self._layers.changed(base, tree, inputs=project.setup_inputs), (setup,)
+            # The setup of a mere version bump would fail without network, and no package depends on it.
+            described = Setup(command=setup, versions=project.setup_network)
+            describe = InstallReader(DepotReader(self.services.depot), described)
+            return self._layers.changed(base, tree, inputs=project.setup_inputs, describe=describe), (setup,)
         reader, directory = DepotReader(self.services.depot), self.base_environment.directory
         changed = find_new_packages(self.services.depot.diff(base.tree, tree), reader, directory)
         # A person who wants no setup has none looked for.
@@ -304,6 +318,7 @@ def _layer_key(
         tier=services.tier_name,
         tree=tree,
         directory=bare.directory,
+        describe=InstallReader(DepotReader(services.depot), Setup(command=setup), most_bytes=_PARSED_BYTES),
     )
 
 

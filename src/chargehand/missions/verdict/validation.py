@@ -220,7 +220,7 @@ class Validator:
         stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
         named = {found.path for found in findings if found.rule == "check_surface"}
         surface = [found for found in surface_findings(look.settings, observer) if found.path not in named]
-        findings = (*findings, *layers.findings, *surface, *told.findings, *guarded, *lost, *soft, *stale)
+        findings = (*findings, *layers.explain(checks), *surface, *told.findings, *guarded, *lost, *soft, *stale)
         reads = judge_reads(look.code, observer, skipped=skipped)
         status = judge(
             checks,
