@@ -268,11 +268,11 @@ def fault_seconds(limit: float, *, must_measure: bool) -> float:
     return limit if must_measure else min(limit, _BRIEF_SECONDS)
 
 
-def describe_no_faults(*, must_measure: bool) -> tuple[Finding, ...]:
-    """Return what is said of changed tests where no code is known that faults could be put into."""
-    if not must_measure:
-        return ()
-    return (_describe_unmeasured("the checks opened no code that faults can be put into", asks=True),)
+def describe_no_faults(
+    why: str = "the checks opened no code that faults can be put into", *, must_measure: bool
+) -> tuple[Finding, ...]:
+    """Return that changed tests could not be measured, and why; nothing if they need not be."""
+    return (_describe_unmeasured(why, asks=True),) if must_measure else ()
 
 
 def find_changed_examples(

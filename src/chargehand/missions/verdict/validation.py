@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from chargehand.checks.execution import CheckOutput, CheckPlan, judge
 from chargehand.checks.go_builds import find_skipped
-from chargehand.checks.ran_tests import RanTests, find_lost_tests
+from chargehand.checks.ran_tests import RanTests, TestMoves, find_lost_tests
 from chargehand.checks.reads import ReadObserver, changed_code, judge_reads, surface_findings
 from chargehand.checks.soft_tests import (
     changed_tests,
@@ -54,6 +54,22 @@ from chargehand.missions.verdict.judgement import NO_TESTS, load_ran_tests
 from chargehand.missions.verdict.looking import ChangeLook, look_at_change
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import OnOutput, Sandbox
+
+
+class _CandidateRun(NamedTuple):
+    """A run of a tree's own checks: its failures told apart, the tests that ran, and those that moved."""
+
+    environment: BaseEnvironment
+    look: ChangeLook
+    observer: ReadObserver
+    checks: tuple[CheckResult, ...]
+    told: Classified
+    moves: TestMoves
+    ran: tuple[RanTests, ...]
+
+    def find_lost(self, before: tuple[RanTests, ...]) -> tuple[Finding, ...]:
+        """Return the tests that ran before and not here."""
+        return find_lost_tests(before, self.ran, self.moves)
 
 
 class Validator:
@@ -176,52 +192,25 @@ class Validator:
 
         `degraded` says that `findings` are not all that inspection should have looked for.
         """
-        # Without its acceptance files, or where it cannot start, no check says anything.
+        # Without its acceptance files, or without a directory to start in, no check says anything.
         if blocked := self._find_blocked(tree):
             return Verdict(tree=tree, scope=scope, status="red", findings=(*findings, *blocked))
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         async with layers:
-            environment = await layers.environment(tree)
-            # In a layer that was made for the tree everything is its own.
-            below = None if layers.is_private(environment) else environment.layer
-            look = await asyncio.to_thread(look_at_change, self.services.depot, below, tree, changes)
-            # In another environment than the tree's own nothing runs ahead.
-            known = await self.ahead.take(self._run_key(self.base.tree, tree, environment))
-            observer = known.observer if known is not None else look.observer
-            checks = await self.runs.run(
-                tree, environment, acceptance=self.gates.acceptance, reads=observer, known=known
-            )
-            told = await self._tell_apart(tree, checks, environment) if layers.matches else Classified()
-            moves = find_moves(changes, look.reader, self.gates.plan.commands, observer)
-            ran = load_ran_tests(self.services.store, checks)
-            # In another environment than the tree's own tests vanish that are all there.
-            lost = find_lost_tests(self._ran_on_base, ran, moves) if layers.matches else ()
+            run = await self._run_candidate(tree, changes, layers)
+            checks, told, more = run.checks, run.told, tuple[Finding, ...]()
             # A tree that fails its own checks is red already: more of them would only cost time.
-            soft, guarded, outside = tuple[Finding, ...](), tuple[Finding, ...](), tuple[CheckResult, ...]()
             if told.is_good(checks):
-                if not self.gates.acceptance and layers.matches and environment.layer == self.environment.layer:
-                    # Later missions begin at what is promoted: kept now, their base counts as judged already.
-                    await self._keep_as_base(tree, checks, self.gates.plan, flaky=told.flaky)
-                outside = await self.runs.run_outside(tree, environment, reads=observer)
-                mixed = await lay_base_tests(self.runs, tree, changes, look.inner)
-                with_base_tests = tuple[CheckResult, ...]()
-                if mixed:
-                    with_base_tests, guarded = await check_with_base_tests(
-                        self.runs, mixed, checks, layers, self._classifier, self._untested
-                    )
-                # Now with acceptance files on both sides: on one they may make up for the number of lost tests.
-                lost = lost or find_lost_tests(load_ran_tests(self.services.store, with_base_tests), ran, moves)
-                lost += await asyncio.to_thread(self._find_changed_examples, changes, look.reader)
-                if mixed and look.tests and all(check.status == "passed" for check in with_base_tests):
-                    soft = await self._try_faults(tree, mixed, changes, look, observer, checks, layers)
-                told = await self._repeat_new_tests(told, tree, checks, environment)
-                checks += (*outside, *with_base_tests)
+                checks, told, more = await self._judge_further(tree, changes, run, layers)
+            else:
+                more = run.find_lost(self._ran_on_base) if layers.matches else ()
+        look, depot = run.look, self.services.depot
         skipped = await asyncio.to_thread(find_skipped, look.code, look.reader, tree)
-        stale = await asyncio.to_thread(self.services.depot.find_stale, self.base.tree, tree)
+        stale = await asyncio.to_thread(depot.find_stale, self.base.tree, tree)
         named = {found.path for found in findings if found.rule == "check_surface"}
-        surface = [found for found in surface_findings(look.settings, observer) if found.path not in named]
-        findings = (*findings, *layers.explain(checks), *surface, *told.findings, *guarded, *lost, *soft, *stale)
-        reads = judge_reads(look.code, observer, skipped=skipped)
+        surface = [found for found in surface_findings(look.settings, run.observer) if found.path not in named]
+        findings = (*findings, *layers.explain(checks), *surface, *told.findings, *more, *stale)
+        reads = judge_reads(look.code, run.observer, skipped=skipped)
         status = judge(
             checks,
             findings,
@@ -244,6 +233,51 @@ class Validator:
             flaky=told.flaky,
         )
 
+    async def _run_candidate(self, tree: str, changes: Sequence[Change], layers: CandidateLayers) -> _CandidateRun:
+        """Run a tree's own checks, and tell its failures apart."""
+        environment = await layers.environment(tree)
+        # In a layer that was made for the tree everything is its own.
+        below = None if layers.is_private(environment) else environment.layer
+        look = await asyncio.to_thread(look_at_change, self.services.depot, below, tree, changes)
+        # Only in the tree's own environment do checks run ahead.
+        known = await self.ahead.take(self._run_key(self.base.tree, tree, environment))
+        observer = known.observer if known is not None else look.observer
+        checks = await self.runs.run(
+            tree, environment, acceptance=self.gates.acceptance, reads=observer, known=known
+        )
+        told = await self._tell_apart(tree, checks, environment) if layers.matches else Classified()
+        moves = find_moves(changes, look.reader, self.gates.plan.commands, observer)
+        ran = load_ran_tests(self.services.store, checks)
+        return _CandidateRun(environment, look, observer, checks, told, moves, ran)
+
+    async def _judge_further(
+        self, tree: str, changes: Sequence[Change], run: _CandidateRun, layers: CandidateLayers
+    ) -> tuple[tuple[CheckResult, ...], Classified, tuple[Finding, ...]]:
+        """Judge a tree whose own checks found nothing: from outside, by the base's tests, and by faults.
+
+        Return all checks with the base's and outside ones, the failures, and the findings.
+        """
+        checks, look, environment = run.checks, run.look, run.environment
+        if not self.gates.acceptance and layers.matches and environment.layer == self.environment.layer:
+            # Later missions begin at what is promoted: kept now, their base counts as judged already.
+            await self._keep_as_base(tree, checks, self.gates.plan, flaky=run.told.flaky)
+        outside = await self.runs.run_outside(tree, environment, reads=run.observer)
+        mixed = await lay_base_tests(self.runs, tree, changes, look.inner)
+        with_base_tests, guarded, soft = tuple[CheckResult, ...](), tuple[Finding, ...](), tuple[Finding, ...]()
+        if mixed:
+            with_base_tests, guarded = await check_with_base_tests(
+                self.runs, mixed, checks, layers, self._classifier, self._untested
+            )
+        # In another environment than the tree's own tests vanish that are all there.
+        lost = run.find_lost(self._ran_on_base) if layers.matches else ()
+        # Now with acceptance files on both sides: on one they may make up for the number of lost tests.
+        lost = lost or run.find_lost(load_ran_tests(self.services.store, with_base_tests))
+        lost += await asyncio.to_thread(self._find_changed_examples, changes, look.reader)
+        if mixed and look.tests and all(check.status == "passed" for check in with_base_tests):
+            soft = await self._try_faults(tree, mixed, changes, look, run.observer, checks, layers)
+        told = await self._repeat_new_tests(run.told, tree, run)
+        return (*checks, *outside, *with_base_tests), told, (*guarded, *lost, *soft)
+
     async def _tell_apart(
         self, tree: str, checks: Sequence[CheckResult], environment: BaseEnvironment
     ) -> Classified:
@@ -264,18 +298,16 @@ class Validator:
         verdicts.put(project, kept, plan_digest=key)
         return told
 
-    async def _repeat_new_tests(
-        self, told: Classified, tree: str, checks: Sequence[CheckResult], environment: BaseEnvironment
-    ) -> Classified:
+    async def _repeat_new_tests(self, told: Classified, tree: str, run: _CandidateRun) -> Classified:
         """Run new tests some more times: one that passes by luck would be the next mission's flaky test."""
         before = {ran.check: set(ran.names) for ran in self._ran_on_base if ran.names is not None}
-        for check, ran in zip(checks, load_ran_tests(self.services.store, checks), strict=True):
+        for check, ran in zip(run.checks, run.ran, strict=True):
             if check.status != "passed" or ran.names is None or check.name not in before:
                 continue
             new = sorted(set(ran.names) - before[check.name])
             told = told.joined(
                 await self._classifier.repeat_new_tests(
-                    check, new, tree=tree, environment=environment, acceptance=self.gates.acceptance
+                    check, new, tree=tree, environment=run.environment, acceptance=self.gates.acceptance
                 )
             )
         return told
@@ -347,6 +379,8 @@ class Validator:
         read = observer.read_of(look.subject)
         faults = await asyncio.to_thread(pick_faults, reader, tree, tests, read, code) if tests else []
         must_measure = bool(tests) and await asyncio.to_thread(may_say_less, changes, inner, reader)
+        if any(check.status != "passed" for check in checks):
+            return describe_no_faults("a check fails without any fault", must_measure=must_measure)
         if not faults:
             return describe_no_faults(must_measure=must_measure)
         seconds = fault_seconds(self.services.config.limits.fault_time, must_measure=must_measure)
