@@ -131,7 +131,7 @@ def test_checks_that_fail_on_the_base_are_asked_about_once_before_any_task(crew:
     assert (state.status, [each.code for each in state.reasons]) == ("waiting", ["base_red"])
     assert crew.children(mission) == {}
     assert RED in state.reasons[0].message
-    done = crew.answer(mission, "go on")
+    done = crew.answer(mission, "fix")
     assert (done.status, done.reasons) == ("promoted", ())
     assert len(crew.events(mission, QuestionAsked)) == 1
     assert git(crew.repo, "show", f"{branch(crew, done)}:sub/b.txt") == "x"

@@ -157,6 +157,7 @@ KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
     "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
     "directory", "rolled_back", "failures", "next", "parent", "task", "tasks",
+    "warnings", "known_failures", "flaky",
 }  # fmt: skip
 REQUEST = MissionRequest(text="do it", agent="a", command=("true",), slug="do-it")
 DONE = Export(ref="refs/heads/chargehand/do-it", state="done")

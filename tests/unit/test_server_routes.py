@@ -73,6 +73,7 @@ REFUSED = {
     # options that a server does not take, and why
     "run": {  # they name files here, weaken what the project demands, or decide what a person at the machine does
         *(
+            "accept_known",
             "only_checks",
             "check_files",
             "outside_checks",

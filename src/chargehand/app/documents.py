@@ -18,6 +18,7 @@ from chargehand.app.outcome import (
     exported_branch,
     mission_cost,
     mission_seconds,
+    sums_differ,
     was_rolled_back,
 )
 from chargehand.core.attempt_events import MessageReceived, ReportMade, RoleChosen
@@ -179,8 +180,8 @@ class MissionDocument(MissionOutline, frozen=True):
     failures: tuple[FailureDocument, ...]
     next: tuple[str, ...]
     warnings: tuple[Finding, ...]
-    known_failures: tuple[KnownFailures, ...] = ()
-    flaky: tuple[FlakyTest, ...] = ()
+    known_failures: tuple[KnownFailures, ...]
+    flaky: tuple[FlakyTest, ...]
 
 
 class ListedMission(MissionOutline, frozen=True):
@@ -257,6 +258,8 @@ class MissionDetails(Document, frozen=True):
     failures: tuple[FailureDocument, ...]
     next: tuple[str, ...]
     warnings: tuple[Finding, ...]
+    known_failures: tuple[KnownFailures, ...]
+    flaky: tuple[FlakyTest, ...]
     budget_usd: float | None
     project: str
     repository: str
@@ -355,13 +358,7 @@ class MessageDocument(Document, frozen=True):
 
 def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> MissionDocument:
     """Return how a mission stands; `failures` are what `explain_failures` finds."""
-    verdict = state.last_verdict
-    return MissionDocument(
-        **_outline(state),
-        **conclude(state, failures),
-        known_failures=verdict.known if verdict else (),
-        flaky=verdict.flaky if verdict else (),
-    )
+    return MissionDocument(**_outline(state), **conclude(state, failures))
 
 
 def listed_mission(
@@ -530,12 +527,6 @@ def money_document(attempt: AttemptState) -> MoneyDocument:
         booked_usd=attempt.booked_usd,
         differing=sums if sums_differ(attempt) else None,
     )
-
-
-def sums_differ(attempt: AttemptState) -> bool:
-    """Tell whether reported and computed cost, over the calls that have both, are 1 % apart or more."""
-    most = max(attempt.reported_usd, attempt.computed_usd)
-    return abs(attempt.reported_usd - attempt.computed_usd) > most / 100
 
 
 def to_json(value: object) -> Any:

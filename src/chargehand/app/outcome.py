@@ -13,7 +13,7 @@ from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.core.fold import read_payload
 from chargehand.core.records import CheckResult, Finding
-from chargehand.core.state import ENDED, MissionState, MissionSummary
+from chargehand.core.state import ENDED, AttemptState, MissionState, MissionSummary
 from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.reading import is_part_of_plan
 from chargehand.store.store import Store
@@ -87,6 +87,12 @@ def inspection_warnings(state: MissionState) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys(finding for finding in found if finding.severity == "warning"))
 
 
+def sums_differ(attempt: AttemptState) -> bool:
+    """Return whether reported and computed cost, over the calls that have both, are 1 % apart or more."""
+    most = max(attempt.reported_usd, attempt.computed_usd)
+    return abs(attempt.reported_usd - attempt.computed_usd) > most / 100
+
+
 def explain_failures(store: Store, state: MissionState) -> tuple[FailureDocument, ...]:
     """Return what failed in a mission that is not promoted: checks of its last tree, or the agent itself.
 
@@ -154,8 +160,14 @@ def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = (
 
 def conclude(state: MissionState, failures: tuple[FailureDocument, ...]) -> dict[str, Any]:
     """Return the fields of a mission's documents that say what failed, what comes next, and what to look at."""
-    following = next_commands(state, failures)
-    return {"failures": failures, "next": following, "warnings": inspection_warnings(state)}
+    verdict = state.last_verdict
+    return {
+        "failures": failures,
+        "next": next_commands(state, failures),
+        "warnings": inspection_warnings(state),
+        "known_failures": verdict.known if verdict else (),
+        "flaky": verdict.flaky if verdict else (),
+    }
 
 
 def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
@@ -203,7 +215,9 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
         yield "chargehand worker"
         yield mission.format("answer") + ' "go on"'
     elif (state.open_question is not None or state.needs_person) and state.status in ("waiting", "paused"):
-        yield mission.format("answer") + " TEXT" if state.open_question else mission.format("resume")
+        asked = state.open_question
+        answer = shlex.quote(asked.options[0]) if asked is not None and asked.closed else "TEXT"
+        yield mission.format("answer") + f" {answer}" if asked else mission.format("resume")
     elif any(reason.code == "failing_test_added" for reason in state.reasons):
         # A failing test was asked for: it can never be green, so it is applied by hand.
         yield mission.format("diff") + " | git apply"

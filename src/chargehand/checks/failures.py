@@ -12,6 +12,9 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from chargehand.checks.failure_excerpts import error_lines
+from chargehand.checks.runners.base import COVERAGE_GATE
+from chargehand.checks.runners.table import runner_of
+from chargehand.core.records import CheckResult
 from chargehand.core.text import late_pattern
 
 _MOST_LINES = 2_000
@@ -77,6 +80,28 @@ def compare_failures(
     if more:
         return Comparison(named=False, new=tuple(sorted(more)))
     return Comparison(named=False, known=after.lines)
+
+
+def counts_tests(command: str) -> bool:
+    """Return whether a command starts a test runner that counts or names its tests."""
+    return runner_of(command).is_known
+
+
+def select_tests(command: str, tests: Sequence[str]) -> str | None:
+    """Return a command changed to run only these tests, `None` if its runner cannot; see `Runner.select`."""
+    return runner_of(command).select(command, tests) if tests else None
+
+
+def own_name(command: str, test: str) -> str:
+    """Return the name of a test without its file, class and parameters."""
+    return runner_of(command).split_name(test).own.rpartition("::")[2]
+
+
+def failed_without_a_test(check: CheckResult, failures: CheckFailures) -> bool:
+    """Return whether tests ran and each of them passed, so that a gate over all of them failed the check."""
+    if failures.tests is not None:
+        return set(failures.tests) == {COVERAGE_GATE}
+    return bool(check.tests) and check.status == "failed" and runner_of(check.name).names_failures_in_report
 
 
 def _normalise(line: str) -> str:

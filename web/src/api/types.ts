@@ -1906,7 +1906,8 @@ export interface components {
          * @description How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
          *
          *         `base_tests` marks a run with the base's own tests and check surface put back into the tree. `ran` is an
-         *         artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `outside` marks a
+         *         artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `failed` is an
+         *         artifact with what failed (`checks.failures.CheckFailures`), `None` for a check that passed. `outside` marks a
          *         check that ran in another sandbox than the tree, `warm` one that began with what compilers cached on the base.
          */
         CheckResult: {
@@ -1930,6 +1931,8 @@ export interface components {
             outside: boolean;
             /** @default false */
             warm: boolean;
+            /** @default null */
+            failed: string | null;
         };
         /**
          * Checkpoint
@@ -2265,6 +2268,23 @@ export interface components {
             needs_person: boolean;
         };
         /**
+         * FlakyTest
+         * @description A test that both passed and failed on one tree; an empty `test` stands for the whole check.
+         *
+         *         It failed in `failures` of `runs`. `on_base` says that it did so on the base or an earlier tree too. `evidence`
+         *         are artifacts with the outputs of its runs.
+         */
+        FlakyTest: {
+            check: string;
+            test: string;
+            runs: number;
+            failures: number;
+            /** @default false */
+            on_base: boolean;
+            /** @default [] */
+            evidence: string[];
+        };
+        /**
          * HunkPlan
          * @description One hunk and whether it stays.
          *
@@ -2352,6 +2372,18 @@ export interface components {
             name: string | null;
             found: boolean;
             where: string;
+        };
+        /**
+         * KnownFailures
+         * @description Failures of one check that the base has too: their number, and the first of them by name.
+         *
+         *         `tests` is empty if the runner names no tests; `count` is then the number of error lines in its output.
+         */
+        KnownFailures: {
+            check: string;
+            count: number;
+            /** @default [] */
+            tests: string[];
         };
         /**
          * LineCount
@@ -2553,6 +2585,8 @@ export interface components {
             failures: components["schemas"]["FailureDocument"][];
             next: string[];
             warnings: components["schemas"]["Finding"][];
+            known_failures: components["schemas"]["KnownFailures"][];
+            flaky: components["schemas"]["FlakyTest"][];
             budget_usd: number | null;
             project: string;
             repository: string;
@@ -2585,7 +2619,8 @@ export interface components {
          * @description How a mission stands: what `run`, `fork` and every command that changes a mission print.
          *
          *         `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings`
-         *         are those of inspection about its last tree.
+         *         are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree:
+         *         failures that the base has too, and tests that both passed and failed.
          */
         MissionDocument: {
             mission: string;
@@ -2614,6 +2649,8 @@ export interface components {
             failures: components["schemas"]["FailureDocument"][];
             next: string[];
             warnings: components["schemas"]["Finding"][];
+            known_failures: components["schemas"]["KnownFailures"][];
+            flaky: components["schemas"]["FlakyTest"][];
         };
         /**
          * MissionListDocument
@@ -2751,7 +2788,7 @@ export interface components {
              * @default go
              * @enum {unknown}
              */
-            red_base: "ask" | "go" | "stop";
+            red_base: "accept_known" | "ask" | "go" | "later" | "stop";
             /** @default  */
             directory: string;
             /** @default  */
@@ -4036,15 +4073,17 @@ export interface components {
          * Verdict
          * @description Inspection and check results for one exact tree.
          *
-         *         `unread` names changed code that no check opened, `None` where that was not observed; `elsewhere` names files
-         *         outside the tree that checks loaded in place of changed ones.
+         *         The status `no_worse` means that checks fail, and nothing fails that did not fail on the base: `known` names
+         *         these failures. `flaky` are tests with two results on this tree. `unread` names changed code that no check
+         *         opened, `None` where that was not observed; `elsewhere` names files outside the tree that checks loaded in
+         *         place of changed ones.
          */
         Verdict: {
             tree: string;
             /** @enum {unknown} */
             scope: "attempt" | "base" | "merged";
             /** @enum {unknown} */
-            status: "degraded" | "green" | "missing" | "red";
+            status: "degraded" | "green" | "missing" | "no_worse" | "red";
             /** @default [] */
             checks: components["schemas"]["CheckResult"][];
             /** @default [] */
@@ -4053,6 +4092,10 @@ export interface components {
             unread: string[] | null;
             /** @default [] */
             elsewhere: string[];
+            /** @default [] */
+            known: components["schemas"]["KnownFailures"][];
+            /** @default [] */
+            flaky: components["schemas"]["FlakyTest"][];
         };
         /**
          * WaitingTask
@@ -4332,7 +4375,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4617,7 +4660,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             201: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4937,7 +4980,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4978,7 +5021,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5010,7 +5053,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5094,7 +5137,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5137,7 +5180,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5187,7 +5230,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5270,7 +5313,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5322,7 +5365,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             201: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5366,7 +5409,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. */
+            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */

@@ -19,6 +19,8 @@ from chargehand.sandbox.contract import ExecResult
 _MISSING = {126: "not_executable", 127: "command_not_found"}
 # Exit code with which pytest, and unittest from Python 3.12 on, say that they found no tests.
 NO_TESTS_CODE = 5
+# A gate of coverage fails a run whose tests all pass: it counts as a failure of that name.
+COVERAGE_GATE = "(coverage)"
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -67,6 +69,8 @@ class Runner:
     """Its program, with the words that must follow once options are left out: `npm run test`."""
     is_known: ClassVar[bool] = True
     """False for a program of any kind: reports of build tools and summaries then tell which tests ran."""
+    names_failures_in_report: ClassVar[bool] = False
+    """True if its report names each test that failed: with none named, another reason failed the run."""
     tells_files_apart: ClassVar[bool] = True
     """False where tests of one name in two files have one name in the output as well."""
     name_form: ClassVar[re.Pattern[str]] = late_pattern(r"(?:(?P<place>.*)::)?(?P<own>.*)(?P<variant>)", re.DOTALL)

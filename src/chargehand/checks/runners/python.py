@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from chargehand.checks.junit import TestCounts
 from chargehand.checks.runners.base import (
+    COVERAGE_GATE,
     NO_TESTS_CODE,
     CheckScript,
     Outcome,
@@ -47,8 +48,6 @@ _NAMED = late_pattern(
 )
 
 
-# pytest-cov fails a run whose tests all pass: its gate counts as a failure of that name.
-COVERAGE_GATE = "(coverage)"
 _COVERAGE_FAILED = late_pattern(r"^(?:FAIL Required test coverage|ERROR: Coverage failure)", re.MULTILINE)
 _AGAIN = "/tmp/chargehand-again-"
 _UNITTEST_BAD = late_pattern(r"^(?:FAIL|ERROR): (?P<name>\w+) \((?P<place>[\w.]+)\)", re.MULTILINE)
@@ -62,6 +61,7 @@ class Pytest(Runner):
     name = "pytest"
     ecosystem = "python"
     module = "pytest"
+    names_failures_in_report = True
     starts = ("pytest", "py.test")
     name_form = late_pattern(r"(?:(?P<place>[^\[]*)::)?(?P<own>[^\[]*)(?P<variant>.*)", re.DOTALL)
 

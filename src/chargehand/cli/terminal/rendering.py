@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chargehand.app.documents import MissionDetails, cause_document, mission_document, sums_differ
+from chargehand.app.documents import MissionDetails, cause_document, mission_document
 from chargehand.app.outcome import (
     FailureDocument,
     ended_with_report,
@@ -15,6 +15,7 @@ from chargehand.app.outcome import (
     mission_cost,
     mission_seconds,
     next_commands,
+    sums_differ,
     was_rolled_back,
 )
 from chargehand.cli.terminal.output import Output, count_text, local_time

@@ -7,20 +7,23 @@ that passed on the base and fails on the changed code is named, and a person dec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from chargehand.checks.areas import Areas
-from chargehand.checks.failures import CheckFailures
+from chargehand.checks.execution import CheckOutput
+from chargehand.checks.failures import failed_without_a_test
 from chargehand.checks.inspection import base_tests_tree_plan
-from chargehand.checks.runners.python import COVERAGE_GATE
-from chargehand.checks.runners.table import runner_of
 from chargehand.checks.soft_tests import restore_inner_tests
+from chargehand.core.errors import ChargehandError
 from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable
 from chargehand.missions.sandboxes.environment import CandidateLayers
 from chargehand.missions.sandboxes.packages import installed_modules
+from chargehand.missions.sandboxes.provisioning import BaseEnvironment
 from chargehand.missions.services import DepotReader
 from chargehand.missions.verdict.check_runs import CheckRuns
 from chargehand.missions.verdict.classification import FailureClassifier, load_failures
@@ -55,9 +58,46 @@ async def lay_base_tests(
     return None if mixed == tree else mixed
 
 
+class SideRun(NamedTuple):
+    """A run of the base's tests next to the tree's own; it starts once `begun` is set, if a place is free."""
+
+    begun: asyncio.Event
+    outputs: dict[str, CheckOutput]
+    task: asyncio.Task[tuple[CheckResult, ...]]
+
+    async def results(self) -> tuple[CheckResult, ...]:
+        """Return the results; nothing if the run did not start or failed, so that it has to be made."""
+        if not self.begun.is_set():
+            return ()
+        with contextlib.suppress(ChargehandError, OSError):
+            return await self.task
+        return ()
+
+
+@contextlib.asynccontextmanager
+async def run_beside(runs: CheckRuns, mixed: str | None, environment: BaseEnvironment) -> AsyncIterator[SideRun]:
+    """Run the checks with the base's tests while the tree's own run, for the block; `None` runs nothing."""
+    begun, outputs = asyncio.Event(), dict[str, CheckOutput]()
+
+    async def work() -> tuple[CheckResult, ...]:
+        await begun.wait()
+        if mixed is None:
+            return ()
+        acceptance, plan = runs.gates.acceptance, runs.gates.on_base
+        return await runs.run(mixed, environment, acceptance=acceptance, plan=plan, ahead=outputs)
+
+    task = asyncio.create_task(work())
+    try:
+        yield SideRun(begun, outputs, task)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def check_with_base_tests(
     runs: CheckRuns,
     mixed: str,
+    beside: SideRun,
     own: Sequence[CheckResult],
     layers: CandidateLayers,
     classifier: FailureClassifier,
@@ -69,13 +109,15 @@ async def check_with_base_tests(
     one. Checks in `untested` have no test on the base: a project's first tests may land.
     """
     environment, acceptance = await layers.environment(mixed), runs.gates.acceptance
-    shown = dict(runs.outputs)
-    checks = await runs.run(mixed, environment, acceptance=acceptance, plan=runs.gates.on_base)
-    # Both runs give their checks the same names: the second one's outputs move out of the way.
-    for check in checks:
-        runs.outputs[f"{BASE_TESTS}{check.name}"] = runs.outputs[check.name]
-    outputs = {check.name: runs.outputs[check.name] for check in checks}
-    runs.outputs.update({name: shown[name] for name in outputs.keys() & shown})
+    outputs = beside.outputs
+    checks = await beside.results()
+    if not checks:
+        shown = dict(runs.outputs)
+        checks = await runs.run(mixed, environment, acceptance=acceptance, plan=runs.gates.on_base)
+        outputs = {check.name: runs.outputs[check.name] for check in checks}
+        runs.outputs.update(shown)
+    # Both runs give their checks the same names.
+    runs.outputs.update({f"{BASE_TESTS}{check.name}": outputs[check.name] for check in checks})
     # Not with the base: a test that fails there and passes on the tree may pass only because the test was changed.
     before = {check.name: load_failures(runs.services.store, check) for check in own}
     before_known = {name: found for name, found in before.items() if found is not None}
@@ -83,7 +125,7 @@ async def check_with_base_tests(
     # The run compares tests. A gate over the whole suite, such as a threshold of coverage, counts in the own run.
     checks = tuple(
         replace(check, status="passed", reason=NO_NEW_FAILURE, failed=None)
-        if _only_gate_failed(check, outputs[check.name].failures)
+        if (failures := outputs[check.name].failures) is not None and failed_without_a_test(check, failures)
         else check
         for check in checks
     )
@@ -101,15 +143,6 @@ async def check_with_base_tests(
     )
     renamed = (replace(check, name=f"{BASE_TESTS}{check.name}", base_tests=True) for check in checks)
     return tuple(renamed), findings
-
-
-def _only_gate_failed(check: CheckResult, failures: CheckFailures | None) -> bool:
-    if check.status != "failed" or check.reason not in ("exit_code", "tests_failed") or failures is None:
-        return False
-    if failures.tests is not None:
-        return set(failures.tests) == {COVERAGE_GATE}
-    # The runner counts and names its tests, and none of them failed.
-    return runner_of(check.name).name == "pytest" and bool(check.tests) and check.reason == "exit_code"
 
 
 def _describe(check: CheckResult, tests: Sequence[str]) -> Finding:

@@ -117,12 +117,16 @@ class CheckRuns:
         keeps_caches: bool = False,
         ahead: dict[str, CheckOutput] | None = None,
         known: OwnRun | None = None,
+        begun: asyncio.Event | None = None,
     ) -> tuple[CheckResult, ...]:
         """Run the checks of a plan (default: all) on a tree, unless a run of it is `known`.
 
-        With `ahead`, which takes what they print, only if a place is free.
+        With `ahead`, which takes what they print, only if a place is free. `begun` is set once no other run can
+        take the place of this one.
         """
+        begun = begun or asyncio.Event()
         if known is not None:
+            begun.set()
             self.outputs.update(known.outputs)
             return known.checks
         if not (plan := plan or self.gates.plan).commands:
@@ -130,6 +134,7 @@ class CheckRuns:
         outputs = self.outputs if ahead is None else ahead
         place = CHECKS if ahead is None else f"{_AHEAD}{tree[:12]}"
         async with self.queue.turn("checks", wait=ahead is None) as held:
+            begun.set()
             if not held:
                 return ()
             opened = self.open(tree, environment, acceptance=acceptance, place=place, keeps_caches=keeps_caches)

@@ -13,8 +13,14 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.checks.failures import CheckFailures, Comparison, compare_failures
-from chargehand.checks.runners.table import runner_of
+from chargehand.checks.failures import (
+    CheckFailures,
+    Comparison,
+    compare_failures,
+    counts_tests,
+    own_name,
+    select_tests,
+)
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.core.records import (
@@ -29,7 +35,6 @@ from chargehand.core.text import printable
 from chargehand.missions.sandboxes.provisioning import BaseEnvironment
 from chargehand.missions.verdict.check_runs import CheckRuns
 from chargehand.missions.verdict.failure_policy import FailurePolicy
-from chargehand.missions.verdict.judgement import KNOWN_FAILURES
 from chargehand.missions.verdict.repeats import (
     MOST_REPEATED,
     RUNS_ON_BASE,
@@ -201,7 +206,7 @@ class FailureClassifier:
             return Comparison(named=False, known=_units(failures) if before is not None else ("",))
         compared = compare_failures(before, failures, excused=remembered)
         # A run in which no test ran shows nothing of the tree, however alike the failures are.
-        if runner_of(check.name).is_known and not check.tests and not compared.new:
+        if counts_tests(check.name) and not check.tests and not compared.new:
             return Comparison(named=compared.named, told=False)
         return compared
 
@@ -252,7 +257,7 @@ class FailureClassifier:
         acceptance: Sequence[tuple[str, str]],
     ) -> Classified:
         """Run tests that are new or changed, and passed, some more times on the same tree."""
-        if not 0 < len(tests) <= MOST_REPEATED or runner_of(check.name).select(check.name, tests) is None:
+        if not 0 < len(tests) <= MOST_REPEATED or select_tests(check.name, tests) is None:
             return Classified()
         repeated: RepeatedTests = await repeat_tests(
             *(self._runs, check, tests),
@@ -298,7 +303,7 @@ class FailureClassifier:
             message = f"{_name_failures(check, compared, old)} as on the base, and fixing that is the request"
             return [_finding("still_failing", "error", message)]
         if compared.named:
-            aims = [name for name in old if _own_name(check.name, name) in self._policy.aims]
+            aims = [name for name in old if own_name(check.name, name) in self._policy.aims]
             if aims:
                 message = f"{_name_failures(check, compared, aims)} as on the base, and the request names it"
                 findings.append(_finding("still_failing", "error", message))
@@ -307,7 +312,7 @@ class FailureClassifier:
             message = f"{_name_failures(check, compared, rest)} as on the base, 0 new"
             accepted = self._policy.accepted
             severity: Severity = "info" if accepted else "warning"
-            findings.append(_finding(KNOWN_FAILURES, severity, message, asks=not accepted))
+            findings.append(_finding("known_failures", severity, message, asks=not accepted))
         return findings
 
     def _judge_flaky(self, flaky: FlakyTest) -> Finding:
@@ -317,11 +322,11 @@ class FailureClassifier:
             message += ", and is known to be flaky without the change"
         match self._policy.flaky:
             case "refuse" if not flaky.on_base:
-                return _finding(FLAKY_TEST, "error", message)
+                return _finding("flaky_test", "error", message)
             case "ask" if not flaky.on_base:
-                return _finding(FLAKY_TEST, "warning", message, asks=True)
+                return _finding("flaky_test", "warning", message, asks=True)
             case _:
-                return _finding(FLAKY_TEST, "info", message)
+                return _finding("flaky_test", "info", message)
 
 
 def load_failures(store: Store, check: CheckResult) -> CheckFailures | None:
@@ -361,10 +366,6 @@ def _count_known(check: CheckResult, compared: Comparison, old: Sequence[str]) -
     return KnownFailures(
         check=check.name, count=len(old), tests=tuple(old[:_KEPT_NAMES]) if compared.named else ()
     )
-
-
-def _own_name(check: str, test: str) -> str:
-    return runner_of(check).split_name(test).own.rpartition("::")[2]
 
 
 def _name_failures(check: CheckResult, compared: Comparison, names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from chargehand.checks.failures import own_name
 from chargehand.core.errors import RefusedError, WaitingError
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.core.records import CheckResult, MissionRequest, Reason
@@ -40,7 +41,7 @@ async def heed_red_base(journal: Journal, store: Store, request: MissionRequest,
     Raises `RefusedError` (`base_red`) if the mission is to stop, `WaitingError` if a person is asked. No question
     is asked if acceptance files or the failing tests themselves are the aim of the request.
     """
-    verdict = await validator.judge_base()
+    verdict = validator.on_base or await validator.judge_base()
     failed = [check for check in verdict.checks if check.status != "passed" and check.reason != NO_TESTS]
     if verdict.status != "red" or not failed or request.red_base not in ("ask", "stop"):
         return
@@ -97,10 +98,6 @@ def _failing_tests(store: Store, check: CheckResult) -> Sequence[str]:
 
 def _all_named(store: Store, failed: Sequence[CheckResult], request: MissionRequest) -> bool:
     """Return whether the request names each test that fails: then nothing of the red base is left to ask about."""
-    words = words_of(request.text)
-    tests = [_failing_tests(store, check) for check in failed]
-    return all(names and all(_own(name) in words for name in names) for names in tests)
-
-
-def _own(test: str) -> str:
-    return test.rpartition("::")[2].split("[")[0]
+    named = words_of(request.text)
+    tests = [{own_name(check.name, each) for each in _failing_tests(store, check)} for check in failed]
+    return all(names and names <= named for names in tests)

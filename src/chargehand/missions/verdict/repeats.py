@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.checks.execution import CheckOutput
-from chargehand.checks.runners.table import runner_of
+from chargehand.checks.failures import select_tests
 from chargehand.core.records import CheckResult, FlakyTest
 from chargehand.missions.sandboxes.provisioning import BaseEnvironment
 from chargehand.missions.verdict.check_runs import AGAIN_PLACE, CheckRuns
@@ -62,7 +62,7 @@ async def repeat_tests(
     """
     names = tuple(tests) or ("",)
     found = RepeatedTests(runs=dict.fromkeys(names, 0), failures={}, evidence=())
-    command = runner_of(check.name).select(check.name, tests) if tests else None
+    command = select_tests(check.name, tests)
     began, least = time.monotonic(), min(most, _RUNS_ALONE)
     rounds = most if command is not None else min(most, 2 if check.seconds <= _QUICK_SECONDS else 1)
     opened = runs.open(tree, environment, acceptance=acceptance, place=AGAIN_PLACE)

@@ -45,7 +45,7 @@ from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxP
 from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.verdict.ahead import OwnRun, RunKey, RunsAhead
-from chargehand.missions.verdict.base_tests import check_with_base_tests, lay_base_tests
+from chargehand.missions.verdict.base_tests import SideRun, check_with_base_tests, lay_base_tests, run_beside
 from chargehand.missions.verdict.check_runs import GUARD_PLACE, CheckRuns
 from chargehand.missions.verdict.classification import Classified, FailureClassifier
 from chargehand.missions.verdict.failure_policy import FailurePolicy, count_repeats
@@ -110,6 +110,7 @@ class Validator:
         self._classifier = FailureClassifier(self.runs, policy)
         self._untested: frozenset[str] = frozenset()
         self._ran_on_base: tuple[RanTests, ...] = ()
+        self.on_base: Verdict | None = None
 
     @property
     def base(self) -> Base:
@@ -153,6 +154,7 @@ class Validator:
         self._untested = frozenset(check.name for check in verdict.checks if check.reason == NO_TESTS)
         self._ran_on_base = load_ran_tests(store, verdict.checks)
         self._classifier.use_base(verdict)
+        self.on_base = verdict
         await asyncio.to_thread(self.runs.find_caches)
         return verdict
 
@@ -197,14 +199,22 @@ class Validator:
             return Verdict(tree=tree, scope=scope, status="red", findings=(*findings, *blocked))
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         async with layers:
-            run = await self._run_candidate(tree, changes, layers)
-            checks, told, more = run.checks, run.told, tuple[Finding, ...]()
-            # A tree that fails its own checks is red already: more of them would only cost time.
-            if told.is_good(checks):
-                checks, told, more = await self._judge_further(tree, changes, run, layers)
-            else:
-                more = run.find_lost(self._ran_on_base) if layers.matches else ()
-        look, depot = run.look, self.services.depot
+            environment = await layers.environment(tree)
+            # In a layer that was made for the tree everything is its own.
+            below = None if layers.is_private(environment) else environment.layer
+            look = await asyncio.to_thread(look_at_change, self.services.depot, below, tree, changes)
+            mixed = await lay_base_tests(self.runs, tree, changes, look.inner)
+            shares = mixed is not None and layers.matches and not layers.asks_for_others(mixed)
+            async with run_beside(self.runs, mixed if shares else None, environment) as beside:
+                run = await self._run_candidate(tree, changes, layers, environment, look, beside.begun)
+                checks, told = run.checks, run.told
+                # A tree that fails its own checks is red already: more of them would only cost time.
+                if told.is_good(checks):
+                    guard = (mixed, beside) if mixed is not None else None
+                    checks, told, more = await self._judge_further(tree, changes, run, layers, guard)
+                else:
+                    more = run.find_lost(self._ran_on_base) if layers.matches else ()
+        depot = self.services.depot
         skipped = await asyncio.to_thread(find_skipped, look.code, look.reader, tree)
         stale = await asyncio.to_thread(depot.find_stale, self.base.tree, tree)
         named = {found.path for found in findings if found.rule == "check_surface"}
@@ -233,17 +243,21 @@ class Validator:
             flaky=told.flaky,
         )
 
-    async def _run_candidate(self, tree: str, changes: Sequence[Change], layers: CandidateLayers) -> _CandidateRun:
-        """Run a tree's own checks, and tell its failures apart."""
-        environment = await layers.environment(tree)
-        # In a layer that was made for the tree everything is its own.
-        below = None if layers.is_private(environment) else environment.layer
-        look = await asyncio.to_thread(look_at_change, self.services.depot, below, tree, changes)
+    async def _run_candidate(
+        self,
+        tree: str,
+        changes: Sequence[Change],
+        layers: CandidateLayers,
+        environment: BaseEnvironment,
+        look: ChangeLook,
+        begun: asyncio.Event,
+    ) -> _CandidateRun:
+        """Run a tree's own checks, and tell its failures apart; `begun` is set once they have their place."""
         # Only in the tree's own environment do checks run ahead.
         known = await self.ahead.take(self._run_key(self.base.tree, tree, environment))
         observer = known.observer if known is not None else look.observer
         checks = await self.runs.run(
-            tree, environment, acceptance=self.gates.acceptance, reads=observer, known=known
+            tree, environment, acceptance=self.gates.acceptance, reads=observer, known=known, begun=begun
         )
         told = await self._tell_apart(tree, checks, environment) if layers.matches else Classified()
         moves = find_moves(changes, look.reader, self.gates.plan.commands, observer)
@@ -251,30 +265,35 @@ class Validator:
         return _CandidateRun(environment, look, observer, checks, told, moves, ran)
 
     async def _judge_further(
-        self, tree: str, changes: Sequence[Change], run: _CandidateRun, layers: CandidateLayers
+        self,
+        tree: str,
+        changes: Sequence[Change],
+        run: _CandidateRun,
+        layers: CandidateLayers,
+        guard: tuple[str, SideRun] | None,
     ) -> tuple[tuple[CheckResult, ...], Classified, tuple[Finding, ...]]:
         """Judge a tree whose own checks found nothing: from outside, by the base's tests, and by faults.
 
-        Return all checks with the base's and outside ones, the failures, and the findings.
+        `guard` is the tree with the base's tests, and the run of its checks. Return all checks with the base's and
+        outside ones, the failures, and the findings.
         """
         checks, look, environment = run.checks, run.look, run.environment
         if not self.gates.acceptance and layers.matches and environment.layer == self.environment.layer:
             # Later missions begin at what is promoted: kept now, their base counts as judged already.
             await self._keep_as_base(tree, checks, self.gates.plan, flaky=run.told.flaky)
         outside = await self.runs.run_outside(tree, environment, reads=run.observer)
-        mixed = await lay_base_tests(self.runs, tree, changes, look.inner)
         with_base_tests, guarded, soft = tuple[CheckResult, ...](), tuple[Finding, ...](), tuple[Finding, ...]()
-        if mixed:
+        if guard is not None:
             with_base_tests, guarded = await check_with_base_tests(
-                self.runs, mixed, checks, layers, self._classifier, self._untested
+                self.runs, *guard, checks, layers, self._classifier, self._untested
             )
         # In another environment than the tree's own tests vanish that are all there.
         lost = run.find_lost(self._ran_on_base) if layers.matches else ()
         # Now with acceptance files on both sides: on one they may make up for the number of lost tests.
         lost = lost or run.find_lost(load_ran_tests(self.services.store, with_base_tests))
         lost += await asyncio.to_thread(self._find_changed_examples, changes, look.reader)
-        if mixed and look.tests and all(check.status == "passed" for check in with_base_tests):
-            soft = await self._try_faults(tree, mixed, changes, look, run.observer, checks, layers)
+        if guard is not None and look.tests and all(check.status == "passed" for check in with_base_tests):
+            soft = await self._try_faults(tree, guard[0], changes, look, run.observer, checks, layers)
         told = await self._repeat_new_tests(run.told, tree, run)
         return (*checks, *outside, *with_base_tests), told, (*guarded, *lost, *soft)
 
