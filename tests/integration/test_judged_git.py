@@ -22,7 +22,7 @@ REFUSED = (
     "git ls-files -z | xargs -0 cat > /dev/null",
     'test -z "$(git status --porcelain)"',
     "python3 generate.py && git diff --exit-code",
-    "test \"$(git log -1 --format=%s)\" = 'add() subtracts: mend it'",
+    "git log -1 --format=%B",
     'test "$(git branch --show-current)" = chargehand/mend-add',
     'test "$(git rev-parse HEAD^)" = "$(git rev-parse main)"',
     "! git diff --quiet main...HEAD",
@@ -56,3 +56,10 @@ def test_a_correct_change_passes_checks_that_ask_git(workshop: Workshop) -> None
     assert {check.name for check in verdict.checks if check.status == "passed"} >= {*REFUSED}
     assert not [check for check in verdict.checks if check.status != "passed"]
     assert state.status == "promoted", verdict.findings
+    # The message is the one that is promoted.
+    assert state.commit is not None
+    (told,) = [check.artifact for check in verdict.checks if check.name == "git log -1 --format=%B"]
+    app = workshop.app()
+    printed = app.store.artifacts.get(told or "").decode()
+    app.close()
+    assert git(workshop.repository, "log", "-1", "--format=%B", state.commit) in printed

@@ -56,7 +56,7 @@ class HeadWriter(Struct, frozen=True, kw_only=True):
         branch = own if clash else head.branch
         _replace(place / _HEADS / branch, f"{head.commit}\n".encode())
         _replace(place / "HEAD", f"ref: {_HEADS}{branch}\n".encode())
-        lines = [_SPECIAL.sub(rb"\\\g<0>", b"/" + os.fsencode(path)) for path in head.overlaid]
+        lines = [_SPECIAL.sub(rb"\\\g<0>", b"/" + os.fsencode(path)) for path in head.overlaid if "\n" not in path]
         if environment is not None:
             lines += _find_untracked(environment, self.reader.tree(tree), self.reader, b"/")
         exclude = (self.layers.git / ".git/info/exclude").read_bytes()

@@ -68,7 +68,7 @@ from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.verdict.ahead import OwnRun, RunKey, RunsAhead
 from chargehand.missions.verdict.commits import judged_head
-from chargehand.missions.verdict.gates import Gates
+from chargehand.missions.verdict.gates import OUTSIDE, Gates
 from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS, load_ran_tests
 from chargehand.missions.verdict.looking import look_at_change
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
@@ -77,7 +77,6 @@ from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 from chargehand.workspace.environment import CACHES, EnvironmentLayers
 
-_OUTSIDE = "outside: "
 # Purposes of the workspaces that a verdict may open beside the one of its checks.
 _GUARD, _OUTSIDE_PLACE, _AHEAD = "guard", "outside", "ahead-"
 _PATIENCE_SECONDS = 60.0
@@ -472,7 +471,7 @@ class Validator:
             return ()
 
         def remember(result: CheckResult, output: CheckOutput) -> None:
-            self.outputs[f"{_OUTSIDE}{result.name}"] = output
+            self.outputs[f"{OUTSIDE}{result.name}"] = output
 
         prefix = acceptance_directory(self.services, self.journal).name + "-link-"
         async with (
@@ -505,7 +504,7 @@ class Validator:
             limit = (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
         if limit is not None:
             checks = tuple(replace(check, status="failed", reason=limit) for check in checks)
-        return tuple(replace(check, name=f"{_OUTSIDE}{check.name}", outside=True) for check in checks)
+        return tuple(replace(check, name=f"{OUTSIDE}{check.name}", outside=True) for check in checks)
 
     @contextlib.asynccontextmanager
     async def _open_checks(
@@ -525,7 +524,7 @@ class Validator:
         """
         provisioner = self.provisioner
         caches = await asyncio.to_thread(self._find_caches, tree, environment)
-        depot, state, checks = self.services.depot, self.journal.state, self.gates.commands
+        depot, state, checks = self.services.depot, self.journal.state, self.gates.names
         head = await asyncio.to_thread(judged_head, depot, state, self.base, tree, checks)
         with lay_out_files(self.services, self.journal, acceptance) as files:
             async with (
