@@ -156,7 +156,7 @@ def test_a_time_is_told_in_the_zone_of_whoever_reads_it(
 KEYS = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
     "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report",
-    "directory", "rolled_back", "failures", "next", "parent", "task", "tasks",
+    "directory", "rolled_back", "failures", "next", "warnings", "parent", "task", "tasks",
 }  # fmt: skip
 REQUEST = MissionRequest(text="do it", agent="a", command=("true",), slug="do-it")
 DONE = Export(ref="refs/heads/chargehand/do-it", state="done")
