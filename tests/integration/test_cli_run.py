@@ -21,7 +21,7 @@ PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 RESULT = {
     "mission", "status", "branch", "commit", "base", "export", "checkpoints", "reverted", "unread", "attempts",
     "cost_usd", "cost_known", "seconds", "reasons", "cause", "question", "role", "report", "directory",
-    "rolled_back", "failures", "next", "parent", "task", "tasks", "known_failures", "flaky",
+    "rolled_back", "failures", "next", "parent", "task", "tasks", "known_failures", "flaky", "warnings",
 }  # fmt: skip
 
 

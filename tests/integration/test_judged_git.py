@@ -22,7 +22,7 @@ REFUSED = (
     "git ls-files -z | xargs -0 cat > /dev/null",
     'test -z "$(git status --porcelain)"',
     "python3 generate.py && git diff --exit-code",
-    "test \"$(git log -1 --format=%s)\" = 'add() subtracts: mend it'",
+    "git log -1 --format=%B",
     'test "$(git branch --show-current)" = chargehand/mend-add',
     'test "$(git rev-parse HEAD^)" = "$(git rev-parse main)"',
     "! git diff --quiet main...HEAD",
@@ -47,8 +47,19 @@ def test_a_broken_new_file_is_seen_by_checks_that_ask_git(workshop: Workshop) ->
 
 def test_a_correct_change_passes_checks_that_ask_git(workshop: Workshop) -> None:
     change = "mkdir lib && mv README.md lib/ && python3 generate.py && sed -i 's/a - b/a + b/' calc/core.py"
-    state = workshop.run(change, checks=REFUSED)
+    app = workshop.app()
+    own = app.store.artifacts.put(b"assert True\n", kind="check-file")
+    app.close()
+    # Files that only the checks see are no change either.
+    state = workshop.run(change, checks=REFUSED, check_files=((own, "tests/test_own.py"), (own, ".gitignore")))
     verdict = state.verdicts[-1]
     assert {check.name for check in verdict.checks if check.status == "passed"} >= {*REFUSED}
     assert not [check for check in verdict.checks if check.status != "passed"]
     assert state.status == "promoted", verdict.findings
+    # The message is the one that is promoted.
+    assert state.commit is not None
+    (told,) = [check.artifact for check in verdict.checks if check.name == "git log -1 --format=%B"]
+    app = workshop.app()
+    printed = app.store.artifacts.get(told or "").decode()
+    app.close()
+    assert git(workshop.repository, "log", "-1", "--format=%B", state.commit) in printed

@@ -6,9 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from desk import repository, shell
+from test_coordinator import Crew, task
 from tests.conftest import git
 from workshop import GOLD, Workshop
 
+from chargehand.app.checkpoints import RestoreRequest, carry_out_restore, plan_restore
+from chargehand.core.errors import RefusedError
 from chargehand.core.state import MissionState
 from chargehand.workspace.rollback import Drop, plan_rollback
 
@@ -140,3 +144,52 @@ def test_an_agent_that_does_again_what_was_taken_back_needs_a_person(workshop: W
     assert "unwanted.txt" in state.reasons[0].message
     # A person may want it after all.
     assert workshop.promote(state.id).status == "promoted"
+
+
+def test_what_is_taken_back_after_a_blocked_export_is_not_exported_later(workshop: Workshop) -> None:
+    git(workshop.repository, "branch", "chargehand")  # no branch can have a name below it
+    state = workshop.run(CHANGE)
+    assert state.export is not None
+    assert (state.status, state.export.state) == ("promoted", "blocked")
+    restore(workshop, state, "unwanted.txt")
+    git(workshop.repository, "branch", "-D", "chargehand")
+    with pytest.raises(RefusedError) as refused:
+        workshop.promote(state.id)
+    assert refused.value.code == "no_change"
+    assert "mission rollback" in refused.value.hint
+    assert "unwanted" not in git(workshop.repository, "log", "--all", "--format=", "--name-only")
+
+
+def test_a_branch_that_moved_gets_what_was_left(workshop: Workshop) -> None:
+    state = workshop.run(CHANGE, break_at=("promote",), apply=True)
+    restore(workshop, state, "unwanted.txt")
+    (workshop.repository / "README.md").write_text("moved\n")
+    git(workshop.repository, "commit", "-qam", "moved")
+    state = resume(workshop, state)
+    assert state.applied is not None
+    assert (state.status, state.applied.state) == ("promoted", "done")
+    assert {*git(workshop.repository, "diff", "--name-only", "HEAD~1", "HEAD").split()} == {"calc/core.py"}
+    assert (workshop.repository / "README.md").read_text() == "moved\n"
+
+
+def test_a_task_is_merged_without_what_was_taken_back_of_its_result(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    crew = Crew(tmp_path / "place", repository(tmp_path / "repo"))
+    both = shell("echo wanted > sub/a.txt; echo unwanted > sub/no.txt")
+    mission = crew.record([task("a", both), task("b")], break_at="task:b")
+    assert crew.work(mission).status == "paused"
+    child = crew.mission_of(mission, "a")
+
+    async def act() -> None:
+        with crew.opened() as app:
+            planned = await plan_restore(
+                app, RestoreRequest(mission=child, checkpoint="base", files=("sub/no.txt",))
+            )
+            await carry_out_restore(app, planned)
+            app.steering.resume(mission)
+
+    asyncio.run(act())
+    state = crew.work(mission)
+    assert state.status == "promoted"
+    assert state.export is not None
+    assert {*git(crew.repo, "diff", "--name-only", "main", state.export.ref).split()} == {"sub/a.txt", "sub/b.txt"}

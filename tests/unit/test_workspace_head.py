@@ -86,6 +86,18 @@ def test_what_setup_left_is_not_reported_as_untracked(tmp_path: Path, driver: Dr
     ]
 
 
+def test_files_that_a_sandbox_shows_of_its_own_are_no_change(tmp_path: Path, driver: DriverName) -> None:
+    yard = Yard(tmp_path)
+    depot, base = yard.depot(), yard.base()
+    commit = make_commit(depot, CHANGED, base.commit)
+    shown = ("README.md", "new.py", "docs/a.md", "tests/new [1].py")
+    head = Head(commit=commit, branch="chargehand/x", overlaid=shown)
+    workspace = Workspace.create(depot, base, driver=driver, tree=depot.tree_of(commit), head=head)
+    lay = "mkdir tests; for each in README.md new.py docs/a.md 'tests/new [1].py'; do echo own > \"$each\"; done"
+    assert agent(workspace, f"{lay}; git status --porcelain; git diff HEAD --stat; git ls-files | wc -l") == "9\n"
+    assert agent(workspace, "echo x > docs/b.md; git status --porcelain").split() == ["M", "docs/b.md"]
+
+
 def test_a_file_written_again_at_once_is_noticed(tmp_path: Path, driver: DriverName) -> None:
     workspace = at_head(Yard(tmp_path), driver)
     script = "printf 'hallo\\n' > README.md; git diff --name-only; git checkout -q README.md; git diff --exit-code"

@@ -25,7 +25,13 @@ from chargehand.missions.flow import MissionFlow
 from chargehand.missions.journal import Journal, MissionSubmission, Unlogged, claim_mission, create_mission
 from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
 from chargehand.missions.promotion.rebase import advance_base, has_branch_moved, rebase_promoted
-from chargehand.missions.reading import MissionReader, find_checkpoint, is_part_of_plan, is_undelivered
+from chargehand.missions.reading import (
+    MissionReader,
+    changed_since_promotion,
+    find_checkpoint,
+    is_part_of_plan,
+    is_undelivered,
+)
 from chargehand.missions.results.delivery import ResultDelivery
 from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.run import MissionRun, run_interruptible
@@ -224,7 +230,7 @@ class Missions:
             journal.record(approved, durable=True)
             await delivery.deliver()
             return
-        if is_undelivered(journal.state) and not _is_changed_since(journal.state):
+        if is_undelivered(journal.state) and changed_since_promotion(journal.state) is None:
             rebase = await rebase_promoted(journal, self._services.store, self._services.depot)
             if rebase is None:
                 await delivery.deliver()
@@ -407,12 +413,6 @@ def _check_told(journal: Journal, verdict: Verdict, before: Iterable[Verdict]) -
             code="two_verdicts",
             hint=f"chargehand mission promote {journal.mission} once more promotes it all the same",
         )
-
-
-def _is_changed_since(state: MissionState) -> bool:
-    """Return whether a person changed what is promoted by a later checkpoint."""
-    last = state.checkpoints[-1] if state.checkpoints else None
-    return bool(last and state.restored and state.restored[-1].checkpoint == last and last.tree != state.tree)
 
 
 def _promotable(state: MissionState) -> tuple[Base, str]:

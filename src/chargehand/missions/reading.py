@@ -272,6 +272,13 @@ def mission_ref(mission: str) -> str:
     return f"refs/chargehand/missions/{mission}"
 
 
+def changed_since_promotion(state: MissionState) -> Checkpoint | None:
+    """Return the last checkpoint if a person made it of what is promoted, and it has another tree."""
+    last = state.checkpoints[-1] if state.checkpoints else None
+    by_person = last is not None and bool(state.restored) and state.restored[-1].checkpoint == last
+    return last if last is not None and by_person and last.tree != state.tree else None
+
+
 def merged_checks(state: MissionState, *, without: Collection[str] = ()) -> tuple[str, ...]:
     """Return the checks of the tasks that a coordinator merged and did not roll back, `without` some of them."""
     if state.plan is None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from msgspec import Struct
@@ -340,11 +341,21 @@ class Depot:
                     edits.append((os.fsencode(path), TreeEntry(found.mode, writer.add("blob", content))))
             return edit_tree(self.reader, writer, start, edits).hex()
 
-    def commit(self, tree: str, parents: Sequence[str], message: str, *, author: Author | None = None) -> str:
-        """Write a commit (author and committer alike); no ref moves. Raises `InfrastructureError` (`no_space`)."""
-        return write_commit(
-            self.reader, tree=tree, parents=tuple(parents), message=message, author=author or Author()
-        )
+    def commit(
+        self,
+        tree: str,
+        parents: Sequence[str],
+        message: str,
+        *,
+        author: Author | None = None,
+        when: datetime | None = None,
+    ) -> str:
+        """Write a commit (author and committer alike); no ref moves. Raises `InfrastructureError` (`no_space`).
+
+        Without an `author` it is our own, `when` or now.
+        """
+        author = author or (Author(when=when) if when is not None else Author())
+        return write_commit(self.reader, tree=tree, parents=tuple(parents), message=message, author=author)
 
     def read_commit(self, id: str) -> Commit:
         """Return a commit."""

@@ -24,10 +24,14 @@ _SPECIAL = late_pattern(rb"[\\*?\[ ]")
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """HEAD of a workspace: a commit of the depot that has the workspace's tree, and its branch (short name)."""
+    """HEAD of a workspace: a commit of the depot that has the workspace's tree, and its branch (short name).
+
+    `overlaid` are paths at which a sandbox shows files of its own: git takes them for unchanged or ignored.
+    """
 
     commit: str
     branch: str
+    overlaid: tuple[str, ...] = ()
 
 
 class HeadWriter(Struct, frozen=True, kw_only=True):
@@ -52,12 +56,16 @@ class HeadWriter(Struct, frozen=True, kw_only=True):
         branch = own if clash else head.branch
         _replace(place / _HEADS / branch, f"{head.commit}\n".encode())
         _replace(place / "HEAD", f"ref: {_HEADS}{branch}\n".encode())
+        lines = [_SPECIAL.sub(rb"\\\g<0>", b"/" + os.fsencode(path)) for path in head.overlaid if "\n" not in path]
         if environment is not None:
-            lines = _find_untracked(environment, self.reader.tree(tree), self.reader, b"/")
-            exclude = (self.layers.git / ".git/info/exclude").read_bytes()
-            _replace(place / "info/exclude", exclude + b"".join(b"%s\n" % line for line in lines))
+            lines += _find_untracked(environment, self.reader.tree(tree), self.reader, b"/")
+        exclude = (self.layers.git / ".git/info/exclude").read_bytes()
+        _replace(place / "info/exclude", exclude + b"".join(b"%s\n" % line for line in lines))
         with open_directory(root) as fd:
             edits = {path: _index_entry(fd, path, mode, blob) for path, mode, blob in self._find_written(tree)}
+            for path in map(os.fsencode, head.overlaid):
+                if (entry := self.reader.find(tree, path)) is not None and not entry.is_tree:
+                    edits[path] = IndexEntry(path, entry.mode, 0, entry.id, 0, assumed=True)
         # After the files: git compares an entry as young as its index by content, so that it notices a check that
         # writes a file again within the same second.
         index = (self.layers.git / ".git/index").read_bytes()

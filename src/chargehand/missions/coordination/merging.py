@@ -24,7 +24,7 @@ from chargehand.missions.promotion.rebase import (
     conflict_report,
     rebase_onto,
 )
-from chargehand.missions.reading import MissionReader, merged_checks
+from chargehand.missions.reading import MissionReader, changed_since_promotion, merged_checks
 from chargehand.missions.results.tree_judge import BaseContext, TreeJudge
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
@@ -63,7 +63,9 @@ class MergeQueue:
         # What its mission did not have to pass: the checks of tasks that were merged since, at most.
         request, merged = child.request, merged_checks(self._journal.state)
         unchecked = {*merged} - {*(request.extra_checks if request is not None else ())}
-        if base.commit == tip.commit and not unchecked:
+        if (changed := changed_since_promotion(child)) is not None:  # such as what a person took back
+            base, tree = child.stands.get(changed.commit, base), changed.tree
+        if base.commit == tip.commit and not unchecked and changed is None:
             verdict = next(each for each in reversed(child.verdicts) if each.tree == tree)
             # The log of whoever promotes a tree holds its verdict: the coordinator's takes over the child's.
             self._journal.record(VerdictGiven(verdict=verdict))

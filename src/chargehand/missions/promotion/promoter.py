@@ -105,7 +105,7 @@ class Promoter:
             raise RefusedError(rejected[0].message, code="rejected_again", hint=hint)
         self._fault("before_commit")
         parents = promotion_parents(depot, tip, base)
-        checks = [check.name for check in verdict.checks]
+        checks = [check.name for check in verdict.checks if not check.base_tests]
         message = promotion_message(depot, state, merged, checks, mission=self._journal.mission, task=task)
         commit = await asyncio.to_thread(depot.commit, merged, parents, message)
         return await self._swap(commit, old, merged, done_by)

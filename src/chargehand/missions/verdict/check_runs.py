@@ -27,12 +27,11 @@ from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.ahead import OwnRun
 from chargehand.missions.verdict.commits import judged_head
-from chargehand.missions.verdict.gates import Gates
+from chargehand.missions.verdict.gates import OUTSIDE, Gates
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 from chargehand.workspace.environment import CACHES, EnvironmentLayers
 
-_OUTSIDE = "outside: "
 # Purposes of the workspaces that a verdict may open next to the one of its checks.
 GUARD_PLACE, AGAIN_PLACE, _OUTSIDE_PLACE, _AHEAD = "guard", "again", "outside", "ahead-"
 _PATIENCE_SECONDS = 60.0
@@ -204,10 +203,10 @@ class CheckRuns:
             # A tree that was ended at a limit fails, whatever a check made of its silence. What goes on to the end
             # is looked at once more: it may have written since the last look.
             limit = (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
-        self.outputs.update({f"{_OUTSIDE}{name}": output for name, output in outputs.items()})
+        self.outputs.update({f"{OUTSIDE}{name}": output for name, output in outputs.items()})
         if limit is not None:
             checks = tuple(replace(check, status="failed", reason=limit) for check in checks)
-        return tuple(replace(check, name=f"{_OUTSIDE}{check.name}", outside=True) for check in checks)
+        return tuple(replace(check, name=f"{OUTSIDE}{check.name}", outside=True) for check in checks)
 
     @contextlib.asynccontextmanager
     async def open(
@@ -227,7 +226,7 @@ class CheckRuns:
         """
         provisioner = self.provisioner
         caches = await asyncio.to_thread(self._caches_for, tree, environment)
-        depot, state, checks = self.services.depot, self.journal.state, self.gates.commands
+        depot, state, checks = self.services.depot, self.journal.state, self.gates.names
         head = await asyncio.to_thread(judged_head, depot, state, self.base, tree, checks)
         with lay_out_files(self.services, self.journal, acceptance) as files:
             async with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from chargehand.core.plans import Task
 from chargehand.core.records import Base
@@ -68,7 +69,11 @@ def judged_head(depot: Depot, state: MissionState, base: Base, tree: str, checks
         parents = promotion_parents(depot, tip, base)
     message = promotion_message(depot, state, tree, checks, mission=state.id)
     branch = state.export.ref.removeprefix(HEADS) if state.export is not None else f"{PREFIX}{request.slug}"
-    return Head(commit=depot.commit(tree, parents, message), branch=branch)
+    acceptance = tuple(path for _, path in request.check_files)
+    # One tree is one commit, however often it is judged: what a check makes of its id stays the same.
+    when = datetime.fromisoformat(state.created) if state.created else None
+    commit = depot.commit(tree, parents, message, when=when)
+    return Head(commit=commit, branch=branch, overlaid=acceptance)
 
 
 def _lands_unchanged(depot: Depot, tip: str, base: Base, tree: str) -> bool:

@@ -15,6 +15,9 @@ from chargehand.missions.sandboxes.packages import installed_modules
 from chargehand.missions.sandboxes.provisioning import BaseEnvironment
 from chargehand.missions.services import DepotReader, Services
 
+OUTSIDE = "outside: "
+"""Stands before the name of an outside check."""
+
 
 class Gates(Struct, frozen=True, kw_only=True):
     """What a tree must pass: commands, acceptance files (artifact id, path), and whether no checks are wanted.
@@ -36,6 +39,11 @@ class Gates(Struct, frozen=True, kw_only=True):
     def commands(self) -> tuple[str, ...]:
         """All commands, wherever they run."""
         return (*self.plan.commands, *self.outside.commands)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the checks in a verdict, without the runs with the base's tests."""
+        return (*self.plan.commands, *(f"{OUTSIDE}{command}" for command in self.outside.commands))
 
     def with_tasks(self, checks: Collection[str], *, in_base: Collection[str] = ()) -> Gates:
         """Return the gates with the checks of more tasks, of which those `in_base` have to pass on the base.

@@ -277,17 +277,22 @@ def clone_file(source: int, target: int) -> None:
 
 
 class IndexEntry(NamedTuple):
-    """One file of an index: path, git's mode, size in bytes, raw blob id, mtime in seconds."""
+    """One file of an index: path, git's mode, size in bytes, raw blob id, mtime in seconds.
+
+    An `assumed` one counts as unchanged, whatever lies there.
+    """
 
     path: bytes
     mode: int
     size: int
     id: bytes
     mtime: int
+    assumed: bool = False
 
 
 _INDEX_HEAD = struct.Struct(">10I20sH")
 _INDEX_START = 12
+_ASSUMED = 0x8000
 _LONG_PATH = 0xFFF  # in the flags: the path is as long or longer
 
 
@@ -310,7 +315,7 @@ def encode_entry(entry: IndexEntry) -> bytes:
     kind = stat.S_IFMT(entry.mode)
     if kind == stat.S_IFREG:  # old trees hold 100664, which an index may not
         kind = 0o100755 if entry.mode & 0o100 else 0o100644
-    flags = min(len(entry.path), _LONG_PATH)
+    flags = min(len(entry.path), _LONG_PATH) | (_ASSUMED if entry.assumed else 0)
     head = _INDEX_HEAD.pack(0, 0, entry.mtime, 0, 0, 0, kind, 0, 0, entry.size, entry.id, flags)
     return head + entry.path + b"\0" * (8 - (len(head) + len(entry.path)) % 8)
 
