@@ -22,6 +22,7 @@ from chargehand.store.accounts import Actor
 from chargehand.store.audit import verify
 from chargehand.store.chain import AuditProblem, audit_problem
 from chargehand.store.store import Store, is_state_directory, open_store
+from chargehand.workspace.identity import IDENTITY
 
 # Arguments of renameat2(2).
 _AT_FDCWD = -100
@@ -227,6 +228,8 @@ def back_up(reader: StateReader, target: Path) -> Backup:
             roots = [each for each in sorted((reader.home / _PROJECTS).glob("*/")) if (each / _DEPOT).is_dir()]
             for root in roots:
                 _copy_depot(root / _DEPOT, part / _PROJECTS / root.name / _DEPOT)
+                if (root / IDENTITY).exists():
+                    shutil.copy2(root / IDENTITY, part / _PROJECTS / root.name / IDENTITY)
             size = sum(path.lstat().st_size for path in part.rglob("*") if path.is_file())
             part.rename(target)
     except BaseException:
