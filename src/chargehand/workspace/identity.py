@@ -23,7 +23,7 @@ _MOST_WORKTREES = 100
 
 
 class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a repository when it was used last.
+    """The marks of a repository, as of its last use.
 
     `roots` are its root commits (those of a shallow clone are the commits at which its history ends), sorted;
     `common_dir` is its git directory, which all of its worktrees share, and `inode` that directory's number;
@@ -67,7 +67,7 @@ class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identify(repository: Repository) -> RepositoryIdentity:
-    """Return what a repository is known by; reads its whole history, so that it is to be done once."""
+    """Return the identity of a repository; reads its whole history, so that it is to be done once."""
     return RepositoryIdentity(
         roots=find_roots(repository),
         common_dir=_hex(repository.common_dir),
@@ -77,7 +77,7 @@ def identify(repository: Repository) -> RepositoryIdentity:
 
 
 def find_roots(repository: Repository) -> tuple[str, ...]:
-    """Return the root commits of what the branches and HEAD contain, sorted."""
+    """Return the root commits of HEAD and all branches, sorted."""
     found = repository.git.run("rev-list", "--max-parents=0", "HEAD", "--branches")
     lines: Sequence[str] = found.lines
     if found.code:  # HEAD is on a branch without a commit, or a commit is missing
@@ -91,7 +91,7 @@ def inode_of(repository: Repository) -> int:
 
 
 def load_identity(root: Path) -> RepositoryIdentity | None:
-    """Return what is remembered in a project's directory, `None` for a project that an older version made."""
+    """Return the identity kept in a project's directory, `None` for a project that an older version made."""
     try:
         return decode_as((root / IDENTITY).read_bytes(), RepositoryIdentity)
     except (OSError, msgspec.MsgspecError):
@@ -99,7 +99,7 @@ def load_identity(root: Path) -> RepositoryIdentity | None:
 
 
 def save_identity(root: Path, identity: RepositoryIdentity) -> None:
-    """Remember what a project's repository is known by; raises `InfrastructureError`."""
+    """Keep the identity of a project's repository; raises `InfrastructureError`."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         replace_file(root / IDENTITY, msgspec.json.encode(identity))

@@ -1,4 +1,4 @@
-"""Which project a repository is: by what it is known by, so that a moved one keeps its missions.
+"""Finds the project of a repository by its identity, so that a moved repository keeps its missions.
 
 A project is a repository, and not a path. All worktrees of a repository are one project. A moved repository is
 recognised by its history and the inode of its git directory. Another repository at a remembered path is another
@@ -56,7 +56,7 @@ class ProjectRegistry:
     def find_repository(self, project: str, *paths: Path) -> Repository:
         """Return the repository of a project: at one of the `paths`, or where it was seen last.
 
-        Raises `NotFoundError`, and `RepositoryError` (`repository_gone`) if it is at none of them.
+        Raises `NotFoundError`, and `RepositoryError` (`repository_gone`) if no place has it.
         """
         row = self._projects.find(project)
         identity = load_identity(self._root(project))
@@ -72,7 +72,7 @@ class ProjectRegistry:
         raise RepositoryError(
             f"the repository of project {project!r} is not found: {what}",
             code="repository_gone",
-            hint=f"in the place where it is now: chargehand project move {project}",
+            hint=f"run in its present directory: chargehand project move {project}",
         )
 
     def move(self, project: ProjectRow, repository: Repository) -> ProjectRow:
@@ -82,10 +82,10 @@ class ProjectRegistry:
         return replace(project, path=repository.path)
 
     def add(self, repository: Repository) -> ProjectRow:
-        """Record a repository as a project of its own, by a person's word. Raises `StoreError`."""
+        """Record a repository as a new project, by a person's word. Raises `StoreError`."""
         return self._add(repository)
 
-    # --- what is certain
+    # --- finding
 
     def _find_here(
         self, repository: Repository, rows: list[tuple[ProjectRow, RepositoryIdentity | None]]
@@ -152,7 +152,7 @@ class ProjectRegistry:
                 if roots.intersection(identity.roots):
                     yield row
 
-    # --- what is recorded
+    # --- recording
 
     def _root(self, project: str) -> Path:
         return self._home / "projects" / project
