@@ -13,7 +13,7 @@ import pytest
 
 from chargehand import __version__
 
-MISSIONS = 84
+MISSIONS = 86
 """71 when this was written; a hundred is the aim."""
 SERVED = 86
 """Of a command that a server does, which loaded 368 with the table of routes."""

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.conftest import git
 from tests.integration.desk import MEND, Desk, repository
 from tests.saved_state import ask
 
@@ -265,6 +267,63 @@ class TestGoingBack:
         assert ask("mission", "show", WAITING) == before
         # What was there is kept, and can be gone back to by hand.
         assert Path(done["before"], "store.db").is_file()
+
+    def test_damaged_notes_and_spending_are_named(self, saved: Path, tmp_path: Path) -> None:
+        """Signed heads and provenance in the depot, and the costs of calls, are part of the record."""
+        state = saved / "state"
+        notes = [
+            (depot, ref)
+            for depot in sorted(state.glob("projects/*/depot.git"))
+            for ref in ("chargehand", "chargehand-provenance")
+            if git(depot, "for-each-ref", f"refs/notes/{ref}")
+        ]
+        assert notes
+        for number, (depot, ref) in enumerate(notes[:2]):
+            shutil.copytree(depot, tmp_path / str(number), symlinks=True)
+            # A blob that holds a note, replaced by another object; then the ref itself is gone.
+            (blob, _), *_ = [
+                line.split()[2:] for line in git(depot, "ls-tree", "-r", f"refs/notes/{ref}").splitlines()
+            ]
+            path = depot / "objects" / blob[:2] / blob[2:]
+            path.chmod(0o600)
+            path.write_bytes(zlib.compress(b"blob 5\0other"))
+            kinds = [(each["kind"], each["message"]) for each in ask("store", "check", code=1)["problems"]]
+            assert any(kind == "depot_damaged" and "note" in told for kind, told in kinds), kinds
+            shutil.rmtree(depot)
+            shutil.copytree(tmp_path / str(number), depot, symlinks=True)
+        depot, _ = notes[0]
+        git(depot, "update-ref", "-d", "refs/notes/chargehand")
+        told = [each["message"] for each in ask("store", "check", code=1)["problems"]]
+        assert any("the head" in each and "it is missing" in each for each in told), told
+        shutil.rmtree(depot)
+        shutil.copytree(tmp_path / "0", depot, symlinks=True)
+        assert ask("store", "check")["ok"] is True
+        for hurt in (
+            "UPDATE spending SET settled = settled + 1000000, reserved = reserved + 1000000",
+            "UPDATE spending SET settled = 'abc'",
+            "UPDATE spending SET known = 7",
+            "DELETE FROM spending",
+        ):
+            shutil.copy(state / "store.db", tmp_path / "store.db")
+            with closing(sqlite3.connect(state / "store.db")) as raw:
+                raw.execute(hurt)
+                raw.commit()
+            assert "spending_damaged" in {each["kind"] for each in ask("store", "check", code=1)["problems"]}, hurt
+            for path in state.glob("store.db*"):
+                path.unlink()
+            shutil.copy(tmp_path / "store.db", state / "store.db")
+        assert ask("store", "check")["ok"] is True
+
+    def test_damaged_pages_have_a_way_out(self, saved: Path) -> None:
+        """What `store check` cannot read is no reason to run `store check`."""
+        path = saved / "state" / "store.db"
+        content = bytearray(path.read_bytes())
+        content[4096 * 3 : 4096 * 40] = b"\xa5" * (4096 * 37)
+        path.write_bytes(bytes(content))
+        for words in (("store", "check"), ("mission", "list")):
+            done = CliRunner().invoke(chargehand, ["--json", *words])
+            assert done.exit_code in (1, 6), done.output
+            assert "store restore" in done.output + done.stderr, done.output
 
     def test_what_a_mission_takes_away_meanwhile_is_not_missed(self, saved: Path, tmp_path: Path) -> None:
         state, copy = saved / "state", tmp_path / "copy"

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from desk import repository, shell
 from tests import forked
+from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.integration.test_coordinator import READS, Crew, task
 
 from chargehand.app import worker
 from chargehand.app.composition import App
+from chargehand.app.missions import promote_mission
 from chargehand.app.progress.event_text import describe_event
 from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import RunRequest
@@ -66,6 +68,28 @@ def test_a_plan_whose_time_was_over_goes_on_with_more_and_with_what_a_person_sai
         limits = [app.mission_reader.state(row.id).config for row in app.store.log.children(mission)]
     assert [each and each.limits.budget_usd for each in limits] == [5.0, 5.0, 3.0]
     assert state.undelivered == {}
+
+
+def test_a_plan_of_which_a_part_was_exported_goes_on_with_the_rest(crew: Crew) -> None:
+    hurries = "case $CHARGEHAND_REQUEST in *hurry*) echo x > sub/b.txt;; *) sleep 600;; esac"
+    mission = crew.record([task("a"), task("b", shell(hurries), after=["a"]), task("c", after=["b"])], time="5s")
+    assert crew.work(mission).status == "exhausted"
+    with crew.opened() as app:
+        part = asyncio.run(promote_mission(app, mission))
+        assert part.status == "promoted"
+        goes_on = follow_up_mission(app, FollowUp(mission=mission, text="please hurry", time="1h", budget="3"))
+        assert goes_on == mission, "no mission of its own, which would not have the other tasks"
+    assert crew.work(mission).status == "waiting"
+    state = crew.answer(mission, "retry")
+    assert (state.status, [each.outcome for each in crew.events(mission, TaskEnded)]) == (
+        "promoted",
+        ["merged"] * 3,
+    )
+    assert state.export is not None
+    tip = git(crew.repo, "rev-parse", state.export.ref)
+    assert tip == state.commit
+    assert git(crew.repo, "show", f"{tip}:sub/b.txt") == "x"
+    assert git(crew.repo, "merge-base", "--is-ancestor", part.commit or "", tip) == ""
 
 
 def test_without_a_word_of_a_person_each_task_has_a_limit_of_its_own(crew: Crew) -> None:

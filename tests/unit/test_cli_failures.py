@@ -16,18 +16,25 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from chargehand.app.composition import App
+from chargehand.app.runs import RunOutcome
 from chargehand.cli.main import chargehand
 from chargehand.cli.terminal.failures import guarded, keep_traceback
 from chargehand.cli.terminal.interrupt import Stop, run_async
+from chargehand.cli.terminal.output import Output
+from chargehand.cli.terminal.running import show_outcome
 from chargehand.core.errors import (
     ChargehandError,
     ConfigError,
     ExhaustedError,
     InfrastructureError,
     RefusedError,
+    StoreError,
     TierUnavailableError,
     WaitingError,
 )
+from chargehand.core.records import MissionStatus, Reason
+from chargehand.core.state import MissionState
 
 
 @pytest.fixture(autouse=True)
@@ -219,3 +226,30 @@ def test_ctrl_c_as_a_loop_is_made_is_met_once_it_is_whole() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_async(work)
     assert begun == []
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "code", "exit_code"),
+    [
+        ("paused", "worker_lost", "store_full", 3),  # not even that it waits could be written
+        ("paused", "worker_lost", "no_space", 3),
+        ("failed", "internal", "store_full", 6),
+        ("paused", "worker_lost", "store_corrupt", 6),
+    ],
+)
+def test_a_full_disk_is_no_internal_error_of_a_mission_that_goes_on(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    status: MissionStatus,
+    reason: str,
+    code: str,
+    exit_code: int,
+) -> None:
+    state = MissionState(id="m-1m8455nrdyh2yn", status=status, reasons=(Reason(code=reason, message="why"),))
+    outcome = RunOutcome(state=state, failure=StoreError("the disk is full", code=code))
+    environ = {"HOME": str(tmp_path), "CHARGEHAND_HOME": str(tmp_path / "state"), "PATH": "/usr/bin"}
+    with App.open(environ=environ, cwd=tmp_path) as app:
+        assert show_outcome(app, Output(as_json=True), outcome) == exit_code
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["status"] == status
+    assert json.loads(shown.err)["error"]["code"] == code

@@ -77,7 +77,7 @@ def test_every_command_of_this_version_is_there() -> None:
         "team": "list",
         "model": "list probe show stats invoice",
         "policy": "show test why allow",
-        "project": "list show setup trust untrust log",
+        "project": "list show move setup trust untrust log",
         "sandbox": "setup",
         "audit": "verify export provenance",
         "git": "fetch merge rebase commit push",

@@ -21,7 +21,7 @@ from chargehand.app.config.records import (
     content_digest,
 )
 from chargehand.app.config.resolve import REGISTRIES, allow_registries, resolve
-from chargehand.app.reading import StateReader, repository_of, working_directory
+from chargehand.app.reading import StateReader, mission_project, working_directory
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.directories import named_directory, standing_directory
 from chargehand.app.selection.readiness import StartPlace, require_ready
@@ -164,7 +164,7 @@ class App(StateReader):
             look=self.acting_reader,
             worker=self.member.id,
             identity=self.identity(),
-            open_depot=lambda state: self.depot(self.project(repository_of(state))),
+            open_depot=self.mission_depot,
             clock=self.clock,
         )
 
@@ -186,7 +186,8 @@ class App(StateReader):
 
     def register_project(self, repository: Path | None = None) -> ProjectRow:
         """Return the project of a repository (the working directory's by default), registered when new."""
-        return self.store.projects.register(self.project(repository).path)
+        found = find_repository(self.cwd / repository if repository else self.cwd)
+        return self.registry.find(found, register=True)
 
     def find(
         self,
@@ -196,8 +197,9 @@ class App(StateReader):
         directory: str | None = None,
         only_reads: bool = False,
         recorded: bool = False,
+        mission: MissionState | None = None,
     ) -> ProjectBase:
-        """Return the project of a repository, its depot and a base; raises what each of these does.
+        """Return the project of a repository, or of a `mission`, its depot and a base; raises what each does.
 
         `directory` is where work is to start, as `--dir` names it; by default where the person stands. With
         `only_reads` neither a project nor a depot is made, so that it works on a full disk.
@@ -205,9 +207,12 @@ class App(StateReader):
         """
         with system_errors():
             at = self.cwd / repository if repository else self.cwd
-            place = find_repository(at)
-            projects = self.store.projects
-            project = projects.identify(place.path) if only_reads else projects.register(place.path)
+            if mission is None:
+                place = find_repository(at)
+                project = self.registry.find(place, register=not only_reads)
+            else:
+                place = self.mission_repository(mission)
+                at, project = place.path, mission_project(mission, place)
             open_depot = Depot.view if only_reads else Depot.open
             depot = open_depot(self.home / "projects" / project.id, repository=place, room=self.room)
             base = depot.resolve_base(revision, recorded=recorded)
@@ -296,7 +301,7 @@ class App(StateReader):
         config = state.config
         if request is None or config is None or state.base is None:  # a damaged log: its reader reports that
             return
-        found = replace(self.find(repository_of(state), revision=state.base.commit), start=request.directory)
+        found = replace(self.find(revision=state.base.commit, mission=state), start=request.directory)
         first = model or request.model
         models = (*((first,) if first else ()), *request.fallback)
         self.require_ready_agent(found, ResolvedConfig(config=config, origins={}), request.agent, models)
@@ -527,12 +532,11 @@ class App(StateReader):
         # In threads: a worker has other missions on its loop, and a long log takes long to read.
         found = await asyncio.to_thread(self.store.log.find, mission)
         state = await asyncio.to_thread(self.mission_reader.state, found)
-        repository = repository_of(state)
         # The recorded commit and not the branch, which may have moved on.
         revision = state.base.commit if state.base else None
         # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
         config, choice = (state.config, state.tier) if recorded else (None, None)
-        at = await asyncio.to_thread(self.find, repository, revision=revision, recorded=True)
+        at = await asyncio.to_thread(self.find, revision=revision, recorded=True, mission=state)
         # The directory that was asked for, wherever the person stands now.
         at = replace(at, start=state.request.directory if state.request else "")
         seen = watch or ignore_event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -16,6 +17,7 @@ from chargehand.app.config.resolve import REGISTRIES
 from chargehand.app.config.trust import describe_untrusted
 from chargehand.app.reading import StateReader, working_directory
 from chargehand.app.selection.roles import RoleFile
+from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.records import Base
 from chargehand.workspace.checkout import install_hook, remove_hook
 from chargehand.workspace.repository import find_repository
@@ -131,6 +133,43 @@ def list_projects(reader: StateReader) -> ProjectList:
             for row in reader.store.projects.list()
         )
     )
+
+
+class MovedProject(msgspec.Struct, frozen=True, kw_only=True):
+    """The project that a repository is from now on; `before` is where it was, null for a new one."""
+
+    id: str
+    name: str
+    path: str
+    before: str | None
+
+
+def move_project(reader: StateReader, project: str | None, repo: Path | None, *, new: bool) -> MovedProject:
+    """Record by a person's word which project a repository is; with `new`, none that is known yet.
+
+    Raises `NotFoundError`, `UsageError`, `RepositoryError`, and
+    `RefusedError` (`project_here`) if the repository is another project already, which has missions.
+    """
+    repository = find_repository(repo or working_directory())
+    if new:
+        row = reader.registry.add(repository)
+        return MovedProject(id=row.id, name=row.name, path=str(row.path), before=None)
+    if project is None:
+        raise UsageError(
+            "no project was named", hint="chargehand project list shows them, with the paths where they were"
+        )
+    wanted = reader.store.projects.find(project)
+    present = None
+    with contextlib.suppress(RefusedError):  # which one it is, is what the person says now
+        present = reader.registry.find(repository)
+    if present is not None and present.id != wanted.id and reader.store.log.missions(project=present.id, limit=1):
+        raise RefusedError(
+            f"{str(repository.path)!r} is project {present.id!r} already, and has missions",
+            code="project_here",
+            hint=f"name the repository of {wanted.id} with --repo",
+        )
+    moved = reader.registry.move(wanted, repository)
+    return MovedProject(id=moved.id, name=moved.name, path=str(moved.path), before=str(wanted.path))
 
 
 def show_project(app: App, repo: Path | None) -> ProjectView:

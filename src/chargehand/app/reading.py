@@ -22,7 +22,7 @@ from chargehand.app.config.locations import load_user_file, user_config_path
 from chargehand.app.config.locations import state_home as state_home  # these two are parts of this face
 from chargehand.app.config.locations import working_directory as working_directory
 from chargehand.core.clock import Clock, SystemClock
-from chargehand.core.errors import NotFoundError, RepositoryError, UsageError
+from chargehand.core.errors import ChargehandError, NotFoundError, RepositoryError, UsageError
 from chargehand.durable.workers import LocalWorkers, WatchedWorkers, Workers
 from chargehand.store.projects import ProjectRow
 from chargehand.store.store import Store, open_store
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from chargehand.app.documents import ListedMission, MissionListDocument
     from chargehand.app.wiring.disk import StillNeeded
     from chargehand.app.wiring.profile import MachineProfile
+    from chargehand.app.wiring.project_registry import ProjectRegistry
     from chargehand.core.config import EngineConfig
     from chargehand.core.state import MissionState, MissionSummary
     from chargehand.credentials.credentials import Credentials
@@ -204,8 +205,37 @@ class StateReader:
 
     def project(self, repository: Path | None = None) -> ProjectRow:
         """Return the project of a repository (the working directory's by default); nothing is written."""
-        found = find_repository(self.cwd / repository if repository else self.cwd)
-        return self.store.projects.identify(found.path)
+        return self.registry.find(find_repository(self.cwd / repository if repository else self.cwd))
+
+    @cached_property
+    def registry(self) -> ProjectRegistry:
+        """What finds the project of a repository, and the repository of a project."""
+        from chargehand.app.wiring.project_registry import ProjectRegistry
+
+        log = self.store.log
+        return ProjectRegistry(
+            self.home,
+            self.store.projects,
+            has_missions=lambda project: bool(log.missions(project=project, limit=1)),
+        )
+
+    def mission_repository(self, state: MissionState) -> Repository:
+        """Return the repository of a mission's project, wherever it is by now.
+
+        Raises `RepositoryError` (`repository_gone`) if it is in no place that is known, nor the working directory.
+        """
+        try:
+            return self.registry.find_repository(state.project, Path(state.repository))
+        except NotFoundError:  # the row of its project is lost
+            return find_repository(repository_of(state))
+        except RepositoryError:
+            here = None
+            with contextlib.suppress(ChargehandError):
+                here = find_repository(self.cwd)
+                here = here if self.registry.find(here).id == state.project else None
+            if here is None:
+                raise
+            return here
 
     def current_project(self, repository: Path | None = None) -> ProjectRow | None:
         """Return the project of `repository`; without one that of the working directory, `None` outside of any."""
@@ -245,9 +275,8 @@ class StateReader:
 
     def mission_depot(self, state: MissionState) -> Depot:
         """Open the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
-        # Found once: each search starts a git, which takes longer than everything else of a small change.
-        found = find_repository(repository_of(state))
-        return self.depot(self.store.projects.identify(found.path), repository=found)
+        found = self.mission_repository(state)
+        return self.depot(mission_project(state, found), repository=found)
 
     @cached_property
     def room(self) -> StateQuota:
@@ -274,6 +303,11 @@ def server_secret(server: str) -> str:
     """Return the name of a server's token among secrets: readable, and different for every server."""
     words = re.sub(r"[^A-Z0-9]+", "_", server.partition("://")[2].upper()).strip("_")[:32]
     return f"{_TOKEN}_{words}_{hashlib.sha256(server.encode()).hexdigest()[:8].upper()}"
+
+
+def mission_project(state: MissionState, repository: Repository) -> ProjectRow:
+    """Return the project of a mission, at a place of its repository."""
+    return ProjectRow(id=state.project, path=repository.path, name=repository.path.name)
 
 
 def repository_of(state: MissionState) -> Path:

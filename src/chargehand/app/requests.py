@@ -17,7 +17,6 @@ from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.documents import Document
 from chargehand.app.outcome import exported_branch
-from chargehand.app.reading import repository_of
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
@@ -174,7 +173,7 @@ def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
     new = tuple(task for task in plan.tasks if known.task(task.id) != task)
     # An agent must be able to start on each of the new tasks.
     if state.config is not None and state.base is not None and state.request is not None:
-        found = app.find(Path(state.repository), revision=state.base.commit)
+        found = app.find(revision=state.base.commit, mission=state)
         # Its worker assigns tasks by the configuration that was recorded with the mission.
         resolved = ResolvedConfig(config=state.config, origins={})
         configured = ConfiguredBase(**msgspec.structs.asdict(found), resolved=resolved)
@@ -334,7 +333,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
     edit = parse_reply(request.reply) if request.reply is not None else None
     # Called for its errors alone: nothing is recorded for an unknown model, or an agent that is gone.
     app.require_recorded_agent(source, request.model)
-    depot = app.depot(app.project(Path(source.repository)))
+    depot = app.mission_depot(source)
     made = create_fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)
     created = json.loads(app.store.log.read(made)[0].payload or b"{}")
     return made, str(created.get("forked_at", ""))
@@ -357,6 +356,7 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     `UsageError`, `ConfigError`, `RefusedError` (`not_continuable`).
     """
     from chargehand.app.runs import allowed_attempts
+    from chargehand.missions.reading import has_open_tasks
     from chargehand.missions.steering import check_continuable_plan
 
     state = app.mission_state(request.mission)
@@ -375,19 +375,21 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
         hint = f"chargehand mission show {state.parent} says what can be done with that"
         raise RefusedError(message, code="not_continuable", hint=hint)
     app.require_recorded_agent(state)
-    found = app.find(repository_of(state), revision=base.commit)
+    found = app.find(revision=base.commit, mission=state)
     resolved = app.configuration(found, options=given.configuration(), head=False)
     limits = resolved.config.limits
     attempts = allowed_attempts(resolved, before.agent)
     budget = limits.budget_usd if request.budget is not None else None  # `None` keeps the budget
     spent = sum(attempt.cost_usd or 0.0 for attempt in state.attempts)
     limit = budget or (state.config.limits.budget_usd if state.config is not None else None)
-    if state.status != "promoted" and limit is not None and spent >= limit:
+    # A plan of which a part was exported goes on itself: a new mission would not have the tasks that are left.
+    goes_on = state.status != "promoted" or has_open_tasks(state)
+    if goes_on and limit is not None and spent >= limit:
         raise UsageError(
             f"mission {state.id!r} has spent {spent:.2f} of its {limit:.2f} USD",
             hint="give a larger one: --budget USD is for the whole mission",
         )
-    if state.status != "promoted":
+    if goes_on:
         app.steering.follow_up(state.id, text, attempts=attempts, seconds=limits.time, budget_usd=budget)
         return state.id
     return _follow_up_promoted(app, state, text, attempts=attempts, seconds=limits.time, budget=budget)
@@ -404,7 +406,7 @@ def _follow_up_promoted(
     assert state.request is not None
     assert state.base is not None
     assert state.commit is not None
-    depot = app.depot(app.project(repository_of(state)))
+    depot = app.mission_depot(state)
     depot.keep_base(state.commit)  # the repository may have lost the commit, or never had it
     applied = state.base.branch if state.request.apply and is_applied(state) else None
     after = last_whole_attempt(state)

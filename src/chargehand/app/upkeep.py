@@ -14,19 +14,24 @@ import msgspec
 
 from chargehand.app.reading import StateReader
 from chargehand.app.wiring.disk import OPEN, mission_of
+from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import ChargehandError, InfrastructureError, RefusedError, StoreError, UsageError
-from chargehand.core.fold import fold
+from chargehand.core.fold import fold, read_payload
 from chargehand.core.state import MissionState
 from chargehand.policy.access import ROLES
 from chargehand.store.accounts import Actor
 from chargehand.store.audit import verify
 from chargehand.store.chain import AuditProblem, audit_problem
+from chargehand.store.heads import SignedHead
 from chargehand.store.store import Store, is_state_directory, open_store
+from chargehand.workspace.identity import IDENTITY
 
 # Arguments of renameat2(2).
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _PROJECTS = "projects"
+# The status of a call whose reply its attempt had before.
+_REPLAYED = "replayed"
 _DEPOT = "depot.git"
 _WORKSPACES = "refs/chargehand/workspaces/"
 
@@ -116,6 +121,7 @@ def find_lost_content(reader: StateReader, mission: str | None = None) -> Conten
     problems = list(content.check_artifacts(mission))
     for name in [mission] if mission is not None else [row.id for row in store.log.missions()]:
         problems += content.check_commits(fold(store.log.read(name), live=False))
+        problems += content.check_spending(name)
     if mission is None:
         known = {project.id for project in store.projects.list()}
         lost = sorted({row.project for row in store.log.missions()} - known)
@@ -160,6 +166,7 @@ class _ContentReader:
 
         if not state.project:
             return
+        yield from self._check_notes(state)
         depot = self._home / _PROJECTS / state.project / _DEPOT
         needed = dict(_needed_commits(state, depot))
         fresh = [commit for commit in needed if (state.project, commit) not in self._commits]
@@ -169,6 +176,49 @@ class _ContentReader:
             wrong = self._commits[state.project, commit]
             if wrong is not None:
                 yield audit_problem(state.id, None, "depot_damaged", f"{what} {commit[:12]}: {wrong}")
+
+    def _check_notes(self, state: MissionState) -> Iterator[AuditProblem]:
+        """Yield which notes on a mission's promoted commit, its signed head and its provenance, are damaged."""
+        from chargehand.workspace.damage import read_depot_note
+
+        # Of a fork the promotion is its own, or not made yet; what it copied was signed for another mission.
+        if state.signed is None or state.forked_from:
+            return
+        depot = self._home / _PROJECTS / state.project / _DEPOT
+        for what in ("head", "provenance"):
+            note, wrong = read_depot_note(depot, state.signed, what)
+            if not wrong and what == "head":
+                wrong = self._find_head_fault(note, state.id)
+            if wrong:
+                told = f"the note with the {what} of promoted commit {state.signed[:12]}: {wrong}"
+                yield audit_problem(state.id, None, "depot_damaged", told)
+
+    def _find_head_fault(self, note: bytes, mission: str) -> str:
+        """Return why a note does not hold a mission's signed head, or "" if it does."""
+        keys = self._store.known_keys().keys
+        for line in note.splitlines():
+            try:
+                head = SignedHead.decode(line)
+            except UsageError as error:
+                return error.message
+            key = keys.get(head.key)
+            if key is not None and not head.signed_by(key):
+                return "a signature is not its key's"
+            if head.mission == mission:
+                return ""
+        return f"it has no head of mission {mission!r}"
+
+    def check_spending(self, mission: str) -> Iterator[AuditProblem]:
+        """Yield which calls of a mission are not booked as its log says."""
+        payloads = map(read_payload, self._store.log.read(mission))
+        # A reply that is given again costs nothing, and is booked by the call that it answered first.
+        booked = {
+            each.call: each.booked_usd
+            for each in payloads
+            if isinstance(each, ModelCalled) and each.status != _REPLAYED
+        }
+        for call, wrong in self._store.spending.find_damage(booked).items():
+            yield audit_problem(mission, None, "spending_damaged", f"call {call}: {wrong}")
 
 
 def _needed_commits(state: MissionState, depot: Path) -> Iterator[tuple[str, str]]:
@@ -227,6 +277,8 @@ def back_up(reader: StateReader, target: Path) -> Backup:
             roots = [each for each in sorted((reader.home / _PROJECTS).glob("*/")) if (each / _DEPOT).is_dir()]
             for root in roots:
                 _copy_depot(root / _DEPOT, part / _PROJECTS / root.name / _DEPOT)
+                if (root / IDENTITY).exists():
+                    shutil.copy2(root / IDENTITY, part / _PROJECTS / root.name / IDENTITY)
             size = sum(path.lstat().st_size for path in part.rglob("*") if path.is_file())
             part.rename(target)
     except BaseException:

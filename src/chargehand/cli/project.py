@@ -69,6 +69,35 @@ def show(repo: Path | None, out: Output) -> None:
 
 
 @project.command()
+@click.argument("name", metavar="[PROJECT]", required=False)
+@click.option("--new", is_flag=True, help="The repository is a project of its own, and none of those known.")
+@repo_option
+@json_option
+def move(name: str | None, repo: Path | None, out: Output, *, new: bool) -> None:
+    """Say which project a repository is, if that is not certain.
+
+    A repository that was moved with `mv` is recognised. One that was copied, cloned anew or restored from a backup
+    may be another: this command gives it the missions of a project, or (--new) none.
+
+    \b
+    Examples:
+      chargehand project move p-0123456789abcdef
+      chargehand project move --new
+    """
+    from chargehand.app.projects import move_project
+    from chargehand.app.reading import StateReader
+    from chargehand.core.text import shown_path
+
+    with StateReader.open() as reader:
+        moved = move_project(reader, name, repo, new=new)
+    out.document(moved)
+    out.text(f"project   {moved.name}  {moved.id}")
+    out.text(f"path      {shown_path(moved.path)}")
+    if moved.before is not None:
+        out.text(f"before    {shown_path(moved.before)}")
+
+
+@project.command()
 @repo_option
 @base_option
 @json_option

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory and what is missing above it, each for its owner alone (mode 0700); raises `OSError`.
+    """Make a directory and each missing one above it, for its owner alone (mode 0700); raises `OSError`.
 
     `Path.mkdir(parents=True, mode=...)` would make the directories above it for everyone.
     """

@@ -334,6 +334,16 @@ def is_part_of_plan(state: MissionState) -> bool:
     return ended and state.plan is not None and state.commit is not None and not is_rolled_back(state)
 
 
+def has_open_tasks(state: MissionState) -> bool:
+    """Return whether a plan was exported by a person before all of its tasks had come to an end."""
+    progress = state.plan
+    if progress is None or state.status != "promoted" or is_rolled_back(state):
+        return False
+    return any(
+        progress.tasks.get(task.id) is None or progress.tasks[task.id].end is None for task in progress.plan.tasks
+    )
+
+
 def not_promoted_error(state: MissionState) -> RefusedError:
     """Return the error for a roll-back of a mission that promoted nothing."""
     return RefusedError(

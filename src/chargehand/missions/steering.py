@@ -49,7 +49,7 @@ from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
-from chargehand.missions.reading import MissionReader, is_rolled_back, plan_seconds_used
+from chargehand.missions.reading import MissionReader, has_open_tasks, is_rolled_back, plan_seconds_used
 from chargehand.missions.sandboxes.provisioning import remove_leftovers
 from chargehand.missions.services import FULL_DISK
 from chargehand.missions.transcript import WORK, count_replies
@@ -148,10 +148,10 @@ class Steering(Struct, frozen=True, kw_only=True):
     def follow_up(
         self, mission: str, text: str, *, attempts: int, seconds: float, budget_usd: float | None = None
     ) -> MissionState:
-        """Give a mission that ended without a promotion up to `attempts` more, and its agent a message.
+        """Give a mission that ended without a promotion, or a plan with open tasks, up to `attempts` more.
 
-        It has `seconds` more, the plan of a coordinator too where it has a limit; `budget_usd` is its whole budget
-        from now on, as before where that is `None`.
+        Its agents get a message. It has `seconds` more, the plan of a coordinator too where it has a limit;
+        `budget_usd` is its whole budget from now on, as before where that is `None`.
         """
         before = self.look.state(mission)
         is_limited = before.request is not None and before.request.plan_seconds is not None
@@ -169,7 +169,8 @@ class Steering(Struct, frozen=True, kw_only=True):
             plan_seconds=used + seconds if is_limited else None,
         )
         message = MessageSent(identity=self.identity, text=text, message=new_id("message"))
-        return self._record(mission, message, continued, among=FOLLOWED, verb="continue", code="not_continuable")
+        among: tuple[MissionStatus, ...] = (*FOLLOWED, *(("promoted",) if has_open_tasks(before) else ()))
+        return self._record(mission, message, continued, among=among, verb="continue", code="not_continuable")
 
     def cancel(self, mission: str, why: str = "") -> MissionState:
         """End a mission that has not come to its end; `why` says so where it is its coordinator that wants it."""

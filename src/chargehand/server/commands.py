@@ -36,7 +36,7 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     # commands without a route, and why
     **dict.fromkeys(("init", "doctor", "demo", "completion", "format", "exec", "sandbox setup"), _HERE),
     **dict.fromkeys(("up", "worker", "mcp", "gateway serve", "gateway record", "gateway replay"), _HERE),
-    **dict.fromkeys(("project trust", "project untrust", "project setup"), _HERE),
+    **dict.fromkeys(("project trust", "project untrust", "project setup", "project move"), _HERE),
     **dict.fromkeys(("project hook install", "project hook remove"), _HERE),
     **dict.fromkeys(("secret set", "secret list", "secret remove", "config set", "policy allow"), _HERE),
     **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), _HERE),

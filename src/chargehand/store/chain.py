@@ -41,7 +41,8 @@ ProblemKind = Literal[
     "mission_missing",  # lines or a kept head without a mission's row
     "export_malformed",  # a line of an export that is not one
     "artifact_damaged",  # content that a mission kept is lost or not what it was
-    "depot_damaged",  # a commit of a mission cannot be read whole
+    "depot_damaged",  # a commit of a mission, or a note on its promoted commit, cannot be read whole
+    "spending_damaged",  # the row of a call does not hold what the log says of it
     "access_damaged",  # a row of accounts, sessions, codes or tokens that no program of ours wrote
     "project_missing",  # missions of a project that has no row; the next command in its repository makes it anew
     "provenance_missing",  # a promoted commit without a note of its provenance

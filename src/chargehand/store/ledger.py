@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from datetime import UTC
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -24,6 +25,10 @@ _KEYS: dict[_Scope, str] = {
 }
 _IN_WORDS: dict[_Scope, str] = {"user": "user's day"}
 _MICRO = 1_000_000
+# Variables of one statement.
+_AT_ONCE = 500
+# USD: amounts are kept in whole millionths.
+_ROUNDING = 2e-6
 _MOST_USD = 1e9  # what one call can be: sums of millions of them still fit into 64 bits
 
 
@@ -115,6 +120,21 @@ class Spending:
         with self._database.read() as connection:
             rows = connection.execute(query, (attempt,)).fetchall()
         return tuple(BookedCall(call, _usd(micro), bool(known)) for call, micro, known in rows)
+
+    def find_damage(self, booked: Mapping[str, float]) -> dict[str, str]:
+        """Return which of these calls have no row, or one without the USD that were booked, with why in words.
+
+        Raises `StoreError`.
+        """
+        found = dict[str, str]()
+        waiting = iter(booked)
+        while some := list(itertools.islice(waiting, _AT_ONCE)):
+            marks = ", ".join("?" * len(some))
+            query = f"SELECT call, reserved, settled, known FROM spending WHERE call IN ({marks})"
+            with self._database.read() as connection:
+                rows = {row[0]: row[1:] for row in connection.execute(query, tuple(some))}
+            found |= {call: wrong for call in some if (wrong := _find_fault(rows.get(call), booked[call]))}
+        return found
 
     def total(
         self,
@@ -340,3 +360,17 @@ def _format_usd(micro: int) -> str:
     whole, part = divmod(micro, _MICRO)
     digits = f"{part:06d}".rstrip("0")
     return f"{whole}.{digits:0<2}"
+
+
+def _find_fault(row: tuple[Any, ...] | None, booked: float) -> str:
+    """Return why a row of a call is not the one that was written, or ""; a call that booked nothing needs none."""
+    if row is None:
+        return "its row is missing" if booked else ""
+    reserved, settled, known = row
+    if not isinstance(reserved, int) or not isinstance(settled, int | None) or known not in (0, 1):
+        return "its row cannot be read"
+    # One that a dead worker left open is booked by its reserve.
+    held = reserved if settled is None else settled
+    if abs(_usd(held) - booked) > _ROUNDING:
+        return f"its row books {_usd(held):.6f} USD, and the log {booked:.6f} USD"
+    return ""

@@ -62,9 +62,15 @@ class Projects:
                 connection.execute("UPDATE projects SET name = ? WHERE id = ?", (name, row.id))
         return row
 
-    def identify(self, path: Path) -> ProjectRow:
+    def identify(self, path: Path, *, root: str = "") -> ProjectRow:
         """Return the project at `path` as `register` would, and write nothing. Raises `StoreError`."""
-        return self._look_up(path, "")[0]
+        return self._look_up(path, root)[0]
+
+    def move(self, project: str, path: Path) -> None:
+        """Record that a project is at `path` now; its id stays. Raises `StoreError`."""
+        with self._database.write() as connection:
+            values = (os.fsencode(path.resolve()), project)
+            connection.execute("UPDATE projects SET path = ? WHERE id = ?", values)
 
     def _look_up(self, path: Path, root: str) -> tuple[ProjectRow, bool]:
         """Return the project at `path`, and whether it is registered."""

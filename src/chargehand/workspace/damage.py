@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
-from chargehand.core.errors import InfrastructureError, NotFoundError
-from chargehand.workspace.tree.history import read_commit
+from chargehand.core.errors import InfrastructureError, NotFoundError, RepositoryError
+from chargehand.workspace.errors import GitError
+from chargehand.workspace.host.git import private_git
+from chargehand.workspace.tree.history import NOTES, PROVENANCE, NotesPlace, read_commit, read_note
 from chargehand.workspace.tree.objects import EMPTY_TREE, ObjectReader
 
 
@@ -55,3 +58,15 @@ class _Sweep:
                 wrong = error.message
             self._known[id] = wrong
         return self._known[id]
+
+
+def read_depot_note(git_dir: Path, commit: str, what: Literal["head", "provenance"]) -> tuple[bytes, str]:
+    """Return the note of a promoted commit in a depot, and "" or why it cannot be read, in words."""
+    ref = NOTES if what == "head" else PROVENANCE
+    try:
+        note = read_note(NotesPlace(private_git(git_dir), git_dir / "objects"), commit, ref)
+    except (NotFoundError, InfrastructureError, RepositoryError, GitError) as error:
+        return b"", error.message
+    # Missions of versions before provenance have none.
+    missing = "it is missing" if note is None and what == "head" else ""
+    return note or b"", missing

@@ -17,6 +17,7 @@ from chargehand.workspace.bases import BaseLayers, Bases
 from chargehand.workspace.errors import Fault, GitError, disk_errors, no_fault
 from chargehand.workspace.host.files import Room, hold_lock, remove_tree, room_on_disk
 from chargehand.workspace.host.git import NO_GRAFTS, Git, private_git
+from chargehand.workspace.identity import BASES as BASES
 from chargehand.workspace.merge import MergeResult, merge_commits
 from chargehand.workspace.repository import Repository, find_repository, resolve
 from chargehand.workspace.tags import read_tags, tags_key
@@ -40,7 +41,6 @@ from chargehand.workspace.tree.history import (
 )
 from chargehand.workspace.tree.objects import ObjectReader, ObjectWriter, TreeEntry, compare, edit_tree
 
-BASES = "refs/chargehand/bases/"
 _LINKED = "refs/chargehand/linked"  # this commit and all before it are here: fetches need not look further back
 # Whatever attributes and configuration say: no program is run, and a rename is a deletion and an addition.
 _DIFF = ("--no-textconv", "--no-ext-diff", "--no-renames", "--no-color", "--submodule=short", "-r")

@@ -8,6 +8,8 @@ from typing import IO, Any, Literal
 
 # 128 and the number of SIGINT, as shells report it.
 INTERRUPTED = 130
+# What a mission ends with that needs a person, or that goes on by itself later.
+WAITING = 3
 # How much of a running mission is shown: nothing but its result, its story, or every event of its log.
 Detail = Literal["result", "story", "events"]
 

@@ -126,9 +126,11 @@ def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     held = outcome.failure is not None and outcome.failure.code == "mission_held"
     if held and not outcome.interrupted:  # a worker took the recorded mission before this process did
         return follow_to_end(app, out, outcome.state.id)
-    from chargehand.cli.terminal.conventions import INTERRUPTED
+    from chargehand.cli.terminal.conventions import INTERRUPTED, WAITING
     from chargehand.cli.terminal.failures import show_failure
     from chargehand.cli.terminal.rendering import exit_code, print_result, start_lines
+    from chargehand.missions.services import FULL_DISK
+    from chargehand.missions.waiting import goes_on_by_itself
 
     # On a terminal these lines were shown as it began.
     if outcome.start is not None and not out.shows_progress and out.detail != "result":
@@ -139,7 +141,10 @@ def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     if outcome.interrupted:
         return INTERRUPTED
     if outcome.failure is not None:
-        return show_failure(outcome.failure, as_json=out.as_json)
+        code = show_failure(outcome.failure, as_json=out.as_json)
+        # Not even that the mission waits could be written: any worker resumes it once there is room.
+        full = outcome.failure.code in FULL_DISK and goes_on_by_itself(outcome.state)
+        return WAITING if full else code
     return exit_code(outcome.state)
 
 

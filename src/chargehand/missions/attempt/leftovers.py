@@ -1,4 +1,4 @@
-"""Checkpoints of what an interrupted attempt left in its workspace, taken before the workspace is removed."""
+"""Checkpoints of the workspaces of interrupted attempts, taken before these are removed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def keep_workspace(workspace: Workspace, trigger: str, *, start: str, mark: bool
 
 
 def keep_unfinished(depot: Depot, state: MissionState) -> tuple[CheckpointMade, ...]:
-    """Checkpoint what the open attempts left in their workspaces; return the events that the log lacks.
+    """Checkpoint the workspaces of open attempts; return the events that the log lacks.
 
-    For a mission that ends while none of its agents runs: its worker died, or it waits or is paused. Raises
+    For a mission that ends while no agent of it runs: its worker died, or it waits or is paused. Raises
     `InfrastructureError`; the workspaces then have to stay.
     """
     known = {checkpoint.commit for checkpoint in state.checkpoints}

@@ -111,7 +111,7 @@ class RequestFormat(ABC):
     required: ClassVar[tuple[str, ...]] = ()
 
     def find_fault(self, document: object) -> str:
-        """Return in words why a whole reply is none of the dialect's, or "" if it is one."""
+        """Return in words why a whole reply does not fit the dialect, or "" if it does."""
         if not isinstance(document, dict):
             return "the provider's reply is not an object"
         if error := document.get("error"):

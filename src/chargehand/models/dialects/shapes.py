@@ -7,7 +7,7 @@ from typing import Any
 
 # The types of a leaf, the fields of an object, or a list of one: the shape of each entry. Every field may be
 # missing or null, and a field that is not named may hold anything, because providers add their own. Arguments that
-# a model writes as an object are not named: what is wrong with them is the model's fault.
+# a model writes as an object are not named: a mistake in them is the model's fault.
 Shape = type | tuple[type, ...] | Mapping[str, Any] | Sequence[Any]
 
 _NAMES = {str: "text", dict: "an object", list: "a list", int: "a number", float: "a number"}

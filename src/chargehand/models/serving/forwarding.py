@@ -1,4 +1,4 @@
-"""Passes a stream on to the client event by event, and refuses what is none of the dialect's."""
+"""Passes a stream on to the client event by event, and refuses events that do not fit the dialect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 
 
 class StreamForwarder:
-    """Turns pieces of a stream into what goes on to the client: whole events, as they came.
+    """Turns pieces of a stream into whole events for the client, as they came.
 
     `limit` is the output tokens that were granted, `None` for no limit.
     """
@@ -23,7 +23,7 @@ class StreamForwarder:
         self._split = EventSplitter()
 
     def take(self, piece: bytes) -> bytes:
-        """Return what the piece completes."""
+        """Return the events that the piece completes."""
         return self._forward(self._split.feed(piece))
 
     def finish(self) -> bytes:
@@ -55,7 +55,7 @@ class StreamForwarder:
 def find_reply_fault(
     rules: RequestFormat, request: Mapping[str, Any], headers: Mapping[str, str], content: bytes
 ) -> str:
-    """Return in words why a complete reply is none of the dialect's, or "" if clients can read it."""
+    """Return in words why a complete reply does not fit the dialect, or "" if clients can read it."""
     if not headers.get("content-type", "").lower().startswith(EVENT_STREAM):
         try:
             return rules.find_fault(parse_json(content))

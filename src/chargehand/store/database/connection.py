@@ -30,7 +30,8 @@ Version = tuple[int, int]
 # A process that is stopped (not killed) within a write holds SQLite's write lock: the others wait for so long.
 _BUSY_SECONDS = 30
 _HINTS = {
-    "store_corrupt": "`chargehand store check` names the damage, `chargehand store restore` restores a backup",
+    "store_corrupt": "`chargehand store restore DIRECTORY` brings a backup back, and keeps what is there now; "
+    "without one, stop all workers and save with `sqlite3 store.db .recover` what can still be read",
     "store_full": "free some space there (`chargehand gc` does), or set CHARGEHAND_HOME to one on another disk",
     "store_not_writable": "make the directory writable for you, or set CHARGEHAND_HOME to another one",
     "store_busy": "another process holds the store; try again when it is done",
