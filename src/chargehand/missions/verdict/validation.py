@@ -35,6 +35,7 @@ from chargehand.checks.soft_tests import (
     leave_out_unread,
     may_say_less,
     measure_tests,
+    most_faults,
     pick_faults,
     restore_inner_tests,
 )
@@ -361,7 +362,7 @@ class Validator:
         reader, project = DepotReader(self.services.depot), self.services.project
         tests, code = leave_out_unread(changed_tests(changes, inner, reader), observer), changed_code(changes)
         read = observer.read_of(subject)
-        faults = await asyncio.to_thread(pick_faults, reader, tree, tests, read, code) if tests else []
+        faults = await asyncio.to_thread(pick_faults, reader, tree, tests, read, subject, code) if tests else []
         must_measure = bool(tests) and await asyncio.to_thread(may_say_less, changes, inner, reader)
         if not faults:
             return describe_no_faults(must_measure=must_measure)
@@ -389,6 +390,7 @@ class Validator:
                 inner=inner,
                 seconds=seconds,
                 must_measure=must_measure,
+                most=most_faults(tests),
             )
         # What the time limit cut short is not kept: another time the machine may be faster.
         if not any(each.rule == "tests_unmeasured" for each in found):
