@@ -21,6 +21,7 @@ from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
+from chargehand.checks.suites.support import find_support
 from chargehand.checks.suites.weakening import Pair, count_added, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, CheckResult, Finding
@@ -79,9 +80,13 @@ def leave_out_unread(tests: Sequence[Change], observer: ReadObserver) -> tuple[C
     return tuple(test for test in tests if test.path not in unread)
 
 
-def inner_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]:
-    """Return the base's text of changed code by path, where tests that are inside it are not as they were."""
-    found = {}
+def inner_tests(changes: Sequence[Change], reader: TreeReader, base_tree: str) -> dict[str, str]:
+    """Return the base's text, by path, of changed files that are tests although their paths do not say so.
+
+    These are code whose own tests inside it changed, and goldens and helpers that only tests use (`support_in`).
+    """
+    support = find_support(changes, reader, base_tree)
+    found = {change.path: old_text(reader, change) or "" for change in changes if change.path in support}
     for change in changes:
         if language_of(change.path) != "rust" or is_test_path(change.path):
             continue
@@ -89,6 +94,11 @@ def inner_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]
         if old is not None and new is not None and lay_tests_over(old, new) != new:
             found[change.path] = old
     return found
+
+
+def support_in(inner: Iterable[str]) -> frozenset[str]:
+    """Return the paths of `inner_tests` without code that has tests inside."""
+    return frozenset(path for path in inner if language_of(path) != "rust")
 
 
 def find_moves(

@@ -38,6 +38,7 @@ from chargehand.checks.soft_tests import (
     most_faults,
     pick_faults,
     restore_inner_tests,
+    support_in,
 )
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError
@@ -70,7 +71,7 @@ from chargehand.missions.services import DepotReader, Services
 from chargehand.missions.verdict.ahead import OwnRun, RunKey, RunsAhead
 from chargehand.missions.verdict.gates import Gates
 from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS, load_ran_tests
-from chargehand.missions.verdict.looking import look_at_change
+from chargehand.missions.verdict.looking import ChangeLook, look_at_change
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
 from chargehand.missions.verdict.red_base import heed_red_base
 from chargehand.policy.actions import Run
@@ -219,7 +220,7 @@ class Validator:
             environment = await layers.environment(tree)
             # In a layer that was made for the tree everything is its own.
             below = None if layers.is_private(environment) else environment.layer
-            look = await asyncio.to_thread(look_at_change, self.services.depot, below, tree, changes)
+            look = await self._look(below, self.base.tree, tree, changes)
             code, reader, settings, tests, inner, subject, observer = look
             # In another environment than the tree's own nothing runs ahead.
             known = await self.ahead.take(self._run_key(self.base.tree, tree, environment))
@@ -262,6 +263,9 @@ class Validator:
             elsewhere=reads.elsewhere,
         )
 
+    async def _look(self, layer: Path | None, base: str, tree: str, changes: Sequence[Change]) -> ChangeLook:
+        return await asyncio.to_thread(look_at_change, self.services.depot, layer, base, tree, changes)
+
     def _run_key(self, base: str, tree: str, environment: BaseEnvironment) -> RunKey:
         checks = "/".join((self.gates.plan.digest(), *(f"{name}:{path}" for name, path in self.gates.acceptance)))
         return RunKey(base=base, tree=tree, layer=environment.layer, checks=checks)
@@ -278,7 +282,7 @@ class Validator:
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         if self._find_blocked(tree) or layers.asks_for_others(tree):
             return None
-        look = await asyncio.to_thread(look_at_change, self.services.depot, self.environment.layer, tree, changes)
+        look = await self._look(self.environment.layer, base, tree, changes)
         outputs: dict[str, CheckOutput] = {}
         checks = await self._run_checks(
             tree, self.environment, acceptance=self.gates.acceptance, reads=look.observer, ahead=outputs
@@ -310,7 +314,7 @@ class Validator:
     async def _lay_base_tests(self, tree: str, changes: Sequence[Change], inner: Mapping[str, str]) -> str | None:
         """Return the tree with the base's tests and check surface put back over it, `None` where it has them.
 
-        `inner` has the base's text of code with tests of its own.
+        `inner` has the base's text of code with tests of its own, and of files that only tests use.
         """
         depot = self.services.depot
         areas = Areas(
@@ -320,7 +324,7 @@ class Validator:
             acceptance=tuple(path for _, path in self.gates.acceptance),
         )
         reader = DepotReader(depot)
-        overrides = base_tests_tree_plan(changes, reader, self.base.tree, areas)
+        overrides = base_tests_tree_plan(changes, reader, self.base.tree, areas, support=support_in(inner))
         contents = restore_inner_tests({path: inner[path] for path in inner.keys() - overrides}, reader, tree)
         if not overrides and not contents:
             return None
