@@ -56,6 +56,7 @@ CODE = {
         {"test_a.py": "'templates/a.html'\n", "a.py": "'templates/a.html'\n"},
     ),
     "no test names it": ("expected/out.json", "{}", {"test_a.py": "x = 1\n", "a.py": "x = 1\n"}),
+    "a list of packages": ("requirements.txt", "six\n", {"test_a.py": "open('requirements.txt')\n"}),
     "prose": ("README.md", "a", {"test_a.py": "open('README.md')\n"}),
     "code that asserts": (
         "pkg/check.py",

@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
+from chargehand.checks._dependencies import is_dependency_file
 from chargehand.checks.paths import is_source, is_test_path, language_of
 from chargehand.checks.surface.names import CHECKS
 from chargehand.checks.surface.parts import parts_of
@@ -72,7 +73,9 @@ def _sources(reader: TreeReader, tree: str) -> Iterator[tuple[str, str]]:
 def _mention(change: Change, reader: TreeReader) -> re.Pattern[str] | None:
     """Return how other files name a file that may be support, `None` for any other file."""
     path, name = change.path, posixpath.basename(change.path)
-    if change.old_id is None or is_test_path(path) or CHECKS.reason(path) or parts_of(name) is not None:
+    if change.old_id is None or is_test_path(path):
+        return None
+    if CHECKS.reason(path) or parts_of(name) is not None or is_dependency_file(path):
         return None
     if not is_source(path):
         return None if _PROSE.fullmatch(name) else _mention_of_data(path)
