@@ -196,3 +196,50 @@ def test_data_that_says_more_or_is_not_read_asks_nobody(desk: Desk, tmp_path: Pa
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
     looked = json.loads(done.stdout)["attempts"][0]
     assert looked["verdict"] == "green"
+
+
+GOLDEN = {
+    "calc.py": CALC,
+    "expected/prices.json": json.dumps([[2, 3, 6], [11, 2, 17]]),
+    "kit/compare.py": "def same(found, wanted):\n    assert found == wanted, (found, wanted)\n",
+    "kit/__init__.py": "",
+    "test_calc.py": (
+        "import json, pathlib, unittest\nfrom calc import price\nfrom kit.compare import same\n\n\n"
+        "class T(unittest.TestCase):\n    def test_price(self):\n"
+        "        for path in pathlib.Path('expected').glob('*.json'):\n"
+        "            for count, each, sum in json.loads(path.read_text()):\n"
+        "                same(price(count, each), sum)\n"
+    ),
+}
+BROKEN = CALC.replace("count * each - 5", "count * each - 6")
+REWRITTEN = {
+    "a golden with the code": {"calc__py": BROKEN, "expected/prices__json": "[[2, 3, 6], [11, 2, 16]]"},
+    "a helper with the code": {"calc__py": BROKEN, "kit/compare__py": "def same(found, wanted):\n    pass\n"},
+    "a golden alone": {"expected/prices__json": "[[2, 3, 6]]"},
+    "a helper alone": {"kit/compare__py": "def same(found, wanted):\n    assert found == found\n"},
+}
+
+
+@pytest.mark.parametrize("how", sampled(REWRITTEN, 2))
+def test_goldens_and_helpers_elsewhere_are_not_rewritten_by_themselves(
+    desk: Desk, tmp_path: Path, how: str
+) -> None:
+    said = rewrite(desk, tmp_path, GOLDEN, "python3 -m unittest -q", **REWRITTEN[how])
+    assert said.document["status"] in ("waiting", "refused"), said
+    assert said.reasons & {"check_failed", "tests_weakened"}, said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"calc__py": CALC.replace("return count * each\n", "return each * count\n")},
+        {"expected/prices__json": json.dumps([[2, 3, 6], [11, 2, 17], [1, 1, 1]])},
+        {"kit/compare__py": GOLDEN["kit/compare.py"] + "\n\ndef near(found, wanted):\n    same(found, wanted)\n"},
+    ],
+    ids=["the code", "one more case", "one more helper"],
+)
+def test_goldens_and_helpers_that_say_as_much_ask_nobody(
+    desk: Desk, tmp_path: Path, change: dict[str, str]
+) -> None:
+    done = rewrite(desk, tmp_path, GOLDEN, "python3 -m unittest -q", **change)
+    assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]

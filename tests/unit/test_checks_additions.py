@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chargehand.checks.paths import is_source
 from chargehand.checks.soft_tests import changed_tests, may_say_less, restore_inner_tests
 from chargehand.checks.trees import MemoryTrees
 
@@ -182,10 +183,12 @@ def test_tests_that_moved_say_no_less_and_those_that_went_do() -> None:
         ("tests/data.json", "{}", False),
     ],
 )
-def test_a_new_file_that_outlasts_its_tests_is_measured(path: str, text: str, outlasts: bool) -> None:
+def test_a_new_file_of_tests_is_measured_and_must_be_if_it_outlasts_them(
+    path: str, text: str, outlasts: bool
+) -> None:
     trees = MemoryTrees()
     changes = trees.changes(trees.add({}), trees.add({path: text}))
-    assert bool(changed_tests(changes, (), trees)) is outlasts
+    assert bool(changed_tests(changes, (), trees)) is is_source(path)
     assert may_say_less(changes, (), trees) is outlasts
 
 

@@ -134,17 +134,30 @@ def test_faults_are_put_into_what_the_tests_are_about() -> None:
     old = trees.add(files)
     new = trees.add({**files, "test_calc.py": "add(1)\n", "test_new.py": "pass\n"})
     softer = changed_tests(trees.changes(old, new), (), trees)
-    assert [test.path for test in softer] == ["test_calc.py"]
-    faults = pick_faults(trees, new, softer, code_under_test(files), ())
+    assert [test.path for test in softer] == ["test_calc.py", "test_new.py"]
+    faults = pick_faults(trees, new, softer, code_under_test(files), (), ())
     assert faults[0].within == ("T", "more")
     assert faults[-1].path == "other.py"
     assert len(faults) <= 20
 
 
-def test_added_tests_and_data_that_no_check_opened_weaken_nothing() -> None:
+def test_code_that_checks_no_longer_open_gets_the_first_faults_where_tests_were_added() -> None:
+    trees = MemoryTrees()
+    files = {"calc.py": CODE, "other.py": "def far():\n    return 1 + 1\n", "test_calc.py": "add(1)\n"}
+    old = trees.add(files)
+    for added, first in (({"test_new.py": "add(2)\n"}, "other.py"), ({"test_calc.py": "add(2)\n"}, "calc.py")):
+        new = trees.add({**files, **added})
+        softer = changed_tests(trees.changes(old, new), (), trees)
+        faults = pick_faults(trees, new, softer, ("calc.py",), code_under_test(files), ())
+        assert faults[0].path == first
+        assert sum(fault.path == "other.py" for fault in faults) <= 2
+        assert all(fault.path == "other.py" for fault in pick_faults(trees, new, softer, (), ("other.py",), ()))
+
+
+def test_added_data_and_data_that_no_check_opened_weaken_nothing() -> None:
     trees = MemoryTrees()
     old = trees.add({"tests/data.txt": "a", "a.py": "x = 1\n"})
-    new = trees.add({"tests/data.txt": "b", "tests/test_a.py": "pass\n", "a.py": "x = 2\n"})
+    new = trees.add({"tests/data.txt": "b", "tests/more.txt": "pass\n", "a.py": "x = 2\n"})
     changed = changed_tests(trees.changes(old, new), (), trees)
     assert [test.path for test in changed] == ["tests/data.txt"]
     observer = ReadObserver(directories=())
@@ -188,7 +201,7 @@ def test_what_is_named_around_a_lost_line_comes_before_what_is_named_at_all() ->
     old = trees.add({"calc.go": GO, "calc_test.go": test})
     new = trees.add({"calc.go": GO, "calc_test.go": test.replace("got != 6", "got != got")})
     softer = changed_tests(trees.changes(old, new), (), trees)
-    faults = pick_faults(trees, new, softer, ("calc.go",), ())
+    faults = pick_faults(trees, new, softer, ("calc.go",), (), ())
     assert [fault.within for fault in faults][:2] == [("Price",)] * 2
 
 

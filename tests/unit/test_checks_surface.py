@@ -366,3 +366,36 @@ def test_tables_of_linters_count_if_a_check_may_start_them() -> None:
     assert not touches(PACKAGE, PACKAGE[:-1] + ', "eslintConfig": {}}', "package.json", "npm test")
     linted = PACKAGE.replace("jest", "eslint . && jest")
     assert touches(linted, linted[:-1] + ', "eslintConfig": {}}', "package.json", "npm test")
+
+
+@pytest.mark.parametrize(
+    "line", ["include conf/flags.inc", "-include  $(TOP)/conf/flags.inc other", "sinclude conf/*.inc"]
+)
+def test_files_that_a_makefile_includes_are_its_surface(line: str) -> None:
+    def touched(path: str, command: str = "make test") -> bool:
+        old = {"Makefile": f"{line}\ntest:\n\tcc $(FLAGS) a.c && ./a.out\n", path: "FLAGS =\n"}
+        new = old | {path: "FLAGS = -DNDEBUG\n"}
+        return any(each.rule == "check_surface" for each in findings(old, new, commands=(command,)))
+
+    assert touched("conf/flags.inc")
+    assert not touched("conf/flags.txt")
+    assert not touched("conf/flags.inc", "pytest")
+
+
+def test_a_file_that_an_included_file_includes_counts_too() -> None:
+    old = {"Makefile": "include a.inc\ntest:\n\ttrue\n", "a.inc": "include b.inc\n", "b.inc": "X =\n"}
+    assert rules(old, old | {"b.inc": "X = 1\n"}, commands=("make test",)) == [
+        ("check_surface", "warning", "b.inc")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kept", "new"),
+    [("calc.py", "calc/__init__.py"), ("src/a/b.py", "src/a/b/__init__.py"), ("lib/x/index.js", "lib/x.js")],
+)
+def test_code_that_is_loaded_in_place_of_other_code_waits(kept: str, new: str) -> None:
+    assert ("check_surface", "warning", new) in rules({kept: "x"}, {kept: "x", new: "y"})
+    assert ("check_surface", "warning", new) in rules({kept: "x"}, {kept: "z", new: "y"})
+    # A module that becomes a package hides nothing.
+    assert rules({kept: "x"}, {new: "y"}) == []
+    assert rules({kept: "x", new: "y"}, {kept: "x", new: "z"}) == []

@@ -96,6 +96,7 @@ def test_what_needs_a_person_says_so() -> None:
             "area_protected",
             "attributes_stale",
             "check_surface",
+            "check_suppressed",
             "dependency_source",
             "entry_filter",
             "runs_later",

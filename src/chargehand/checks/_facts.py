@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from chargehand.checks._dependencies import dependencies_in, is_dependency_file
 from chargehand.checks._manifests import Dependencies
 from chargehand.checks._secrets import SEARCHED, blob_findings
+from chargehand.checks._suppressions import find_suppressions
 from chargehand.checks.areas import OWN_CONFIG
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
 from chargehand.checks.suites.facts import Suite
@@ -75,9 +76,14 @@ def read_facts(change: Change, reader: TreeReader, surface: Surface, *, large_by
     """Return what one change says; files from `large_bytes` on are large. Raises what `reader` raises."""
     once = _ReadOnce(reader)
     old_suite, new_suite = suites_of(change, once)
+    findings = [*blob_findings(change, once, large_bytes=large_bytes)]
+    if is_source(change.path):
+        # Tests that silence a tool hide nothing of the code.
+        words = frozenset[str]() if is_test_path(change.path) else surface.words
+        findings += find_suppressions(old_text(once, change), new_text(once, change), words)
     return Facts(
         # Without the path an entry can be encoded: a path need not be text.
-        findings=tuple(replace(f, path="") for f in blob_findings(change, once, large_bytes=large_bytes)),
+        findings=tuple(replace(f, path="") for f in findings),
         surface=surface.reason(change, once),
         later=surface.later_reason(change, once),
         silenced=find_silenced(old_text(once, change), new_text(once, change)) if is_source(change.path) else None,

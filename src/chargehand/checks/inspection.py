@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -183,20 +183,55 @@ def _findings_of_all(
             if holds_tests(change.path)
         ]
         yield from weakenings(changes, pairs)
+    yield from _find_hidden_code(changes, reader, base_tree)
     parsed = {path: (facts.old_dependencies, facts.new_dependencies) for path, facts in known.items()}
     stated = {path: both for path, both in parsed.items() if any(each is not None for each in both)}
     yield from dependency_findings(changes, stated, reader, base_tree)
 
 
+# By the end of a new file: ends of files that it hides, since loaders look for it first.
+_LOADED_FIRST = {
+    "/__init__.py": (".py",),
+    ".js": ("/index.js", "/index.ts", "/index.mjs", ".ts", ".json"),
+    ".ts": ("/index.js", "/index.ts"),
+}
+
+
+def _find_hidden_code(changes: Sequence[Change], reader: TreeReader, base_tree: str) -> Iterator[Finding]:
+    """Yield new files that are loaded in place of code that stays: a package `calc/` beside `calc.py`."""
+    gone = {change.path for change in changes if change.new_id is None}
+    for change in changes:
+        end = next((end for end in _LOADED_FIRST if change.path.endswith(end)), None)
+        if change.old_id is not None or end is None or is_test_path(change.path):
+            continue
+        stem = change.path.removesuffix(end)
+        for hidden in (f"{stem}{other}" for other in _LOADED_FIRST[end]):
+            if hidden not in gone and reader.lookup(base_tree, hidden) is not None:
+                yield Finding(
+                    rule="check_surface",
+                    severity="warning",
+                    path=change.path,
+                    message=f"{shown_path(change.path)} decides how checks run: it hides {shown_path(hidden)}",
+                    needs_person=True,
+                )
+                break
+
+
 def base_tests_tree_plan(
-    changes: Sequence[Change], reader: TreeReader, base_tree: str, areas: Areas | None = None
+    changes: Sequence[Change],
+    reader: TreeReader,
+    base_tree: str,
+    areas: Areas | None = None,
+    *,
+    support: Collection[str] = (),
 ) -> Mapping[str, tuple[int, str] | None]:
     """Return the entries that put the base's tests and check surface back into the candidate tree.
 
     A path maps to its (mode, id) in the base, or to `None` where it has to go; removals come before
     additions, so that a file and a directory may swap places. What was added for a language that the base
     has no tests in stays: without it no test would run at all. Empty where nothing has to be put back: the
-    candidate is then already judged by the base's tests.
+    candidate is then already judged by the base's tests. `support` are further files that only tests use
+    (`find_support`). `.gitattributes` decides which bytes a golden has, so that the base's counts.
     """
     surface = Surface(areas or Areas(), reader, base_tree)
     plan: dict[str, tuple[int, str] | None] = {}
@@ -205,6 +240,7 @@ def base_tests_tree_plan(
         # A check may start the code that the request changes: the base's would be judged in its place.
         judged_code = surface.is_judged_code(change.path) and not is_test_path(change.path)
         tests = is_test_path(change.path) and not _is_go_package(change)
+        tests |= change.path in support or posixpath.basename(change.path) == ".gitattributes"
         if own_config or tests or (not judged_code and surface.reason(change, reader) is not None):
             entry = reader.lookup(base_tree, change.path)
             # Where the base has a directory, the files in it are changes of their own.

@@ -21,6 +21,7 @@ from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
+from chargehand.checks.suites.support import find_support
 from chargehand.checks.suites.weakening import Pair, count_added, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, CheckResult, Finding
@@ -30,6 +31,9 @@ from chargehand.sandbox.contract import WORKSPACE, Sandbox
 _MOST_FAULTS = 20
 _SPARE_FAULTS = 20
 """More of them, for those with which the code cannot be built or loaded: that says nothing of the tests."""
+_FAULTS_FOR_ADDITIONS = 8
+"""Faults to try where tests were only added: nearly all of them are honest."""
+_FAULTS_UNREAD = 2
 _ENOUGH_FAULTS = 5
 """Faults that have to be tried before their being noticed says anything."""
 _LINES_AROUND = 6
@@ -46,17 +50,18 @@ _NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
 
 
 def changed_tests(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> tuple[Change, ...]:
-    """Return the changes of existing tests, those that are gone included.
+    """Return the changes of tests by which other tests may notice less.
 
-    Added ones can weaken nothing, unless what they do outlasts them. Files that tests read belong to them; `inner`
-    are code with tests of its own that changed (`inner_tests`).
+    An added source file counts: it runs in the process of the old tests, and may change what they use in ways that
+    no rule lists. Files that tests read belong to them; `inner` are code with tests of its own that changed
+    (`inner_tests`).
     """
     return tuple(
         change
         for change in changes
         if (is_test_path(change.path) or change.path in inner)
         and (
-            _reaches_others(change, reader)
+            is_source(change.path)
             if change.old_id is None
             else (change.new_mode, change.new_id) != (change.old_mode, change.old_id)
         )
@@ -75,9 +80,13 @@ def leave_out_unread(tests: Sequence[Change], observer: ReadObserver) -> tuple[C
     return tuple(test for test in tests if test.path not in unread)
 
 
-def inner_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]:
-    """Return the base's text of changed code by path, where tests that are inside it are not as they were."""
-    found = {}
+def inner_tests(changes: Sequence[Change], reader: TreeReader, base_tree: str) -> dict[str, str]:
+    """Return the base's text, by path, of changed files that are tests although their paths do not say so.
+
+    These are code whose own tests inside it changed, and goldens and helpers that only tests use (`support_in`).
+    """
+    support = find_support(changes, reader, base_tree)
+    found = {change.path: old_text(reader, change) or "" for change in changes if change.path in support}
     for change in changes:
         if language_of(change.path) != "rust" or is_test_path(change.path):
             continue
@@ -85,6 +94,11 @@ def inner_tests(changes: Iterable[Change], reader: TreeReader) -> dict[str, str]
         if old is not None and new is not None and lay_tests_over(old, new) != new:
             found[change.path] = old
     return found
+
+
+def support_in(inner: Iterable[str]) -> frozenset[str]:
+    """Return the paths of `inner_tests` without code that has tests inside."""
+    return frozenset(path for path in inner if language_of(path) != "rust")
 
 
 def find_moves(
@@ -157,12 +171,39 @@ def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def pick_faults(
-    reader: TreeReader, tree: str, tests: Sequence[Change], code: Collection[str], changed: Collection[str]
+    reader: TreeReader,
+    tree: str,
+    tests: Sequence[Change],
+    read: Collection[str],
+    subject: Collection[str],
+    changed: Collection[str],
 ) -> list[Mutant]:
-    """Return the faults to try in the `code` of a tree, those first that the `tests` are closest to.
+    """Return the faults to try in the code of a tree, those first that the `tests` are closest to.
 
-    `changed` is code that the tree changes; it comes before code that tests do not name.
+    Of the `subject`, the code that tests can be about, the checks `read` a part. If tests were added, two faults
+    go into the rest: a new test may load something else in place of code that the old tests are about. `changed`
+    is code that the tree changes; it comes before code that tests do not name.
     """
+    limit = most_faults(tests) + _SPARE_FAULTS
+    known = set(read)
+    rest = [path for path in subject if path not in known] if any(test.old_id is None for test in tests) else []
+    hidden = _pick_faults(reader, tree, tests, rest, changed, limit)
+    return [
+        *hidden[: _FAULTS_UNREAD if known else limit],
+        *_pick_faults(reader, tree, tests, read, changed, limit),
+    ]
+
+
+def _pick_faults(
+    reader: TreeReader,
+    tree: str,
+    tests: Sequence[Change],
+    code: Collection[str],
+    changed: Collection[str],
+    limit: int,
+) -> list[Mutant]:
+    if not code:
+        return []
     old = [_text_of_tests(test.path, old_text(reader, test)) for test in tests]
     new = [_text_of_tests(test.path, new_text(reader, test)) for test in tests]
     words = subjects_of("\n".join((*old, *new)))
@@ -185,7 +226,12 @@ def pick_faults(
         inside = find_test_modules(text) if language_of(path) == "rust" else []
         lines = [range(text.count("\n", 0, each.start), text.count("\n", 0, each.end) + 1) for each in inside]
         faults += [fault for fault in find_faults(path, text) if not any(fault.line - 1 in each for each in lines)]
-    return choose_faults(faults, words=words, near=near, around=around, limit=_MOST_FAULTS + _SPARE_FAULTS)
+    return choose_faults(faults, words=words, near=near, around=around, limit=limit)
+
+
+def most_faults(tests: Iterable[Change]) -> int:
+    """Return how many faults are tried on changed tests."""
+    return _FAULTS_FOR_ADDITIONS if all(test.old_id is None for test in tests) else _MOST_FAULTS
 
 
 def _lines_around_lost(lines: Sequence[str], kept: Collection[str], reach: int) -> Iterable[str]:
@@ -210,6 +256,7 @@ async def measure_tests(
     inner: Mapping[str, str],
     seconds: float,
     must_measure: bool,
+    most: int = _MOST_FAULTS,
 ) -> tuple[Finding, ...]:
     """Return what the tests of a tree no longer notice, within `seconds`; also where that could not be measured.
 
@@ -233,7 +280,7 @@ async def measure_tests(
     for fault in faults:
         # Both versions run on this fault, the base's twice: with less time than that nothing is proved.
         too_late = time.monotonic() - began + 3 * usual > seconds
-        if too_late or len(weakened) == _SHOWN or tried == _MOST_FAULTS:
+        if too_late or len(weakened) == _SHOWN or tried == most:
             break
         status = await subject.status(fault)
         if status == "unbuilt":

@@ -71,6 +71,8 @@ _JS_ENDS = ("", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".json", "/index.j
 _NODE_CLIENT = late_pattern(
     r"\b(?:npm|pnpm|yarn|bun|npx|node|run-s|run-p|npm-run-all|concurrently|wireit|lerna|nx|turbo)\b"
 )
+_MAKE_VARIABLE = late_pattern(r"\$[({][^)}]*[)}]|\$\w")
+_INCLUDED = late_pattern(r"^ *(?:-include|s?include)\s+([^#\n]+)", re.MULTILINE)
 _MAKE = late_pattern(r"\bg?make\b|\$[({]MAKE[)}]")
 _NPM_ALIASES = {"t": "test", "tst": "test", "it": "test", "cit": "test", "install-test": "test"}
 # Which settings a program reads at its start, where these name further programs.
@@ -386,6 +388,7 @@ class _ProgramSearch:
             text = self._text(posixpath.join(place, name))
             if text is None:
                 continue
+            self._take_included(text, place)
             part = reached_part(text, said.split("\n"))
             for line in part.recipes:
                 self._take_once(f"{place}/{name}#{line}", line, place)
@@ -393,6 +396,20 @@ class _ProgramSearch:
                 path = self._place(target, place)
                 if path and self.reader.lookup(self.tree, path) is None:
                     self.made.add(path)
+
+    def _take_included(self, text: str, place: str) -> None:
+        """Take the files that a Makefile includes, at any depth: they set its variables and recipes."""
+        waiting = [text]
+        while waiting and len(self._read) < _MOST_FILES:
+            for names in _INCLUDED.findall(waiting.pop()):
+                for word in names.split():
+                    plain = self._place(_MAKE_VARIABLE.sub("", word).lstrip("/"), place)
+                    if set("*?[%") & set(plain):
+                        self.patterns.add(plain)
+                    elif plain and plain not in self._read:
+                        self._read.add(plain)
+                        self.paths.add(plain)
+                        waiting.append(self._text(plain) or "")
 
     def _take_once(self, key: str, text: str, place: str) -> None:
         if key not in self._read and len(self._read) < 20 * _MOST_FILES:

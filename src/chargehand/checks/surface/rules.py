@@ -9,6 +9,7 @@ import re
 from collections import OrderedDict
 from functools import cached_property
 
+from chargehand.checks._suppressions import TYPE_CHECKERS
 from chargehand.checks.areas import Areas
 from chargehand.checks.paths import is_source, is_test_file, is_test_path
 from chargehand.checks.surface.analysers import idle_linters, linter_of
@@ -80,6 +81,11 @@ class Surface:
             return None
         return "the part that checks use has changed"
 
+    @property
+    def words(self) -> frozenset[str]:
+        """All words of the checks and of the programs that they run, in lower case."""
+        return self._programs.words
+
     def is_judged_code(self, path: str) -> bool:
         """Return whether a check starts the file at this path and judges it too."""
         return self._programs.is_judged_code(path)
@@ -128,6 +134,8 @@ class Surface:
             return "make reads it in the place of another Makefile"
         if name == "__init__.py" and self._is_beside(path) and (new or is_test_path(path)):
             return "Python runs it before an acceptance file beside it"
+        if new and path.endswith(".pyi") and self._is_stub(path.removesuffix("i")):
+            return f"type checkers read it in place of {name.removesuffix('i')}"
         hidden = hidden_library(change)
         if hidden is not None:
             what, place = hidden
@@ -139,6 +147,11 @@ class Surface:
     @cached_property
     def _base_paths(self) -> tuple[str, ...]:
         return tuple(path for path, _, _ in self._reader.entries(self._tree))
+
+    def _is_stub(self, source: str) -> bool:
+        """Return whether a check starts a type checker and the base has the source that a stub is for."""
+        checked = not TYPE_CHECKERS.isdisjoint(self._programs.words)
+        return checked and self._reader.lookup(self._tree, source) is not None
 
     def _is_beside(self, path: str) -> bool:
         return posixpath.dirname(path) in self._beside

@@ -17,7 +17,7 @@ from chargehand.checks.areas import Areas
 from chargehand.checks.execution import CheckOutput
 from chargehand.checks.failures import failed_without_a_test
 from chargehand.checks.inspection import base_tests_tree_plan
-from chargehand.checks.soft_tests import restore_inner_tests
+from chargehand.checks.soft_tests import restore_inner_tests, support_in
 from chargehand.core.errors import ChargehandError
 from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable
@@ -40,7 +40,7 @@ async def lay_base_tests(
 ) -> str | None:
     """Return the tree with the base's tests and check surface put back over it, `None` if it has them.
 
-    `inner` has the base's text of code with tests of its own.
+    `inner` has the base's text of code with tests inside, and of files that only tests use.
     """
     depot, gates = runs.services.depot, runs.gates
     areas = Areas(
@@ -50,7 +50,7 @@ async def lay_base_tests(
         acceptance=tuple(path for _, path in gates.acceptance),
     )
     reader = DepotReader(depot)
-    overrides = base_tests_tree_plan(changes, reader, runs.base.tree, areas)
+    overrides = base_tests_tree_plan(changes, reader, runs.base.tree, areas, support=support_in(inner))
     contents = restore_inner_tests({path: inner[path] for path in inner.keys() - overrides}, reader, tree)
     if not overrides and not contents:
         return None

@@ -13,7 +13,7 @@ from chargehand.checks.reads import (
     changed_settings,
     watched_directories,
 )
-from chargehand.checks.soft_tests import changed_tests, code_under_test, inner_tests
+from chargehand.checks.soft_tests import changed_tests, code_under_test, inner_tests, support_in
 from chargehand.core.records import Change
 from chargehand.missions.sandboxes.packages import find_installed_copies
 from chargehand.missions.services import DepotReader
@@ -21,7 +21,10 @@ from chargehand.workspace.depot import Depot
 
 
 class ChangeLook(NamedTuple):
-    """A change's code, settings and tests, also those `inner` to code, and the `subject` of changed tests."""
+    """A change's code, settings and tests, and the `subject` of changed tests.
+
+    `inner` has the base's text of changed files that are tests although their paths do not say so.
+    """
 
     code: tuple[str, ...]
     reader: DepotReader
@@ -32,8 +35,10 @@ class ChangeLook(NamedTuple):
     observer: ReadObserver
 
 
-def look_at_change(depot: Depot, layer: Path | None, tree: str, changes: Sequence[Change]) -> ChangeLook:
-    """Look at a change that leads to a tree, whose checks run on a layer that is not its own; may block."""
+def look_at_change(
+    depot: Depot, layer: Path | None, base_tree: str, tree: str, changes: Sequence[Change]
+) -> ChangeLook:
+    """Look at a change from a base to a tree, whose checks run on a layer that is not its own; may block."""
 
     def is_project(directory: str) -> bool:
         names = (f"{directory}/{name}" for name in PROJECT_FILES)
@@ -42,9 +47,10 @@ def look_at_change(depot: Depot, layer: Path | None, tree: str, changes: Sequenc
     code, reader = changed_code(changes), DepotReader(depot)
     copies = find_installed_copies(layer, code, reader, tree)
     settings = changed_settings(changes, is_project)
-    inner = inner_tests(changes, reader)
+    inner = inner_tests(changes, reader, base_tree)
     tests = changed_tests(changes, inner, reader)
     # Faults are put into what the tests open: that is watched only where tests were changed.
     subject = code_under_test(entry.path for entry in depot.entries(tree)) if tests else ()
+    subject = tuple(path for path in subject if path not in support_in(inner))
     places = watched_directories(code, copies, settings, subject, (test.path for test in tests))
     return ChangeLook(code, reader, settings, tests, inner, subject, ReadObserver(places, copies))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from chargehand.checks.execution import CheckOutput, CheckPlan, judge
@@ -24,6 +25,7 @@ from chargehand.checks.soft_tests import (
     leave_out_unread,
     may_say_less,
     measure_tests,
+    most_faults,
     pick_faults,
 )
 from chargehand.core.codec import convert_to
@@ -202,7 +204,7 @@ class Validator:
             environment = await layers.environment(tree)
             # In a layer that was made for the tree everything is its own.
             below = None if layers.is_private(environment) else environment.layer
-            look = await asyncio.to_thread(look_at_change, self.services.depot, below, tree, changes)
+            look = await self._look(below, self.base.tree, tree, changes)
             mixed = await lay_base_tests(self.runs, tree, changes, look.inner)
             shares = mixed is not None and layers.matches and not layers.asks_for_others(mixed)
             async with run_beside(self.runs, mixed if shares else None, environment) as beside:
@@ -331,6 +333,9 @@ class Validator:
             )
         return told
 
+    async def _look(self, layer: Path | None, base: str, tree: str, changes: Sequence[Change]) -> ChangeLook:
+        return await asyncio.to_thread(look_at_change, self.services.depot, layer, base, tree, changes)
+
     def _checks_key(self) -> tuple[str, ...]:
         return (self.gates.plan.digest(), *(f"{name}:{path}" for name, path in self.gates.acceptance))
 
@@ -349,7 +354,7 @@ class Validator:
         layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
         if self._find_blocked(tree) or layers.asks_for_others(tree):
             return None
-        look = await asyncio.to_thread(look_at_change, self.services.depot, self.environment.layer, tree, changes)
+        look = await self._look(self.environment.layer, base, tree, changes)
         outputs: dict[str, CheckOutput] = {}
         checks = await self.runs.run(
             tree, self.environment, acceptance=self.gates.acceptance, reads=look.observer, ahead=outputs
@@ -396,7 +401,9 @@ class Validator:
         reader, project, inner = look.reader, self.services.project, look.inner
         tests, code = leave_out_unread(changed_tests(changes, inner, reader), observer), changed_code(changes)
         read = observer.read_of(look.subject)
-        faults = await asyncio.to_thread(pick_faults, reader, tree, tests, read, code) if tests else []
+        faults = (
+            await asyncio.to_thread(pick_faults, reader, tree, tests, read, look.subject, code) if tests else []
+        )
         must_measure = bool(tests) and await asyncio.to_thread(may_say_less, changes, inner, reader)
         if any(check.status != "passed" for check in checks):
             return describe_no_faults("a check fails without any fault", must_measure=must_measure)
@@ -426,6 +433,7 @@ class Validator:
                 inner=inner,
                 seconds=seconds,
                 must_measure=must_measure,
+                most=most_faults(tests),
             )
         # What the time limit cut short is not kept: another time the machine may be faster.
         if not any(each.rule == "tests_unmeasured" for each in found):

@@ -1,0 +1,84 @@
+"""New suppressions: comments and types that keep a linter, type checker or coverage from looking at a line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from chargehand.core.records import Finding
+from chargehand.core.text import late_pattern, printable
+
+TYPE_CHECKERS = frozenset({"mypy", "dmypy", "pyright", "basedpyright", "ty", "pyre", "pyrefly", "tsc"})
+"""Words by which a command starts a type checker."""
+_COVERAGE = frozenset({"cov", "coverage", "nyc", "c8", "istanbul", "tarpaulin", "llvm"})
+_LINTERS = frozenset({
+    "ruff", "flake8", "pylint", "bandit", "eslint", "biome", "oxlint", "golangci", "staticcheck", "clippy",
+    "rubocop", "phpstan", "phpcs", "shellcheck", "semgrep", "checkstyle", "tidy",
+})  # fmt: skip
+_KINDS = (
+    (
+        "coverage",
+        _COVERAGE,
+        late_pattern(
+            r"#\s*pragma:\s*no\s*(?:cover|branch)\b|\b(?:istanbul|c8|v8)\s+ignore\s+\w+|\bLCOV_EXCL_LINE\b"
+        ),
+    ),
+    (
+        "a type checker",
+        TYPE_CHECKERS,
+        late_pattern(r"#\s*(?:type|pyright|ty|pyrefly)\s*:\s*ignore\b|@ts-(?:ignore|expect-error)\b"),
+    ),
+    (
+        "a linter",
+        _LINTERS,
+        late_pattern(
+            r"#\s*noqa\b|#\s*pylint\s*:\s*disable\b|#\s*nosec\b|#\s*nosemgrep\b|\b(?:eslint|oxlint)-disable(?:-next)?-line\b"
+            r"|\bbiome-ignore\b|//\s*nolint\b|#!?\[\s*(?:allow|expect)\s*\(|\brubocop\s*:\s*disable\b|@SuppressWarnings\b"
+            r"|@?phpstan-ignore\b|@?phpcs:(?:ignore|disable)\b|\bNOLINT\b|#\s*shellcheck\s+disable\b"
+        ),
+    ),
+)
+_ANY = late_pattern(r"\bAny\b|\bany\b")
+_LONGEST = 300
+
+
+def find_suppressions(old: str | None, new: str | None, words: Collection[str]) -> Iterator[Finding]:
+    """Yield new suppressions in a source file; a person decides if the `words` of checks start the tool."""
+    if new is None or new == old:
+        return
+    for tool, programs, pattern in _KINDS:
+        fresh = Counter(_matches(pattern, new)) - Counter(_matches(pattern, old or ""))
+        if fresh:
+            yield _describe(tool, fresh.total(), next(iter(fresh)), asks=not programs.isdisjoint(words))
+    if old is not None and (line := _find_widened(old, new)):
+        yield _describe("a type checker", 1, line, asks=not TYPE_CHECKERS.isdisjoint(words))
+
+
+def _matches(pattern: re.Pattern[str], text: str) -> list[str]:
+    return [found[0] for found in pattern.finditer(text)]
+
+
+def _find_widened(old: str, new: str) -> str | None:
+    """Return the first line in which only a type changed, to `Any`; `None` without one."""
+    before = {line.strip() for line in old.splitlines()}
+    fresh = [line.strip() for line in new.splitlines() if line.strip() not in before]
+    after = {line.strip() for line in new.splitlines()}
+    lost = [line for line in before - after if len(line) < _LONGEST]
+    for line in fresh:
+        if len(line) < _LONGEST and (parts := _ANY.split(line))[1:] and ":" in line:
+            wanted = re.compile(r"[\w\[\], .|\"']+?".join(map(re.escape, parts)))
+            if any(wanted.fullmatch(each) for each in lost):
+                return line
+    return None
+
+
+def _describe(tool: str, count: int, text: str, *, asks: bool) -> Finding:
+    times = f"{count} times" if count > 1 else "once"
+    return Finding(
+        rule="check_suppressed",
+        severity="warning" if asks else "info",
+        path="",
+        message=f"it silences {tool} {times}: {printable(text)}",
+        needs_person=asks,
+    )
