@@ -1807,7 +1807,7 @@ export interface components {
             mission: string;
             seq: number | null;
             /** @enum {unknown} */
-            kind: "access_damaged" | "artifact_damaged" | "branch_moved" | "chain_broken" | "depot_damaged" | "engine_damaged" | "export_malformed" | "head_changed" | "head_forged" | "key_changed" | "key_missing" | "key_unknown" | "line_changed" | "line_malformed" | "line_missing" | "mission_changed" | "mission_missing" | "payload_changed" | "payload_missing" | "project_missing" | "provenance_differs" | "provenance_forged" | "provenance_malformed" | "provenance_missing" | "store_damaged" | "tail_missing";
+            kind: "access_damaged" | "artifact_damaged" | "branch_moved" | "chain_broken" | "depot_damaged" | "engine_damaged" | "export_malformed" | "head_changed" | "head_forged" | "key_changed" | "key_missing" | "key_unknown" | "line_changed" | "line_malformed" | "line_missing" | "mission_changed" | "mission_missing" | "payload_changed" | "payload_missing" | "project_missing" | "provenance_differs" | "provenance_forged" | "provenance_malformed" | "provenance_missing" | "spending_damaged" | "store_damaged" | "tail_missing";
             message: string;
         };
         /**
