@@ -18,7 +18,7 @@ from chargehand.core.records import CheckResult
 from chargehand.core.text import late_pattern
 
 _MOST_LINES = 2_000
-# Numbers of their own: places, durations, sizes and counts, which differ from run to run. Those in a name stay.
+# Places, durations, sizes and counts differ from run to run; numbers within a name stay.
 _VARIES = late_pattern(r"0x[0-9a-fA-F]+|/tmp/[^\s:'\"]+|(?<![\w.-])\d[\d.,]*(?=\b|[a-z]{1,2}\b)")
 # A line that only counts: how many there are follows from the others.
 _SUMMARY = late_pattern(r"\b0 (?:errors?|fail(?:ures?|ed|ing)|warnings?|problems?)\b")
@@ -29,7 +29,7 @@ class CheckFailures(Struct, frozen=True, kw_only=True):
     """What failed in one check.
 
     `tests` are the names of all tests that failed, `None` if the runner does not name each of them; `lines` are
-    then the error lines of the output without numbers that vary, `None` if the output was cut or has none.
+    then the error lines of the output without numbers that vary, `None` if the output was cut or has no such line.
     """
 
     reason: str
@@ -64,7 +64,7 @@ def compare_failures(
     """Compare what failed on a tree with what failed on its base, `None` if the check passed there.
 
     Tests that are `excused` count as known. A check that ends for another reason (a timeout, a command that is
-    missing) has failed anew.
+    missing) has a new failure.
     """
     if after.tests is not None:
         known = {*excused, *(before.tests or () if before is not None else ())}

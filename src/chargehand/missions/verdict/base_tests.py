@@ -1,7 +1,7 @@
-"""The base's tests over a candidate: whether what the tests asserted before still holds.
+"""The base's tests over a candidate: whether earlier assertions still hold.
 
-A failure here never makes a tree red by itself. The request may be to change what a test asserts, so each test
-that passed on the base and fails on the changed code is named, and a person decides.
+A failure here never makes a tree red by itself. The request may be to change an assertion, so each test that
+passed in the tree's own run and fails in the base's version is named, and a person decides.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def check_with_base_tests(
     classifier: FailureClassifier,
     untested: frozenset[str],
 ) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
-    """Run the checks on a tree with the base's tests over it; return their results, and what a person must decide.
+    """Run the checks on a tree with the base's tests over it; return their results, and findings for a person.
 
     A weakened test, or a configuration that selects fewer tests, lets the tree's own run (`own`) pass and not this
     one. Checks in `untested` have no test on the base: a project's first tests may land.

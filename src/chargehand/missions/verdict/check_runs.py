@@ -49,9 +49,9 @@ _CACHE_PLACES = {
 
 @dataclass(eq=False, slots=True)
 class CheckRuns:
-    """Runs the checks of one mission on trees over one base; `outputs` holds what they printed, by their names.
+    """Runs the checks of one mission on trees over one base; `outputs` has their output by name.
 
-    What they print goes to `on_output` as it comes.
+    Output also goes to `on_output` as it comes.
     """
 
     services: Services
@@ -70,7 +70,7 @@ class CheckRuns:
         """The base that trees are compared with."""
         return self.environment.base
 
-    # --- what compilers cached while the base was checked: others begin with it, and only the base's write it
+    # --- caches of compilers: later runs start with those of the base's run, which alone writes them
 
     @property
     def _layers(self) -> EnvironmentLayers:
@@ -78,7 +78,7 @@ class CheckRuns:
 
     @property
     def _can_be_warm(self) -> bool:
-        # A driver that copies files would spend on copying the caches what they save.
+        # With a driver that copies files, copying the caches takes as long as they save.
         return self.services.config.project.warm_checks and self.services.driver == "overlay"
 
     @property
@@ -88,12 +88,12 @@ class CheckRuns:
         return self._layers.caches_key(self.base, *parts)
 
     def find_caches(self) -> None:
-        """Have later runs start with what compilers cached on the base, if that was kept; may block."""
+        """Have later runs start with the caches of the base's run, if they were kept; may block."""
         if self._can_be_warm:
             self._caches = self._layers.find(self._caches_key)
 
     def _caches_for(self, tree: str, environment: BaseEnvironment) -> Path | None:
-        """Return what a tree's checks begin with: nothing in another environment, or if files are gone.
+        """Return the caches for a tree's checks: none in another environment, or if files are gone.
 
         Builders that compare times (cargo, for what its build scripts read) see that a file is newer, not that one
         is gone.
@@ -120,7 +120,7 @@ class CheckRuns:
     ) -> tuple[CheckResult, ...]:
         """Run the checks of a plan (default: all) on a tree, unless a run of it is `known`.
 
-        With `ahead`, which takes what they print, only if a place is free. `begun` is set once no other run can
+        With `ahead`, which takes their output, only if a place is free. `begun` is set once no other run can
         take the place of this one.
         """
         begun = begun or asyncio.Event()
@@ -151,7 +151,7 @@ class CheckRuns:
         reads: ReadObserver | None = None,
         shows_output: bool = True,
     ) -> tuple[CheckResult, ...]:
-        """Run the commands of a plan in an open sandbox; `outputs` gets what they print, by their names."""
+        """Run the commands of a plan in an open sandbox; `outputs` gets their output by name."""
 
         def remember(result: CheckResult, output: CheckOutput) -> None:
             outputs[result.name] = output
@@ -200,8 +200,8 @@ class CheckRuns:
             async with serve_tree(subject, link, seconds=seconds) as serving:
                 checks = await self.run_in(sandbox, plan, outputs)
             await reads.note_check(subject)
-            # A tree that was ended at a limit fails, whatever a check made of its silence. What goes on to the end
-            # is looked at once more: it may have written since the last look.
+            # A tree that was ended at a limit fails, whatever a check made of its silence. A sandbox that is still
+            # alive is asked once more: its processes may have written since the last look.
             limit = (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
         self.outputs.update({f"{OUTSIDE}{name}": output for name, output in outputs.items()})
         if limit is not None:
@@ -245,7 +245,7 @@ class CheckRuns:
                 )
                 async with provisioner.sandbox(workspace, environment, request) as sandbox:
                     yield sandbox
-                # Only with the sandbox closed. What cannot be kept makes later checks slower and no other.
+                # Only with the sandbox closed. Without the caches later checks are slower, and end alike.
                 if keeps_caches and self._can_be_warm:
                     with contextlib.suppress(ChargehandError, OSError):
                         await asyncio.to_thread(self._layers.keep_caches, workspace, self._caches_key)

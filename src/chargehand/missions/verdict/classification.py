@@ -1,4 +1,4 @@
-"""Tells the failures of a tree apart: new ones, those that its base has too, and tests that fail now and then.
+"""Classifies the failures of a tree: new ones, those that its base has too, and tests that fail now and then.
 
 Nothing here decides by one run. A test that failed is repeated alone on the same tree. If it then passes it has
 two results, and is compared with the base, where the same test may have them too.
@@ -52,7 +52,7 @@ _RUNS_OF_NEW_TESTS = 3
 
 
 class Classified(Struct, frozen=True, kw_only=True):
-    """The failures of some checks told apart: checks in `excused` have no failure of the tree's own."""
+    """The classes of failures of some checks: checks in `excused` have no failure of the tree's own."""
 
     excused: frozenset[str] = frozenset()
     known: tuple[KnownFailures, ...] = ()
@@ -149,7 +149,7 @@ class FailureClassifier:
         earlier: Verdict | None = None,
         before: Mapping[str, CheckFailures] | None = None,
     ) -> Classified:
-        """Tell the failures of a tree's checks apart; tests that failed anew are repeated on it.
+        """Classify the failures of a tree's checks; tests with new failures are repeated on it.
 
         `earlier` has the worst results of the same checks on the same tree: each that differs is a second result.
         `before` has the failures to compare with, by check, in place of the base's.
@@ -289,7 +289,7 @@ class FailureClassifier:
             ]
         return tuple(found)
 
-    # --- what it means
+    # --- findings
 
     def _judge_known(
         self, check: CheckResult, compared: Comparison, old: Sequence[str], flaky: Sequence[FlakyTest]

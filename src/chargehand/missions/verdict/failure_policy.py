@@ -43,7 +43,7 @@ def failure_policy(config: Config, request: MissionRequest, state: MissionState)
 
 
 def find_answer(state: MissionState) -> str | None:
-    """Return a person's last answer about a red base, `None` if there is none."""
+    """Return a person's last answer about a red base, `None` without an answer."""
     answers = [asked.answer for name, asked in state.questions.items() if name.partition("/")[0] == RED_BASE]
     return next((answer for answer in reversed(answers) if answer is not None), None)
 

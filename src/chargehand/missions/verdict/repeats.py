@@ -54,9 +54,9 @@ async def repeat_tests(
     most: int = _RUNS_ALONE,
     until_both: bool = False,
 ) -> RepeatedTests:
-    """Run tests of a check again on a new workspace of the tree; no tests stands for the whole check, named "".
+    """Run tests of a check again on a new workspace of the tree; without tests the whole check, named "".
 
-    Each round runs only the tests that are asked for if the runner can be told to, else the whole check, and then
+    Each round runs only these tests if the runner can select them, else the whole check, and then
     at most twice. The rounds end early once each test has passed, with `until_both` once each has failed, or when
     they take longer than the check itself.
     """

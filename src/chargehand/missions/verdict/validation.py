@@ -59,7 +59,7 @@ from chargehand.sandbox.contract import OnOutput, Sandbox
 
 
 class _CandidateRun(NamedTuple):
-    """A run of a tree's own checks: its failures told apart, the tests that ran, and those that moved."""
+    """A run of a tree's own checks: its failures by class, the tests that ran, and those that moved."""
 
     environment: BaseEnvironment
     look: ChangeLook
@@ -75,9 +75,9 @@ class _CandidateRun(NamedTuple):
 
 
 class Validator:
-    """Gives verdicts for one mission on one base; `outputs` holds what the checks printed, by their names.
+    """Gives verdicts for one mission on one base; `outputs` has the output of checks by name.
 
-    What they print goes to `on_output` as it comes; `ahead` holds the runs before their turn.
+    Output also goes to `on_output` as it comes; `ahead` holds the runs before their turn.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Validator:
 
     @property
     def outputs(self) -> Mapping[str, CheckOutput]:
-        """What the checks printed, by their names."""
+        """The output of checks by name."""
         return self.runs.outputs
 
     async def judge_base(self) -> Verdict:
@@ -166,8 +166,8 @@ class Validator:
         return self._ran_on_base
 
     def _base_key(self, plan: CheckPlan) -> str:
-        """What a base's verdict depends on: the same commands end differently on another layer or toolchain."""
-        layer = self.environment.layer.name if self.environment.layer else "-"
+        """Return the key of a base's verdict: commands end differently on another layer or toolchain."""
+        layer = self.environment.layer.parent.name if self.environment.layer else "-"
         return "/".join(("base", plan.digest(), layer, self.services.toolchain))
 
     async def _keep_as_base(
@@ -302,9 +302,9 @@ class Validator:
     async def _tell_apart(
         self, tree: str, checks: Sequence[CheckResult], environment: BaseEnvironment
     ) -> Classified:
-        """Tell failures apart, also by how the same checks ended on the same tree before."""
+        """Classify failures, also by the earlier results of the same checks on the same tree."""
         verdicts, project = self.services.store.verdicts, self.services.project
-        layer = environment.layer.name if environment.layer else "-"
+        layer = environment.layer.parent.name if environment.layer else "-"
         key = "/".join(("own", *self._checks_key(), layer, self.services.toolchain))
         earlier = verdicts.get(project, tree, plan_digest=key)
         told = await self._classifier.classify(
@@ -320,7 +320,7 @@ class Validator:
         return told
 
     async def _repeat_new_tests(self, told: Classified, tree: str, run: _CandidateRun) -> Classified:
-        """Run new tests some more times: one that passes by luck would be the next mission's flaky test."""
+        """Run new tests some more times: a test that passes by luck would be flaky in the next mission."""
         before = {ran.check: set(ran.names) for ran in self._ran_on_base if ran.names is not None}
         for check, ran in zip(run.checks, run.ran, strict=True):
             if check.status != "passed" or ran.names is None or check.name not in before:
