@@ -182,3 +182,21 @@ def test_what_is_there_already_is_offered_first_and_may_be_kept_as_it_is(desk: D
         "models": {"ollama": {"provider": "ollama", "model": "coder:1b"}},
         "agents": {"native": {"kind": "native", "model": "ollama"}},
     }
+
+
+def test_a_colleague_with_the_projects_file_is_offered_an_agent(desk: Desk, provider: Provider) -> None:
+    file = desk.repository / "chargehand.toml"
+    file.write_text("[project]\nchecks = ['true']\n")
+    for configured in (False, True):
+        asking = Asking((*COMMAND, "init"), cwd=desk.repository, environment=desk.environment)
+        if configured:
+            asking.until("Set up another one?")
+            asking.say("n\n")
+        else:
+            asking.until("Which one?")
+            _endpoint(asking, provider)
+            _paste(asking, KEY)
+        assert asking.end() == 0
+        assert "already exists and was not changed" in asking.shown
+        assert list(desk.user["models"]) == ["near"]
+    assert file.read_text() == "[project]\nchecks = ['true']\n"

@@ -159,6 +159,11 @@ def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None
     (found,) = [line["payload"]["command"] for line in log if line["type"] == "setup.detected"]
     assert found == "pip install -r requirements.txt"
     assert tried.index("pip install -r requirements-docs.txt -r requirements.txt") < tried.index(found)
+    # A command by hand finds what the mission's checks found.
+    by_hand = desk.say(
+        "exec", "--mission", done.document["mission"], "--", "sh", "-c", "python -m pytest -q", cwd=repo
+    )
+    assert by_hand.code == 0, by_hand
     # What failed once is not tried again where something is known to work.
     again = desk.say("run", "look", "--agent", "command:touch newer", cwd=repo)
     assert (again.code, requested(desk, again)) == (0, []), again

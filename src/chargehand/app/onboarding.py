@@ -117,9 +117,10 @@ class _ChooseAgainError(Exception):
 
 
 def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResult:
-    """Write chargehand.toml into the project that a person stands in; an existing one is not changed.
+    """Write chargehand.toml into a person's project, and ask for an agent; an existing file is not changed.
 
-    Without `prompts` it takes the detected checks. Raises `RepositoryError` (`bare`), `UsageError`, `ConfigError`.
+    Without `prompts` it takes the detected checks and asks for no agent. Raises `RepositoryError` (`bare`),
+    `UsageError`, `ConfigError`.
     """
     located = app.find(repo)
     project = located.project
@@ -135,11 +136,12 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     found = app.detected(depot, located.base, directory)
     # A dangling link counts as a file, too.
     if os.path.lexists(path):
-        return InitResult(path=str(path), created=False, checks=None, setup=None, agent=None)
+        offered = None if prompts is None else _offer_agent(app, prompts)
+        return InitResult(path=str(path), created=False, checks=None, setup=None, agent=offered)
     # An unconfirmed setup is not written: a mission tries those that are detected.
     checks = found.checks
     setup: str | None = None
-    agent: AgentPlan | None = None
+    name: str | None = None
     if prompts is not None:
         prompts.notice(f"Project {project.name}{f', in {shown_path(directory)}' if directory else ''}")
         checks = tuple(
@@ -149,18 +151,33 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
         )
         more = prompts.text("Another check (empty: none)", default="")
         checks = (*checks, more) if more else checks
-        if found.setup is not None and prompts.confirm(f"Always set up with `{found.setup}`?", default=False):
+        if found.setup is not None and prompts.confirm(f"Always set up with `{found.setup}`?", default=True):
             setup = found.setup
-        agent = _AgentQuestions(app, prompts).ask()
-        if agent is not None:
-            # The key first: a model without its key is useless, and a key without its model does no harm.
-            if agent.secret is not None:
-                place = app.credentials.set(agent.secret.name, agent.secret.value)
-                prompts.notice(f"The key is stored as {agent.secret.name} in {place}.")
-            set_user_values(user_config_path(app.environ), agent.values)
+        name = _ask_agent(app, prompts)
     created = _write_project_file(path, checks, setup, found.setup)
-    name = None if agent is None else agent.name
     return InitResult(path=str(path), created=created, checks=checks, setup=setup, agent=name)
+
+
+def _offer_agent(app: App, prompts: Prompts) -> str | None:
+    """Offer an agent to a person whose project has its file already, as every colleague's has."""
+    config = app.user_configuration().config
+    missing = not config.models and not config.agents
+    if not missing and not prompts.confirm("You have an agent or model. Set up another one?", default=False):
+        return None
+    return _ask_agent(app, prompts)
+
+
+def _ask_agent(app: App, prompts: Prompts) -> str | None:
+    """Ask for an agent, write it into the user's own configuration, and return its name, `None` without one."""
+    agent = _AgentQuestions(app, prompts).ask()
+    if agent is None:
+        return None
+    # The key first: a model without its key is useless, and a key without its model does no harm.
+    if agent.secret is not None:
+        place = app.credentials.set(agent.secret.name, agent.secret.value)
+        prompts.notice(f"The key is stored as {agent.secret.name} in {place}.")
+    set_user_values(user_config_path(app.environ), agent.values)
+    return agent.name
 
 
 def _write_project_file(

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 def init(repo: Path | None, yes: bool, out: Output) -> None:
     """Write chargehand.toml into a repository.
 
-    Checks and setup are detected from the committed files; nothing is run. An existing file is never changed. Asks
-    on a terminal; in a pipe, or with --yes, uses what is detected.
+    Checks and setup are detected from the committed files; nothing is run. An existing file is never changed, and
+    an agent for yourself is offered all the same. Asks on a terminal; in a pipe, or with --yes, uses the detected
+    checks.
     """
     from chargehand.app.composition import App
     from chargehand.app.onboarding import initialise
@@ -34,7 +35,10 @@ def init(repo: Path | None, yes: bool, out: Output) -> None:
     out.document(done)
     path = shown_path(done.path)
     if not done.created and done.checks is None:
-        out.text(f"{path} already exists; nothing was changed")
+        out.text(f"{path} already exists and was not changed")
+        if done.agent is not None:
+            out.text(f"agent     {done.agent}, in your own configuration")
+            out.text(f'next:     chargehand run --agent {done.agent} "TEXT"')
         return
     out.text(f"wrote {path}", bold=True)
     for check in done.checks or ():

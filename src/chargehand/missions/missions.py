@@ -35,7 +35,7 @@ from chargehand.missions.reading import (
 from chargehand.missions.results.delivery import ResultDelivery
 from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.run import MissionRun, run_interruptible
-from chargehand.missions.sandboxes.environment import base_environment
+from chargehand.missions.sandboxes.environment import base_environment, find_made_setup
 from chargehand.missions.sandboxes.provisioning import (
     SandboxProvisioner,
     SandboxRequest,
@@ -378,6 +378,8 @@ class Missions:
         """
         journal = Unlogged()
         setup = self._services.config.project.setup
+        if setup is None:  # a mission may have found what its checks need
+            setup = await asyncio.to_thread(find_made_setup, self._services, base, setup_directory)
         environment = await base_environment(self._services, journal, base, setup=setup, directory=setup_directory)
         provisioner = SandboxProvisioner(self._services, journal)
         async with (

@@ -118,6 +118,13 @@ async def base_environment(
     return replace(bare, layer=found, setup=setup)
 
 
+def find_made_setup(services: Services, base: Base, directory: str) -> str | None:
+    """Return the detected setup whose layer a mission on this base has made already; may block."""
+    layers, bare = EnvironmentLayers(services.depot), BaseEnvironment(base=base, directory=directory)
+    suggested = detect_setups(DepotReader(services.depot), base.tree, directory)
+    return next((each for each in suggested if layers.find(_layer_key(services, layers, bare, each))), None)
+
+
 async def needed_setup(
     services: Services,
     journal: Journal,
@@ -154,7 +161,7 @@ async def needed_setup(
             each for each in detect_setups(DepotReader(services.depot), base.tree, directory) if each not in tried
         ]
         layers = EnvironmentLayers(services.depot)
-        # One that worked before comes first: what fails is not run again in each mission.
+        # A setup that worked before comes first: a command that fails is not run again in each mission.
         known = [each for each in suggested if layers.find(_layer_key(services, layers, environment, each))]
         failure: RefusedError | None = None
         for command in (*known, *suggested):
