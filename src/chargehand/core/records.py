@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from chargehand.core.text import shown_path
+
 ConflictKind = Literal[
     "content", "both_added", "modify_delete", "rename", "mode", "binary", "file_directory", "submodule"
 ]
@@ -142,6 +144,11 @@ class Finding(Struct, frozen=True, kw_only=True):
     message: str
     line: int | None = None
     needs_person: bool = False
+
+    @property
+    def text(self) -> str:
+        """The message, with the path before it if it concerns one file."""
+        return self.message if self.path == "." else f"{shown_path(self.path)}: {self.message}"
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):

@@ -232,10 +232,10 @@ def _show_warnings(out: Output, state: MissionState) -> None:
     """Write what inspection warns of, unless a reason of the mission's end says it."""
     said = {(reason.code, reason.message) for reason in state.reasons}
     found = inspection_warnings(state)
-    warnings = [e for e in found if (e.rule, f"{shown_path(e.path)}: {e.message}") not in said]
+    warnings = [e for e in found if (e.rule, e.text) not in said]
     for each in warnings[:_NAMED_WARNINGS]:
-        place = f"{shown_path(each.path)}: " if each.path and not each.message.startswith(each.path) else ""
-        out.text(f"  warning   {place}{each.message} ({each.rule})", fg="yellow")
+        text = each.message if not each.path or each.message.startswith(each.path) else each.text
+        out.text(f"  warning   {text} ({each.rule})", fg="yellow")
     if len(warnings) > _NAMED_WARNINGS:
         more = count_text(len(warnings) - _NAMED_WARNINGS, "more warning")
         out.text(f"  warning   and {more}: chargehand mission show {state.id}", fg="yellow")

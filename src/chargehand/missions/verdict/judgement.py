@@ -70,14 +70,7 @@ def _ask_person(*reasons: Reason) -> AttemptEnd:
 
 
 def _reasons(findings: Iterable[Finding]) -> tuple[Reason, ...]:
-    return tuple(
-        Reason(
-            code=found.rule,
-            # What concerns no single file has no path worth naming.
-            message=found.message if found.path == "." else f"{shown_path(found.path)}: {found.message}",
-        )
-        for found in findings
-    )
+    return tuple(Reason(code=found.rule, message=found.text) for found in findings)
 
 
 def judge_result(
