@@ -150,4 +150,5 @@ def test_none_wanted_is_none(machine: Path, tmp_path: Path) -> None:
     own = {"chargehand.toml": '[project]\nsetup = ""\n'}
     repo, desk = repository(tmp_path / "repo", SOURCE | own), desk_in(machine, tmp_path / "desk")
     done = desk.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
-    assert (done.code, done.reasons) == (1, {"check_failed"}), done
+    # The test fails as on the base, and nothing shows that it saw the change.
+    assert (done.code, done.reasons) == (3, {"change_unread", "known_failures"}), done
