@@ -81,7 +81,7 @@ def test_tests_changed_on_purpose(desk: Desk, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", TESTED)
     change = shell("sed -i 's/a - b/a + b/' calc.py; sed -i 's/2, 1), 1/2, 1), 3/' test_calc.py")
     red = desk.say("run", "add adds", "--agent", change, "--only-check", UNITTEST, cwd=repo)
-    assert (red.code, red.document["status"], red.reasons) == (1, "refused", {"check_failed"}), red
+    assert (red.code, red.document["status"], red.reasons) == (3, "waiting", {"base_tests_fail"}), red
     failed = [check for check in desk.state(red).verdicts[-1].checks if check.status != "passed"]
     assert [check.base_tests for check in failed] == [True]
     done = decide(desk, "promote", red, "--reason", "the test was wrong", cwd=repo)

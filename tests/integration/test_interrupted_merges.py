@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git
-from tests.crash_kit import SCENES, Yard
+from tests.crash_kit import SCENES, Yard, wait_until
 from tests.integration.test_coordinator_crashes import PlanYard, _sh, _task
 
 from chargehand.app.checkpoints import roll_back_task
@@ -74,6 +74,9 @@ def test_what_a_dead_worker_merged_is_told_where_a_person_ends_the_plan_or_drops
     yard.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"  # the second task begins once the first one waits
     assert yard.worker(plan="promoted#2").wait() == -signal.SIGKILL, yard.said()
     with working(yard) as app:
+        # The sandbox launcher of the dead worker holds its lock until it has ended every process.
+        row = app.store.log.get(yard.coordinator)
+        wait_until(lambda: not app.acting_reader.live(row))
         with pytest.raises(RefusedError, match="'merged' is being started or merged") as raised:
             app.steering.change_plan(yard.coordinator, Plan(tasks=()))
         assert raised.value.code == "task_busy"

@@ -90,7 +90,10 @@ def test_a_tree_that_fails_without_what_was_taken_back_is_refused(workshop: Work
     state = workshop.run(CHANGE, break_at=("promote",), attempts=3)
     restore(workshop, state, "calc/core.py")
     state = resume(workshop, state)
-    assert (state.status, [reason.code for reason in state.reasons]) == ("refused", ["check_failed"])
+    assert (state.status, [reason.code for reason in state.reasons]) == (
+        "refused",
+        ["check_failed", "still_failing"],
+    )
     # The agent is not asked again: it would only do again what the person took back.
     assert (len(state.attempts), state.export) == (1, None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chargehand.core.records import Finding
 from chargehand.core.state import MissionState, RestoredTree
 from chargehand.core.text import shown_path
+from chargehand.missions.reading import mission_ref
 from chargehand.missions.transcript import WORK
 from chargehand.workspace.depot import Depot
 
@@ -32,8 +33,15 @@ def find_rejected(depot: Depot, state: MissionState, base: str, tree: str) -> tu
                 rejected[change.path] = (change.old_mode, change.old_id), made.commit
     if not rejected:
         return ()
-    # A version that the base has too is no part of the change: it came with a branch that moved.
-    changed = {change.path: (change.new_mode, change.new_id) for change in depot.diff(base, tree)}
+    # A version that the base has too is no part of the change: it came with a branch that moved. One that the
+    # mission's branch has was promoted before: only a roll-back takes it away.
+    tip = depot.read_ref(mission_ref(state.id))
+    new = None if tip is None else {change.path for change in depot.diff(depot.tree_of(tip), tree)}
+    changed = {
+        change.path: (change.new_mode, change.new_id)
+        for change in depot.diff(base, tree)
+        if new is None or change.path in new
+    }
     return tuple(
         Finding(
             rule="rejected_again",
