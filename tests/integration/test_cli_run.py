@@ -222,7 +222,7 @@ def test_the_time_of_a_mission_ends_it(desk: Desk) -> None:
 
 def test_attempts_and_their_checkpoints(desk: Desk) -> None:
     script = f'test -n "$CHARGEHAND_REPORT" && {GOLD} || echo x >> README.md'
-    result = desk.run(script, "--attempts", "2")
+    result = desk.run(script, "--attempts", "2", "--red-base", "go")
     assert [attempt["verdict"] for attempt in result["attempts"]] == ["red", "green"]
     mission = result["mission"]
     points = desk.json("checkpoint", "list", mission)["checkpoints"]

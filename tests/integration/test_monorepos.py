@@ -195,7 +195,7 @@ def test_a_worker_goes_on_there_and_a_person_promotes_from_there(desk: Desk, mon
 def test_tests_that_are_bent_or_lost_there_are_noticed(desk: Desk, monorepo: Path) -> None:
     api = monorepo / "services/api"
     bent = run(desk, api, script("sed -i s/a.-.b/a*b/ calc/core.py; sed -i s/,.5/,6/ tests/test_core.py"))
-    assert bent.code == 1, bent
+    assert (bent.code, bent.reasons) == (3, {"base_tests_fail"}), bent
     (check,) = [check for check in desk.state(bent).verdicts[-1].checks if check.base_tests]
     assert check.status == "failed"
     gone = "sed -i s/a.-.b/a+b/ calc/core.py; echo 'del CoreTest.test_nothing' >> tests/test_core.py"
