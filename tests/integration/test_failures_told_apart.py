@@ -137,6 +137,24 @@ def test_a_test_that_is_flaky_on_the_base_is_not_blamed_on_the_agent(desk: Desk,
     assert "test_luck failed in" in shown
 
 
+def test_a_flaky_test_that_a_change_breaks_for_good_needs_a_person(desk: Desk, tmp_path: Path) -> None:
+    place = repository(tmp_path / "repo", {"calc.py": CODE, "test_calc.py": f"{HEAD}{ADDS}\n{TOGGLES}"})
+    assert run(desk, place, COMMENT).code == 0, "it is flaky on the base, and that is remembered"
+    broken = f"{HEAD}{ADDS}\n    def test_luck(self):\n        self.fail()\n"
+    waits = run(desk, place, writes("test_calc.py", broken))
+    assert waits.code == 3, waits
+    assert "without the change it passes now and then" in str(waits.document["reasons"])
+
+
+def test_a_run_that_stops_at_a_known_failure_shows_nothing(desk: Desk, tmp_path: Path) -> None:
+    first = SUBTRACTS.replace("test_sub", "test_a_sub")
+    place = repository(tmp_path / "repo", {"calc.py": CODE, "test_calc.py": f"{HEAD}{first}\n{ADDS}"})
+    done = run(desk, place, BREAK, "--accept-known", check="python3 -m unittest -q -f")
+    assert (done.code, done.reasons) == (3, {"failures_untold"}), done
+    refused = run(desk, place, BREAK, check="python3 -m unittest -q -f")
+    assert (refused.code, refused.reasons) == (1, {"check_failed"}), refused
+
+
 def test_a_test_that_a_change_makes_flaky_needs_a_person_who_was_told(desk: Desk, tmp_path: Path) -> None:
     place = repository(tmp_path / "repo", GREEN)
     agent = writes(

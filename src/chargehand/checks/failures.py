@@ -22,6 +22,9 @@ _MOST_LINES = 2_000
 _VARIES = late_pattern(r"0x[0-9a-fA-F]+|/tmp/[^\s:'\"]+|(?<![\w.-])\d[\d.,]*(?=\b|[a-z]{1,2}\b)")
 # A line that only counts: how many there are follows from the others.
 _SUMMARY = late_pattern(r"\b0 (?:errors?|fail(?:ures?|ed|ing)|warnings?|problems?)\b")
+_STOPS_EARLY = late_pattern(
+    r"(?:^|\s)(?:-x|-f|--exitfirst|--?failfast|--maxfail\S*|--bail\S*|--fail-fast)(?=\s|$)"
+)
 _SPACES = late_pattern(r"\s+")
 
 
@@ -85,6 +88,11 @@ def compare_failures(
 def counts_tests(command: str) -> bool:
     """Return whether a command starts a test runner that counts or names its tests."""
     return runner_of(command).is_known
+
+
+def stops_early(command: str) -> bool:
+    """Return whether a command tells its runner to stop at a failure, so that later tests do not run."""
+    return _STOPS_EARLY.search(command) is not None
 
 
 def select_tests(command: str, tests: Sequence[str]) -> str | None:

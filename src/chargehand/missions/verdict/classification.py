@@ -20,6 +20,7 @@ from chargehand.checks.failures import (
     counts_tests,
     own_name,
     select_tests,
+    stops_early,
 )
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import NotFoundError, StoreError
@@ -185,14 +186,31 @@ class FailureClassifier:
             excused = self._policy.accepted
             findings += [_describe_untold(check)] if excused else []
         again = [name for name in compared.known if name in remembered or name in carried]
+        still = await self._repeat_remembered(check, [name for name in again if name not in carried], place)
         old = [name for name in compared.known if before is not None and name in _units(before)]
         old = [name for name in old if name not in again]
         return Classified(
             excused=frozenset((check.name,) if excused else ()),
             known=(_count_known(check, compared, old),) if old else (),
-            flaky=(*found, *(carried.get(name) or _flaky_again(check, name) for name in again)),
+            flaky=(*found, *still, *(carried[name] for name in again if name in carried)),
             findings=(*findings, *(self._judge_known(check, compared, old, found) if old else ())),
         )
+
+    async def _repeat_remembered(
+        self, check: CheckResult, tests: Sequence[str], place: _Place
+    ) -> tuple[FlakyTest, ...]:
+        """Repeat tests that are known to be flaky and failed: a change may have broken one for good."""
+        if not tests or not _may_be_flaky(check):
+            return tuple(_flaky_again(check, test) for test in tests)
+        repeated = await repeat_tests(*(self._runs, check, [each for each in tests if each]), **place._asdict())
+        passed = describe_flaky(check, repeated, failed_first=True)
+        names = {each.test for each in passed}
+        broken = (
+            replace(_flaky_again(check, test), runs=1 + runs, failures=1 + runs, on_base=False)
+            for test, runs in repeated.runs.items()
+            if test not in names
+        )
+        return (*(replace(each, on_base=True) for each in passed), *broken)
 
     def _compare(
         self,
@@ -205,8 +223,10 @@ class FailureClassifier:
         if unnamed and ("" in remembered or (self._policy.leaves_out and before is not None)):
             return Comparison(named=False, known=_units(failures) if before is not None else ("",))
         compared = compare_failures(before, failures, excused=remembered)
-        # A run in which no test ran shows nothing of the tree, however alike the failures are.
-        if counts_tests(check.name) and not check.tests and not compared.new:
+        # A run in which no test ran shows nothing of the tree, however alike the failures are. Neither does a run
+        # that stopped at the first of them.
+        silent = not check.tests or stops_early(check.name)
+        if counts_tests(check.name) and silent and not compared.new and not set(compared.known) <= {*remembered}:
             return Comparison(named=compared.named, told=False)
         return compared
 
@@ -320,6 +340,8 @@ class FailureClassifier:
         message = f"{what} failed in {flaky.failures} of {flaky.runs} runs of this same tree"
         if flaky.on_base:
             message += ", and is known to be flaky without the change"
+        elif flaky.failures == flaky.runs:
+            message += "; without the change it passes now and then"
         match self._policy.flaky:
             case "refuse" if not flaky.on_base:
                 return _finding("flaky_test", "error", message)
