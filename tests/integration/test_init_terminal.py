@@ -197,6 +197,6 @@ def test_a_colleague_with_the_projects_file_is_offered_an_agent(desk: Desk, prov
             _endpoint(asking, provider)
             _paste(asking, KEY)
         assert asking.end() == 0
-        assert "already exists and was not changed" in asking.shown
+        assert f"already exists; {'nothing was' if configured else 'it was not'} changed" in asking.shown
         assert list(desk.user["models"]) == ["near"]
     assert file.read_text() == "[project]\nchecks = ['true']\n"

@@ -35,7 +35,8 @@ def init(repo: Path | None, yes: bool, out: Output) -> None:
     out.document(done)
     path = shown_path(done.path)
     if not done.created and done.checks is None:
-        out.text(f"{path} already exists and was not changed")
+        unchanged = "nothing was changed" if done.agent is None else "it was not changed"
+        out.text(f"{path} already exists; {unchanged}")
         if done.agent is not None:
             out.text(f"agent     {done.agent}, in your own configuration")
             out.text(f'next:     chargehand run --agent {done.agent} "TEXT"')
