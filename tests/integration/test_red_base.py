@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from desk import Desk, repository, shell
+from tests.crash_kit import wait_until
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -46,10 +47,13 @@ def test_ask_waits_for_a_person_and_goes_on_as_they_say(desk: Desk, repo: Path) 
     mission = said.document["mission"]
     assert desk.say("mission", "answer", mission, "fix", cwd=repo).code == 0
     done = desk.say("worker", "--until-idle", cwd=repo)
+    # Perhaps the worker that the answer started was quicker, and works on it still.
+    wait_until(lambda: desk.state(said).status not in ("planned", "running"))
     assert desk.state(said).status == "promoted", done
     other = desk.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
     desk.say("mission", "answer", other.document["mission"], "stop", cwd=repo)
     desk.say("worker", "--until-idle", cwd=repo)
+    wait_until(lambda: desk.state(other).status not in ("planned", "running", "waiting"))
     state = desk.state(other)
     assert (state.status, state.attempts, [reason.code for reason in state.reasons]) == (
         "failed",
