@@ -265,6 +265,8 @@ def test_init_asks_and_writes_what_is_answered(desk: Desk) -> None:
     assert fixer["command"] == ["ruff", "check", "--fix", "a b"]
     assert str(desk.place / ".config") in fixer["origin"]
     again = desk.terminal("init")
+    again.until("Set up another one?")
+    again.say("n\n")
     assert again.end() == 0
     assert "nothing was changed" in again.shown
 
