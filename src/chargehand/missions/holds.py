@@ -157,7 +157,9 @@ def _mission_footprint(store: Store, state: MissionState, *, written: tuple[str,
     """
     given = Footprint(task=state.id, areas=_given_areas(store, state))
     planless = state.plan is None or state.plan.wanted  # a planner may be at it
-    prints = [given] if planless else [footprint(task) for task, _ in _open_tasks(state)]
+    # Without an open task the result is about to be applied: until then the branch does not have it.
+    open_tasks = _open_tasks(state)
+    prints = [given] if planless or not open_tasks else [footprint(task) for task, _ in open_tasks]
     prints = [each if each.paths or each.areas or each.contracts else given for each in prints]
     areas = {area: None for each in prints for area in each.areas if not pattern_problem(area, areas=True)[0]}
     return Footprint(
