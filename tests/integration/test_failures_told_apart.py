@@ -174,6 +174,17 @@ def test_a_test_that_a_change_makes_flaky_needs_a_person_who_was_told(desk: Desk
     assert (accepted.code, accepted.document["status"]) == (0, "promoted"), accepted
 
 
+def test_a_flaky_test_that_a_person_let_in_is_the_next_missions_known_one(desk: Desk, tmp_path: Path) -> None:
+    place = repository(tmp_path / "repo", GREEN)
+    agent = writes("test_calc.py", f"{GREEN['test_calc.py']}\n{TOGGLES}")
+    waits = run(desk, place, agent, "--apply")
+    assert (waits.code, waits.reasons) == (3, {"flaky_test"}), waits
+    assert desk.say("mission", "promote", waits.document["mission"], cwd=place).code == 0
+    after = run(desk, place, COMMENT)
+    assert (after.code, after.document["status"]) == (0, "promoted"), after
+    assert [each["on_base"] for each in after.document["flaky"]] == [True]
+
+
 def fail_earlier_runs(desk: Desk) -> None:
     """Have the store remember that the checks failed when they ran on candidates before."""
     with sqlite3.connect(desk.home / "store.db") as raw:

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.checks.failures import CheckFailures, compare_failures, describe_failures
+from chargehand.checks.failures import CheckFailures, compare_failures, describe_failures, failed_without_a_test
 from chargehand.checks.junit import TestCounts, read_junit
 from chargehand.checks.runners.table import runner_of
+from chargehand.core.records import CheckResult
 
 
 def by_test(*tests: str) -> CheckFailures:
-    return describe_failures("tests_failed", "", tests, cut=False)
+    return describe_failures("pytest", "tests_failed", "", tests, cut=False)
 
 
 def by_line(text: str, reason: str = "exit_code", *, cut: bool = False) -> CheckFailures:
-    return describe_failures(reason, text, None, cut=cut)
+    return describe_failures("sh check.sh", reason, text, None, cut=cut)
 
 
 names = st.frozensets(st.sampled_from(["a", "b", "c", "d", "e"]))
@@ -83,6 +84,43 @@ def test_an_output_that_says_nothing_is_not_compared(before: CheckFailures, afte
 
 def test_another_reason_is_a_new_failure() -> None:
     assert compare_failures(by_line("x: error"), by_line("x: error", "timed_out")).new == ("timed_out",)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "stopped"),
+    [
+        ("python -m pytest -q", "1 failed, 3 passed", False),
+        ("python -m pytest -q", "!!!!!!!! stopping after 1 failures !!!!!!!!", True),  # set in a file
+        ("python -m pytest -xq", "", True),
+        ("python -m pytest -rf --tb=short", "", False),
+        ("python -m pytest --maxfail=2", "", True),
+        ("python -m unittest -vf", "", True),
+        ("go test -failfast ./...", "", True),
+        ("npx jest --bail=1", "", True),
+    ],
+)
+def test_a_run_that_stops_at_a_failure_is_told(command: str, text: str, stopped: bool) -> None:
+    assert describe_failures(command, "tests_failed", text, ("a",), cut=False).stopped is stopped
+
+
+def failed_check(reason: str, tests: int | None = 3) -> CheckResult:
+    return CheckResult(name="python -m pytest -q", status="failed", seconds=1.0, reason=reason, tests=tests)
+
+
+@pytest.mark.parametrize(
+    ("check", "failures", "gate"),
+    [
+        (failed_check("exit_code"), by_test("(coverage)"), True),
+        (failed_check("tests_failed"), by_test("(coverage)", "a"), False),
+        (failed_check("exit_code"), by_line("FAIL Required"), True),
+        (failed_check("exit_code", tests=0), by_line("boom"), False),
+        (failed_check("memory"), by_line("killed: error"), False),
+    ],
+)
+def test_only_a_gate_over_passed_tests_counts_as_one(
+    check: CheckResult, failures: CheckFailures, gate: bool
+) -> None:
+    assert failed_without_a_test(check, failures) is gate
 
 
 PYTEST = f"{sys.executable} -m pytest -q -p no:randomly"

@@ -176,7 +176,7 @@ async def _run_command(
         tests = len(names) if counted is None and names is not None else counted
     failures = None
     if outcome.status != "passed":
-        failures = describe_failures(outcome.reason, text, failed, cut=collected.cut)
+        failures = describe_failures(command, outcome.reason, text, failed, cut=collected.cut)
     ran = None if names is None else tuple(sorted(names))
 
     def put(value: object, kind: str) -> str | None:

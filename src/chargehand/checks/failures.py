@@ -6,6 +6,7 @@ if the runner names each test that failed, else line by line of the output that 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -23,8 +24,10 @@ _VARIES = late_pattern(r"0x[0-9a-fA-F]+|/tmp/[^\s:'\"]+|(?<![\w.-])\d[\d.,]*(?=\
 # A line that only counts: how many there are follows from the others.
 _SUMMARY = late_pattern(r"\b0 (?:errors?|fail(?:ures?|ed|ing)|warnings?|problems?)\b")
 _STOPS_EARLY = late_pattern(
-    r"(?:^|\s)(?:-x|-f|--exitfirst|--?failfast|--maxfail\S*|--bail\S*|--fail-fast)(?=\s|$)"
+    r"(?:^|\s)(?:-[qvslbc]*[xf][qvslbc]*|--exitfirst|--?failfast|--maxfail\S*|--bail\S*|--fail-fast)(?=\s|$)"
 )
+# pytest says so, wherever the option stands.
+_STOPPED = late_pattern(r"^!+ stopping after \d+ failures !+$", re.MULTILINE)
 _SPACES = late_pattern(r"\s+")
 
 
@@ -33,11 +36,13 @@ class CheckFailures(Struct, frozen=True, kw_only=True):
 
     `tests` are the names of all tests that failed, `None` if the runner does not name each of them; `lines` are
     then the error lines of the output without numbers that vary, `None` if the output was cut or has no such line.
+    `stopped` says that the run ended at a failure, so that later tests did not run.
     """
 
     reason: str
     tests: tuple[str, ...] | None = None
     lines: tuple[str, ...] | None = None
+    stopped: bool = False
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -52,10 +57,13 @@ class Comparison(Struct, frozen=True, kw_only=True):
     told: bool = True
 
 
-def describe_failures(reason: str, text: str, tests: Sequence[str] | None, *, cut: bool) -> CheckFailures:
+def describe_failures(
+    command: str, reason: str, text: str, tests: Sequence[str] | None, *, cut: bool
+) -> CheckFailures:
     """Return what failed by a check's output and the names its runner gives; `cut` says that output is missing."""
     if tests is not None:
-        return CheckFailures(reason=reason, tests=tuple(tests))
+        stopped = bool(_STOPS_EARLY.search(command) or _STOPPED.search(text))
+        return CheckFailures(reason=reason, tests=tuple(tests), stopped=stopped)
     found = [] if cut else map(_normalise, error_lines(text))
     lines = sorted(line for line in found if not _SUMMARY.search(line))
     return CheckFailures(reason=reason, lines=tuple(lines) if 0 < len(lines) <= _MOST_LINES else None)
@@ -90,11 +98,6 @@ def counts_tests(command: str) -> bool:
     return runner_of(command).is_known
 
 
-def stops_early(command: str) -> bool:
-    """Return whether a command tells its runner to stop at a failure, so that later tests do not run."""
-    return _STOPS_EARLY.search(command) is not None
-
-
 def select_tests(command: str, tests: Sequence[str]) -> str | None:
     """Return a command changed to run only these tests, `None` if its runner cannot; see `Runner.select`."""
     return runner_of(command).select(command, tests) if tests else None
@@ -109,7 +112,7 @@ def failed_without_a_test(check: CheckResult, failures: CheckFailures) -> bool:
     """Return whether tests ran and each of them passed, so that a gate over all of them failed the check."""
     if failures.tests is not None:
         return set(failures.tests) == {COVERAGE_GATE}
-    return bool(check.tests) and check.status == "failed" and runner_of(check.name).names_failures_in_report
+    return bool(check.tests) and check.reason == "exit_code" and runner_of(check.name).names_failures_in_report
 
 
 def _normalise(line: str) -> str:

@@ -225,7 +225,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return self.status in ("green", "no_worse")
 
     @property
-    def excused(self) -> tuple[str, ...]:
+    def tolerated(self) -> tuple[str, ...]:
         """Messages about failures that do not count: accepted ones of the base, and tests that are flaky there."""
         rules = ("known_failures", "flaky_test")
         return tuple(found.message for found in self.findings if found.rule in rules and found.severity == "info")

@@ -432,7 +432,7 @@ def _describe_result(event: Payload) -> str | None:
             where = {"base": "on the base", "attempt": "on the attempt's tree", "merged": "on the merged tree"}
             known = ", reused" if event.reused else ""
             unread = f"; unread: {', '.join(map(shown_path, verdict.unread[:5]))}" if verdict.unread else ""
-            unread += "".join(f"; {line}" for line in verdict.excused)
+            unread += "".join(f"; {line}" for line in verdict.tolerated)
             # Those of a candidate are told when something is decided by them, the base's only here.
             told = "".join(f"; {found.message}" for found in verdict.findings if verdict.scope == "base")
             return f"{verdict.status} {where[verdict.scope]} ({checks}{known}{unread}){told}"

@@ -220,7 +220,7 @@ def show_checks(out: Output, state: MissionState) -> None:
         ("CHECK", "RESULT", "ON BASE", "TESTS", "SECONDS"),
         [check_row(check, before.get(check.name)) for check in verdict.checks],
     )
-    for line in (*verdict.excused, *_describe_reads(verdict)):
+    for line in (*verdict.tolerated, *_describe_reads(verdict)):
         out.text(f"  {line}")
     if state.request is not None and state.request.only_checks is not None:
         # Said with the result: green by other checks is another claim.

@@ -20,7 +20,6 @@ from chargehand.checks.failures import (
     counts_tests,
     own_name,
     select_tests,
-    stops_early,
 )
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import NotFoundError, StoreError
@@ -36,6 +35,7 @@ from chargehand.core.text import printable
 from chargehand.missions.sandboxes.provisioning import BaseEnvironment
 from chargehand.missions.verdict.check_runs import CheckRuns
 from chargehand.missions.verdict.failure_policy import FailurePolicy
+from chargehand.missions.verdict.judgement import load_ran_tests
 from chargehand.missions.verdict.repeats import (
     MOST_REPEATED,
     RUNS_ON_BASE,
@@ -95,6 +95,8 @@ class FailureClassifier:
         self._project = runs.services.project
         self._before: dict[str, CheckFailures] = {}
         self._passed: frozenset[str] = frozenset()
+        self._ran: dict[str, frozenset[str]] = {}
+        self._unstable: dict[str, frozenset[str]] = {}
 
     # --- the base
 
@@ -137,6 +139,16 @@ class FailureClassifier:
         failures = ((check, load_failures(self._store, check)) for check in verdict.checks)
         self._before = {check.name: found for check, found in failures if found is not None}
         self._passed = frozenset(check.name for check in verdict.checks if check.status == "passed")
+        ran = load_ran_tests(self._store, verdict.checks)
+        self._ran = {each.check: frozenset(each.names) for each in ran if each.names is not None}
+        # A base that a person let in with a flaky test has it, whether or not that was measured on a base.
+        self._unstable = {
+            check.name: frozenset(each.test for each in _flaky_of(verdict, check)) for check in verdict.checks
+        }
+
+    def _find_remembered(self, check: str) -> frozenset[str]:
+        """Return the tests of a check that are flaky on this base, or were on an earlier one."""
+        return self._store.flaky.names(self._project, check) | self._unstable.get(check, frozenset())
 
     # --- a candidate
 
@@ -171,7 +183,7 @@ class FailureClassifier:
         if failures is None:
             return Classified()
         carried = {each.test: each for each in (_flaky_of(earlier, check) if earlier is not None else ())}
-        remembered = self._store.flaky.names(self._project, check.name)
+        remembered = self._find_remembered(check.name)
         compared = self._compare(check, before, failures, {*remembered, *carried})
         found = tuple[FlakyTest, ...]()
         if not compared.told or compared.new:
@@ -225,7 +237,7 @@ class FailureClassifier:
         compared = compare_failures(before, failures, excused=remembered)
         # A run in which no test ran shows nothing of the tree, however alike the failures are. Neither does a run
         # that stopped at the first of them.
-        silent = not check.tests or stops_early(check.name)
+        silent = not check.tests or failures.stopped
         if counts_tests(check.name) and silent and not compared.new and not set(compared.known) <= {*remembered}:
             return Comparison(named=compared.named, told=False)
         return compared
@@ -243,7 +255,7 @@ class FailureClassifier:
         failures = load_failures(self._store, check)
         if failures is None or failures.tests is None:
             return ()
-        remembered = self._store.flaky.names(self._project, check.name)
+        remembered = self._find_remembered(check.name)
         flaky = {each.test for each in told.flaky if each.check == check.name}
         new = compare_failures(before, failures, excused=remembered).new
         return tuple(name for name in new if name not in flaky)
@@ -253,6 +265,12 @@ class FailureClassifier:
         if not found or check.name not in self._passed:
             return found
         tests = [each.test for each in found if each.test]
+        ran = self._ran.get(check.name)
+        if ran is not None and select_tests(check.name, tests) is not None:
+            # A test that the base does not have cannot be flaky there, and would make its runner run all others.
+            tests = [test for test in tests if test in ran]
+            if not tests:
+                return found
         on_base = await repeat_tests(
             *(self._runs, check, tests),
             tree=self._runs.base.tree,
@@ -299,7 +317,7 @@ class FailureClassifier:
                 continue
             failures = load_failures(self._store, check if check.status != "passed" else known)
             names = (failures.tests if failures is not None else None) or ("",)
-            remembered = self._store.flaky.names(self._project, check.name)
+            remembered = self._find_remembered(check.name)
             evidence = tuple(each.artifact for each in (known, check) if each.artifact)
             found += [
                 FlakyTest(

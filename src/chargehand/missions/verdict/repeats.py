@@ -74,7 +74,7 @@ async def repeat_tests(
                 command, rounds = None, min(rounds, 2 if check.seconds <= _QUICK_SECONDS else 1)
                 continue
             rounds, least = rounds - 1, least - 1
-            found = _count(found, names, result, output)
+            found = _count(found, names, result, output, whole=command is None)
             if least <= 0 and time.monotonic() - began > max(_QUICK_SECONDS, check.seconds):
                 break
             if found.passed_once >= set(names) and not until_both:
@@ -99,11 +99,15 @@ def _has_run(result: CheckResult, output: CheckOutput) -> bool:
     return failures is not None and bool(failures.tests) and bool(result.tests)
 
 
-def _count(found: RepeatedTests, names: Sequence[str], result: CheckResult, output: CheckOutput) -> RepeatedTests:
+def _count(
+    found: RepeatedTests, names: Sequence[str], result: CheckResult, output: CheckOutput, *, whole: bool
+) -> RepeatedTests:
     runs, failures = dict(found.runs), dict(found.failures)
     failed = output.failures.tests if output.failures is not None else ()
+    # A `whole` check that passed ran all of its tests, whatever names its report of failures gives them.
+    ran = None if whole and result.status == "passed" else output.ran
     for name in names:
-        if output.ran is not None and name and name not in output.ran and name not in (failed or ()):
+        if ran is not None and name and name not in ran and name not in (failed or ()):
             continue  # it did not run
         passed = result.status == "passed" or (bool(name) and failed is not None and name not in failed)
         runs[name] += 1

@@ -160,11 +160,6 @@ class Validator:
         await asyncio.to_thread(self.runs.find_caches)
         return verdict
 
-    @property
-    def ran_on_base(self) -> tuple[RanTests, ...]:
-        """The tests that ran on the base, once that was judged."""
-        return self._ran_on_base
-
     def _base_key(self, plan: CheckPlan) -> str:
         """Return the key of a base's verdict: commands end differently on another layer or toolchain."""
         layer = self.environment.layer.parent.name if self.environment.layer else "-"
