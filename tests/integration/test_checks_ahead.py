@@ -114,6 +114,22 @@ def test_what_was_run_on_a_result_that_goes_back_counts_for_nothing(crew: Crew) 
     assert git(crew.repo, "show", f"{made}:sub/a.txt") == "bad"
 
 
+def test_the_checks_of_the_next_task_itself_run_ahead_too(crew: Crew) -> None:
+    """Each passes alone, and fails once the file of the one before is there: no run ahead may leave it out."""
+    own = "test $(ls sub | grep -c ^[bc]) -lt 2"
+    tasks = [task("a"), task("b"), task("c") | {"checks": [own]}]
+    mission = queued_up(crew, tasks, "cat sub/* > /dev/null")
+    crew.work(mission)
+    assert "rrm" in runs_and_merges(crew, mission), "the third was run while the second was merged"
+    assert [each.task for each in crew.events(mission, TaskMerged)] == ["a", "b"]
+    assert "c" in [each.task for each in crew.events(mission, TaskReturned)]
+    on_three = judged(crew, mission)[1].verdict
+    assert {check.name: check.status for check in on_three.checks if not check.base_tests} == {
+        "cat sub/* > /dev/null": "passed",
+        own: "failed",
+    }
+
+
 def test_nothing_runs_ahead_where_nobody_wants_it(crew: Crew) -> None:
     crew.environ["CHARGEHAND_ENGINE_CHECKS_AHEAD"] = "false"
     mission = queued_up(crew, [task(each) for each in "abc"], "cat sub/* > /dev/null")

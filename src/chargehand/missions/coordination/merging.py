@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from copy import copy
 from functools import partial
 
 from chargehand.checks.execution import report
@@ -124,9 +123,7 @@ class MergeQueue:
         merged = (await asyncio.to_thread(depot.merge, rebase.checkpoint.commit, theirs)).tree
         if merged is not None and merged != rebase.tree:
             task = self._journal.state.plan.plan.task(child.task) if self._journal.state.plan else None
-            following = copy(validator)
-            following.gates = validator.gates.with_tasks(task.checks if task else ())
-            following.run_ahead(rebase.tree, merged)
+            validator.run_ahead(rebase.tree, merged, added=task.checks if task else ())
 
     async def _promote(
         self, task: Task, child: MissionState, tip: Base, verdict: Verdict, *, approved: bool

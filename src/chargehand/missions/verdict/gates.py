@@ -45,6 +45,11 @@ class Gates(Struct, frozen=True, kw_only=True):
         """The names of the checks in a verdict, without the runs with the base's tests."""
         return (*self.plan.commands, *(f"{OUTSIDE}{command}" for command in self.outside.commands))
 
+    @property
+    def checks_key(self) -> str:
+        """A text that is equal for gates whose checks judge a tree alike."""
+        return "/".join((self.plan.digest(), *(f"{name}:{path}" for name, path in self.acceptance)))
+
     def with_tasks(self, checks: Collection[str], *, in_base: Collection[str] = ()) -> Gates:
         """Return the gates with the checks of more tasks, of which those `in_base` have to pass on the base.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,10 +96,6 @@ class Validator:
     ) -> None:
         self.services = services
         self.journal = journal
-        self.environment = environment
-        self.gates = gates
-        self.provisioner = provisioner
-        self.queue = queue
         self.ahead = ahead or RunsAhead()
         self.runs = CheckRuns(
             services,
@@ -117,7 +114,17 @@ class Validator:
     @property
     def base(self) -> Base:
         """The base that trees are compared with."""
-        return self.environment.base
+        return self.runs.base
+
+    @property
+    def environment(self) -> BaseEnvironment:
+        """The environment of the base."""
+        return self.runs.environment
+
+    @property
+    def gates(self) -> Gates:
+        """What a tree must pass."""
+        return self.runs.gates
 
     @property
     def outputs(self) -> Mapping[str, CheckOutput]:
@@ -194,7 +201,7 @@ class Validator:
         # Without its acceptance files, or without a directory to start in, no check says anything.
         if blocked := self._find_blocked(tree):
             return Verdict(tree=tree, scope=scope, status="red", findings=(*findings, *blocked))
-        layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
+        layers = CandidateLayers(self.services, self.journal, self.runs.provisioner, self.environment)
         async with layers:
             environment = await layers.environment(tree)
             # In a layer that was made for the tree everything is its own.
@@ -251,7 +258,7 @@ class Validator:
     ) -> _CandidateRun:
         """Run a tree's own checks, and tell its failures apart; `begun` is set once they have their place."""
         # Only in the tree's own environment do checks run ahead.
-        known = await self.ahead.take(self._run_key(self.base.tree, tree, environment))
+        known = await self.ahead.take(self._run_key(self.base.tree, tree, environment, self.gates))
         observer = known.observer if known is not None else look.observer
         checks = await self.runs.run(
             tree, environment, acceptance=self.gates.acceptance, reads=observer, known=known, begun=begun
@@ -300,7 +307,7 @@ class Validator:
         """Classify failures, also by the earlier results of the same checks on the same tree."""
         verdicts, project = self.services.store.verdicts, self.services.project
         layer = environment.layer.parent.name if environment.layer else "-"
-        key = "/".join(("own", *self._checks_key(), layer, self.services.toolchain))
+        key = "/".join(("own", self.gates.checks_key, layer, self.services.toolchain))
         earlier = verdicts.get(project, tree, plan_digest=key)
         told = await self._classifier.classify(
             checks, tree=tree, environment=environment, acceptance=self.gates.acceptance, earlier=earlier
@@ -331,28 +338,29 @@ class Validator:
     async def _look(self, layer: Path | None, base: str, tree: str, changes: Sequence[Change]) -> ChangeLook:
         return await asyncio.to_thread(look_at_change, self.services.depot, layer, base, tree, changes)
 
-    def _checks_key(self) -> tuple[str, ...]:
-        return (self.gates.plan.digest(), *(f"{name}:{path}" for name, path in self.gates.acceptance))
+    def _run_key(self, base: str, tree: str, environment: BaseEnvironment, gates: Gates) -> RunKey:
+        return RunKey(base=base, tree=tree, layer=environment.layer, checks=gates.checks_key)
 
-    def _run_key(self, base: str, tree: str, environment: BaseEnvironment) -> RunKey:
-        return RunKey(base=base, tree=tree, layer=environment.layer, checks="/".join(self._checks_key()))
-
-    def run_ahead(self, base: str, tree: str) -> None:
+    def run_ahead(self, base: str, tree: str, *, added: Sequence[str] = ()) -> None:
         """Run a tree's own checks ahead of its turn, to be judged on the tree `base` by whoever has its `ahead`.
 
-        Nothing is run where no place for checks is free, or the tree asks for another environment.
+        `added` are checks of the task that comes next. Nothing is run if no place for checks is free, or if the
+        tree asks for another environment.
         """
-        self.ahead.begin(self._run_key(base, tree, self.environment), self._run_own(base, tree))
+        gates = self.gates.with_tasks(added)
+        self.ahead.begin(self._run_key(base, tree, self.environment, gates), self._run_own(base, tree, gates))
 
-    async def _run_own(self, base: str, tree: str) -> OwnRun | None:
+    async def _run_own(self, base: str, tree: str, gates: Gates) -> OwnRun | None:
         changes = await asyncio.to_thread(self.services.depot.diff, base, tree)
-        layers = CandidateLayers(self.services, self.journal, self.provisioner, self.environment)
+        layers = CandidateLayers(self.services, self.journal, self.runs.provisioner, self.environment)
         if self._find_blocked(tree) or layers.asks_for_others(tree):
             return None
         look = await self._look(self.environment.layer, base, tree, changes)
         outputs: dict[str, CheckOutput] = {}
-        checks = await self.runs.run(
-            tree, self.environment, acceptance=self.gates.acceptance, reads=look.observer, ahead=outputs
+        runs = dataclasses.replace(self.runs, gates=gates)
+        await asyncio.to_thread(runs.find_caches)
+        checks = await runs.run(
+            tree, self.environment, acceptance=gates.acceptance, reads=look.observer, ahead=outputs
         )
         return OwnRun(checks=checks, observer=look.observer, outputs=outputs) if checks else None
 
@@ -409,7 +417,7 @@ class Validator:
         known = verdicts.get(project, tree, plan_digest=key)
         if known is not None:
             return known.findings
-        async with self.queue.turn("checks"), contextlib.AsyncExitStack() as stack:
+        async with self.runs.queue.turn("checks"), contextlib.AsyncExitStack() as stack:
             opened = self.runs.open(tree, await layers.environment(tree), acceptance=self.gates.acceptance)
             subject_sandbox = await stack.enter_async_context(opened)
 
