@@ -102,7 +102,7 @@ SAME = "cmp go.s*m env.log/of-setup"
 def test_a_candidate_that_changes_the_inputs_is_checked_in_its_own_environment(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {**IGNORING, "go.sum": "x\n"})
     desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=SETUP)
-    words = ("run", "mend", "--agent", shell("echo >> go.sum"), "--only-check", SAME)
+    words = ("run", "mend", "--agent", shell("echo y >> go.sum"), "--only-check", SAME)
     done = desk.say(*words, cwd=repo)
     assert done.code == 0, done.document["reasons"]
     layers = [place.name for place in desk.home.glob("projects/*/layers/*")]
@@ -115,7 +115,7 @@ def test_a_tree_whose_setup_needs_a_network_waits_for_a_person(tmp_path: Path) -
     """Its checks ran in the base's environment, which is not the one that it asks for."""
     repo = repository(tmp_path / "repo", {**IGNORING, "go.sum": "x\n"})
     desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=f"test $(wc -l < go.sum) = 1 && {SETUP}")
-    words = ("run", "mend", "--agent", shell("echo >> go.sum"), "--only-check", "test -e env.log/of-setup")
+    words = ("run", "mend", "--agent", shell("echo y >> go.sum"), "--only-check", "test -e env.log/of-setup")
     waiting = desk.say(*words, cwd=repo)
     assert (waiting.code, waiting.reasons) == (3, {"setup_offline"}), waiting
     assert "project.setup_network" in waiting.document["reasons"][0]["message"]
@@ -130,7 +130,7 @@ def test_at_a_terminal_a_person_lets_a_projects_setup_reach_the_registries_once(
     repos = [repository(tmp_path / name, {**IGNORING, "go.sum": "x\n"}) for name in ("one", "two")]
     online = f'{{ test $(wc -l < go.sum) = 1 || test -n "$PIP_INDEX_URL"; }} && {SETUP}'
     desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=online)
-    words = ("run", "mend", "--agent", shell("echo >> go.sum"), "--only-check", SAME)
+    words = ("run", "mend", "--agent", shell("echo y >> go.sum"), "--only-check", SAME)
     shown = Terminal(tuple(desk.argv(*words)), cwd=repos[0], environment=desk.environ)
     shown.until("now and from now on? [y/N]")
     assert "setup failed without network" in shown.shown
@@ -151,7 +151,7 @@ def test_a_setup_that_fails_with_network_too_is_red(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {**IGNORING, "go.sum": "x\n"})
     setup = f"test $(wc -l < go.sum) = 1 && {SETUP}"
     desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=setup, CHARGEHAND_PROJECT_SETUP_NETWORK="true")
-    words = ("run", "mend", "--agent", shell("echo >> go.sum"), "--only-check", "test -e env.log/of-setup")
+    words = ("run", "mend", "--agent", shell("echo y >> go.sum"), "--only-check", "test -e env.log/of-setup")
     red = desk.say(*words, cwd=repo)
     assert (red.code, red.reasons) == (1, {"setup_failed"}), red
 

@@ -63,7 +63,18 @@ _CONTENT: st.SearchStrategy[File] = st.one_of(
     st.tuples(st.just(GITLINK), st.just(_SUBMODULE[::-1])),
 )
 _ATTRIBUTES = st.sampled_from((b"", b"*.py eol=crlf\n", b"*.bat eol=lf\n*.id -ident\n", b"src/** export-ignore\n"))
-_EDITS = st.dictionaries(st.sampled_from(_NAMES), st.none() | _CONTENT, max_size=8)
+
+
+def _can_be(edits: Mapping[str, File | None]) -> bool:
+    """Whether a scan finds such a tree: nothing takes the place of a submodule.
+
+    git does not clone a `.gitmodules` that is a link, and warns with the place of one that is a directory.
+    """
+    kinds = {path: None if file is None else file[0] for path, file in edits.items()}
+    return kinds.get("sub") in (None, GITLINK) and kinds.get(".gitmodules") in (None, FILE, EXECUTABLE)
+
+
+_EDITS = st.dictionaries(st.sampled_from(_NAMES), st.none() | _CONTENT, max_size=8).filter(_can_be)
 # Output of both, command by command; exit codes belong to it.
 _READING = """
 export GIT_CONFIG_GLOBAL=/dev/null; export GIT_OPTIONAL_LOCKS=0

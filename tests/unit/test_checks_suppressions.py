@@ -50,6 +50,13 @@ def test_a_type_that_becomes_any_asks_and_a_new_one_does_not(new: str, expected:
     assert asked("a.py", CODE, new, "mypy .") == expected
 
 
+def test_many_types_in_a_line_are_compared_in_linear_time() -> None:
+    """With a gap for each of them the comparison of these lines would outlast any test."""
+    lists = {word: f"x: tuple[{', '.join([word] * 50)}]" for word in ("int", "Any")}
+    assert asked("a.py", f"{lists['int']} = 1\n", f"{lists['Any']} = 1\n", "mypy .") == [True]
+    assert asked("a.py", f"{lists['int']} = 1\n", f"{lists['Any']} = 2\n", "mypy .") == []
+
+
 def test_a_stub_beside_its_source_is_surface_of_type_checkers() -> None:
     files = {"a.py": CODE}
     assert rules(files, files | {"a.pyi": "x: int\n"}, commands=("mypy .",)) == [

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import gc
 import os
+import sys
+import time
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.core.text import printable, shown_path
+from chargehand.core.text import parse_python, printable, shown_path
 
 hostile = st.text(
     st.characters() | st.sampled_from("\x1b[]\x07\\;31m\x9b\x00\n\t\r\u202e\u200b\ud800"), max_size=40
@@ -63,3 +67,43 @@ def test_a_path_is_shown_on_one_line_in_valid_text(name: bytes) -> None:
 )
 def test_what_a_path_hides_is_written_out(path: str, shown: str) -> None:
     assert shown_path(path) == shown
+
+
+class _Cyclic:
+    """Garbage that is collected in the middle of a tree and lets another thread run then."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+    def __del__(self) -> None:
+        time.sleep(0)
+
+
+def test_threads_parse_python_at_the_same_time() -> None:
+    """`ast.parse` of Python 3.11.7 raises SystemError here."""
+    source = "".join(f"def f{each}(a, b=[a for a in range(3)]):\n    return {{a: b}}\n" for each in range(40))
+
+    def parse(_: int) -> int:
+        _Cyclic()
+        return len(parse_python(source).body)
+
+    before, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(1)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert {*pool.map(parse, range(400))} == {40}
+    finally:
+        gc.set_threshold(*before)
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "x = \0", "1 +", "-" * 100_000 + "1", b"\xff", "\ud800"])
+def test_what_python_cannot_parse_is_a_syntax_error(text: str | bytes) -> None:
+    with pytest.raises(SyntaxError):
+        parse_python(text)
+
+
+def test_parsing_warns_nobody(recwarn: pytest.WarningsRecorder) -> None:
+    assert parse_python(r"x = '\d'").body
+    assert not recwarn.list

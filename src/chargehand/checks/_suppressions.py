@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -40,7 +41,9 @@ _KINDS = (
     ),
 )
 _ANY = late_pattern(r"\bAny\b|\bany\b")
-_LONGEST = 300
+# What may stand in place of one `Any`, or of several with the parameters between them.
+_TYPE = late_pattern(r"[\w\[\](){}, .|\"':=*>-]+")
+_LONGEST, _MOST_LINES = 300, 2_000
 
 
 def find_suppressions(old: str | None, new: str | None, words: Collection[str]) -> Iterator[Finding]:
@@ -60,17 +63,27 @@ def _matches(pattern: re.Pattern[str], text: str) -> list[str]:
 
 
 def _find_widened(old: str, new: str) -> str | None:
-    """Return the first line in which only a type changed, to `Any`; `None` without one."""
-    before = {line.strip() for line in old.splitlines()}
-    fresh = [line.strip() for line in new.splitlines() if line.strip() not in before]
-    after = {line.strip() for line in new.splitlines()}
-    lost = [line for line in before - after if len(line) < _LONGEST]
-    for line in fresh:
-        if len(line) < _LONGEST and (parts := _ANY.split(line))[1:] and ":" in line:
-            wanted = re.compile(r"[\w\[\], .|\"']+?".join(map(re.escape, parts)))
-            if any(wanted.fullmatch(each) for each in lost):
-                return line
+    """Return the first line in which only a type changed, to `Any`; `None` without one.
+
+    The texts are an agent's. Lines are compared by the text before the first and after the last `Any`: a pattern
+    with a gap for each `Any` would take exponential time.
+    """
+    before, after = ({line.strip() for line in text.splitlines()} for text in (old, new))
+    lost = [line for line in before - after if len(line) < _LONGEST][:_MOST_LINES]
+    fresh = (line.strip() for line in new.splitlines())
+    changed = (line for line in fresh if line not in before and len(line) < _LONGEST and ":" in line)
+    for line in itertools.islice((each for each in changed if _ANY.search(each)), _MOST_LINES):
+        parts = _ANY.split(line)
+        first, last = parts[0], parts[-1]
+        rest = (each[len(first) : len(each) - len(last)] for each in lost if _stands_between(each, first, last))
+        # With one `Any` all that changed is a type; with several the text between them may be one, too.
+        if any(_TYPE.fullmatch(each) for each in rest):
+            return line
     return None
+
+
+def _stands_between(line: str, first: str, last: str) -> bool:
+    return len(line) > len(first) + len(last) and line.startswith(first) and line.endswith(last)
 
 
 def _describe(tool: str, count: int, text: str, *, asks: bool) -> Finding:

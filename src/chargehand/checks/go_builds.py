@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from chargehand.checks.paths import language_of
 from chargehand.checks.trees import TreeReader, text_of
-from chargehand.core.text import late_pattern
+from chargehand.core.text import late_pattern, parse_python
 
 _SYSTEMS = frozenset({
     "aix", "android", "darwin", "dragonfly", "freebsd", "illumos", "ios", "js", "linux", "netbsd", "openbsd",
@@ -69,6 +69,9 @@ def _holds(constraint: str, *, present: Iterable[str], absent: Iterable[str]) ->
         return None
 
     try:
-        return value(ast.parse(python.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+        match parse_python(f"({python})").body:
+            case [ast.Expr(value=node)]:
+                return value(node)
+    except (SyntaxError, RecursionError):
+        pass
+    return None

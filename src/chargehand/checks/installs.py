@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from chargehand.checks.surface.parts import LIFECYCLE, canonical_element, local_name, parse_object, parse_project
 from chargehand.checks.trees import TreeReader, is_regular
-from chargehand.core.text import late_pattern
+from chargehand.core.text import late_pattern, parse_python
 
 _MAX_BYTES = 8_000_000
 _WORD = late_pattern(r"[a-z0-9][a-z0-9-]*")
@@ -205,7 +205,7 @@ def _read_setup_cfg(text: str, setup: Setup) -> object:
 
 def _read_setup_py(text: str, setup: Setup) -> object:
     """Return the program without literals that only describe the package."""
-    tree = ast.parse(text)
+    tree = parse_python(text)
     versions = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"setup", "setuptools.setup"}:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import posixpath
 import re
 import sys
 import tomllib
-import warnings
 from collections import Counter
 
 from chargehand.agents.patch.parsing import PatchProblem
@@ -24,6 +22,7 @@ from chargehand.agents.patches import (
 from chargehand.agents.tool_specs import Mistake, ToolResult
 from chargehand.agents.tools.files import PathStatus, PendingWrite, SandboxFiles, writable
 from chargehand.agents.tools.reading import missing
+from chargehand.core.text import parse_python
 from chargehand.sandbox.contract import WORKSPACE
 
 # Bytes of a file whose syntax is checked.
@@ -162,10 +161,7 @@ def syntax_line(path: str, data: bytes) -> str | None:
         return None
     try:
         if name.endswith((".py", ".pyi")):
-            # An invalid escape in the agent's file would warn in our log.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                ast.parse(data)
+            parse_python(data)
         elif name.endswith(".toml"):
             tomllib.loads(data.decode())
         elif name.endswith(".json") and not name.startswith(_WITH_COMMENTS):

@@ -18,7 +18,7 @@ from itertools import takewhile
 from chargehand.checks.paths import is_source, language_of
 from chargehand.checks.suites.faults import does_something, words_of
 from chargehand.checks.suites.other import blank_comments
-from chargehand.core.text import late_pattern
+from chargehand.core.text import late_pattern, parse_python
 
 # Beyond this many lines that differ, an alignment takes too long.
 _MOST_LINES = 4_000
@@ -62,7 +62,7 @@ def leaves_tests_alone(path: str, old: str, new: str) -> bool:
         words = words_of("\n".join(line for line in lines if not _IMPORT.search(line)))
         return all(_is_harmless_group(group, words, known) for group in added)
     try:
-        before, after = ast.parse(old), ast.parse(new)
+        before, after = parse_python(old), parse_python(new)
         return _Python(before, words_of(old)).extends(before.body, after.body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
@@ -72,7 +72,7 @@ def outlasts_its_tests(path: str, text: str) -> bool:
     """Tell whether a file of tests does something that other tests, run after it, may be weaker by."""
     if language_of(path) == "python":
         try:
-            return _python_outlasts(path, ast.parse(text))
+            return _python_outlasts(path, parse_python(text))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return True
     if not is_source(path):

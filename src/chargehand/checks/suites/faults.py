@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from chargehand.checks.paths import language_of
-from chargehand.core.text import late_pattern
+from chargehand.core.text import late_pattern, parse_python
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
@@ -232,8 +232,8 @@ def _python_faults(path: str, source: str) -> Iterator[Mutant]:
 
 def _parse(source: str) -> ast.Module | None:
     try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+        return parse_python(source)
+    except SyntaxError:
         return None
 
 

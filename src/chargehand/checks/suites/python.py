@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 
 from chargehand.checks.suites.facts import EMPTY_BODY, Case, Suite
-from chargehand.core.text import late_pattern
+from chargehand.core.text import late_pattern, parse_python
 
 _SKIP_CALLS = frozenset({"pytest.skip", "pytest.xfail", "pytest.importorskip", "pytest.exit"})
 _SKIP_ERRORS = ("SkipTest", "pytest.skip.Exception", "Skipped")
@@ -283,10 +282,7 @@ def variants(function: Function, names: Names) -> int | None:
 def python_suite(source: str) -> Suite:
     """Return the tests of a Python source text: by its syntax, by patterns where it does not parse."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            module = ast.parse(source)
-        return _Collector(module).suite()
+        return _Collector(parse_python(source)).suite()
     # Python's parser raises all of these for broken or hostile source; an agent may write either.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         # By patterns: each test reaches from its `def` to the next one.

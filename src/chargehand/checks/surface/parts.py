@@ -18,7 +18,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from chargehand.checks.surface.makefile import MAKEFILES, used_part
-from chargehand.core.text import late_pattern
+from chargehand.core.text import late_pattern, parse_python
 
 # From a file's text and the check commands to what matters of it.
 Parts = Callable[[str, Sequence[str]], object]
@@ -168,7 +168,7 @@ def _read_setup_cfg(text: str, commands: Sequence[str], *, idle: Collection[str]
 def _read_setup_py(text: str, commands: Sequence[str]) -> object:
     """Return the program without literal arguments of `setup()` that only describe the package."""
     try:
-        tree = ast.parse(text)
+        tree = parse_python(text)
     except SyntaxError as error:
         raise ValueError(str(error)) from error
     for node in ast.walk(tree):
