@@ -68,10 +68,12 @@ _ATTRIBUTES = st.sampled_from((b"", b"*.py eol=crlf\n", b"*.bat eol=lf\n*.id -id
 def _can_be(edits: Mapping[str, File | None]) -> bool:
     """Whether a scan finds such a tree: nothing takes the place of a submodule.
 
-    git does not clone a `.gitmodules` that is a link, and warns with the place of one that is a directory.
+    git does not clone a `.gitmodules` that is a link, and complains of a file that it cannot encode only when it
+    reads that again.
     """
     kinds = {path: None if file is None else file[0] for path, file in edits.items()}
-    return kinds.get("sub") in (None, GITLINK) and kinds.get(".gitmodules") in (None, FILE, EXECUTABLE)
+    encodable = edits.get("a.u16") != (kinds.get("a.u16"), b"\0bin\xff")
+    return kinds.get("sub") in (None, GITLINK) and kinds.get(".gitmodules") != LINK and encodable
 
 
 _EDITS = st.dictionaries(st.sampled_from(_NAMES), st.none() | _CONTENT, max_size=8).filter(_can_be)
@@ -161,11 +163,11 @@ def clone(yard: Yard, commit: str, branch: str, place: Path) -> Path:
 
 
 def read_clone(place: Path) -> str:
-    """Return what the commands that only read answer in a clone."""
+    """Return what the commands that only read answer in a clone, with the place that `agent` has for its own."""
     script = ["/bin/sh", "-c", f"umask 022; {_READING}"]
     environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "GIT_CONFIG_NOSYSTEM": "1", "HOME": "/nonexistent"}
     done = subprocess.run(script, cwd=place, env=environment, capture_output=True, check=True)
-    return done.stdout.decode(errors="surrogateescape")
+    return done.stdout.decode(errors="surrogateescape").replace(str(place), "/run/ws")
 
 
 def edit(files: Mapping[str, bytes | File], edits: Mapping[str, File | None]) -> dict[str, bytes | File]:
