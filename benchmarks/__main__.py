@@ -33,6 +33,7 @@ from benchmarks import (
     server,
     startup,
     tiers,
+    verdict,
     watching,
     workers,
 )
@@ -65,6 +66,7 @@ _ONCE: dict[str, _Row] = {
     "isolate": isolate.run,
     "server": server.run,
     "first_view": first_view.run,
+    "verdict": verdict.run,
 }
 _NAMES = (*_ONCE, *_FIRST_SIZE, *_OVER_FILES, "depth")
 _ROUNDS = {
@@ -77,6 +79,7 @@ _ROUNDS = {
     "isolate": 10,
     "server": 10,
     "first_view": 10,
+    "verdict": 5,
     "command": 40,
     "tiers": 15,
     "watching": 5,

@@ -7,15 +7,18 @@ are put into the code, one at a time, and both versions of the tests are run on 
 from __future__ import annotations
 
 import posixpath
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from chargehand.checks.execution import CheckPlan, run_checks
+from chargehand.checks.failures import own_name, select_tests
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
-from chargehand.checks.ran_tests import TestMoves
+from chargehand.checks.ran_tests import RanTests, TestMoves
 from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
 from chargehand.checks.suites.examples import changed_examples
@@ -28,6 +31,8 @@ from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
+FAULTS_APART = 1
+"""Faults that neither version of changed tests notices, to try on all tests: the change may weaken others."""
 _MOST_FAULTS = 20
 _SPARE_FAULTS = 20
 """More of them, for those with which the code cannot be built or loaded: that says nothing of the tests."""
@@ -38,6 +43,7 @@ _ENOUGH_FAULTS = 5
 """Faults that have to be tried before their being noticed says anything."""
 _LINES_AROUND = 6
 """Lines before and behind one that a test lost, in which it names what it is about."""
+_MOST_OWN_TESTS = 200
 _SHOWN = 3
 _EXECUTABLE = 0o100755
 _MOST_FILES = 60
@@ -122,6 +128,48 @@ def find_moves(
         rewritten=frozenset(name for _, name in find_rewritten(pairs)),
         added={check: count_added([pair for pair in pairs if pair.path in paths]) for check, paths in opened},
     )
+
+
+def find_own_tests(
+    tests: Iterable[Change], reader: TreeReader, ran: Iterable[RanTests], before: Iterable[RanTests]
+) -> dict[str, tuple[str, ...]]:
+    """Return by check the tests in changed files, by the names of those that ran on the tree or `before`.
+
+    A check has none if that cannot be told for each of the files, or if they are most of its tests.
+    """
+    files = [(change.path, _names_in(change, reader)) for change in tests]
+    earlier = {each.check: each.names or () for each in before}
+    found = dict[str, tuple[str, ...]]()
+    for check, names in ((each.check, each.names) for each in ran if each.names is not None):
+        by_name = dict[str, set[str]]()
+        for name in {*names, *earlier.get(check, ())}:
+            by_name.setdefault(own_name(check, name), set()).add(name)
+        own = [
+            _of_file(path, {name for each in inside for name in by_name.get(each, ())}) for path, inside in files
+        ]
+        if all(own) and len(set[str]().union(*own)) <= min(_MOST_OWN_TESTS, len(names) // 2):
+            found[check] = tuple(sorted(set[str]().union(*own)))
+    return found
+
+
+def _names_in(change: Change, reader: TreeReader) -> set[str]:
+    suites = suites_of(change, reader, any_name=is_source(change.path))
+    return {case.name for suite in suites if suite is not None for case in suite.cases}
+
+
+def _of_file(path: str, names: set[str]) -> set[str]:
+    """Return those of the tests that have the file's name in theirs; all if none has, as few runners tell it."""
+    stem = re.compile(rf"(?<!\w){re.escape(posixpath.splitext(posixpath.basename(path))[0])}(?!\w)")
+    return {name for name in names if stem.search(name)} or names
+
+
+def disarms_others(tests: Iterable[Change], reader: TreeReader) -> bool:
+    """Tell whether changed tests may make others weaker, as far as their text tells; all new files may."""
+    for change in tests:
+        old, new = old_text(reader, change), new_text(reader, change)
+        if new is not None and (old is None or outlasts_its_tests(change.path, new)):
+            return True
+    return False
 
 
 def restore_inner_tests(inner: Mapping[str, str], reader: TreeReader, tree: str) -> dict[str, bytes]:
@@ -257,6 +305,8 @@ async def measure_tests(
     seconds: float,
     must_measure: bool,
     most: int = _MOST_FAULTS,
+    own: Mapping[str, Sequence[str]] | None = None,
+    apart: int | None = None,
 ) -> tuple[Finding, ...]:
     """Return what the tests of a tree no longer notice, within `seconds`; also where that could not be measured.
 
@@ -264,43 +314,29 @@ async def measure_tests(
 
     `checks` are the results on the tree as it is. The sandbox `tree` shows it; `base` opens one with the base's
     tests over it, once there is something to ask of them; `inner` has the base's text of code with such tests.
+    `own` names by check the changed tests, which are asked first; of the faults that neither of their versions
+    notices all tests are then asked about `apart`, by default about each.
     """
-    began = time.monotonic()
     counted = [check for check in checks if check.tests] or list(checks)
-    usual = sum(check.seconds for check in counted)
-    plan = replace(
-        plan,
-        commands=tuple(check.name for check in counted),
-        seconds_each=min(plan.seconds_each, max(_SHORTEST_SECONDS, 4 * usual)),
-    )
-    subject = _FaultyTree(plan, tree, counted)
-    guard = None
+    measured = _Measurement(plan, counted, tree, base, inner, seconds=seconds, own=own or {}, apart=apart)
+    await measured.begin()
     weakened: list[Mutant] = []
-    tried = unbuilt = 0
+    tried = unbuilt = untold = 0
     for fault in faults:
-        # Both versions run on this fault, the base's twice: with less time than that nothing is proved.
-        too_late = time.monotonic() - began + 3 * usual > seconds
-        if too_late or len(weakened) == _SHOWN or tried == most:
+        if not measured.goes_on or len(weakened) == _SHOWN or tried == most:
             break
-        status = await subject.status(fault)
-        if status == "unbuilt":
-            unbuilt += 1
-            continue
-        tried += 1
-        if status != "passed":
-            continue
-        if guard is None:
-            guard = _FaultyTree(plan, await base(), counted, inner)
-        # Twice: a test that fails now and then would accuse the wrong one.
-        if await guard.fails(fault) and await guard.fails(fault):
-            weakened.append(fault)
+        answer = await measured.try_one(fault)
+        weakened += [fault] if answer == "weaker" else []
+        unbuilt += answer == "unbuilt"
+        untold += answer == "untold"
+        tried += answer in ("weaker", "same")
     if weakened:
         return tuple(_describe_weakening(fault) for fault in weakened)
-    if tried >= min(_ENOUGH_FAULTS, len(faults)):
+    if tried >= min(_ENOUGH_FAULTS, len(faults)) and not untold:
         return ()
     message = (
         f"{tried} of {len(faults)} faults could be tried in {seconds:.0f} s"
-        f"{' (limits.fault_time)' if must_measure else ''}, as a run takes {usual:.0f} s"
+        f"{' (limits.fault_time)' if must_measure else ''}, as a run takes {measured.usual:.0f} s"
     )
     if unbuilt:
         message = (
@@ -308,6 +344,92 @@ async def measure_tests(
         )
     # A time of a second is how a person says that nothing is to be measured.
     return (_describe_unmeasured(message, asks=must_measure and seconds > 1),)
+
+
+class _Measurement:
+    """Two versions of the tests over one tree, asked about one fault after the other until the time is over."""
+
+    def __init__(
+        self,
+        plan: CheckPlan,
+        counted: Sequence[CheckResult],
+        tree: Sandbox,
+        base: Callable[[], Awaitable[Sandbox]],
+        inner: Mapping[str, str],
+        *,
+        seconds: float,
+        own: Mapping[str, Sequence[str]],
+        apart: int | None,
+    ) -> None:
+        self.usual = sum(check.seconds for check in counted)
+        self._ends = time.monotonic() + seconds
+        plan = replace(
+            plan,
+            commands=tuple(check.name for check in counted),
+            seconds_each=min(plan.seconds_each, max(_SHORTEST_SECONDS, 4 * self.usual)),
+        )
+        commands = (select_tests(check.name, own.get(check.name, ())) for check in counted)
+        self._own = replace(plan, commands=tuple(command for command in commands if command is not None))
+        self._tree = _FaultyTree(plan, self._own, tree, counted)
+        self._guard: _FaultyTree | None = None
+        self._open_base = base
+        self._make_guard = partial(_FaultyTree, plan, self._own, usual=counted, inner=inner)
+        self._apart = apart
+        self._far = 0  # faults in a row that neither version of the changed tests notices
+
+    async def begin(self) -> None:
+        """Find out whether the changed tests can be run alone."""
+        if self._own.commands and self.usual > _SHORTEST_SECONDS:
+            await self._tree.try_own()
+
+    @property
+    def _left(self) -> float:
+        return self._ends - time.monotonic()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is time for another fault, and something that it can show."""
+        if self._apart == 0 and self._far >= _ENOUGH_FAULTS:
+            return False  # those that are nearest to the changed tests came first
+        # Both versions run on this fault, the base's twice: with less time than that nothing is proved.
+        return self._left > (0 if self._tree.runs_own else 3 * self.usual)
+
+    async def try_one(self, fault: Mutant) -> str:
+        """Return what both versions say of a fault.
+
+        `weaker` if only the base's notices it, `same` if not, `unbuilt` if no test could be run, `untold` if the
+        time is over.
+        """
+        if await self._tree.own_fail(fault):
+            self._far = 0
+            return "same"
+        guard = await self._open_guard() if self._tree.runs_own else None
+        alone = guard is not None and guard.runs_own
+        by_base = alone and guard is not None and await guard.own_fail(fault)
+        self._far = self._far + 1 if alone and not by_base else 0
+        if alone and not by_base and self._apart is not None and self._apart <= 0:
+            return "same"  # what the changed tests say of it did not change
+        if self._left < self.usual:
+            return "untold"
+        status = await self._tree.status(fault)
+        if status == "passed":
+            guard = await self._open_guard()
+            fails = guard.own_fail if by_base else guard.fails
+            # Twice: a test that fails now and then would accuse the wrong one.
+            if (by_base or await fails(fault)) and await fails(fault):
+                return "weaker"
+        if status == "unbuilt":
+            return status
+        if alone and not by_base and self._apart is not None:
+            self._apart -= 1
+        return "same"
+
+    async def _open_guard(self) -> _FaultyTree:
+        if self._guard is None:
+            self._guard = self._make_guard(sandbox=await self._open_base())
+            if self._tree.runs_own:
+                await self._guard.try_own()
+        return self._guard
 
 
 def fault_seconds(limit: float, *, must_measure: bool) -> float:
@@ -347,16 +469,19 @@ def _describe_unmeasured(why: str, *, asks: bool) -> Finding:
 
 
 class _FaultyTree:
-    """A sandbox in which one fault at a time is put into the code."""
+    """A sandbox in which one fault at a time is put into the code; the plan `own` runs changed tests alone."""
 
     def __init__(
         self,
         plan: CheckPlan,
+        own: CheckPlan,
         sandbox: Sandbox,
         usual: Sequence[CheckResult],
         inner: Mapping[str, str] | None = None,
     ) -> None:
         self._plan = plan
+        self._own = own
+        self.runs_own = False
         self._sandbox = sandbox
         self._counted = {check.name for check in usual if check.tests}
         self._inner = inner or {}
@@ -382,9 +507,21 @@ class _FaultyTree:
         """Tell whether checks fail with this fault, in whatever way."""
         return {result.status for result in await self._run(fault)} - {"passed"} == {"failed"}
 
-    async def _run(self, fault: Mutant) -> tuple[CheckResult, ...]:
+    async def try_own(self) -> None:
+        """Find out whether the changed tests pass alone, without a fault; else they are not asked alone."""
+        results = await run_checks(self._own, self._sandbox, keep=_Nowhere(), mission=None)
+        self.runs_own = all(result.status == "passed" and result.tests for result in results)
+
+    async def own_fail(self, fault: Mutant) -> bool:
+        """Tell whether one of the changed tests runs alone with this fault, and fails."""
+        return self.runs_own and any(
+            result.status == "failed" and result.tests and result.reason != "collection_error"
+            for result in await self._run(fault, self._own)
+        )
+
+    async def _run(self, fault: Mutant, plan: CheckPlan | None = None) -> tuple[CheckResult, ...]:
         await self._write(fault.path, fault.content)
-        results = await run_checks(self._plan, self._sandbox, keep=_Nowhere(), mission=None)
+        results = await run_checks(plan or self._plan, self._sandbox, keep=_Nowhere(), mission=None)
         await self._write(fault.path, fault.original)
         return results
 

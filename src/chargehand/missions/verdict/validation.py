@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chargehand.checks.execution import CheckOutput, CheckPlan, judge
+from chargehand.checks.failures import own_name
 from chargehand.checks.go_builds import find_skipped
 from chargehand.checks.ran_tests import RanTests, TestMoves, find_lost_tests
 from chargehand.checks.reads import ReadObserver, changed_code, judge_reads, surface_findings
 from chargehand.checks.soft_tests import (
+    FAULTS_APART,
     changed_tests,
     describe_no_faults,
+    disarms_others,
     fault_seconds,
     find_changed_examples,
     find_moves,
+    find_own_tests,
     leave_out_unread,
     may_say_less,
     measure_tests,
@@ -297,7 +301,7 @@ class Validator:
         lost = lost or run.find_lost(load_ran_tests(self.services.store, with_base_tests))
         lost += await asyncio.to_thread(self._find_changed_examples, changes, look.reader)
         if guard is not None and look.tests and all(check.status == "passed" for check in with_base_tests):
-            soft = await self._try_faults(tree, guard[0], changes, look, run.observer, checks, layers)
+            soft = await self._try_faults(tree, guard[0], changes, run, layers)
         told = await self._repeat_new_tests(run.told, tree, run)
         return (*checks, *outside, *with_base_tests), told, (*guarded, *lost, *soft)
 
@@ -322,12 +326,13 @@ class Validator:
         return told
 
     async def _repeat_new_tests(self, told: Classified, tree: str, run: _CandidateRun) -> Classified:
-        """Run new tests some more times: a test that passes by luck would be flaky in the next mission."""
+        """Run new and changed tests some more times: luck would make them flaky in the next mission."""
         before = {ran.check: set(ran.names) for ran in self._ran_on_base if ran.names is not None}
         for check, ran in zip(run.checks, run.ran, strict=True):
             if check.status != "passed" or ran.names is None or check.name not in before:
                 continue
-            new = sorted(set(ran.names) - before[check.name])
+            known = {name for name in before[check.name] if own_name(check.name, name) not in run.moves.rewritten}
+            new = sorted(set(ran.names) - known)
             told = told.joined(
                 await self._classifier.repeat_new_tests(
                     check, new, tree=tree, environment=run.environment, acceptance=self.gates.acceptance
@@ -391,19 +396,17 @@ class Validator:
         tree: str,
         mixed: str,
         changes: Sequence[Change],
-        look: ChangeLook,
-        observer: ReadObserver,
-        checks: Sequence[CheckResult],
+        run: _CandidateRun,
         layers: CandidateLayers,
     ) -> tuple[Finding, ...]:
         """Return which faults in the code under test the changed tests no longer notice.
 
         That is known for a tree that was measured before.
         """
-        verdicts = self.services.store.verdicts
+        verdicts, checks, look = self.services.store.verdicts, run.checks, run.look
         reader, project, inner = look.reader, self.services.project, look.inner
-        tests, code = leave_out_unread(changed_tests(changes, inner, reader), observer), changed_code(changes)
-        read = observer.read_of(look.subject)
+        tests, code = leave_out_unread(changed_tests(changes, inner, reader), run.observer), changed_code(changes)
+        read = run.observer.read_of(look.subject)
         faults = (
             await asyncio.to_thread(pick_faults, reader, tree, tests, read, look.subject, code) if tests else []
         )
@@ -437,6 +440,8 @@ class Validator:
                 seconds=seconds,
                 must_measure=must_measure,
                 most=most_faults(tests),
+                own=find_own_tests(tests, reader, run.ran, self._ran_on_base),
+                apart=None if disarms_others(tests, reader) else FAULTS_APART,
             )
         # What the time limit cut short is not kept: another time the machine may be faster.
         if not any(each.rule == "tests_unmeasured" for each in found):
