@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit._local_sandbox import LocalSandbox
 
 from chargehand.checks.execution import CheckPlan
+from chargehand.checks.ran_tests import RanTests
 from chargehand.checks.reads import Copy, ReadObserver
 from chargehand.checks.soft_tests import (
     changed_tests,
@@ -20,6 +21,7 @@ from chargehand.checks.soft_tests import (
     leave_out_unread,
     measure_tests,
     pick_faults,
+    select_nearest,
 )
 from chargehand.checks.suites.faults import choose_faults, find_faults, words_of
 from chargehand.checks.trees import MemoryTrees
@@ -238,6 +240,46 @@ async def test_faults_that_keep_the_code_from_loading_measure_nothing(tmp_path: 
 async def test_faults_in_what_runs_measure_though_others_do_not(tmp_path: Path) -> None:
     code = LOADS + "".join(f"def f{n}():\n    return f'{n}' * {n}\n" for n in range(5))
     assert await measure(tmp_path, code, must_measure=True) == ()
+
+
+CASE = "import unittest\nfrom calc import add\n\n\nclass T(unittest.TestCase):\n"
+OTHER = f"{CASE}    def test_other(self):\n        self.assertEqual(add(1, 1), 2)\n"
+NEAR = CASE + "    def test_add(self):\n        self.assertEqual(add(2, 3), {result})\n"
+
+
+@pytest.mark.parametrize("notices", [True, False])
+async def test_a_slow_suite_is_measured_by_the_changed_tests_first(tmp_path: Path, notices: bool) -> None:
+    code = "def add(a, b):\n    return a + b\n"
+    files = {"calc.py": code, "test_near.py": NEAR.format(result="5"), "test_other.py": OTHER}
+    softer = {**files, "test_near.py": files["test_near.py"] if notices else NEAR.format(result="add(2, 3)")}
+    for name, text in softer.items():
+        (tmp_path / name).write_text(text)
+    trees = MemoryTrees()
+    changes = trees.changes(trees.add({**files, "test_near.py": NEAR.format(result="2 + 3")}), trees.add(softer))
+    [fault] = find_faults("calc.py", code)[:1]
+    ran = RanTests(check=CHECK, names=("test_near.T::test_add", "test_other.T::test_other"))
+    nearest = select_nearest(changes, [ran], trees)
+    sandbox = LocalSandbox(tmp_path, environment={"PYTHONDONTWRITEBYTECODE": "1"})
+
+    async def base() -> Sandbox:
+        return sandbox
+
+    usual = CheckResult(name=CHECK, status="passed", seconds=600.0, exit_code=0, tests=2, reason="", artifact=None)
+    plan = CheckPlan(commands=(CHECK,))
+    # Too little time for three runs of all tests.
+    found = await measure_tests(
+        *(plan, [usual], [fault]),
+        tree=sandbox, base=base, inner={}, seconds=300.0, must_measure=True, nearest=nearest,
+    )  # fmt: skip
+    assert [each.rule for each in found] == ([] if notices else ["tests_unmeasured"])
+    assert len(nearest) == 1
+
+
+def test_tests_that_ran_alone_or_cannot_be_selected_have_no_nearest() -> None:
+    trees = MemoryTrees()
+    changes = trees.changes(trees.add({}), trees.add({"test_near.py": NEAR.format(result="5")}))
+    for check, names in ((CHECK, ("test_near.T::test_add",)), ("npx mocha", ("test_add", "x")), (CHECK, None)):
+        assert select_nearest(changes, [RanTests(check=check, names=names)], trees) == ()
 
 
 def test_tests_that_were_only_added_to_are_measured_briefly() -> None:

@@ -6,6 +6,7 @@ are put into the code, one at a time, and both versions of the tests are run on 
 
 from __future__ import annotations
 
+import math
 import posixpath
 import time
 from collections import Counter
@@ -14,8 +15,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from msgspec.structs import replace
 
 from chargehand.checks.execution import CheckPlan, run_checks
+from chargehand.checks.failures import own_name, select_tests
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
-from chargehand.checks.ran_tests import TestMoves
+from chargehand.checks.ran_tests import RanTests, TestMoves
 from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
 from chargehand.checks.suites.examples import changed_examples
@@ -42,6 +44,8 @@ _SHOWN = 3
 _EXECUTABLE = 0o100755
 _MOST_FILES = 60
 _BRIEF_SECONDS = 20.0
+_MOST_NEAREST = 500
+"""Tests that one command can name."""
 _SHORTEST_SECONDS = 5.0
 """Seconds that a check may take on a fault at least, however quick it is without one."""
 _WRITE_FILE = 'cat > "$1" && touch -d "@$2" "$1"'
@@ -246,6 +250,23 @@ def _text_of_tests(path: str, text: str | None) -> str:
     return read_test_modules(text) if text and inside else text or ""
 
 
+def select_nearest(tests: Iterable[Change], ran: Iterable[RanTests], reader: TreeReader) -> tuple[str, ...]:
+    """Return commands that run only the tests of changed files, of those tests that `ran`.
+
+    Nothing for a check whose runner cannot be told, or which ran only such tests.
+    """
+    names = {case.name for change in tests for suite in suites_of(change, reader) if suite for case in suite.cases}
+    found = []
+    for check in ran:
+        all_names = check.names or ()
+        near = [name for name in all_names if own_name(check.check, name) in names]
+        command = (
+            select_tests(check.check, near) if 0 < len(near) <= min(_MOST_NEAREST, len(all_names) - 1) else None
+        )
+        found += [command] if command is not None else []
+    return tuple(found)
+
+
 async def measure_tests(
     plan: CheckPlan,
     checks: Sequence[CheckResult],
@@ -257,10 +278,12 @@ async def measure_tests(
     seconds: float,
     must_measure: bool,
     most: int = _MOST_FAULTS,
+    nearest: Sequence[str] = (),
 ) -> tuple[Finding, ...]:
     """Return what the tests of a tree no longer notice, within `seconds`; also where that could not be measured.
 
-    With `must_measure` a person decides then.
+    With `must_measure` a person decides then. The commands `nearest` run some tests of the checks (see
+    `select_nearest`): a fault that these notice needs no run of all.
 
     `checks` are the results on the tree as it is. The sandbox `tree` shows it; `base` opens one with the base's
     tests over it, once there is something to ask of them; `inner` has the base's text of code with such tests.
@@ -273,24 +296,24 @@ async def measure_tests(
         commands=tuple(check.name for check in counted),
         seconds_each=min(plan.seconds_each, max(_SHORTEST_SECONDS, 4 * usual)),
     )
-    subject = _FaultyTree(plan, tree, counted)
+    subject = _FaultyTree(plan, tree, counted, near=await _try_nearest(plan, nearest, tree, usual))
     guard = None
     weakened: list[Mutant] = []
     tried = unbuilt = 0
     for fault in faults:
-        # Both versions run on this fault, the base's twice: with less time than that nothing is proved.
-        too_late = time.monotonic() - began + 3 * usual > seconds
-        if too_late or len(weakened) == _SHOWN or tried == most:
+        if len(weakened) == _SHOWN or tried == most:
             break
-        status = await subject.status(fault)
+        # Both versions run on this fault, the base's twice: with less time than that nothing is proved.
+        status = await subject.status(fault, until=began + seconds, needed=3 * usual)
+        if status == "late":
+            break
         if status == "unbuilt":
             unbuilt += 1
             continue
         tried += 1
         if status != "passed":
             continue
-        if guard is None:
-            guard = _FaultyTree(plan, await base(), counted, inner)
+        guard = guard or _FaultyTree(plan, await base(), counted, inner)
         # Twice: a test that fails now and then would accuse the wrong one.
         if await guard.fails(fault) and await guard.fails(fault):
             weakened.append(fault)
@@ -308,6 +331,20 @@ async def measure_tests(
         )
     # A time of a second is how a person says that nothing is to be measured.
     return (_describe_unmeasured(message, asks=must_measure and seconds > 1),)
+
+
+async def _try_nearest(
+    plan: CheckPlan, commands: Sequence[str], sandbox: Sandbox, usual: float
+) -> _FaultyTree | None:
+    """Return the tree with only the `commands` as checks; `None` if they fail without a fault or save no time."""
+    if not commands or usual < _SHORTEST_SECONDS:
+        return None
+    plan = replace(plan, commands=tuple(commands))
+    began = time.monotonic()
+    results = await run_checks(plan, sandbox, keep=_Nowhere(), mission=None)
+    quick = time.monotonic() - began < usual / 2
+    passed = all(result.status == "passed" and result.tests for result in results)
+    return _FaultyTree(plan, sandbox, results) if quick and passed else None
 
 
 def fault_seconds(limit: float, *, must_measure: bool) -> float:
@@ -355,18 +392,25 @@ class _FaultyTree:
         sandbox: Sandbox,
         usual: Sequence[CheckResult],
         inner: Mapping[str, str] | None = None,
+        near: _FaultyTree | None = None,
     ) -> None:
+        self._near = near
         self._plan = plan
         self._sandbox = sandbox
         self._counted = {check.name for check in usual if check.tests}
         self._inner = inner or {}
         self._written = int(time.time())
 
-    async def status(self, fault: Mutant) -> str:
+    async def status(self, fault: Mutant, *, until: float = math.inf, needed: float = 0.0) -> str:
         """Return how the checks end with this fault.
 
-        `passed`, `failed`, `unbuilt` where no test failed as none could be run, or `unclear` (such as a timeout).
+        `passed`, `failed`, `unbuilt` where no test failed as none could be run, or `unclear` (such as a timeout);
+        `late` if fewer than the `needed` seconds are left `until` then, and the nearest tests do not fail.
         """
+        if self._near is not None and time.monotonic() < until and await self._near.status(fault) == "failed":
+            return "failed"
+        if time.monotonic() + needed > until:
+            return "late"
         results = await self._run(fault)
         statuses = {result.status for result in results} - {"passed"}
         if statuses != {"failed"}:

@@ -28,6 +28,7 @@ from chargehand.checks.soft_tests import (
     measure_tests,
     most_faults,
     pick_faults,
+    select_nearest,
 )
 from chargehand.core.codec import convert_to
 from chargehand.core.mission_events import VerdictGiven
@@ -437,6 +438,7 @@ class Validator:
                 seconds=seconds,
                 must_measure=must_measure,
                 most=most_faults(tests),
+                nearest=select_nearest(tests, load_ran_tests(self.services.store, checks), reader),
             )
         # What the time limit cut short is not kept: another time the machine may be faster.
         if not any(each.rule == "tests_unmeasured" for each in found):
