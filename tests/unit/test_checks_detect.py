@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.checks.detection import detect_checks, detect_setups, find_project, lacks_packages
+from chargehand.checks.detection import (
+    detect_checks,
+    detect_setups,
+    find_licence_header,
+    find_project,
+    lacks_packages,
+)
 from chargehand.checks.paths import is_test_path
 from chargehand.checks.trees import MemoryTrees
 
@@ -281,3 +287,43 @@ def test_what_is_detected_in_a_directory_is_that_directory_s(
 def test_a_client_that_finds_no_registry_lacks_a_package(output: str) -> None:
     assert lacks_packages("exit_code", output)
     assert not lacks_packages("exit_code", "1 test failed: expected 3, got 2\n")
+
+
+SPDX = ("SPDX-FileCopyrightText: 2024 Alice", "", "SPDX-License-Identifier: MIT")
+
+
+@pytest.mark.parametrize(
+    ("files", "header"),
+    [
+        ({"pyproject.toml": "[project]\n", "LICENSE": "MIT"}, ()),
+        ({"pom.xml": "<project><!-- Licensed to you --></project>\n"}, ()),
+        # Code may be copied from elsewhere.
+        ({"main.py": "# SPDX-License-Identifier: MIT\n"}, ()),
+        ({"vendor/a.toml": "# SPDX-License-Identifier: MIT\n"}, ()),
+        ({"a.yml": "# Runs the tests.\n# SPDX-like words\n"}, ()),
+        ({"a.toml": f"# {SPDX[0]}\n#\n# {SPDX[2]}\n\n[a]\n"}, SPDX),
+        ({"a.ini": f"; {SPDX[0]}\n;\n; {SPDX[2]}\n[a]\n"}, SPDX),
+        ({".gitignore": f"# {SPDX[0]}\r\n#\r\n# {SPDX[2]}\r\n*.o\r\n"}, SPDX),
+        ({"build.gradle": f"/*\n * {SPDX[0]}\n *\n * {SPDX[2]}\n */\nplugins {{}}\n"}, SPDX),
+        ({"build.gradle.kts": f"// {SPDX[0]}\n//\n// {SPDX[2]}\nplugins {{}}\n"}, SPDX),
+        (
+            {
+                "pom.xml": '<?xml version="1.0"?>\n<!--\n   Licensed to the Foundation\n     https://example.com\n-->\n<project/>'
+            },
+            ("Licensed to the Foundation", "  https://example.com"),
+        ),
+        # The header of most files counts.
+        (
+            {
+                "a.yml": "# Licensed to A\n",
+                "b.yml": "# Licensed to B\n",
+                "c.xml": "<!-- Licensed to B -->\n",
+            },
+            ("Licensed to B",),
+        ),
+        ({"a.yml": "# Licensed to\x1b[31m A\x07\n"}, ("Licensed to A",)),
+    ],
+)
+def test_a_licence_header_is_found_in_configuration(files: dict[str, str], header: tuple[str, ...]) -> None:
+    trees = MemoryTrees()
+    assert find_licence_header(trees, trees.add(files)) == header

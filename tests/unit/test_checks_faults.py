@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from tests.unit._local_sandbox import LocalSandbox
 
 from chargehand.checks.execution import CheckPlan
+from chargehand.checks.ran_tests import RanTests
 from chargehand.checks.reads import Copy, ReadObserver
 from chargehand.checks.soft_tests import (
     changed_tests,
     code_under_test,
     fault_seconds,
+    find_own_tests,
     leave_out_unread,
     measure_tests,
     pick_faults,
@@ -238,6 +240,88 @@ async def test_faults_that_keep_the_code_from_loading_measure_nothing(tmp_path: 
 async def test_faults_in_what_runs_measure_though_others_do_not(tmp_path: Path) -> None:
     code = LOADS + "".join(f"def f{n}():\n    return f'{n}' * {n}\n" for n in range(5))
     assert await measure(tmp_path, code, must_measure=True) == ()
+
+
+CASE = "import unittest\nfrom calc import add\n\n\nclass T(unittest.TestCase):\n"
+OTHER = f"{CASE}    def test_other(self):\n        self.assertEqual(add(1, 1), 2)\n"
+NEAR = CASE + "    def test_add(self):\n        self.assertEqual(add(2, 3), {result})\n"
+
+
+@pytest.mark.parametrize("notices", [True, False])
+async def test_a_slow_suite_is_measured_by_the_changed_tests_first(tmp_path: Path, notices: bool) -> None:
+    code = "def add(a, b):\n    return a + b\n"
+    files = {"calc.py": code, "test_near.py": NEAR.format(result="5"), "test_other.py": OTHER}
+    softer = {**files, "test_near.py": files["test_near.py"] if notices else NEAR.format(result="add(2, 3)")}
+    for name, text in softer.items():
+        (tmp_path / name).write_text(text)
+    trees = MemoryTrees()
+    changes = trees.changes(trees.add({**files, "test_near.py": NEAR.format(result="2 + 3")}), trees.add(softer))
+    [fault] = find_faults("calc.py", code)[:1]
+    ran = RanTests(check=CHECK, names=("test_near.T::test_add", "test_other.T::test_other"))
+    own = find_own_tests(changes, trees, [ran], ())
+    sandbox = LocalSandbox(tmp_path, environment={"PYTHONDONTWRITEBYTECODE": "1"})
+
+    async def base() -> Sandbox:
+        return sandbox
+
+    usual = CheckResult(name=CHECK, status="passed", seconds=600.0, exit_code=0, tests=2, reason="", artifact=None)
+    plan = CheckPlan(commands=(CHECK,))
+    # Too little time for three runs of all tests.
+    found = await measure_tests(
+        *(plan, [usual], [fault]),
+        tree=sandbox, base=base, inner={}, seconds=300.0, must_measure=True, own=own,
+    )  # fmt: skip
+    assert [each.rule for each in found] == ([] if notices else ["tests_unmeasured"])
+    assert own == {CHECK: ("test_near.T::test_add",)}
+
+
+def test_own_tests_are_those_of_the_changed_files_and_not_most_of_all() -> None:
+    trees = MemoryTrees()
+    changes = trees.changes(
+        trees.add({"test_near.py": NEAR.format(result="4")}), trees.add({"test_near.py": NEAR.format(result="5")})
+    )
+    there = ("test_far.T::test_add", "test_far.T::test_more", "test_near.T::test_add")
+    assert find_own_tests(changes, trees, [RanTests(check=CHECK, names=there)], ()) == {CHECK: there[2:]}
+    # Where no name tells the file, each test of that name is meant.
+    assert find_own_tests(changes, trees, [RanTests(check=CHECK, names=("test_add", "x"))], ()) == {
+        CHECK: ("test_add",)
+    }
+    for names in (("test_near.T::test_add",), ("test_near.T::test_new", "x", "y"), None):
+        assert find_own_tests(changes, trees, [RanTests(check=CHECK, names=names)], ()) == {}
+    data = trees.changes(trees.add({"tests/data.txt": "a"}), trees.add({"tests/data.txt": "b"}))
+    assert find_own_tests([*changes, *data], trees, [RanTests(check=CHECK, names=there)], ()) == {}
+
+
+@pytest.mark.parametrize(("apart", "expected"), [(None, ["tests_weakened"]), (1, ["tests_weakened"]), (0, [])])
+async def test_a_change_that_weakens_other_tests_is_found_by_running_all(
+    tmp_path: Path, apart: int | None, expected: list[str]
+) -> None:
+    """The changed test notices nothing in either version; the other one notices no more as it is not there."""
+    code = "def add(a, b):\n    return a + b\n"
+    sides = {}
+    for name, other in (("tree", OTHER.replace("add(1, 1), 2", "2, 2")), ("base", OTHER)):
+        sides[name] = tmp_path / name
+        sides[name].mkdir()
+        for path, text in {
+            "calc.py": code,
+            "test_near.py": NEAR.format(result="add(2, 3)"),
+            "test_x.py": other,
+        }.items():
+            (sides[name] / path).write_text(text)
+    trees = {
+        name: LocalSandbox(place, environment={"PYTHONDONTWRITEBYTECODE": "1"}) for name, place in sides.items()
+    }
+
+    async def base() -> Sandbox:
+        return trees["base"]
+
+    usual = CheckResult(name=CHECK, status="passed", seconds=6.0, exit_code=0, tests=2, reason="", artifact=None)
+    found = await measure_tests(
+        *(CheckPlan(commands=(CHECK,)), [usual], find_faults("calc.py", code)[:1]),
+        tree=trees["tree"], base=base, inner={}, seconds=300.0, must_measure=True, apart=apart,
+        own={CHECK: ("test_near.T::test_add",)},
+    )  # fmt: skip
+    assert [each.rule for each in found] == expected
 
 
 def test_tests_that_were_only_added_to_are_measured_briefly() -> None:

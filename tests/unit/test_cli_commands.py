@@ -292,6 +292,17 @@ def test_init_writes_what_is_detected_once(desk: Desk) -> None:
     assert git(desk.repository, "status", "--porcelain") == "?? chargehand.toml"
 
 
+def test_init_begins_the_file_with_the_licence_header_of_the_projects_configuration(desk: Desk) -> None:
+    header = "# Licensed to the Foundation under one\n# or more agreements.\n"
+    other = make_repository(
+        desk.place / "other", {".asf.yaml": f"{header}\ngithub:\n", "Makefile": "test:\n\ttrue\n"}
+    )
+    desk("init", "--repo", str(other))
+    text = (other / "chargehand.toml").read_text()
+    assert text.startswith(f"{header}\n# What a mission")
+    assert tomllib.loads(text)["project"] == {"checks": ["make test"]}
+
+
 def test_init_where_nothing_is_detected_says_so(desk: Desk) -> None:
     other = make_repository(desk.place / "other", {"README": "nothing to check\n"})
     done = desk("init", "--repo", str(other))

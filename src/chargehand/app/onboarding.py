@@ -27,7 +27,7 @@ from chargehand.app.providers.probe import probe_model
 from chargehand.app.providers.served import USUAL_KEYS
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
-from chargehand.checks.detection import find_project
+from chargehand.checks.detection import find_licence_header, find_project
 from chargehand.core.addresses import is_loopback
 from chargehand.core.config import Config, ModelConfig, Provider
 from chargehand.core.errors import ConfigError, RepositoryError, UsageError
@@ -131,7 +131,8 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
             code="bare",
             hint="commit a chargehand.toml from a clone of it",
         )
-    directory = find_project(DepotReader(depot), located.base.tree, located.start)
+    reader = DepotReader(depot)
+    directory = find_project(reader, located.base.tree, located.start)
     path = project.path / directory / REPOSITORY_FILE
     found = app.detected(depot, located.base, directory)
     # A dangling link counts as a file, too.
@@ -154,7 +155,11 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
         if found.setup is not None and prompts.confirm(f"Always set up with `{found.setup}`?", default=True):
             setup = found.setup
         name = _ask_agent(app, prompts)
-    created = _write_project_file(path, checks, setup, found.setup)
+    # A build may refuse files without the project's licence header, and it runs in the missions' checks too.
+    header = find_licence_header(reader, located.base.tree, directory) or find_licence_header(
+        reader, located.base.tree
+    )
+    created = _write_project_file(path, header, checks, setup, found.setup)
     return InitResult(path=str(path), created=created, checks=checks, setup=setup, agent=name)
 
 
@@ -181,7 +186,11 @@ def _ask_agent(app: App, prompts: Prompts) -> str | None:
 
 
 def _write_project_file(
-    path: Path, checks: tuple[str, ...], setup: str | None, detected_setup: str | None
+    path: Path,
+    header: Sequence[str],
+    checks: tuple[str, ...],
+    setup: str | None,
+    detected_setup: str | None,
 ) -> bool:
     """Write a project's file in one step, unless there is one; return whether it was written."""
 
@@ -189,7 +198,8 @@ def _write_project_file(
         # JSON's strings and lists are TOML's, but for DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
-    lines = [_HEAD.rstrip("\n")]
+    lines = [f"# {line}".rstrip() for line in header]
+    lines += ["", _HEAD.rstrip("\n")] if header else [_HEAD.rstrip("\n")]
     if checks:
         lines.append(f"checks = {toml(list(checks))}")
     else:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import posixpath
+import re
+import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
@@ -17,7 +20,7 @@ from chargehand.checks.stacks import Stack, table
 from chargehand.checks.surface.makefile import MAKEFILES, targets
 from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change
-from chargehand.core.text import late_pattern
+from chargehand.core.text import late_pattern, printable
 
 _EXTRAS = ("test", "tests", "testing", "dev")
 # Requirements that no test needs, and that contradict others more often than those of tests do.
@@ -48,6 +51,19 @@ _PROJECT_FILES = (
     *PROJECT_FILES,
     *("requirements.txt", "pytest.ini", "tox.ini", "Pipfile", "go.work", "GNUmakefile", "makefile", "deno.json"),
 )
+
+# Configuration has a licence header only in projects that want one in each file. Code may be copied.
+_CONFIGURATION = late_pattern(r"[^/]+\.(?:toml|ya?ml|xml|properties|cfg|conf|ini|gradle|gradle\.kts)|\.[^/]+")
+_FIRST_COMMENT = late_pattern(
+    r"(?:#![^\n]*\n|<\?xml[^\n]*\?>|\s)*"
+    r"(?:<!--(?P<xml>.*?)-->|/\*(?P<block>.*?)\*/|(?P<lines>(?:[ \t]*(?:#|//|;)[^\n]*(?:\n|\Z))+))",
+    re.DOTALL,
+)
+_COMMENT_MARK = late_pattern(r"^[ \t]*(?:#+|//+|;+|\*+)", re.MULTILINE)
+_LICENCE = late_pattern(
+    r"SPDX-License-Identifier:|\blicen[sc]ed (?:under|to)\b|\bAll rights reserved\b", re.IGNORECASE
+)
+_MOST_HEADER = 6_000  # characters
 
 
 class Detected(Struct, frozen=True):
@@ -101,6 +117,23 @@ def detect_checks(reader: TreeReader, tree: str, directory: str = "") -> Detecte
             if target in targets(stack.text(path))
         ][:1]
     return Detected(tuple(each.command for each in found), tuple(each.why for each in found))
+
+
+def find_licence_header(reader: TreeReader, tree: str, directory: str = "") -> tuple[str, ...]:
+    """Return the licence header that the configuration files of a project have, as lines without comment marks.
+
+    A licence checker (`apache-rat`, `reuse lint`) then accepts a new file that begins with them. Return the header
+    that most of the files directly in `directory` have, the first by path among equals; nothing if there is none.
+    """
+    found = Counter[tuple[str, ...]]()
+    stack = Stack(reader, tree, directory)
+    for path in sorted(filter(_CONFIGURATION.fullmatch, stack.under(""))):
+        comment = _FIRST_COMMENT.match(stack.text(path)[:_MOST_HEADER].replace("\r\n", "\n"))
+        text = "" if comment is None else comment["xml"] or comment["block"] or comment["lines"] or ""
+        lines = textwrap.dedent(_COMMENT_MARK.sub("", printable(text))).strip().splitlines()
+        if _LICENCE.search(text):
+            found[tuple(line.rstrip() for line in lines)] += 1
+    return next((lines for lines, _ in found.most_common(1)), ())
 
 
 # How programs say that something is not installed: package clients, compilers and interpreters.
