@@ -1,4 +1,4 @@
-"""What a verdict costs: from the agent's end to the promoted change, beside one run of the project's suite."""
+"""Time from the agent's last checkpoint to the promoted change, compared with one run of the project's suite."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _PHASES = (
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Compare each kind of change with the suite; base, environment and the base's verdict are there."""
+    """Compare each kind of change with the suite; base, environment and the base's verdict are cached."""
     place = shop.place / "verdicts"
     _make(place)
     environment = {**ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -95,7 +95,7 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
     sides = [Side(name="the suite once", sample=suite)]
     sides += [Side(name=f"{kind} (aim {aim}x)", sample=promoted(kind)) for kind, aim in _KINDS.items()]
     case = f"{_MODULES * _TESTS} tests, from the agent's end to the promoted change"
-    note = "ratios are for the suite beside a change; the suite takes its time by waiting, so load tells little"
+    note = "each ratio is for a kind of change, with the suite as 1; the tests sleep, so a busy machine changes little"
     whole = await compare("verdict", case, sides, rounds=rounds, seconds=300, note=note)
     return [whole, *(_result(kind, found[1:]) for kind, found in phases.items())]
 
@@ -114,7 +114,7 @@ def _make(place: Path) -> None:
 
 
 def _script(kind: str, number: int) -> str:
-    """Return what an agent does: each time another tree, and nothing that a test notices."""
+    """Return the agent's script: it makes another tree each time, and all tests pass."""
     part = number % _MODULES
     code, test = f"shop/part_{part}.py", f"tests/test_part_{part}.py"
     change = f"sed -i 's/value < 0:/value < 0 or value == -{number}:/' {code}"
@@ -141,7 +141,7 @@ def _events(shop: Shop, place: Path, script: str) -> list[Mapping[str, Any]]:
 
 
 def _phases(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the seconds of each phase after the checkpoint of what the agent left."""
+    """Return the seconds of each phase after the agent's last checkpoint."""
     found = {}
     left = iter(events)
     at = _reached(left, "checkpoint.made", "execution")

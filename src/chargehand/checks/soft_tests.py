@@ -32,7 +32,7 @@ from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 FAULTS_APART = 1
-"""Faults that neither version of changed tests notices, to try on all tests: the change may weaken others."""
+"""Number of faults, of those that neither version of changed tests notices, to try on all tests."""
 _MOST_FAULTS = 20
 _SPARE_FAULTS = 20
 """More of them, for those with which the code cannot be built or loaded: that says nothing of the tests."""
@@ -158,13 +158,13 @@ def _names_in(change: Change, reader: TreeReader) -> set[str]:
 
 
 def _of_file(path: str, names: set[str]) -> set[str]:
-    """Return those of the tests that have the file's name in theirs; all if none has, as few runners tell it."""
+    """Return the tests whose names contain the file's name; all tests if the runner names no files."""
     stem = re.compile(rf"(?<!\w){re.escape(posixpath.splitext(posixpath.basename(path))[0])}(?!\w)")
     return {name for name in names if stem.search(name)} or names
 
 
 def disarms_others(tests: Iterable[Change], reader: TreeReader) -> bool:
-    """Tell whether changed tests may make others weaker, as far as their text tells; all new files may."""
+    """Return whether changed tests may weaken others by their text; every new file may."""
     for change in tests:
         old, new = old_text(reader, change), new_text(reader, change)
         if new is not None and (old is None or outlasts_its_tests(change.path, new)):
@@ -347,7 +347,7 @@ async def measure_tests(
 
 
 class _Measurement:
-    """Two versions of the tests over one tree, asked about one fault after the other until the time is over."""
+    """Tries one fault after the other on two versions of the tests, over one tree, until the time is over."""
 
     def __init__(
         self,
@@ -378,7 +378,7 @@ class _Measurement:
         self._far = 0  # faults in a row that neither version of the changed tests notices
 
     async def begin(self) -> None:
-        """Find out whether the changed tests can be run alone."""
+        """Run the changed tests alone without a fault, to see whether they can be."""
         if self._own.commands and self.usual > _SHORTEST_SECONDS:
             await self._tree.try_own()
 
@@ -388,14 +388,14 @@ class _Measurement:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is time for another fault, and something that it can show."""
+        """Whether time is left, and another fault can change the result."""
         if self._apart == 0 and self._far >= _ENOUGH_FAULTS:
-            return False  # those that are nearest to the changed tests came first
+            return False  # the nearest faults came first
         # Both versions run on this fault, the base's twice: with less time than that nothing is proved.
         return self._left > (0 if self._tree.runs_own else 3 * self.usual)
 
     async def try_one(self, fault: Mutant) -> str:
-        """Return what both versions say of a fault.
+        """Run both versions with a fault; return how they differ.
 
         `weaker` if only the base's notices it, `same` if not, `unbuilt` if no test could be run, `untold` if the
         time is over.
@@ -408,7 +408,7 @@ class _Measurement:
         by_base = alone and guard is not None and await guard.own_fail(fault)
         self._far = self._far + 1 if alone and not by_base else 0
         if alone and not by_base and self._apart is not None and self._apart <= 0:
-            return "same"  # what the changed tests say of it did not change
+            return "same"
         if self._left < self.usual:
             return "untold"
         status = await self._tree.status(fault)
@@ -508,12 +508,12 @@ class _FaultyTree:
         return {result.status for result in await self._run(fault)} - {"passed"} == {"failed"}
 
     async def try_own(self) -> None:
-        """Find out whether the changed tests pass alone, without a fault; else they are not asked alone."""
+        """Use the changed tests alone if they pass alone without a fault."""
         results = await run_checks(self._own, self._sandbox, keep=_Nowhere(), mission=None)
         self.runs_own = all(result.status == "passed" and result.tests for result in results)
 
     async def own_fail(self, fault: Mutant) -> bool:
-        """Tell whether one of the changed tests runs alone with this fault, and fails."""
+        """Return whether a changed test, run without the others, fails with this fault."""
         return self.runs_own and any(
             result.status == "failed" and result.tests and result.reason != "collection_error"
             for result in await self._run(fault, self._own)
