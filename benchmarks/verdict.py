@@ -95,7 +95,7 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
     sides = [Side(name="the suite once", sample=suite)]
     sides += [Side(name=f"{kind} (aim {aim}x)", sample=promoted(kind)) for kind, aim in _KINDS.items()]
     case = f"{_MODULES * _TESTS} tests, from the agent's end to the promoted change"
-    note = "each ratio is for a kind of change, with the suite as 1; the tests sleep, so a busy machine changes little"
+    note = "ratios are relative to the suite; its tests sleep, so a busy machine changes little"
     whole = await compare("verdict", case, sides, rounds=rounds, seconds=300, note=note)
     return [whole, *(_result(kind, found[1:]) for kind, found in phases.items())]
 
