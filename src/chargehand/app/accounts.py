@@ -7,7 +7,6 @@ may do everything. Others have an account with a role.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import ipaddress
 import re
 import secrets
@@ -36,6 +35,8 @@ from chargehand.policy.access import (
 from chargehand.store.accounts import AccessRow, AccountRow, Actor, LoginAttempt, SessionRow, TokenRow, as_moment
 
 TOKEN_PREFIX = "chg_"
+# A secret without it opens no session: browsers sent those of earlier versions, as cookies, to other servers too.
+SESSION_PREFIX = "chs_"
 _CODE_LASTS = timedelta(minutes=10)
 _IDLE = timedelta(hours=12)
 _LONGEST = timedelta(days=7)
@@ -48,15 +49,14 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for something, as a session, a token or the command line proves it.
 
-    `scopes` are a token's, and all for a person. `expires` (ISO 8601 in UTC) is "" for the command line, `csrf`
-    for what is no session, `address` (where the request came from) for this machine.
+    `scopes` are a token's, and all for a person. `expires` (ISO 8601 in UTC) is "" for the command line, `address`
+    (where the request came from) for this machine.
     """
 
     user: str
     role: AccountRole
     scopes: tuple[AccessScope, ...]
     via: Literal["owner", "session", "token"]
-    csrf: str = ""
     expires: str = ""
     address: str = ""
 
@@ -86,24 +86,30 @@ class UserRemovedDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as its browser sees it: `csrf` goes with every change, `expires` moves on with use.
+    """A session as its browser sees it; `expires` moves on with use.
 
     `accounts` says whether there are any, so that a login page knows whether to ask for a name.
     """
 
     user: str
     role: AccountRole
-    csrf: str
     expires: str
     version: str
     accounts: bool
 
 
 class OpenedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that a login opened; `secret` is for the cookie alone, and is nowhere else."""
+    """A session that a login opened; `secret` is shown here and never again."""
 
     secret: str
     caller: Caller
+
+
+class OpenedSessionDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that a login opened; its requests carry `secret` as `Authorization: Bearer SECRET`."""
+
+    secret: str
+    session: SessionDocument
 
 
 class LoginCodeDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +261,7 @@ def log_in(
     how often one address may try. Raises `RefusedError` (`login_failed`), the same for every cause; `StoreError`.
     """
     attempt, rehashed = _verify_password(reader, user, password, address=address)
-    secret, digest = _new_secret()
+    secret, digest = _new_secret(SESSION_PREFIX)
     expires, ends = _session_times(reader.clock.now())
     row = reader.store.grants.open_session(
         user, attempt=attempt, rehashed=rehashed, digest=digest, expires=expires, ends=ends
@@ -294,7 +300,7 @@ def redeem_login_code(
     reader: StateReader, code: str, *, address: str = "", replaces: str | None = None
 ) -> OpenedSession:
     """Redeem a login code and open the owner's session. Raises `RefusedError` (`login_failed`), `StoreError`."""
-    secret, digest = _new_secret()
+    secret, digest = _new_secret(SESSION_PREFIX)
     expires, ends = _session_times(reader.clock.now())
     row = reader.store.grants.redeem_code(
         _digest(code), digest=digest, expires=expires, ends=ends, address=address
@@ -309,11 +315,11 @@ def redeem_login_code(
 
 
 def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
-    """Return the caller that a session cookie stands for, `None` for none, and extend the session by 12 hours.
+    """Return the caller that a session's secret stands for, `None` for none; extend the session by 12 hours.
 
     It lasts 7 days at most. The role is the account's present one. Raises `StoreError`.
     """
-    row = reader.store.grants.session(_digest(secret))
+    row = reader.store.grants.session(_digest(secret)) if secret.startswith(SESSION_PREFIX) else None
     if row is None:
         return None
     now = reader.clock.now()
@@ -321,12 +327,7 @@ def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> C
         row = replace(row, expires=min(as_moment(now + _IDLE), row.ends))
         with suppress(StoreError):  # a full disk must not lock out the person who comes to free it
             reader.store.grants.extend_session(row.digest, expires=row.expires)
-    return _session_caller(row, secret, address)
-
-
-def matches_csrf(caller: Caller, given: str) -> bool:
-    """Tell whether a request that changes something brought its session's own value; a token needs none."""
-    return caller.via != "session" or hmac.compare_digest(caller.csrf.encode(), given.encode(errors="replace"))
+    return _session_caller(row, address)
 
 
 def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
@@ -334,7 +335,6 @@ def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
     return SessionDocument(
         user=caller.user,
         role=caller.role,
-        csrf=caller.csrf,
         expires=caller.expires,
         version=__version__,
         accounts=bool(reader.store.accounts.list()),
@@ -487,24 +487,21 @@ def _begin_session(
 ) -> OpenedSession:
     if replaces:
         reader.store.grants.close_session(_digest(replaces), actor=Actor(user=row.user, address=address))
-    caller = _session_caller(row, secret, address)
+    caller = _session_caller(row, address)
     if caller is None:
         raise _login_failed()
     return OpenedSession(secret=secret, caller=caller)
 
 
-def _session_caller(row: SessionRow, secret: str, address: str) -> Caller | None:
+def _session_caller(row: SessionRow, address: str) -> Caller | None:
     role = "admin" if row.kind == "code" else row.role
     if role not in ROLES:  # another program wrote this row
         return None
-    # Derived from the secret, so that nothing in the store can forge a request.
-    csrf = hmac.new(secret.encode(), b"chargehand csrf", "sha256").hexdigest()
     return Caller(
         user=row.user,
         role=role,
         scopes=SCOPES,
         via="session",
-        csrf=csrf,
         expires=row.expires,
         address=address,
     )

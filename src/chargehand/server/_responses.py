@@ -48,7 +48,6 @@ _BY_CODE = {
     "token_unknown": 401,
     "token_expired": 401,
     "forbidden": 403,
-    "csrf": 403,
     "access_denied": 403,
     "arguments_invalid": 400,
     "internal": 500,

@@ -28,6 +28,7 @@ _BEAT_SECONDS = 15.0
 _SEND_SECONDS = 20.0
 _CLOSE_SECONDS = 2.0
 _MOST_TERMINALS = 100
+PROTOCOL = "chargehand.terminal"
 # Close codes: below 2000 of the WebSocket protocol, from 4000 on our own after the HTTP statuses.
 ENDED = 1000
 AWAY = 1001
@@ -85,7 +86,8 @@ class TerminalSockets:
             if len(self._open) >= _MOST_TERMINALS or self._closing.is_set():
                 await socket.close(TOO_MANY, "too many terminals")
                 return
-            await socket.accept()
+            # A browser gives up on a socket that takes none of the protocols it named.
+            await socket.accept(PROTOCOL if PROTOCOL in socket.scope.get("subprotocols", ()) else None)
             sending = asyncio.create_task(self._send(socket, follower))
             hearing = asyncio.create_task(_wait_for_end(socket))
             stopping = asyncio.create_task(self._closing.wait())

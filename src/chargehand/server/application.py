@@ -92,7 +92,7 @@ class ChargehandServer:
         self._shared = App(environ=environ, cwd=cwd)
         self._shared.keeps_missions = True
         self._feed = EventFeed(self._shared)
-        self._sessions = Sessions(self._shared, hosts=hosts)
+        self._sessions = Sessions(self._shared)
         self._answers = KnownAnswers()
         self._metrics = Metrics(self._shared)
         self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="read")
