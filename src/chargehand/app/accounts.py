@@ -10,6 +10,7 @@ import hashlib
 import ipaddress
 import re
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal
@@ -18,6 +19,16 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand import __version__
+from chargehand.app.access.documents import AccessLogDocument as AccessLogDocument
+from chargehand.app.access.documents import CreatedTokenDocument as CreatedTokenDocument
+from chargehand.app.access.documents import LoginCodeDocument as LoginCodeDocument
+from chargehand.app.access.documents import OpenedSessionDocument as OpenedSessionDocument
+from chargehand.app.access.documents import SessionDocument as SessionDocument
+from chargehand.app.access.documents import TokenDocument as TokenDocument
+from chargehand.app.access.documents import TokenListDocument as TokenListDocument
+from chargehand.app.access.documents import UserDocument as UserDocument
+from chargehand.app.access.documents import UserListDocument as UserListDocument
+from chargehand.app.access.documents import UserRemovedDocument as UserRemovedDocument
 from chargehand.app.access.passwords import compare_password, hash_password
 from chargehand.app.reading import StateReader
 from chargehand.core.codec import convert_to
@@ -32,7 +43,7 @@ from chargehand.policy.access import (
     lock_seconds,
     scopes_of_role,
 )
-from chargehand.store.accounts import AccessRow, AccountRow, Actor, LoginAttempt, SessionRow, TokenRow, as_moment
+from chargehand.store.accounts import AccountRow, Actor, LoginAttempt, SessionRow, TokenRow, as_moment
 
 TOKEN_PREFIX = "chg_"
 # A secret without it opens no session: browsers sent those of earlier versions, as cookies, to other servers too.
@@ -61,95 +72,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
 
 
-class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC."""
-
-    name: str
-    role: str
-    disabled: bool
-    has_password: bool
-    created: str
-    locked_until: str | None
-
-
-class UserListDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """All accounts by name."""
-
-    users: tuple[UserDocument, ...]
-
-
-class UserRemovedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """An account that was removed, with its sessions and tokens."""
-
-    name: str
-    removed: bool
-
-
-class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as its browser sees it; `expires` moves on with use.
-
-    `accounts` says whether there are any, so that a login page knows whether to ask for a name.
-    """
-
-    user: str
-    role: AccountRole
-    expires: str
-    version: str
-    accounts: bool
-
-
 class OpenedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session that a login opened; `secret` is shown here and never again."""
 
     secret: str
     caller: Caller
-
-
-class OpenedSessionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that a login opened; its requests carry `secret` as `Authorization: Bearer SECRET`."""
-
-    secret: str
-    session: SessionDocument
-
-
-class LoginCodeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`secret` is a code that logs the owner of the state directory in once, until `expires`."""
-
-    secret: str
-    expires: str
-
-
-class TokenDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret; `last_used` and `revoked` are null for not yet."""
-
-    id: str
-    user: str
-    name: str
-    scopes: tuple[str, ...]
-    created: str
-    expires: str
-    last_used: str | None
-    revoked: str | None
-
-
-class TokenListDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens, the oldest first, those that count no more too."""
-
-    tokens: tuple[TokenDocument, ...]
-
-
-class CreatedTokenDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A new token; `secret` is shown here and never again."""
-
-    token: TokenDocument
-    secret: str
-
-
-class AccessLogDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines of the access log, the newest first; `next` goes on before the last of them, null at the end."""
-
-    entries: tuple[AccessRow, ...]
-    next: int | None
 
 
 def owner(reader: StateReader) -> Caller:
@@ -257,8 +184,9 @@ def log_in(
     """Open a session for whoever knows an account's password; `replaces` is the browser's last session.
 
     Takes 0.3 s of work and 64 MiB, whether or not there is such an account: call it in a thread, few at once.
-    After five failures in a row nobody can log in to an account for 1 minute, doubled up to 15; the caller bounds
-    how often one address may try. Raises `RefusedError` (`login_failed`), the same for every cause; `StoreError`.
+    After five failures in a row an account is locked for 1 minute, doubled up to 15, but not for addresses from
+    which it has logged in before; the caller bounds how often one address may try. Raises `RefusedError`
+    (`login_failed`), the same for every cause; `StoreError`.
     """
     attempt, rehashed = _verify_password(reader, user, password, address=address)
     secret, digest = _new_secret(SESSION_PREFIX)
@@ -272,7 +200,10 @@ def log_in(
 
 
 def create_login_code(reader: StateReader) -> LoginCodeDocument:
-    """Make a code that logs the owner of the state directory in once, within 10 minutes. Raises `StoreError`."""
+    """Make a code that logs the owner of the state directory in once, within 10 minutes; it voids older ones.
+
+    Raises `StoreError`.
+    """
     secret, digest = _new_secret()
     expires = as_moment(reader.clock.now() + _CODE_LASTS)
     reader.store.grants.add_code(digest, expires=expires, actor=Actor(user=reader.identity()))
@@ -297,20 +228,30 @@ def require_accounts(reader: StateReader, host: str) -> None:
 
 
 def redeem_login_code(
-    reader: StateReader, code: str, *, address: str = "", replaces: str | None = None
+    reader: StateReader,
+    code: str,
+    *,
+    address: str = "",
+    replaces: str | None = None,
+    note_unknown: Callable[[], bool] = lambda: True,
 ) -> OpenedSession:
-    """Redeem a login code and open the owner's session. Raises `RefusedError` (`login_failed`), `StoreError`."""
+    """Redeem a login code and open the owner's session. Raises `RefusedError` (`login_failed`), `StoreError`.
+
+    An unknown code costs one read. `note_unknown` decides whether the access log gets a line of it, which costs a
+    durable write: a code has 256 bits, so that guessing needs no limit, but whoever guesses must not fill the log.
+    """
+    if not reader.store.grants.has_code(_digest(code)):
+        if note_unknown():
+            actor = Actor(user="", address=address)
+            reader.store.access_log.append(actor, "session.open", "", outcome="refused")
+        raise _code_refused()
     secret, digest = _new_secret(SESSION_PREFIX)
     expires, ends = _session_times(reader.clock.now())
     row = reader.store.grants.redeem_code(
         _digest(code), digest=digest, expires=expires, ends=ends, address=address
     )
     if row is None:
-        raise RefusedError(
-            "this login link does not count: it was used, or is older than 10 minutes",
-            code="login_failed",
-            hint="`chargehand up` prints a new one",
-        )
+        raise _code_refused()
     return _begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
@@ -465,6 +406,14 @@ def _login_failed() -> RefusedError:
         "wrong user or password",
         code="login_failed",
         hint="after 5 failures an account waits for 1 to 15 minutes; `chargehand user password` sets a new one",
+    )
+
+
+def _code_refused() -> RefusedError:
+    return RefusedError(
+        "this login link does not count: it was used, is older than 10 minutes, or a newer one was made",
+        code="login_failed",
+        hint="`chargehand up --link` prints a new one",
     )
 
 

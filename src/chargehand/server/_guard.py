@@ -133,10 +133,14 @@ class RequestGuard:
                 )
             if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
                 raise _forbidden("another site sent this request", "use the dashboard of this server")
-        # By address and credential together: a client that guesses credentials gains nothing by changing them, for
-        # logins have a limit of their own.
+        # By address and credential together. Strangers of one address share a limit. Pages, which come from memory
+        # and logins, which have limits of their own, do not count: no stranger uses up the owner's limit.
+        given = headers.get("authorization", "")
+        path = scope["path"]
+        if not given and (not path.startswith(PREFIX) or path == f"{PREFIX}/session"):
+            return
         address = (scope.get("client") or ("", 0))[0]
-        self._rates.of(f"{address} {headers.get('authorization', '')[-16:]}").take()
+        self._rates.of(f"{address} {given[-16:]}").take()
 
     def _client(self, scope: Scope) -> tuple[str, int]:
         """Return who sent a request: the last address that a trusted proxy added; clients forge earlier ones."""

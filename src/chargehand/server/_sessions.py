@@ -8,7 +8,6 @@ another page (CSRF) either.
 from __future__ import annotations
 
 import ipaddress
-import threading
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ from starlette.responses import Response
 from chargehand.app.accounts import (
     SESSION_PREFIX,
     Caller,
+    OpenedSession,
     OpenedSessionDocument,
     close_session,
     log_in,
@@ -30,20 +30,22 @@ from chargehand.app.accounts import (
 )
 from chargehand.app.reading import StateReader
 from chargehand.core.errors import RefusedError, UsageError
-from chargehand.policy.rates import RateLimit
 from chargehand.server._guard import CallerLimits
 from chargehand.server._responses import document_response
 from chargehand.server._routes import RestArguments, read_arguments
 
 # Browsers let a page set no header of a WebSocket but its protocols: one of them carries the session.
 SESSION_PROTOCOL = "chargehand.session."
-# Failed logins, from one address and from all: a client with many addresses must not guess faster for long.
-_LOGIN_BURST = 10.0
-_LOGINS_PER_SECOND = 0.2
-_ALL_LOGINS_BURST = 200.0
-_ALL_LOGINS_PER_SECOND = 2.0
-# Passwords hashed at once: one takes 0.3 s of a core and 64 MiB.
-_MOST_HASHED = 2
+# Failed logins by password: at one account from one address, and from one address. There is no limit over all
+# addresses, which strangers could use up for everyone.
+_ACCOUNT_BURST = 10.0
+_PER_ACCOUNT_SECOND = 1 / 30
+_ADDRESS_BURST = 30.0
+_PER_ADDRESS_SECOND = 0.2
+# Lines of the access log about unknown login codes, from one address.
+_LINES_BURST = 20.0
+_LINES_PER_SECOND = 1 / 60
+_OTHER_WAY = "on the server's machine `chargehand up --link` prints a login link, which has no limit"
 _BEARER = "bearer "
 
 
@@ -60,9 +62,9 @@ class Sessions:
 
     def __init__(self, reader: StateReader) -> None:
         self._reader = reader
-        self._logins = CallerLimits(burst=_LOGIN_BURST, per_second=_LOGINS_PER_SECOND)
-        self._all_logins = RateLimit(burst=_ALL_LOGINS_BURST, per_second=_ALL_LOGINS_PER_SECOND)
-        self._hashing = threading.Semaphore(_MOST_HASHED)
+        self._accounts = CallerLimits(burst=_ACCOUNT_BURST, per_second=_PER_ACCOUNT_SECOND)
+        self._addresses = CallerLimits(burst=_ADDRESS_BURST, per_second=_PER_ADDRESS_SECOND)
+        self._lines = CallerLimits(burst=_LINES_BURST, per_second=_LINES_PER_SECOND)
 
     def authenticate(self, request: HTTPConnection) -> Caller:
         """Return who calls; may block.
@@ -91,24 +93,32 @@ class Sessions:
         )
 
     def log_in(self, request: Request, body: Mapping[str, Any]) -> Response:
-        """Open a session. Raises `RefusedError` (`login_failed`), `ExhaustedError`."""
+        """Open a session. Raises `RefusedError` (`login_failed`), `RateLimitedError`."""
         given = read_arguments(LoginBody, path={}, query=(), body=body)
         address = _address(request)
-        limits = self._logins.of(address), self._all_logins
-        for limit in limits:
-            limit.take()
         before = _bearer(request)
         if given.code is not None:
-            opened = redeem_login_code(self._reader, given.code, address=address, replaces=before)
+            note = self._lines.of(name_network(request)).try_take
+            opened = redeem_login_code(
+                self._reader, given.code, address=address, replaces=before, note_unknown=note
+            )
         elif given.user is not None and given.password is not None:
-            with self._hashing:
-                opened = log_in(self._reader, given.user, given.password, address=address, replaces=before)
+            opened = self._log_in_by_password(request, given.user, given.password, replaces=before)
         else:
             raise UsageError("neither a code nor a name with a password was given", code="arguments_invalid")
-        for limit in limits:
-            limit.put_back()  # a login that succeeds was no guess
         session = session_document(self._reader, opened.caller)
         return document_response(OpenedSessionDocument(secret=opened.secret, session=session))
+
+    def _log_in_by_password(self, request: Request, user: str, password: str, *, replaces: str) -> OpenedSession:
+        network = name_network(request)
+        address = _address(request)
+        limits = self._accounts.of(f"{user} {network}"), self._addresses.of(network)
+        for limit in limits:
+            limit.take(hint=_OTHER_WAY)
+        opened = log_in(self._reader, user, password, address=address, replaces=replaces)
+        for limit in limits:
+            limit.put_back()  # a login that succeeds was no guess
+        return opened
 
     def log_out(self, request: Request, caller: Caller) -> Response:
         """End the caller's session; may block."""
@@ -124,6 +134,16 @@ def _bearer(request: HTTPConnection) -> str:
         return only[len(_BEARER) :].strip() if only.lower().startswith(_BEARER) else ""
     protocols = [each for each in request.scope.get("subprotocols", ()) if each.startswith(SESSION_PROTOCOL)]
     return protocols[0].removeprefix(SESSION_PROTOCOL) if len(protocols) == 1 else ""
+
+
+def name_network(request: HTTPConnection) -> str:
+    """Return what one stranger has of addresses, "" for this machine: one of IPv4, 2^64 of IPv6."""
+    address = _address(request)
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return address if found.version == 4 else str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
 
 
 def _address(request: HTTPConnection) -> str:

@@ -249,20 +249,29 @@ class Accounts:
 
         The attempt counts as failed until `Grants.open_session` ends it well: a hundred at once are not a hundred
         guesses. `lock` tells, of a number of failures in a row, until when the account is locked (ISO 8601).
-        While it is, nothing is counted: who guesses on cannot keep its person out for good. Raises `StoreError`.
+        While it is, nothing is counted: who guesses on cannot keep its person out for good. An address from which
+        the account has logged in before is not locked out; the caller bounds guesses from there. Raises
+        `StoreError`.
         """
-        query = "SELECT password, disabled, failures, locked_until FROM accounts WHERE name = ?"
+        query = """
+            SELECT password, disabled, failures, locked_until, :address <> '' AND EXISTS (
+                SELECT 1 FROM access_log WHERE action = 'session.open' AND outcome = 'done'
+                AND actor = :name AND address = :address AND time > accounts.created)
+            FROM accounts WHERE name = :name
+        """
         count = "UPDATE accounts SET failures = ?, locked_until = ? WHERE name = ?"
         with self._log.change(Actor(user="", address=address)) as change:
-            row = change.execute(query, (name,)).fetchone()
+            row = change.execute(query, {"name": name, "address": address}).fetchone()
             # Written for every name, since one write less could be measured; and without a name that is nobody's,
             # for people type their password there.
             line = change.note("session.open", "" if row is None else name, outcome="refused")
-            password, disabled, failed, locked_until = row or (None, 0, 0, None)
-            if not _text(password) or disabled != 0 or _text(locked_until) > change.now:
+            password, disabled, failed, locked_until, is_known = row or (None, 0, 0, None, 0)
+            is_locked = _text(locked_until) > change.now
+            if not _text(password) or disabled != 0 or (is_locked and not is_known):
                 return LoginAttempt(line=line, password=None)
-            failures = _number(failed) + 1
-            change.execute(count, (failures, lock(failures), name))
+            if not is_locked:
+                failures = _number(failed) + 1
+                change.execute(count, (failures, lock(failures), name))
         return LoginAttempt(line=line, password=_text(password))
 
     def _update(
@@ -287,12 +296,18 @@ class Grants:
         self._clock = clock
 
     def add_code(self, digest: str, *, expires: str, actor: Actor) -> None:
-        """Keep a code that logs `actor` in once. Raises `StoreError`."""
+        """Keep a code that logs `actor` in once, in place of their older ones. Raises `StoreError`."""
         with self._log.change(actor) as change:
-            change.execute("DELETE FROM login_codes WHERE expires <= ?", (change.now,))
+            change.execute("DELETE FROM login_codes WHERE expires <= ? OR user = ?", (change.now, actor.user))
             insert = "INSERT INTO login_codes VALUES (?, ?, ?, ?, NULL)"
             change.execute(insert, (digest, actor.user, change.now, expires))
             change.note("code.create", actor.user)
+
+    def has_code(self, code: str) -> bool:
+        """Return whether there is a code of this digest, used or not. Raises `StoreError`."""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT digest FROM login_codes WHERE digest = ?", (code,)).fetchone()
+        return row is not None and _equal(row[0], code)
 
     def redeem_code(self, code: str, *, digest: str, expires: str, ends: str, address: str) -> SessionRow | None:
         """Use up a code and open the session `digest` for who made it; `None` where it does not count.
