@@ -257,6 +257,51 @@ def test_a_disabled_account_and_a_revoked_token_count_no_more(served: Served) ->
         assert code(token.get(f"{API}/missions")) == "token_unknown"
 
 
+def test_an_account_leaves_no_server_without_an_administrator(tmp_path: Path) -> None:
+    with serving(environment(tmp_path), tmp_path) as served:
+        first = served.user("ada", "admin")
+
+        def leave(client: httpx.Client, name: str) -> list[str]:
+            ways: tuple[tuple[str, dict[str, object] | None], ...] = (
+                ("PATCH", {"disabled": True}),
+                ("PATCH", {"role": "viewer"}),
+                ("PATCH", {"role": "operator", "disabled": True}),
+                ("DELETE", None),
+            )
+            return [code(client.request(method, f"{API}/users/{name}", json=body)) for method, body in ways]
+
+        assert leave(first, "ada") == ["last_administrator"] * 4
+        token = first.post(f"{API}/tokens", json={"name": "t", "scopes": ["administer"]}).json()["secret"]
+        program = served.stranger()
+        program.headers["Authorization"] = f"Bearer {token}"
+        assert leave(program, "ada") == ["last_administrator"] * 4
+        # One who cannot log in counts for none.
+        second = served.user("bea", "admin")
+        assert first.patch(f"{API}/users/bea", json={"disabled": True}).status_code == 200
+        assert leave(first, "ada") == ["last_administrator"] * 4
+        assert first.patch(f"{API}/users/bea", json={"disabled": False}).status_code == 200
+        second = served.user("bea", "admin")
+        assert first.patch(f"{API}/users/ada", json={"role": "viewer"}).status_code == 200
+        assert leave(second, "bea") == ["last_administrator"] * 4
+        # Whoever has the state directory comes back by the link, and may do so.
+        assert served.owner().patch(f"{API}/users/bea", json={"disabled": True}).status_code == 200
+
+
+def test_refusals_of_an_account_push_no_failed_login_out_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chargehand.store.accounts._REFUSALS_KEPT", 5)
+    with serving(environment(tmp_path), tmp_path) as served:
+        assert code(served.stranger().post(f"{API}/session", json={"code": "wrong"})) == "login_failed"
+        viewer = served.user("vera", "viewer")
+        for _ in range(20):
+            assert code(viewer.get(f"{API}/users")) == "access_denied"
+        with served.reader() as reader:
+            lines = [each for each in reader.store.access_log.list(limit=500) if each.outcome == "refused"]
+    assert [each.action for each in lines if each.actor == ""] == ["session.open"]
+    assert len([each for each in lines if each.actor == "vera"]) == 5
+
+
 def test_a_wrong_password_locks_the_account_for_a_while(tmp_path: Path) -> None:
     with serving(environment(tmp_path), tmp_path) as served:
         with served.reader() as reader:

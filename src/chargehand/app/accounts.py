@@ -131,10 +131,13 @@ def find_user(reader: StateReader, name: str, *, by: Caller) -> UserDocument:
 def set_user_role(reader: StateReader, name: str, role: str, *, by: Caller) -> UserDocument:
     """Give an account another role; its sessions and tokens have it at once.
 
-    Raises `NotFoundError`, `UsageError` (`user_invalid`), `RefusedError` (`access_denied`).
+    Raises `NotFoundError`, `UsageError` (`user_invalid`), `RefusedError` (`access_denied`; `last_administrator`
+    where an account would leave none).
     """
     require_access(reader, by, "user.role", name)
-    reader.store.accounts.set_role(name, _role(role), actor=_actor(by))
+    reader.store.accounts.set_role(
+        name, _role(role), actor=_actor(by), keep_administrator=_has_account(reader, by)
+    )
     return _find_user(reader, name)
 
 
@@ -164,17 +167,22 @@ def change_own_password(reader: StateReader, current: str, password: str, *, by:
 def set_user_disabled(reader: StateReader, name: str, disabled: bool, *, by: Caller) -> UserDocument:
     """Disable an account, which ends its sessions and tokens, or enable it again.
 
-    Raises `NotFoundError`, `RefusedError` (`access_denied`).
+    Raises `NotFoundError`, `RefusedError` (`access_denied`, `last_administrator`).
     """
     require_access(reader, by, "user.disable" if disabled else "user.enable", name)
-    reader.store.accounts.set_disabled(name, disabled, actor=_actor(by))
+    reader.store.accounts.set_disabled(
+        name, disabled, actor=_actor(by), keep_administrator=_has_account(reader, by)
+    )
     return _find_user(reader, name)
 
 
 def remove_user(reader: StateReader, name: str, *, by: Caller) -> UserRemovedDocument:
-    """Remove an account with its sessions and tokens. Raises `NotFoundError`, `RefusedError` (`access_denied`)."""
+    """Remove an account with its sessions and tokens.
+
+    Raises `NotFoundError`, `RefusedError` (`access_denied`, `last_administrator`).
+    """
     require_access(reader, by, "user.remove", name)
-    reader.store.accounts.remove(name, actor=_actor(by))
+    reader.store.accounts.remove(name, actor=_actor(by), keep_administrator=_has_account(reader, by))
     return UserRemovedDocument(name=name, removed=True)
 
 
@@ -468,6 +476,11 @@ def _token_invalid(message: str, hint: str) -> UsageError:
 
 def _actor(caller: Caller) -> Actor:
     return Actor(user=caller.user, address=caller.address)
+
+
+def _has_account(reader: StateReader, caller: Caller) -> bool:
+    """Return whether the caller needs an account to come back: the owner of the state directory does not."""
+    return caller.user != reader.identity()
 
 
 def _find_user(reader: StateReader, name: str) -> UserDocument:
