@@ -21,8 +21,8 @@ from chargehand.store.database.connection import Database, Transaction
 
 LoginKind = Literal["password", "code"]
 AccessOutcome = Literal["done", "refused"]
-# Who has no account can make refusals at will, and must not fill the disk; what was done is kept for good. Each actor
-# has this bound: refusals of an account push out no failed logins, whose actor is "".
+# Who has no account can make refusals at will, and must not fill the disk; what was done is kept for good.
+# Each actor has this bound: refusals of an account push out no failed logins, whose actor is "".
 _REFUSALS_KEPT = 10_000
 
 
