@@ -84,7 +84,14 @@ def busy(answer: httpx.Response) -> bool:
     return True
 
 
-def test_a_viewer_with_many_streams_holds_their_own_places_and_no_others(served: Served) -> None:
+@pytest.fixture
+def few_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chargehand.server.application._MOST_STREAMS_OF_ACCOUNT", 50)
+
+
+def test_a_viewer_with_many_streams_holds_their_own_places_and_no_others(
+    few_streams: None, served: Served
+) -> None:
     viewer, other = served.user("vera", "viewer"), served.user("olaf", "viewer")
     viewer._transport = httpx.HTTPTransport(limits=httpx.Limits(max_connections=None))
     with contextlib.ExitStack() as streams:

@@ -66,8 +66,8 @@ _PASSWORD_THREADS = 2
 _COSTLY_THREADS = 1
 # Below the web server's own bound on requests at once, so that `/health` and logins are always answered.
 _MOST_REQUESTS = 1000
-_MOST_REQUESTS_OF_ACCOUNT = 100
-_MOST_STREAMS_OF_ACCOUNT = 50
+_MOST_REQUESTS_OF_ACCOUNT = 300
+_MOST_STREAMS_OF_ACCOUNT = 250
 _MOST_LOGINS = 200
 _MOST_LOGINS_OF_ADDRESS = 50
 _MOST_COSTLY = 2
