@@ -66,11 +66,11 @@ class Served:
         return self.logged_in({"user": name, "password": PASSWORD})
 
     def logged_in(self, credentials: Mapping[str, str]) -> httpx.Client:
-        """Return a client that has a session, and sends its CSRF token along."""
+        """Return a client that has a session, and sends its secret along as a page does."""
         client = self.stranger()
         answer = client.post(f"{API}/session", json=credentials)
         assert answer.status_code == 200, answer.text
-        client.headers["X-CSRF-Token"] = answer.json()["csrf"]
+        client.headers["Authorization"] = f"Bearer {answer.json()['secret']}"
         return client
 
     def token(self, *scopes: AccessScope, days: int = 1) -> httpx.Client:

@@ -56,11 +56,11 @@ def open_page(browser: Browser) -> Iterator[Open]:
     complaints: list[str] = []
 
     def made(served: Served, path: str = "/", **options: Any) -> Page:
-        context = browser.new_context(**options)
-        contexts.append(context)
         # To log in by the link each time would load everything twice: one test does that.
-        for cookie in served.owner().cookies.jar:
-            context.add_cookies([{"name": cookie.name, "value": cookie.value or "", "url": served.url}])
+        secret = served.owner().headers["Authorization"].removeprefix("Bearer ")
+        kept = {"origin": served.url, "localStorage": [{"name": "chargehand.session", "value": secret}]}
+        context = browser.new_context(storage_state={"cookies": [], "origins": [kept]}, **options)
+        contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(SLOW)
         # A server that is away, and what is refused on purpose, are complained of by the browser itself.
@@ -396,7 +396,7 @@ def test_a_server_that_comes_back_is_caught_up_with(tmp_path: Path, open_page: O
 def test_a_session_that_ends_leads_to_the_login_and_back(served: Served, open_page: Open) -> None:
     page = open_page(served, "/system")
     expect(page.get_by_role("main")).to_contain_text("Workers")
-    page.context.clear_cookies()
+    page.evaluate("localStorage.clear()")
     page.goto(f"{served.url}/agents")
     expect(page.get_by_role("heading", name="Sign in to Chargehand")).to_be_visible()
     page.get_by_label("Name").fill("nobody")

@@ -42,7 +42,9 @@ def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
     assert url == said["url"]
     wait_until(lambda: "worker" in roles(desk))
     with httpx.Client(base_url=url) as client:
-        assert client.post(f"{API}/session", json={"code": code}).json()["role"] == "admin"
+        opened = client.post(f"{API}/session", json={"code": code}).json()
+        assert opened["session"]["role"] == "admin"
+        client.headers["Authorization"] = f"Bearer {opened['secret']}"
         assert [each["name"] for each in client.get(f"{API}/projects").json()["projects"]] == ["repo"]
         # Another link of the same server, asked for beside it.
         port = url.rpartition(":")[2]

@@ -25,8 +25,10 @@ IDLE, LONGEST = 12 * 3600, 7 * 24 * 3600
 
 
 class Account:
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, *, created: float) -> None:
         self.role = role
+        self.created = created
+        self.known: set[str] = set()
         self.password = "first"
         self.disabled = False
         self.failures = 0
@@ -53,7 +55,7 @@ class AccountsMachine(RuleBasedStateMachine):
         # Most of what can go wrong needs somebody who is let in.
         for name, role in (("ann", "operator"), ("bob", "admin")):
             self.add(name, role)
-            self.log_in(name, right=True, times=1)
+            self.log_in(name, right=True, times=1, address="")
             self.make_token(name, ["read"], 9)
 
     def open(self) -> None:
@@ -86,7 +88,7 @@ class AccountsMachine(RuleBasedStateMachine):
             return
         accounts.create_user(self.reader, name, role=role, by=self.owner)
         self.reader.store.accounts.set_password(name, "first", actor=Actor(user="test"))
-        self.users[name] = Account(role)
+        self.users[name] = Account(role, created=self.now)
 
     @rule(name=NAMES)
     def remove(self, name: str) -> None:
@@ -128,29 +130,37 @@ class AccountsMachine(RuleBasedStateMachine):
         user.password, user.failures, user.locked_until = password, 0, 0.0
         self.close_sessions_of(name)
 
-    @rule(name=NAMES, right=st.sampled_from([True, True, False]), times=st.integers(1, 6))
-    def log_in(self, name: str, right: bool, times: int) -> None:
+    @rule(
+        name=NAMES,
+        right=st.sampled_from([True, True, False]),
+        times=st.integers(1, 6),
+        address=st.sampled_from(["", "203.0.113.1", "203.0.113.2"]),
+    )
+    def log_in(self, name: str, right: bool, times: int, address: str) -> None:
         user = self.users.get(name)
         password = user.password if user is not None and right else "wrong"
         for _ in range(1 if right else times):
-            self.log_in_once(name, password)
+            self.log_in_once(name, password, address)
 
-    def log_in_once(self, name: str, password: str) -> None:
+    def log_in_once(self, name: str, password: str, address: str) -> None:
         def lock(failures: int) -> str | None:
             seconds = lock_seconds(failures)
             return self.moment(seconds) if seconds else None
 
-        attempt = self.reader.store.accounts.begin_login(name, lock=lock, address="")
+        attempt = self.reader.store.accounts.begin_login(name, lock=lock, address=address)
         user = self.users.get(name)
-        if user is None or user.disabled or user.locked_until > self.now:
+        is_locked = user is not None and user.locked_until > self.now
+        # A lock does not keep its person out where they have logged in before; this machine is no such place.
+        if user is None or user.disabled or (is_locked and address not in user.known):
             assert attempt.password is None
             return
         assert attempt.password == user.password
-        user.failures += 1
-        user.locked_until = self.now + lock_seconds(user.failures)
+        if not is_locked:
+            user.failures += 1
+            user.locked_until = self.now + lock_seconds(user.failures)
         if attempt.password != password:
             return
-        secret = f"secret {len(self.sessions) + len(self.closed)}"
+        secret = f"chs_{len(self.sessions) + len(self.closed)}"
         row = self.reader.store.grants.open_session(
             name,
             attempt=attempt,
@@ -161,11 +171,14 @@ class AccountsMachine(RuleBasedStateMachine):
         )
         assert row is not None
         user.failures, user.locked_until = 0, 0.0
+        if address and self.now > user.created:
+            user.known.add(address)
         self.sessions[secret] = (name, self.now, self.now)
 
     @rule()
     def make_code(self) -> None:
-        self.codes[accounts.create_login_code(self.reader).secret] = self.now + 600
+        self.void += self.codes  # a new one takes the place of the older ones
+        self.codes = {accounts.create_login_code(self.reader).secret: self.now + 600}
 
     @precondition(lambda self: self.codes or self.void)
     @rule(data=st.data())

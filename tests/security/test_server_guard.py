@@ -21,6 +21,7 @@ from chargehand.policy.access import ACCESS_RULES, ROLES, SCOPES, AccessScope, j
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._guard import Hosts, RequestGuard
 from chargehand.server._routes import Route
+from chargehand.server.application import ChargehandServer
 from chargehand.server.openapi import ROUTES
 
 MISSION = "m-00000"
@@ -137,11 +138,6 @@ def test_a_page_that_came_through_a_proxy_with_tls_may_change_things(tmp_path: P
         assert (plain.status_code, code(plain)) == (403, "forbidden")
         answer = client.post(f"{API}/session", json=given, headers=through)
         assert answer.status_code == 200
-        # Kept to TLS where there is some; on loopback the browser could not send such a cookie back.
-        assert "; secure" in answer.headers["set-cookie"].lower()
-        with served.reader() as reader:
-            own = served.stranger().post(f"{API}/session", json={"code": create_login_code(reader).secret})
-        assert "; secure" not in own.headers["set-cookie"].lower()
 
 
 async def test_a_busy_stream_ends_once_its_session_counts_no_more(tmp_path: Path) -> None:
@@ -161,13 +157,37 @@ async def test_a_busy_stream_ends_once_its_session_counts_no_more(tmp_path: Path
         assert b"mission.created" not in await stream()
 
 
-def test_a_change_needs_the_sessions_csrf_token(served: Served) -> None:
-    client, other = served.owner(), served.owner()
-    url = f"{API}/audit/verify"
-    for token in ("", "wrong", other.headers["X-CSRF-Token"]):
-        answer = client.post(url, json={}, headers={"X-CSRF-Token": token})
-        assert (answer.status_code, code(answer)) == (403, "csrf"), token
-    assert client.post(url, json={}).status_code == 200
+def test_no_cookie_is_a_session_and_none_is_set(served: Served) -> None:
+    """A browser sends the cookies of 127.0.0.1 to every server there, and each could replay one that counted."""
+    client = served.owner()
+    secret = client.headers["Authorization"].removeprefix("Bearer ")
+    port = client.base_url.port
+    for name in ("chargehand_session", f"chargehand_session_{port}", "chargehand.session"):
+        thief = served.stranger()
+        answer = thief.get(f"{API}/session", headers={"Cookie": f"{name}={secret}"})
+        assert (answer.status_code, code(answer)) == (401, "login_needed")
+        answer = thief.post(f"{API}/tokens", json={"name": "x", "scopes": ["read"]}, headers={"Cookie": secret})
+        assert (answer.status_code, code(answer)) == (401, "login_needed")
+    for path in ("/", "/login", f"{API}/session", f"{API}/missions", "/health"):
+        assert "set-cookie" not in client.get(path).headers, path
+
+
+def test_a_session_is_no_token_and_two_headers_are_none(served: Served) -> None:
+    client = served.owner()
+    secret = client.headers["Authorization"].removeprefix("Bearer ")
+    stranger = served.stranger()
+    for headers in (
+        [("Authorization", f"Bearer {secret}"), ("Authorization", f"Bearer {secret}")],
+        [("Authorization", secret)],
+        [("Authorization", f"Basic {secret}")],
+        [("Authorization", f"Bearer {secret.removeprefix('chs_')}")],
+        [("Authorization", f"Bearer chg_{secret.removeprefix('chs_')}")],
+        [("X-Session", secret)],
+    ):
+        answer = stranger.get(f"{API}/session", headers=headers)
+        assert answer.status_code == 401, headers
+    # In an address it would be in logs and histories.
+    assert stranger.get(f"{API}/session?authorization={secret}").status_code in (400, 401)
 
 
 @pytest.mark.parametrize(
@@ -198,41 +218,30 @@ def test_every_response_tells_browsers_what_they_may(served: Served) -> None:
 # --- sessions
 
 
-def test_a_login_link_counts_once_and_its_cookie_is_closed_to_scripts(served: Served) -> None:
+def test_a_login_link_counts_once(served: Served) -> None:
     with served.reader() as reader:
         given = {"code": create_login_code(reader).secret}
     client = served.stranger()
     answer = client.post(f"{API}/session", json=given)
-    cookie = answer.headers["set-cookie"].lower()
-    assert "httponly" in cookie
-    assert "samesite=strict" in cookie
-    assert "path=/" in cookie
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
     again = served.stranger().post(f"{API}/session", json=given)
     assert (again.status_code, code(again)) == (401, "login_failed")
 
 
-def test_a_login_gives_a_session_of_its_own(served: Served) -> None:
-    """Who plants a cookie in another's browser does not learn the session that they log in to."""
+def test_a_login_gives_a_session_of_its_own_and_ends_the_last_one(served: Served) -> None:
     client = served.user("fixed", "viewer")
-    (planted,) = client.cookies.values()
+    planted = client.headers["Authorization"]
     answer = client.post(f"{API}/session", json={"user": "fixed", "password": PASSWORD})
     assert answer.status_code == 200
-    ((name, own),) = answer.cookies.items()
-    assert own != planted
-    # Another server of this machine has another port, and a browser keeps one cookie for both.
-    assert name == f"chargehand_session_{client.base_url.port}"
-    old = served.stranger()
-    old.cookies.set(name, planted)
-    assert code(old.get(f"{API}/session")) == "login_needed"
+    assert answer.json()["secret"] not in planted
+    assert code(client.get(f"{API}/session")) == "login_needed"
 
 
 def test_logging_out_ends_the_session(served: Served) -> None:
     client = served.user("leaver", "viewer")
-    ((name, kept),) = client.cookies.items()
     assert client.delete(f"{API}/session").status_code == 204
-    old = served.stranger()
-    old.cookies.set(name, kept)
-    assert code(old.get(f"{API}/session")) == "login_needed"
+    assert code(client.get(f"{API}/session")) == "login_needed"
 
 
 def test_a_disabled_account_and_a_revoked_token_count_no_more(served: Served) -> None:
@@ -246,6 +255,51 @@ def test_a_disabled_account_and_a_revoked_token_count_no_more(served: Served) ->
         made = reader.store.grants.tokens()[-1].id
         revoke_token(reader, made, by=owner(reader))
         assert code(token.get(f"{API}/missions")) == "token_unknown"
+
+
+def test_an_account_leaves_no_server_without_an_administrator(tmp_path: Path) -> None:
+    with serving(environment(tmp_path), tmp_path) as served:
+        first = served.user("ada", "admin")
+
+        def leave(client: httpx.Client, name: str) -> list[str]:
+            ways: tuple[tuple[str, dict[str, object] | None], ...] = (
+                ("PATCH", {"disabled": True}),
+                ("PATCH", {"role": "viewer"}),
+                ("PATCH", {"role": "operator", "disabled": True}),
+                ("DELETE", None),
+            )
+            return [code(client.request(method, f"{API}/users/{name}", json=body)) for method, body in ways]
+
+        assert leave(first, "ada") == ["last_administrator"] * 4
+        token = first.post(f"{API}/tokens", json={"name": "t", "scopes": ["administer"]}).json()["secret"]
+        program = served.stranger()
+        program.headers["Authorization"] = f"Bearer {token}"
+        assert leave(program, "ada") == ["last_administrator"] * 4
+        # One who cannot log in counts for none.
+        second = served.user("bea", "admin")
+        assert first.patch(f"{API}/users/bea", json={"disabled": True}).status_code == 200
+        assert leave(first, "ada") == ["last_administrator"] * 4
+        assert first.patch(f"{API}/users/bea", json={"disabled": False}).status_code == 200
+        second = served.user("bea", "admin")
+        assert first.patch(f"{API}/users/ada", json={"role": "viewer"}).status_code == 200
+        assert leave(second, "bea") == ["last_administrator"] * 4
+        # Whoever has the state directory comes back by the link, and may do so.
+        assert served.owner().patch(f"{API}/users/bea", json={"disabled": True}).status_code == 200
+
+
+def test_refusals_of_an_account_push_no_failed_login_out_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chargehand.store.accounts._REFUSALS_KEPT", 5)
+    with serving(environment(tmp_path), tmp_path) as served:
+        assert code(served.stranger().post(f"{API}/session", json={"code": "wrong"})) == "login_failed"
+        viewer = served.user("vera", "viewer")
+        for _ in range(20):
+            assert code(viewer.get(f"{API}/users")) == "access_denied"
+        with served.reader() as reader:
+            lines = [each for each in reader.store.access_log.list(limit=500) if each.outcome == "refused"]
+    assert [each.action for each in lines if each.actor == ""] == ["session.open"]
+    assert len([each for each in lines if each.actor == "vera"]) == 5
 
 
 def test_a_wrong_password_locks_the_account_for_a_while(tmp_path: Path) -> None:
@@ -285,7 +339,8 @@ def test_what_a_decision_is_given_counts_or_is_refused(served: Served) -> None:
 def test_a_trusted_proxy_names_its_clients_and_nobody_else_does(tmp_path: Path) -> None:
     def guess(client: httpx.Client, *named: str) -> str:
         headers = [("X-Forwarded-For", each) for each in named]
-        return code(client.post(f"{API}/session", json={"code": "wrong"}, headers=headers))
+        # One name for all: the limit of an account at an address is the first to be met.
+        return code(client.post(f"{API}/session", json={"user": "x", "password": "wrong"}, headers=headers))
 
     with serving(environment(tmp_path), tmp_path, proxies=("127.0.0.1",)) as served:
         client = served.stranger()
@@ -295,9 +350,57 @@ def test_a_trusted_proxy_names_its_clients_and_nobody_else_does(tmp_path: Path) 
         assert guess(client, "203.0.113.8") == "login_failed"
         assert guess(client, "no address") == "login_failed"
         assert guess(client) == "login_failed"
+        # Of IPv6 one stranger has 2^64 addresses.
+        answers = [guess(client, f"2001:db8::{number:x}") for number in range(1, 13)]
+        assert answers[-1] == "rate_limited"
+        assert guess(client, "2001:db8:0:1::1") == "login_failed"
     with serving(environment(tmp_path), tmp_path) as served:
         client = served.stranger()
         assert [guess(client, f"203.0.113.{number}") for number in range(12)][-1] == "rate_limited"
+
+
+def test_wrong_codes_keep_nobody_out_and_do_not_fill_the_log(tmp_path: Path) -> None:
+    with serving(environment(tmp_path), tmp_path) as served:
+        client = served.stranger()
+        answers = [client.post(f"{API}/session", json={"code": f"wrong {n}"}) for n in range(600)]
+        assert {(each.status_code, code(each)) for each in answers} == {(401, "login_failed")}
+        assert served.owner().get(f"{API}/missions").status_code == 200
+        with served.reader() as reader:
+            refused = [each for each in reader.store.access_log.list(limit=500) if each.outcome == "refused"]
+        assert 1 <= len(refused) <= 30
+
+
+def test_a_new_link_voids_older_ones(served: Served) -> None:
+    with served.reader() as reader:
+        first, second = (create_login_code(reader).secret for _ in range(2))
+    refused = served.stranger().post(f"{API}/session", json={"code": first})
+    assert (refused.status_code, code(refused)) == (401, "login_failed")
+    assert "newer one" in refused.json()["error"]["message"]
+    assert served.stranger().post(f"{API}/session", json={"code": second}).status_code == 200
+
+
+def test_who_locks_an_account_keeps_its_person_out_nowhere_they_have_been(tmp_path: Path) -> None:
+    def log_in(client: httpx.Client, password: str, address: str) -> str:
+        given = {"user": "ann", "password": password}
+        answer = client.post(f"{API}/session", json=given, headers={"X-Forwarded-For": address})
+        return "" if answer.status_code == 200 else code(answer)
+
+    with serving(environment(tmp_path), tmp_path, proxies=("127.0.0.1",)) as served:
+        with served.reader() as reader:
+            create_user(reader, "ann", role="viewer", password=PASSWORD, by=owner(reader))
+        client = served.stranger()
+        assert log_in(client, PASSWORD, "203.0.113.1") == ""
+        for number in range(40):
+            assert log_in(client, "wrong", "203.0.113.66") in ("login_failed", "rate_limited"), number
+        assert log_in(client, PASSWORD, "203.0.113.1") == ""
+        for _ in range(5):
+            log_in(client, "wrong", "203.0.113.67")
+        # Where she has never been the account is locked; where she has, the address has its own limit.
+        assert log_in(client, PASSWORD, "203.0.113.2") == "login_failed"
+        assert log_in(client, PASSWORD, "203.0.113.1") == ""
+        assert [log_in(client, "wrong", "203.0.113.1") for _ in range(11)][-1] == "rate_limited"
+        # And there is always the link.
+        assert served.owner().get(f"{API}/users").status_code == 200
 
 
 @pytest.mark.parametrize("proxy", ["127.0.0.1", "::ffff:127.0.0.1"])
@@ -318,14 +421,19 @@ async def test_an_address_has_one_form(proxy: str, named: str, known: str) -> No
         assert (await client.get("/")).text == "127.0.0.1"
 
 
-def test_who_guesses_too_often_is_told_to_wait(tmp_path: Path) -> None:
+def test_who_guesses_passwords_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
     with serving(environment(tmp_path), tmp_path) as served:
         client = served.stranger()
-        answers = [client.post(f"{API}/session", json={"code": "x"}) for _ in range(30)]
+        given = {"user": "ann", "password": "wrong"}
+        answers = [client.post(f"{API}/session", json=given) for _ in range(12)]
         assert [each.status_code for each in answers[:10]] == [401] * 10
-        assert answers[-1].status_code == 429
-        assert (code(answers[-1]), answers[-1].headers["retry-after"]) == ("rate_limited", "1")
-    assert re.fullmatch("try again in [2-5] s", answers[-1].json()["error"]["hint"])
+        assert (answers[-1].status_code, code(answers[-1])) == (429, "rate_limited")
+        hint = answers[-1].json()["error"]["hint"]
+        assert hint.startswith(f"try again in {answers[-1].headers['retry-after']} s; ")
+        assert 1 < int(answers[-1].headers["retry-after"]) <= 30
+        assert "chargehand up --link" in hint
+        # Another account of the same address has its own limit.
+        assert code(client.post(f"{API}/session", json=given | {"user": "ben"})) == "login_failed"
 
 
 async def test_who_asks_too_often_is_told_to_wait() -> None:
@@ -338,10 +446,13 @@ async def test_who_asks_too_often_is_told_to_wait() -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
 
         async def statuses(count: int, **headers: str) -> list[int]:
-            return [(await client.get("/", headers=headers)).status_code for _ in range(count)]
+            return [(await client.get(f"{API}/x", headers=headers)).status_code for _ in range(count)]
 
         assert await statuses(401) == [200] * 400 + [429]
         assert await statuses(1, Authorization="Bearer of another one") == [200]
+        # A stranger of the same address does not keep the owner from the page, nor from the login.
+        assert (await client.get("/login")).status_code == 200
+        assert (await client.post(f"{API}/session")).status_code == 200
         moment[0] = 0.5
         assert await statuses(51) == [200] * 50 + [429]
 
@@ -354,12 +465,60 @@ def test_a_body_that_is_too_large_or_no_object_is_refused(served: Served) -> Non
         b"[]",
         b"{",
         b"\xff",
+        b'{"text": "\xff"}',
+        b'{"\xff": 1}',
+        b'{"text": "\xed\xa0\x80"}',
+        '{"text": "x"}'.encode("utf-16"),
         b'{"text": ' + b"[" * 100_000,
         b'{"text": "\\ud800"}',
         b'{"text": "a\\u0000"}',
     ):
         answer = client.post(url, content=content, headers={"Content-Type": "application/json"})
         assert (answer.status_code, code(answer)) == (400, "arguments_invalid"), content[:20]
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.method != "GET"], ids=lambda route: route.name)
+def test_text_that_is_not_utf_8_is_refused_by_every_route(served: Served, route: Route) -> None:
+    client = served.token(*SCOPES)
+    headers = {"Content-Type": "application/json"}
+    for content in (b'{"text": "\xff"}', b'{"\xc3(": 1}', b'{"text": ["\xf0\x28\x8c\x28"]}'):
+        answer = client.request(route.method, address(route), content=content, headers=headers)
+        assert (answer.status_code, code(answer)) == (400, "arguments_invalid"), answer.text
+    assert str(served.cwd) not in answer.text
+
+
+def test_a_login_that_is_not_utf_8_is_refused_and_leaves_nothing(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = served.stranger()
+    for content in (b'{"code": "\xff"}', b'{"user": "\xfe", "password": "x"}', b'{"\xff": ""}'):
+        answer = stranger.post(f"{API}/session", content=content, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, code(answer)) == (400, "arguments_invalid")
+    assert "request failed" not in caplog.text
+
+
+async def test_a_fault_of_ours_names_no_path_and_pushes_no_other_traceback_out(tmp_path: Path) -> None:
+    kept: list[Exception] = []
+
+    def keep(error: Exception) -> str:
+        kept.append(error)
+        return str(tmp_path / "errors" / "error-1.txt")
+
+    server = ChargehandServer(
+        environ=environment(tmp_path), cwd=tmp_path, hosts=Hosts(own=frozenset({"here"})), keep_traceback=keep
+    )
+
+    async def fail(kind: type[Exception]) -> Response:
+        raise kind(str(tmp_path))
+
+    for _ in range(300):
+        answer = await server.answer_safely(lambda: fail(ValueError))
+        assert answer.status_code == 500
+        assert str(tmp_path).encode() not in answer.body
+    assert len(kept) == 3
+    # Another fault is kept all the same.
+    await server.answer_safely(lambda: fail(KeyError))
+    assert len(kept) == 4
 
 
 def test_a_body_that_breaks_off_or_never_ends_is_no_fault_of_ours(

@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket
 from tests.server_kit import API, Served, environment, record_missions, serving
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
 
 from chargehand.app.accounts import Caller, owner
 from chargehand.app.progress.live_output import OutputWriter
@@ -69,11 +70,18 @@ def opened(
     served: Served, client: httpx.Client, *, mission: str = MISSION, after: str = "", origin: str | None = "own"
 ) -> ClientConnection:
     headers = {name: client.headers[name] for name in ("Authorization",) if name in client.headers}
-    if client.cookies:
-        headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+    protocols = None
     if origin is not None:
         headers["Origin"] = served.url if origin == "own" else origin
-    return connect(address(served, mission, after), additional_headers=headers, proxy=None)
+        # As a page does, which can set no other header.
+        secret = headers.pop("Authorization", "").removeprefix("Bearer ")
+        protocols = [Subprotocol("chargehand.terminal"), Subprotocol(f"chargehand.session.{secret}")]
+    where = address(served, mission, after)
+    return connect(where, additional_headers=headers, subprotocols=protocols, proxy=None)
+
+
+def secret_of(client: httpx.Client) -> str:
+    return client.headers["Authorization"].removeprefix("Bearer ")
 
 
 def status_of(served: Served, client: httpx.Client, **options: Any) -> int:
@@ -111,9 +119,12 @@ def test_only_our_own_pages_and_tokens_open_it(served: Served) -> None:
         "null",
         "http://localhost:1",
         served.url.replace("http", "https"),
-        None,
     ):
         assert status_of(served, client, origin=origin) == 403, origin
+    assert status_of(served, served.stranger(), origin=None) == 403
+    # A session counts as a protocol or as a header, and a cookie with it never.
+    cookie = {"Cookie": f"chargehand_session={secret_of(client)}", "Origin": served.url}
+    assert served.stranger().get(f"{API}/missions/{MISSION}/terminal", headers=UPGRADE | cookie).status_code == 403
     token = served.token("read")
     with opened(served, token, origin=None) as socket:
         assert received(socket, "status")

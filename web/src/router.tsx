@@ -1,6 +1,6 @@
 import { QueryClient } from "@tanstack/react-query";
 import { createRootRouteWithContext, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
-import { ApiError, get, rememberToken, whenSessionLost } from "./api/client";
+import { ApiError, get, whenSessionLost } from "./api/client";
 import type { MissionPage } from "./api/contract";
 import { missionsQuery, sessionQuery } from "./api/queries";
 import { BoardPage } from "./board/BoardPage";
@@ -43,7 +43,7 @@ const app = createRoute({
   beforeLoad: async ({ context, location }) => {
     const begun = beginFeed(context.client, location);
     try {
-      rememberToken((await context.client.query({ ...sessionQuery, retry: false, staleTime: "static" })).csrf);
+      await context.client.query({ ...sessionQuery, retry: false, staleTime: "static" });
       await begun;
     } catch (failure) {
       if (failure instanceof ApiError && failure.status === 401) {

@@ -7,10 +7,10 @@ may do everything. Others have an account with a role.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import ipaddress
 import re
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal
@@ -19,6 +19,16 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand import __version__
+from chargehand.app.access.documents import AccessLogDocument as AccessLogDocument
+from chargehand.app.access.documents import CreatedTokenDocument as CreatedTokenDocument
+from chargehand.app.access.documents import LoginCodeDocument as LoginCodeDocument
+from chargehand.app.access.documents import OpenedSessionDocument as OpenedSessionDocument
+from chargehand.app.access.documents import SessionDocument as SessionDocument
+from chargehand.app.access.documents import TokenDocument as TokenDocument
+from chargehand.app.access.documents import TokenListDocument as TokenListDocument
+from chargehand.app.access.documents import UserDocument as UserDocument
+from chargehand.app.access.documents import UserListDocument as UserListDocument
+from chargehand.app.access.documents import UserRemovedDocument as UserRemovedDocument
 from chargehand.app.access.passwords import compare_password, hash_password
 from chargehand.app.reading import StateReader
 from chargehand.core.codec import convert_to
@@ -33,9 +43,11 @@ from chargehand.policy.access import (
     lock_seconds,
     scopes_of_role,
 )
-from chargehand.store.accounts import AccessRow, AccountRow, Actor, LoginAttempt, SessionRow, TokenRow, as_moment
+from chargehand.store.accounts import AccountRow, Actor, LoginAttempt, SessionRow, TokenRow, as_moment
 
 TOKEN_PREFIX = "chg_"
+# A secret without it opens no session: browsers sent those of earlier versions, as cookies, to other servers too.
+SESSION_PREFIX = "chs_"
 _CODE_LASTS = timedelta(minutes=10)
 _IDLE = timedelta(hours=12)
 _LONGEST = timedelta(days=7)
@@ -48,102 +60,23 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for something, as a session, a token or the command line proves it.
 
-    `scopes` are a token's, and all for a person. `expires` (ISO 8601 in UTC) is "" for the command line, `csrf`
-    for what is no session, `address` (where the request came from) for this machine.
+    `scopes` are a token's, and all for a person. `expires` (ISO 8601 in UTC) is "" for the command line, `address`
+    (where the request came from) for this machine.
     """
 
     user: str
     role: AccountRole
     scopes: tuple[AccessScope, ...]
     via: Literal["owner", "session", "token"]
-    csrf: str = ""
     expires: str = ""
     address: str = ""
 
 
-class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC."""
-
-    name: str
-    role: str
-    disabled: bool
-    has_password: bool
-    created: str
-    locked_until: str | None
-
-
-class UserListDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """All accounts by name."""
-
-    users: tuple[UserDocument, ...]
-
-
-class UserRemovedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """An account that was removed, with its sessions and tokens."""
-
-    name: str
-    removed: bool
-
-
-class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as its browser sees it: `csrf` goes with every change, `expires` moves on with use.
-
-    `accounts` says whether there are any, so that a login page knows whether to ask for a name.
-    """
-
-    user: str
-    role: AccountRole
-    csrf: str
-    expires: str
-    version: str
-    accounts: bool
-
-
 class OpenedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that a login opened; `secret` is for the cookie alone, and is nowhere else."""
+    """A session that a login opened; `secret` is shown here and never again."""
 
     secret: str
     caller: Caller
-
-
-class LoginCodeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`secret` is a code that logs the owner of the state directory in once, until `expires`."""
-
-    secret: str
-    expires: str
-
-
-class TokenDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret; `last_used` and `revoked` are null for not yet."""
-
-    id: str
-    user: str
-    name: str
-    scopes: tuple[str, ...]
-    created: str
-    expires: str
-    last_used: str | None
-    revoked: str | None
-
-
-class TokenListDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens, the oldest first, those that count no more too."""
-
-    tokens: tuple[TokenDocument, ...]
-
-
-class CreatedTokenDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A new token; `secret` is shown here and never again."""
-
-    token: TokenDocument
-    secret: str
-
-
-class AccessLogDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines of the access log, the newest first; `next` goes on before the last of them, null at the end."""
-
-    entries: tuple[AccessRow, ...]
-    next: int | None
 
 
 def owner(reader: StateReader) -> Caller:
@@ -198,10 +131,13 @@ def find_user(reader: StateReader, name: str, *, by: Caller) -> UserDocument:
 def set_user_role(reader: StateReader, name: str, role: str, *, by: Caller) -> UserDocument:
     """Give an account another role; its sessions and tokens have it at once.
 
-    Raises `NotFoundError`, `UsageError` (`user_invalid`), `RefusedError` (`access_denied`).
+    Raises `NotFoundError`, `UsageError` (`user_invalid`), `RefusedError` (`access_denied`; `last_administrator`
+    where an account would leave none).
     """
     require_access(reader, by, "user.role", name)
-    reader.store.accounts.set_role(name, _role(role), actor=_actor(by))
+    reader.store.accounts.set_role(
+        name, _role(role), actor=_actor(by), keep_administrator=_has_account(reader, by)
+    )
     return _find_user(reader, name)
 
 
@@ -231,17 +167,22 @@ def change_own_password(reader: StateReader, current: str, password: str, *, by:
 def set_user_disabled(reader: StateReader, name: str, disabled: bool, *, by: Caller) -> UserDocument:
     """Disable an account, which ends its sessions and tokens, or enable it again.
 
-    Raises `NotFoundError`, `RefusedError` (`access_denied`).
+    Raises `NotFoundError`, `RefusedError` (`access_denied`, `last_administrator`).
     """
     require_access(reader, by, "user.disable" if disabled else "user.enable", name)
-    reader.store.accounts.set_disabled(name, disabled, actor=_actor(by))
+    reader.store.accounts.set_disabled(
+        name, disabled, actor=_actor(by), keep_administrator=_has_account(reader, by)
+    )
     return _find_user(reader, name)
 
 
 def remove_user(reader: StateReader, name: str, *, by: Caller) -> UserRemovedDocument:
-    """Remove an account with its sessions and tokens. Raises `NotFoundError`, `RefusedError` (`access_denied`)."""
+    """Remove an account with its sessions and tokens.
+
+    Raises `NotFoundError`, `RefusedError` (`access_denied`, `last_administrator`).
+    """
     require_access(reader, by, "user.remove", name)
-    reader.store.accounts.remove(name, actor=_actor(by))
+    reader.store.accounts.remove(name, actor=_actor(by), keep_administrator=_has_account(reader, by))
     return UserRemovedDocument(name=name, removed=True)
 
 
@@ -251,11 +192,12 @@ def log_in(
     """Open a session for whoever knows an account's password; `replaces` is the browser's last session.
 
     Takes 0.3 s of work and 64 MiB, whether or not there is such an account: call it in a thread, few at once.
-    After five failures in a row nobody can log in to an account for 1 minute, doubled up to 15; the caller bounds
-    how often one address may try. Raises `RefusedError` (`login_failed`), the same for every cause; `StoreError`.
+    After five failures in a row an account is locked for 1 minute, doubled up to 15, but not for addresses from
+    which it has logged in before; the caller bounds how often one address may try. Raises `RefusedError`
+    (`login_failed`), the same for every cause; `StoreError`.
     """
     attempt, rehashed = _verify_password(reader, user, password, address=address)
-    secret, digest = _new_secret()
+    secret, digest = _new_secret(SESSION_PREFIX)
     expires, ends = _session_times(reader.clock.now())
     row = reader.store.grants.open_session(
         user, attempt=attempt, rehashed=rehashed, digest=digest, expires=expires, ends=ends
@@ -266,7 +208,10 @@ def log_in(
 
 
 def create_login_code(reader: StateReader) -> LoginCodeDocument:
-    """Make a code that logs the owner of the state directory in once, within 10 minutes. Raises `StoreError`."""
+    """Make a code that logs the owner of the state directory in once, within 10 minutes; it voids older ones.
+
+    Raises `StoreError`.
+    """
     secret, digest = _new_secret()
     expires = as_moment(reader.clock.now() + _CODE_LASTS)
     reader.store.grants.add_code(digest, expires=expires, actor=Actor(user=reader.identity()))
@@ -291,29 +236,39 @@ def require_accounts(reader: StateReader, host: str) -> None:
 
 
 def redeem_login_code(
-    reader: StateReader, code: str, *, address: str = "", replaces: str | None = None
+    reader: StateReader,
+    code: str,
+    *,
+    address: str = "",
+    replaces: str | None = None,
+    note_unknown: Callable[[], bool] = lambda: True,
 ) -> OpenedSession:
-    """Redeem a login code and open the owner's session. Raises `RefusedError` (`login_failed`), `StoreError`."""
-    secret, digest = _new_secret()
+    """Redeem a login code and open the owner's session. Raises `RefusedError` (`login_failed`), `StoreError`.
+
+    An unknown code costs one read. `note_unknown` decides whether the access log gets a line of it, which costs a
+    durable write: a code has 256 bits, so that guessing needs no limit, but whoever guesses must not fill the log.
+    """
+    if not reader.store.grants.has_code(_digest(code)):
+        if note_unknown():
+            actor = Actor(user="", address=address)
+            reader.store.access_log.append(actor, "session.open", "", outcome="refused")
+        raise _code_refused()
+    secret, digest = _new_secret(SESSION_PREFIX)
     expires, ends = _session_times(reader.clock.now())
     row = reader.store.grants.redeem_code(
         _digest(code), digest=digest, expires=expires, ends=ends, address=address
     )
     if row is None:
-        raise RefusedError(
-            "this login link does not count: it was used, or is older than 10 minutes",
-            code="login_failed",
-            hint="`chargehand up` prints a new one",
-        )
+        raise _code_refused()
     return _begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
 def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
-    """Return the caller that a session cookie stands for, `None` for none, and extend the session by 12 hours.
+    """Return the caller that a session's secret stands for, `None` for none; extend the session by 12 hours.
 
     It lasts 7 days at most. The role is the account's present one. Raises `StoreError`.
     """
-    row = reader.store.grants.session(_digest(secret))
+    row = reader.store.grants.session(_digest(secret)) if secret.startswith(SESSION_PREFIX) else None
     if row is None:
         return None
     now = reader.clock.now()
@@ -321,12 +276,7 @@ def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> C
         row = replace(row, expires=min(as_moment(now + _IDLE), row.ends))
         with suppress(StoreError):  # a full disk must not lock out the person who comes to free it
             reader.store.grants.extend_session(row.digest, expires=row.expires)
-    return _session_caller(row, secret, address)
-
-
-def matches_csrf(caller: Caller, given: str) -> bool:
-    """Tell whether a request that changes something brought its session's own value; a token needs none."""
-    return caller.via != "session" or hmac.compare_digest(caller.csrf.encode(), given.encode(errors="replace"))
+    return _session_caller(row, address)
 
 
 def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
@@ -334,7 +284,6 @@ def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
     return SessionDocument(
         user=caller.user,
         role=caller.role,
-        csrf=caller.csrf,
         expires=caller.expires,
         version=__version__,
         accounts=bool(reader.store.accounts.list()),
@@ -468,6 +417,14 @@ def _login_failed() -> RefusedError:
     )
 
 
+def _code_refused() -> RefusedError:
+    return RefusedError(
+        "this login link does not count: it was used, is older than 10 minutes, or a newer one was made",
+        code="login_failed",
+        hint="`chargehand up --link` prints a new one",
+    )
+
+
 def _new_secret(prefix: str = "") -> tuple[str, str]:
     """Return a secret of 256 random bits and the digest that is kept."""
     secret = prefix + secrets.token_urlsafe(32)
@@ -487,24 +444,21 @@ def _begin_session(
 ) -> OpenedSession:
     if replaces:
         reader.store.grants.close_session(_digest(replaces), actor=Actor(user=row.user, address=address))
-    caller = _session_caller(row, secret, address)
+    caller = _session_caller(row, address)
     if caller is None:
         raise _login_failed()
     return OpenedSession(secret=secret, caller=caller)
 
 
-def _session_caller(row: SessionRow, secret: str, address: str) -> Caller | None:
+def _session_caller(row: SessionRow, address: str) -> Caller | None:
     role = "admin" if row.kind == "code" else row.role
     if role not in ROLES:  # another program wrote this row
         return None
-    # Derived from the secret, so that nothing in the store can forge a request.
-    csrf = hmac.new(secret.encode(), b"chargehand csrf", "sha256").hexdigest()
     return Caller(
         user=row.user,
         role=role,
         scopes=SCOPES,
         via="session",
-        csrf=csrf,
         expires=row.expires,
         address=address,
     )
@@ -522,6 +476,11 @@ def _token_invalid(message: str, hint: str) -> UsageError:
 
 def _actor(caller: Caller) -> Actor:
     return Actor(user=caller.user, address=caller.address)
+
+
+def _has_account(reader: StateReader, caller: Caller) -> bool:
+    """Return whether the caller needs an account to come back: the owner of the state directory does not."""
+    return caller.user != reader.identity()
 
 
 def _find_user(reader: StateReader, name: str) -> UserDocument:

@@ -64,6 +64,8 @@ def _decode(decoder: Any, content: bytes | str) -> Any:
         return decoder.decode(content)
     except RecursionError as error:  # who sends it is told that it is wrong, as of anything else
         raise msgspec.DecodeError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"a text in it is not valid UTF-8 ({error.reason})") from error
 
 
 def _learnt(kind: Any, known: dict[object, _D], make: Callable[[Any], _D]) -> _D:

@@ -9,10 +9,12 @@ ChargehandError
     RefusedError (1)                the work was refused, or failed
     WaitingError (3)                a person has to decide first
     ExhaustedError (4)              budget or time is used up
+        RateLimitedError            a client calls too often
     TierUnavailableError (5)        the sandbox tier cannot be had here
     InfrastructureError (6)         our own machinery failed: sandbox died, store, depot, disk
         SandboxDiedError
         StoreError
+        BusyError               too much is open or asked for at once
         UpstreamError           a model's provider gave no reply, or half of one
         FencedError             another worker took the mission over: this one must stop at once
 """
@@ -104,6 +106,16 @@ class ExhaustedError(ChargehandError):
     exit_code = 4
 
 
+class RateLimitedError(ExhaustedError):
+    """A client calls too often; it may call again in `retry_seconds`."""
+
+    default_code = "rate_limited"
+
+    def __init__(self, message: str, *, retry_seconds: int, hint: str = "") -> None:
+        self.retry_seconds = retry_seconds
+        super().__init__(message, hint=hint or f"try again in {retry_seconds} s")
+
+
 class TierUnavailableError(ChargehandError):
     """The sandbox tier cannot be had on this machine; the hint is the command that mends it."""
 
@@ -128,6 +140,16 @@ class StoreError(InfrastructureError):
     """The state directory cannot be read or written as it must be."""
 
     default_code = "store"
+
+
+class BusyError(InfrastructureError):
+    """Too much is open or asked for at once; it is worth trying again in `retry_seconds`."""
+
+    default_code = "busy"
+
+    def __init__(self, message: str, *, retry_seconds: int, hint: str = "") -> None:
+        self.retry_seconds = retry_seconds
+        super().__init__(message, hint=hint or f"try again in {retry_seconds} s")
 
 
 class UpstreamError(InfrastructureError):

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from chargehand.core.errors import ExhaustedError
+from chargehand.core.errors import RateLimitedError
 
 # docs/how-to/mcp-server.md tells clients these bounds.
 _BURST = 200.0
@@ -26,21 +26,35 @@ class RateLimit:
         self._burst, self._per_second, self._now = burst, per_second, now
         self._left, self._at = burst, now()
 
-    def take(self) -> None:
-        """Take one call from the bucket. Raises `ExhaustedError` (`rate_limited`) where it is empty."""
+    def take(self, *, hint: str = "") -> None:
+        """Take one call from the bucket. Raises `RateLimitedError` if it is empty, with `hint` as another way."""
+        wait = self._take_or_wait()
+        if wait:
+            rate = (
+                f"more than {self._per_second:g} calls a second" if self._per_second >= 1 else "too many attempts"
+            )
+            again = f"try again in {wait} s{hint and f'; {hint}'}"
+            raise RateLimitedError(
+                rate,
+                retry_seconds=wait,
+                hint="call again in a second; follow a mission or the feed instead of asking again and again"
+                if wait <= 1 and not hint
+                else again,
+            )
+
+    def try_take(self) -> bool:
+        """Take one call from the bucket; return whether there was one."""
+        return self._take_or_wait() == 0
+
+    def _take_or_wait(self) -> int:
+        """Take one call, or return in how many whole seconds there is one."""
         at = self._now()
         self._left = min(self._burst, self._left + (at - self._at) * self._per_second)
         self._at = at
         if self._left < 1:
-            wait = math.ceil((1 - self._left) / self._per_second)
-            raise ExhaustedError(
-                f"more than {self._per_second:g} calls a second" if self._per_second >= 1 else "too many attempts",
-                code="rate_limited",
-                hint="call again in a second; follow a mission or the feed instead of asking again and again"
-                if wait <= 1
-                else f"try again in {wait} s",
-            )
+            return math.ceil((1 - self._left) / self._per_second)
         self._left -= 1
+        return 0
 
     def put_back(self) -> None:
         """Put the last call back: it is one of those that do not count."""

@@ -43,10 +43,6 @@ class Hosts(Struct, frozen=True, kw_only=True):
     trusted: frozenset[str] = frozenset()
     """Addresses of proxies whose `X-Forwarded-For` is believed."""
 
-    def is_secure(self, host: str) -> bool:
-        """Tell whether a browser that asked for this host did so over TLS."""
-        return host in self.proxied
-
     @property
     def origins(self) -> frozenset[str]:
         """The `Origin` headers of our own pages."""
@@ -126,7 +122,7 @@ class RequestGuard:
         # header: of two, the code behind this guard might read the other one.
         if len(hosts) != 1 or hosts[0] not in self._hosts.own | self._hosts.proxied:
             raise _forbidden("this server is not at that host", "open the address that `chargehand up` prints")
-        # Browsers let any page open a WebSocket with our cookies, and always say which page it is.
+        # Browsers let any page open a WebSocket, and always say which page it is.
         is_socket = scope["type"] == "websocket"
         if is_socket and "origin" not in headers and "authorization" not in headers:
             raise _forbidden("a socket without a token has to name its page", "send an Origin or a token")
@@ -137,10 +133,14 @@ class RequestGuard:
                 )
             if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
                 raise _forbidden("another site sent this request", "use the dashboard of this server")
-        # By address and credential together: a client that guesses credentials gains nothing by changing them, for
-        # logins have a limit of their own.
+        # By address and credential together. Strangers of one address share a limit. Pages, which come from memory
+        # and logins, which have limits of their own, do not count: no stranger uses up the owner's limit.
+        given = headers.get("authorization", "")
+        path = scope["path"]
+        if not given and (not path.startswith(PREFIX) or path == f"{PREFIX}/session"):
+            return
         address = (scope.get("client") or ("", 0))[0]
-        self._rates.of(f"{address} {headers.get('authorization', '')[-16:]}").take()
+        self._rates.of(f"{address} {given[-16:]}").take()
 
     def _client(self, scope: Scope) -> tuple[str, int]:
         """Return who sent a request: the last address that a trusted proxy added; clients forge earlier ones."""

@@ -12,10 +12,12 @@ from starlette.responses import Response, StreamingResponse
 
 from chargehand.app.documents import to_json
 from chargehand.core.errors import (
+    BusyError,
     ChargehandError,
     ExhaustedError,
     InfrastructureError,
     NotFoundError,
+    RateLimitedError,
     RefusedError,
     TierUnavailableError,
     UsageError,
@@ -48,7 +50,6 @@ _BY_CODE = {
     "token_unknown": 401,
     "token_expired": 401,
     "forbidden": 403,
-    "csrf": 403,
     "access_denied": 403,
     "arguments_invalid": 400,
     "internal": 500,
@@ -148,6 +149,6 @@ def error_response(error: ChargehandError) -> Response:
     headers = {"Chargehand-Exit-Code": str(error.exit_code)}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="chargehand"'
-    if status == 429:
-        headers["Retry-After"] = "1"
+    if isinstance(error, RateLimitedError | BusyError):
+        headers["Retry-After"] = str(error.retry_seconds)
     return Response(msgspec.json.encode({"error": document}), status, headers, _JSON)

@@ -114,7 +114,8 @@ class Route(Struct, frozen=True, kw_only=True):
     `call` takes an `App` (for GET one that all share, and that changes nothing), a `takes` and who calls, and
     returns a `gives`; a coroutine is a piece of work that may take minutes. `action` is what the caller has to be
     allowed, `commands` are those of the command line that do the same. A route that takes a `format` may also give
-    `RawContent` of the kind `raw`. What it answers with `is_secret` is never written down.
+    `RawContent` of the kind `raw`. What it answers with `is_secret` is never written down. What `is_costly` is
+    done one request at a time, and an account may ask for one.
     """
 
     method: Method
@@ -128,6 +129,7 @@ class Route(Struct, frozen=True, kw_only=True):
     status: int
     raw: str
     is_secret: bool
+    is_costly: bool
 
     @property
     def pattern(self) -> str:
@@ -186,6 +188,7 @@ class RouteTable:
         gives: Any = None,
         raw: str = "",
         is_secret: bool = False,
+        is_costly: bool = False,
     ) -> Callable[[_Handler], _Handler]:
         """Return a decorator that adds the decorated function as the `call` of a route.
 
@@ -208,6 +211,7 @@ class RouteTable:
                 status=status,
                 raw=raw,
                 is_secret=is_secret,
+                is_costly=is_costly,
             )
             self.routes.append(route)
             return function

@@ -1,9 +1,13 @@
-"""Authentication of requests by session cookie or token; logging in and out."""
+"""Authentication of requests by a session or a token; logging in and out.
+
+A session is a bearer that the page keeps in its origin's storage. It is no cookie: a browser sends the cookies of
+127.0.0.1 to every server there, whatever its port. No request carries it by itself, so none can be forged by
+another page (CSRF) either.
+"""
 
 from __future__ import annotations
 
 import ipaddress
-import threading
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -12,10 +16,12 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from chargehand.app.accounts import (
+    SESSION_PREFIX,
     Caller,
+    OpenedSession,
+    OpenedSessionDocument,
     close_session,
     log_in,
-    matches_csrf,
     redeem_login_code,
     resolve_session,
     resolve_token,
@@ -24,21 +30,22 @@ from chargehand.app.accounts import (
 )
 from chargehand.app.reading import StateReader
 from chargehand.core.errors import RefusedError, UsageError
-from chargehand.policy.rates import RateLimit
-from chargehand.server._guard import SAFE_METHODS, CallerLimits, Hosts
+from chargehand.server._guard import CallerLimits
 from chargehand.server._responses import document_response
-from chargehand.server._routes import PREFIX, RestArguments, read_arguments
+from chargehand.server._routes import RestArguments, read_arguments
 
-_COOKIE = "chargehand_session"
-_CSRF_HEADER = "x-csrf-token"
-# Failed logins, from one address and from all: a client with many addresses must not guess faster for long.
-_LOGIN_BURST = 10.0
-_LOGINS_PER_SECOND = 0.2
-_ALL_LOGINS_BURST = 200.0
-_ALL_LOGINS_PER_SECOND = 2.0
-# Passwords hashed at once: one takes 0.3 s of a core and 64 MiB.
-_MOST_HASHED = 2
-_SESSION_SECONDS = 7 * 86_400
+# Browsers let a page set no header of a WebSocket but its protocols: one of them carries the session.
+SESSION_PROTOCOL = "chargehand.session."
+# Failed logins by password: at one account from one address, and from one address. There is no limit over all
+# addresses, which strangers could use up for everyone.
+_ACCOUNT_BURST = 10.0
+_PER_ACCOUNT_SECOND = 1 / 30
+_ADDRESS_BURST = 30.0
+_PER_ADDRESS_SECOND = 0.2
+# Lines of the access log about unknown login codes, from one address.
+_LINES_BURST = 20.0
+_LINES_PER_SECOND = 1 / 60
+_OTHER_WAY = "on the server's machine `chargehand up --link` prints a login link, which has no limit"
 _BEARER = "bearer "
 
 
@@ -53,94 +60,90 @@ class LoginBody(RestArguments, frozen=True):
 class Sessions:
     """Finds out who calls, and opens and ends sessions."""
 
-    def __init__(self, reader: StateReader, *, hosts: Hosts) -> None:
+    def __init__(self, reader: StateReader) -> None:
         self._reader = reader
-        self._hosts = hosts
-        self._logins = CallerLimits(burst=_LOGIN_BURST, per_second=_LOGINS_PER_SECOND)
-        self._all_logins = RateLimit(burst=_ALL_LOGINS_BURST, per_second=_ALL_LOGINS_PER_SECOND)
-        self._hashing = threading.Semaphore(_MOST_HASHED)
+        self._accounts = CallerLimits(burst=_ACCOUNT_BURST, per_second=_PER_ACCOUNT_SECOND)
+        self._addresses = CallerLimits(burst=_ADDRESS_BURST, per_second=_PER_ADDRESS_SECOND)
+        self._lines = CallerLimits(burst=_LINES_BURST, per_second=_LINES_PER_SECOND)
 
     def authenticate(self, request: HTTPConnection) -> Caller:
-        """Return who calls. Raises `RefusedError` (`login_needed`; `csrf`); may block."""
+        """Return who calls; may block.
+
+        Raises `RefusedError` (`login_needed`, `token_unknown`, `token_expired`), `StoreError`.
+        """
         address = _address(request)
-        given = request.headers.getlist("authorization")
-        if given:
-            bearer = given[0] if len(given) == 1 and given[0].lower().startswith(_BEARER) else ""
-            caller = resolve_token(self._reader, bearer[len(_BEARER) :].strip(), address=address)
+        secret = _bearer(request)
+        if secret.startswith(SESSION_PREFIX):
+            caller = resolve_session(self._reader, secret, address=address)
         else:
-            cookie = request.cookies.get(_cookie_name(request), "")
-            caller = resolve_session(self._reader, cookie, address=address) if cookie else None
-        if caller is None and given:
-            expired = token_has_expired(self._reader, bearer[len(_BEARER) :].strip())
-            raise RefusedError(
-                "this token has expired" if expired else "nobody has this token, or it was revoked",
-                code="token_expired" if expired else "token_unknown",
-                hint="make another one: chargehand token create",
-            )
-        if caller is None:
+            caller = resolve_token(self._reader, secret, address=address)
+        if caller is not None:
+            return caller
+        if "authorization" not in request.headers or secret.startswith(SESSION_PREFIX):
             raise RefusedError(
                 "a session or a token is needed",
                 code="login_needed",
                 hint="log in, or send Authorization: Bearer TOKEN",
             )
-        # A WebSocket has no method; the guard admits it only from our own pages or with a token.
-        changes = request.scope.get("method", "GET") not in SAFE_METHODS
-        if changes and not matches_csrf(caller, request.headers.get(_CSRF_HEADER, "")):
-            raise RefusedError(
-                "the request does not carry its session's CSRF token",
-                code="csrf",
-                hint=f"send the `csrf` of GET {PREFIX}/session as X-CSRF-Token, or reload the page",
-            )
-        return caller
+        expired = token_has_expired(self._reader, secret)
+        raise RefusedError(
+            "this token has expired" if expired else "nobody has this token, or it was revoked",
+            code="token_expired" if expired else "token_unknown",
+            hint="make another one: chargehand token create",
+        )
 
     def log_in(self, request: Request, body: Mapping[str, Any]) -> Response:
-        """Open a session and set its cookie. Raises `RefusedError` (`login_failed`), `ExhaustedError`."""
+        """Open a session. Raises `RefusedError` (`login_failed`), `RateLimitedError`."""
         given = read_arguments(LoginBody, path={}, query=(), body=body)
         address = _address(request)
-        limits = self._logins.of(address), self._all_logins
-        for limit in limits:
-            limit.take()
-        before = request.cookies.get(_cookie_name(request))
+        before = _bearer(request)
         if given.code is not None:
-            opened = redeem_login_code(self._reader, given.code, address=address, replaces=before)
+            note = self._lines.of(name_network(request)).try_take
+            opened = redeem_login_code(
+                self._reader, given.code, address=address, replaces=before, note_unknown=note
+            )
         elif given.user is not None and given.password is not None:
-            with self._hashing:
-                opened = log_in(self._reader, given.user, given.password, address=address, replaces=before)
+            opened = self._log_in_by_password(request, given.user, given.password, replaces=before)
         else:
             raise UsageError("neither a code nor a name with a password was given", code="arguments_invalid")
+        session = session_document(self._reader, opened.caller)
+        return document_response(OpenedSessionDocument(secret=opened.secret, session=session))
+
+    def _log_in_by_password(self, request: Request, user: str, password: str, *, replaces: str) -> OpenedSession:
+        network = name_network(request)
+        address = _address(request)
+        limits = self._accounts.of(f"{user} {network}"), self._addresses.of(network)
+        for limit in limits:
+            limit.take(hint=_OTHER_WAY)
+        opened = log_in(self._reader, user, password, address=address, replaces=replaces)
         for limit in limits:
             limit.put_back()  # a login that succeeds was no guess
-        response = document_response(session_document(self._reader, opened.caller))
-        # Strict: a link on another site opens a page without the session; our page then asks again with it.
-        response.set_cookie(
-            _cookie_name(request),
-            opened.secret,
-            path="/",
-            httponly=True,
-            samesite="strict",
-            secure=self._hosts.is_secure(request.headers.get("host", "")),
-            max_age=_SESSION_SECONDS,
-        )
-        return response
+        return opened
 
     def log_out(self, request: Request, caller: Caller) -> Response:
         """End the caller's session; may block."""
-        close_session(self._reader, request.cookies.get(_cookie_name(request), ""), by=caller)
-        response = Response(status_code=204)
-        response.delete_cookie(
-            _cookie_name(request),
-            path="/",
-            httponly=True,
-            samesite="strict",
-            secure=self._hosts.is_secure(request.headers.get("host", "")),
-        )
-        return response
+        close_session(self._reader, _bearer(request), by=caller)
+        return Response(status_code=204)
 
 
-def _cookie_name(request: HTTPConnection) -> str:
-    """Return this server's name for its cookie, with its port: browsers share cookies between ports of a host."""
-    port = request.headers.get("host", "").rpartition(":")[2]
-    return f"{_COOKIE}_{port}" if port.isdecimal() else _COOKIE
+def _bearer(request: HTTPConnection) -> str:
+    """Return the secret that a request carries, "" for none or more than one."""
+    given = request.headers.getlist("authorization")
+    if given:
+        only = given[0] if len(given) == 1 else ""
+        return only[len(_BEARER) :].strip() if only.lower().startswith(_BEARER) else ""
+    protocols = [each for each in request.scope.get("subprotocols", ()) if each.startswith(SESSION_PROTOCOL)]
+    return protocols[0].removeprefix(SESSION_PROTOCOL) if len(protocols) == 1 else ""
+
+
+def name_network(request: HTTPConnection) -> str:
+    """Return what one stranger has of addresses, "" for this machine: one of IPv4, 2^64 of IPv6."""
+    address = _address(request)
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return address if found.version == 4 else str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
 
 
 def _address(request: HTTPConnection) -> str:

@@ -184,7 +184,7 @@ def show_invoice(reader: StateReader, call: StatisticsQuery, by: Caller) -> Invo
     return statistics.model_invoice(reader, _statistics_request(reader, call))
 
 
-@ROUTES.add("GET", "/audit/provenance", action="audit.verify", commands=("audit provenance",))
+@ROUTES.add("GET", "/audit/provenance", action="audit.verify", is_costly=True, commands=("audit provenance",))
 def verify_provenance(reader: StateReader, call: ProvenanceQuery, by: Caller) -> ProvenanceDocument:
     """Verify a promotion's signed provenance."""
     return storage.verify_provenance(reader, reader.find_mission(call.mission))
@@ -208,7 +208,7 @@ def try_alert_channels(app: App, call: NoArguments, by: Caller) -> TrialDocument
     return statistics.try_channels(app)
 
 
-@ROUTES.add("POST", "/audit/verify", action="audit.verify", commands=("audit verify",))
+@ROUTES.add("POST", "/audit/verify", action="audit.verify", is_costly=True, commands=("audit verify",))
 def verify_log(app: App, call: VerifyBody, by: Caller) -> AuditView:
     """Check the log against its hashes and signatures."""
     head = None if call.head is None else io.BytesIO(call.head.encode())

@@ -14,7 +14,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from chargehand.app.accounts import Caller
 from chargehand.app.reading import StateReader
 from chargehand.app.story import TerminalFollower, TerminalRecord
-from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError
+from chargehand.core.errors import BusyError, ChargehandError, NotFoundError, RefusedError
+from chargehand.server._places import Places
 from chargehand.server._responses import encode_document
 from chargehand.server._routes import TerminalQuery, read_arguments
 
@@ -28,6 +29,8 @@ _BEAT_SECONDS = 15.0
 _SEND_SECONDS = 20.0
 _CLOSE_SECONDS = 2.0
 _MOST_TERMINALS = 100
+_MOST_TERMINALS_OF_ACCOUNT = 20
+PROTOCOL = "chargehand.terminal"
 # Close codes: below 2000 of the WebSocket protocol, from 4000 on our own after the HTTP statuses.
 ENDED = 1000
 AWAY = 1001
@@ -57,6 +60,7 @@ class TerminalSockets:
         self._in_thread = in_thread
         self._beat = beat
         self._patience = patience
+        self._places = Places("terminals", per_account=_MOST_TERMINALS_OF_ACCOUNT, total=_MOST_TERMINALS)
         self._open: set[asyncio.Task[Any]] = set()
         self._closing = asyncio.Event()
 
@@ -69,10 +73,21 @@ class TerminalSockets:
     async def serve(self, socket: WebSocket) -> None:
         """Answer one WebSocket: refuse it before it is accepted, or send records until it ends."""
         try:
-            await self._in_thread(lambda: self._authorise(socket, "mission.output"))
+            caller = await self._in_thread(lambda: self._authorise(socket, "mission.output"))
             call = read_arguments(
                 TerminalQuery, path=socket.path_params, query=socket.query_params.multi_items(), body={}
             )
+            give_back = self._places.take(caller.user)
+        except ChargehandError as error:
+            await socket.close(_close_code(error), error.code)
+            return
+        try:
+            await self._serve(socket, call)
+        finally:
+            give_back()
+
+    async def _serve(self, socket: WebSocket, call: TerminalQuery) -> None:
+        try:
             follower = await self._in_thread(
                 lambda: TerminalFollower(self._reader, call.mission, after=call.after)
             )
@@ -82,10 +97,11 @@ class TerminalSockets:
         task = asyncio.current_task()
         assert task is not None
         with follower:
-            if len(self._open) >= _MOST_TERMINALS or self._closing.is_set():
-                await socket.close(TOO_MANY, "too many terminals")
+            if self._closing.is_set():
+                await socket.close(TOO_MANY, "the server stops")
                 return
-            await socket.accept()
+            # A browser gives up on a socket that takes none of the protocols it named.
+            await socket.accept(PROTOCOL if PROTOCOL in socket.scope.get("subprotocols", ()) else None)
             sending = asyncio.create_task(self._send(socket, follower))
             hearing = asyncio.create_task(_wait_for_end(socket))
             stopping = asyncio.create_task(self._closing.wait())
@@ -157,4 +173,6 @@ def _close_code(error: ChargehandError) -> int:
         return UNKNOWN
     if error.code == "login_needed":
         return NO_SESSION
+    if isinstance(error, BusyError):
+        return TOO_MANY
     return REFUSED if isinstance(error, RefusedError) else INTERNAL

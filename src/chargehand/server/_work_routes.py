@@ -32,6 +32,7 @@ from chargehand.server._routes import (
 )
 
 ROUTES = RouteTable()
+_LONGEST_ACTION = 16_384
 
 
 class ActionQuery(RestArguments, frozen=True):
@@ -95,6 +96,12 @@ class PolicyTrial(RestArguments, frozen=True):
     mcp: Text | None = None
     cwd: Words | None = None
     project: Short | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what takes seconds to take apart: time grows faster than length."""
+        size = sum(map(len, (*self.command, self.shell or "", self.mcp or "")))
+        if size > _LONGEST_ACTION:
+            raise ValueError(f"an action has at most {_LONGEST_ACTION} characters, this one has {size}")
 
 
 @ROUTES.add("GET", "/actions", action="action.list", commands=("action list",))
@@ -173,7 +180,7 @@ def show_rule_schema(reader: StateReader, call: NoArguments, by: Caller) -> Rule
     return configuration.rule_schema()
 
 
-@ROUTES.add("POST", "/policy/test", action="policy.test", commands=("policy test",))
+@ROUTES.add("POST", "/policy/test", action="policy.test", is_costly=True, commands=("policy test",))
 def judge_action(app: App, call: PolicyTrial, by: Caller) -> Judgement:
     """Judge an action without doing it."""
     kinds = {name: getattr(call, name) for name in ("shell", "read", "write", "mcp")}

@@ -8,6 +8,7 @@ import contextvars
 import functools
 import logging
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as HttpRoute
 from starlette.routing import WebSocketRoute
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from chargehand.app.accounts import Caller, require_access
 from chargehand.app.composition import App
@@ -28,10 +29,11 @@ from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
 from chargehand.server._access_lines import ACCOUNT, AccessLines
 from chargehand.server._feed import EventFeed, FeedFilter
-from chargehand.server._guard import Hosts, RequestGuard
+from chargehand.server._guard import CallerLimits, Hosts, RequestGuard
 from chargehand.server._idempotency import KeyedReply, KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
+from chargehand.server._places import Places
 from chargehand.server._responses import (
     COMPRESSION_LEVEL,
     LEAST_COMPRESSED_BYTES,
@@ -41,7 +43,7 @@ from chargehand.server._responses import (
     reply_response,
 )
 from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, name_revision, read_arguments
-from chargehand.server._sessions import Sessions
+from chargehand.server._sessions import Sessions, name_network
 from chargehand.server._terminal import TerminalSockets
 from chargehand.server.openapi import ROUTES, openapi_document
 
@@ -57,6 +59,22 @@ _LOGIN_BODY_SECONDS = 10.0
 # and must not keep pages waiting.
 _READER_THREADS = 8
 _WRITER_THREADS = 8
+# Finding out who calls and redeeming a login link are short, and wait for no other work. Checking a password takes
+# 0.3 s of a core and 64 MiB. Costly work is done one piece at a time.
+_ENTRY_THREADS = 4
+_PASSWORD_THREADS = 2
+_COSTLY_THREADS = 1
+# Below the web server's own bound on requests at once, so that `/health` and logins are always answered.
+_MOST_REQUESTS = 1000
+_MOST_REQUESTS_OF_ACCOUNT = 300
+_MOST_STREAMS_OF_ACCOUNT = 250
+_MOST_LOGINS = 200
+_MOST_LOGINS_OF_ADDRESS = 50
+_MOST_COSTLY = 2
+# The key under which a request's scope keeps what gives its places back.
+_HELD = "chargehand.held"
+# Tracebacks that are kept of one place of a fault: three, then one in ten minutes.
+_FAULT_BURST, _FAULTS_PER_SECOND = 3.0, 1 / 600
 # How long a client is kept waiting for work that may take minutes, such as a verdict.
 _WAIT_SECONDS = 20.0
 KeepTraceback = Callable[[Exception], str]
@@ -92,11 +110,19 @@ class ChargehandServer:
         self._shared = App(environ=environ, cwd=cwd)
         self._shared.keeps_missions = True
         self._feed = EventFeed(self._shared)
-        self._sessions = Sessions(self._shared, hosts=hosts)
+        self._sessions = Sessions(self._shared)
+        self._faults = CallerLimits(burst=_FAULT_BURST, per_second=_FAULTS_PER_SECOND)
+        self._requests = Places("requests", per_account=_MOST_REQUESTS_OF_ACCOUNT, total=_MOST_REQUESTS)
+        self._streams = Places("event streams", per_account=_MOST_STREAMS_OF_ACCOUNT, total=_MOST_REQUESTS)
+        self._logins = Places("logins", per_account=_MOST_LOGINS_OF_ADDRESS, total=_MOST_LOGINS)
+        self._work = Places("pieces of costly work", per_account=1, total=_MOST_COSTLY)
         self._answers = KnownAnswers()
         self._metrics = Metrics(self._shared)
         self._readers = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix="read")
         self._writers = ThreadPoolExecutor(_WRITER_THREADS, thread_name_prefix="change")
+        self._entry = ThreadPoolExecutor(_ENTRY_THREADS, thread_name_prefix="entry")
+        self._passwords = ThreadPoolExecutor(_PASSWORD_THREADS, thread_name_prefix="password")
+        self._costly = ThreadPoolExecutor(_COSTLY_THREADS, thread_name_prefix="costly")
         self._working: dict[str, asyncio.Task[Any]] = {}
         self._keyed = KeyedRequests(lambda: self._shared.store.idempotency)
         self._terminals = TerminalSockets(self._shared, authorise=self._authorise, in_thread=self._in_thread)
@@ -119,7 +145,7 @@ class ChargehandServer:
             HttpRoute("/{path:path}", Pages(pages).serve, methods=["GET"]),
         ]
         zipped = GZipMiddleware(
-            Starlette(routes=routes, lifespan=self._lifespan),
+            _give_places_back(Starlette(routes=routes, lifespan=self._lifespan)),
             minimum_size=LEAST_COMPRESSED_BYTES,
             compresslevel=COMPRESSION_LEVEL,
         )
@@ -139,8 +165,8 @@ class ChargehandServer:
             for task in self._working.values():
                 task.cancel()
             await asyncio.gather(following, *self._working.values(), self._keyed.close(), return_exceptions=True)
-            self._readers.shutdown(wait=True)
-            self._writers.shutdown(wait=True)
+            for threads in (self._readers, self._writers, self._entry, self._passwords, self._costly):
+                threads.shutdown(wait=True)
             self._shared.close()
 
     async def end_streams(self) -> None:
@@ -164,16 +190,24 @@ class ChargehandServer:
         except ChargehandError as error:
             return error_response(error)
         except Exception as error:  # the boundary: a client is told that something went wrong, and nothing of how
-            _LOG.exception("request failed")
-            kept = await asyncio.to_thread(self._keep_traceback, error)
-            hint = f"the traceback was saved to {kept}" if kept else "the traceback could not be saved"
+            # One place of a fault fills neither the log nor the directory of tracebacks, however often it is met.
+            if self._faults.of(_place_of(error)).try_take():
+                _LOG.exception("request failed")
+                kept = await asyncio.to_thread(self._keep_traceback, error)
+                _LOG.error("the traceback %s", f"was saved to {kept}" if kept else "could not be saved")
+            # A stranger may have asked: where the state directory is belongs to the log alone.
+            hint = "whoever runs the server finds the traceback in its log, by the X-Request-Id of this answer"
             message = f"something in Chargehand itself went wrong: {type(error).__name__}"
             return error_response(InfrastructureError(message, code="internal", hint=hint))
 
     async def _call(self, route: Route, request: Request) -> Response:
+        caller = await self._enter(request, route.action)
+        if route.is_costly:
+            self._hold(request, self._work, caller)
         if route.method == "GET":
-            return await self._in_thread(lambda: self._read(route, request))
-        caller = await self._in_thread(lambda: self._authorise(request, route.action))
+            return await self._in_thread(
+                lambda: self._read(route, request, caller), self._costly if route.is_costly else None
+            )
         body = await _read_body(request)
         if route.method == "PUT" and (tag := request.headers.get("if-match", "")):
             body = name_revision(body, tag)
@@ -195,8 +229,7 @@ class ChargehandServer:
             return document_response(Accepted(), status=202)
         return document_response(task.result(), status=route.status)
 
-    def _read(self, route: Route, request: Request) -> Response:
-        caller = self._authorise(request, route.action)
+    def _read(self, route: Route, request: Request, caller: Caller) -> Response:
         call = read_arguments(
             route.takes, path=request.path_params, query=request.query_params.multi_items(), body={}
         )
@@ -231,7 +264,7 @@ class ChargehandServer:
                 return route.call(app, call, caller)
 
         if not route.may_take_long:
-            return await self._in_thread(work, self._writers)
+            return await self._in_thread(work, self._costly if route.is_costly else self._writers)
         with contextlib.closing(self._app(caller)) as app:
             return await route.call(app, call, caller)
 
@@ -253,6 +286,15 @@ class ChargehandServer:
         require_access(self._shared, caller, action, request.path_params.get("mission", ""))
         return caller
 
+    async def _enter(self, request: HTTPConnection, action: str) -> Caller:
+        """Return who calls, if they may do this; the request holds one of their places until it is answered."""
+        caller = await self._in_thread(lambda: self._authorise(request, action), self._entry)
+        self._hold(request, self._requests, caller)
+        return caller
+
+    def _hold(self, request: HTTPConnection, places: Places, caller: Caller) -> None:
+        request.scope[_HELD].append(places.take(caller.user))
+
     async def _in_thread(self, work: Callable[[], _T], threads: ThreadPoolExecutor | None = None) -> _T:
         def finish() -> _T:
             try:
@@ -269,19 +311,23 @@ class ChargehandServer:
     @_answer_errors
     async def log_in(self, request: Request) -> Response:
         """Open a session."""
+        # Strangers who send slowly, or many passwords at once, take no places from others.
+        request.scope[_HELD].append(self._logins.take(name_network(request)))
         body = await _read_body(request, within=_LOGIN_BODY_SECONDS)
-        return await self._in_thread(lambda: self._sessions.log_in(request, body), self._writers)
+        threads = self._entry if "code" in body else self._passwords
+        return await self._in_thread(lambda: self._sessions.log_in(request, body), threads)
 
     @_answer_errors
     async def log_out(self, request: Request) -> Response:
         """End the caller's session."""
-        caller = await self._in_thread(lambda: self._authorise(request, "session.close"))
+        caller = await self._enter(request, "session.close")
         return await self._in_thread(lambda: self._sessions.log_out(request, caller))
 
     @_answer_errors
     async def follow_events(self, request: Request) -> Response:
         """Stream the lines of all logs as server-sent events."""
-        await self._in_thread(lambda: self._authorise(request, "event.follow"))
+        caller = await self._enter(request, "event.follow")
+        self._hold(request, self._streams, caller)
         call = read_arguments(FeedQuery, path={}, query=request.query_params.multi_items(), body={})
         last = request.headers.get("last-event-id", "")
         after = int(last) if last.isascii() and last.isdecimal() and len(last) < 17 else call.after
@@ -296,7 +342,7 @@ class ChargehandServer:
 
         async def is_valid() -> bool:
             with contextlib.suppress(ChargehandError):
-                await self._in_thread(lambda: self._authorise(request, "event.follow"))
+                await self._in_thread(lambda: self._authorise(request, "event.follow"), self._entry)
                 return True
             return False
 
@@ -313,7 +359,7 @@ class ChargehandServer:
     @_answer_errors
     async def show_metrics(self, request: Request) -> Response:
         """Give what Prometheus reads."""
-        await self._in_thread(lambda: self._authorise(request, "system.show"))
+        await self._enter(request, "system.show")
         content = await self._in_thread(self._metrics.render)
         return Response(content, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -321,6 +367,27 @@ class ChargehandServer:
     async def show_openapi(self, request: Request) -> Response:
         """Give the OpenAPI document."""
         return document_response(openapi_document(), known=request.headers.get("if-none-match", ""))
+
+
+def _give_places_back(application: ASGIApp) -> ASGIApp:
+    """Return the application; what a request holds is given back once it is answered, or its client has left."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        held: list[Callable[[], None]] = []
+        scope[_HELD] = held
+        try:
+            await application(scope, receive, send)
+        finally:
+            for give_back in held:
+                give_back()
+
+    return serve
+
+
+def _place_of(error: Exception) -> str:
+    """Return where a fault is: its type, file and line."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return " ".join([type(error).__name__, *(f"{each.filename}:{each.lineno}" for each in last)])
 
 
 async def show_health(request: Request) -> Response:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from chargehand import __version__
-from chargehand.app.accounts import SessionDocument
+from chargehand.app.accounts import OpenedSessionDocument
 from chargehand.app.story import EventLine, TerminalRecord
 from chargehand.core.codec import json_schema
 from chargehand.policy.access import ACCESS_RULES
@@ -92,23 +92,21 @@ def openapi_document() -> dict[str, Any]:
             "title": "Chargehand",
             "version": __version__,
             "description": "Missions of coding agents: start, follow, steer, review and promote them. What one "
-            f"prints comes by WebSocket, {PREFIX}/missions/{{mission}}/terminal: text frames of a TerminalRecord.",
+            f"prints comes by WebSocket, {PREFIX}/missions/{{mission}}/terminal: text frames of a TerminalRecord. "
+            "A page names the protocols chargehand.terminal and chargehand.session.SECRET.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "security": [{"token": []}, {"session": []}],
+        "security": [{"token": []}],
         "components": {
             "schemas": dict(sorted(schemas.items())),
             "responses": responses,
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer"},
-                "session": {
-                    "type": "apiKey",
-                    "in": "cookie",
-                    "name": "chargehand_session",
-                    "description": "Where the address has a port the name ends in it: chargehand_session_8642. "
-                    "Changes also need the session's `csrf` as the header X-CSRF-Token.",
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of `chargehand token create`, or the secret of a session.",
                 },
             },
         },
@@ -204,8 +202,8 @@ def _body(kind: type[RestArguments], in_path: tuple[str, ...], schemas: dict[str
 
 
 def _add_session(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
-    schema = _reference(SessionDocument, schemas)
-    opened = {"description": "The session; its cookie is set.", "content": {_JSON: {"schema": schema}}}
+    schema = _reference(OpenedSessionDocument, schemas)
+    opened = {"description": "The session and its secret.", "content": {_JSON: {"schema": schema}}}
     paths[f"{PREFIX}/session"] |= {
         "post": {
             "operationId": "post_session",

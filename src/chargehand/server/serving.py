@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 from granian.constants import Interfaces
+from granian.http import HTTP1Settings
 from granian.net import SocketHolder  # type: ignore[attr-defined]  # not declared as public; see `_Granian`
 from granian.server.embed import Server
 from msgspec import Struct
@@ -35,6 +36,8 @@ from chargehand.server.application import ChargehandServer, KeepTraceback
 _LOG = logging.getLogger("chargehand.server")
 _BACKLOG_CONNECTIONS = 512
 _MOST_REQUESTS = 2000
+# How long a client may take to send the head of a request: strangers who send half of one hold no connection.
+_HEAD_MILLISECONDS = 5000
 # A worker that ends is started again after the first delay, which doubles each time the worker lived for less
 # than `_STEADY_SECONDS`.
 _FIRST_DELAY_SECONDS = 0.5
@@ -71,6 +74,7 @@ class _Granian(Server):
             log_enabled=False,
             # Requests at once; the stream of events of every open page counts as one.
             backpressure=_MOST_REQUESTS,
+            http1_settings=HTTP1Settings(header_read_timeout=_HEAD_MILLISECONDS),
         )
         self._listening = listening
 

@@ -15,13 +15,14 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from chargehand.core.clock import Clock
-from chargehand.core.errors import NotFoundError, UsageError, nearest
+from chargehand.core.errors import NotFoundError, RefusedError, UsageError, nearest
 from chargehand.store.chain import is_moment
 from chargehand.store.database.connection import Database, Transaction
 
 LoginKind = Literal["password", "code"]
 AccessOutcome = Literal["done", "refused"]
 # Who has no account can make refusals at will, and must not fill the disk; what was done is kept for good.
+# Each actor has this bound: refusals of an account push out no failed logins, whose actor is "".
 _REFUSALS_KEPT = 10_000
 
 
@@ -105,7 +106,7 @@ class AccessLog:
         self._clock = clock
 
     def append(self, actor: Actor, action: str, subject: str, *, outcome: AccessOutcome = "done") -> None:
-        """Add a line; of refusals the newest 10,000 are kept. Raises `StoreError`."""
+        """Add a line; of an actor's refusals the newest 10,000 are kept. Raises `StoreError`."""
         with self.change(actor) as change:
             change.note(action, subject, outcome=outcome)
 
@@ -150,9 +151,10 @@ class AccessChange:
         line = self.execute(insert, (self.now, actor.user, action, subject, actor.address, outcome)).lastrowid
         assert line is not None
         if outcome == "refused":
-            oldest = "SELECT seq FROM access_log WHERE outcome = 'refused' ORDER BY seq DESC LIMIT 1 OFFSET ?"
-            remove = f"DELETE FROM access_log WHERE outcome = 'refused' AND seq <= ({oldest})"
-            self.execute(remove, (_REFUSALS_KEPT,))
+            which = "outcome = 'refused' AND actor = :actor"
+            oldest = f"SELECT seq FROM access_log WHERE {which} ORDER BY seq DESC LIMIT 1 OFFSET :kept"
+            remove = f"DELETE FROM access_log WHERE {which} AND seq <= ({oldest})"
+            self.execute(remove, {"actor": actor.user, "kept": _REFUSALS_KEPT})
         return line
 
     def settle(self, line: int, action: str, subject: str) -> None:
@@ -207,9 +209,13 @@ class Accounts:
                 return row
         raise NotFoundError(f"there is no user {name!r}", hint=nearest(name, (row.name for row in rows)))
 
-    def set_role(self, name: str, role: str, *, actor: Actor) -> None:
-        """Give an account another role, for its open sessions and its tokens too. Raises as `find`."""
-        with self._log.change(actor) as transaction:
+    def set_role(self, name: str, role: str, *, actor: Actor, keep_administrator: bool = False) -> None:
+        """Give an account another role, for its open sessions and its tokens too.
+
+        With `keep_administrator` the last one keeps the role. Raises as `find`, and `RefusedError`
+        (`last_administrator`).
+        """
+        with self._log.change(actor) as transaction, self._keep_administrator(transaction, keep_administrator):
             self._update(transaction, name, "role = ?", role)
             transaction.note("user.role", f"{name} ({role})")
 
@@ -226,16 +232,19 @@ class Accounts:
             else:
                 transaction.settle(attempt.line, "user.password", name)
 
-    def set_disabled(self, name: str, disabled: bool, *, actor: Actor) -> None:
-        """Close an account and its sessions, or open it again. Raises as `find`."""
+    def set_disabled(self, name: str, disabled: bool, *, actor: Actor, keep_administrator: bool = False) -> None:
+        """Close an account and its sessions, or open it again. Raises as `set_role`."""
         change = "disabled = ?, failures = 0, locked_until = NULL"
-        with self._log.change(actor) as transaction:
+        with self._log.change(actor) as transaction, self._keep_administrator(transaction, keep_administrator):
             self._update(transaction, name, change, int(disabled), closing=disabled)
             transaction.note("user.disable" if disabled else "user.enable", name)
 
-    def remove(self, name: str, *, actor: Actor) -> None:
-        """Remove an account with its sessions and tokens: the next one of that name inherits none. As `find`."""
-        with self._log.change(actor) as change:
+    def remove(self, name: str, *, actor: Actor, keep_administrator: bool = False) -> None:
+        """Remove an account with its sessions and tokens: the next one of that name inherits none.
+
+        Raises as `set_role`.
+        """
+        with self._log.change(actor) as change, self._keep_administrator(change, keep_administrator):
             self._require(change.execute("DELETE FROM accounts WHERE name = ?", (name,)).rowcount, name)
             change.execute("DELETE FROM web_sessions WHERE kind = 'password' AND user = ?", (name,))
             change.execute("DELETE FROM api_tokens WHERE owner = 0 AND user = ?", (name,))
@@ -249,20 +258,29 @@ class Accounts:
 
         The attempt counts as failed until `Grants.open_session` ends it well: a hundred at once are not a hundred
         guesses. `lock` tells, of a number of failures in a row, until when the account is locked (ISO 8601).
-        While it is, nothing is counted: who guesses on cannot keep its person out for good. Raises `StoreError`.
+        While it is, nothing is counted: who guesses on cannot keep its person out for good. An address from which
+        the account has logged in before is not locked out; the caller bounds guesses from there. Raises
+        `StoreError`.
         """
-        query = "SELECT password, disabled, failures, locked_until FROM accounts WHERE name = ?"
+        query = """
+            SELECT password, disabled, failures, locked_until, :address <> '' AND EXISTS (
+                SELECT 1 FROM access_log WHERE action = 'session.open' AND outcome = 'done'
+                AND actor = :name AND address = :address AND time > accounts.created)
+            FROM accounts WHERE name = :name
+        """
         count = "UPDATE accounts SET failures = ?, locked_until = ? WHERE name = ?"
         with self._log.change(Actor(user="", address=address)) as change:
-            row = change.execute(query, (name,)).fetchone()
+            row = change.execute(query, {"name": name, "address": address}).fetchone()
             # Written for every name, since one write less could be measured; and without a name that is nobody's,
             # for people type their password there.
             line = change.note("session.open", "" if row is None else name, outcome="refused")
-            password, disabled, failed, locked_until = row or (None, 0, 0, None)
-            if not _text(password) or disabled != 0 or _text(locked_until) > change.now:
+            password, disabled, failed, locked_until, is_known = row or (None, 0, 0, None, 0)
+            is_locked = _text(locked_until) > change.now
+            if not _text(password) or disabled != 0 or (is_locked and not is_known):
                 return LoginAttempt(line=line, password=None)
-            failures = _number(failed) + 1
-            change.execute(count, (failures, lock(failures), name))
+            if not is_locked:
+                failures = _number(failed) + 1
+                change.execute(count, (failures, lock(failures), name))
         return LoginAttempt(line=line, password=_text(password))
 
     def _update(
@@ -272,6 +290,20 @@ class Accounts:
         self._require(changed, name)
         if closing:
             transaction.execute("DELETE FROM web_sessions WHERE kind = 'password' AND user = ?", (name,))
+
+    @contextmanager
+    def _keep_administrator(self, change: AccessChange, keep: bool) -> Iterator[None]:
+        """Undo the transaction if its change leaves no administrator where there was one."""
+        # Within the transaction, so that two administrators who remove each other do not both succeed.
+        query = "SELECT 1 FROM accounts WHERE role = 'admin' AND disabled = 0 LIMIT 1"
+        before = keep and change.execute(query).fetchone() is not None
+        yield
+        if before and change.execute(query).fetchone() is None:
+            raise RefusedError(
+                "this is the last administrator who can log in",
+                code="last_administrator",
+                hint="make another one first; on the server's machine `chargehand user` changes any account",
+            )
 
     def _require(self, found: int, name: str) -> None:
         if not found:
@@ -287,12 +319,18 @@ class Grants:
         self._clock = clock
 
     def add_code(self, digest: str, *, expires: str, actor: Actor) -> None:
-        """Keep a code that logs `actor` in once. Raises `StoreError`."""
+        """Keep a code that logs `actor` in once, in place of their older ones. Raises `StoreError`."""
         with self._log.change(actor) as change:
-            change.execute("DELETE FROM login_codes WHERE expires <= ?", (change.now,))
+            change.execute("DELETE FROM login_codes WHERE expires <= ? OR user = ?", (change.now, actor.user))
             insert = "INSERT INTO login_codes VALUES (?, ?, ?, ?, NULL)"
             change.execute(insert, (digest, actor.user, change.now, expires))
             change.note("code.create", actor.user)
+
+    def has_code(self, code: str) -> bool:
+        """Return whether there is a code of this digest, used or not. Raises `StoreError`."""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT digest FROM login_codes WHERE digest = ?", (code,)).fetchone()
+        return row is not None and _equal(row[0], code)
 
     def redeem_code(self, code: str, *, digest: str, expires: str, ends: str, address: str) -> SessionRow | None:
         """Use up a code and open the session `digest` for who made it; `None` where it does not count.

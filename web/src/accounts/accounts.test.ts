@@ -51,7 +51,7 @@ it("counts the characters of a password as people do, and wants it twice", () =>
 });
 
 it("asks no password of whom the state directory belongs to", () => {
-  const session = (user: string): Session => ({ user, role: "admin", csrf: "", expires: "", version: "", accounts: true });
+  const session = (user: string): Session => ({ user, role: "admin", expires: "", version: "", accounts: true });
   expect(hasPassword(session("os:ann"))).toBe(false);
   expect(hasPassword(session("ann"))).toBe(true);
 });

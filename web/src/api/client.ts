@@ -1,5 +1,7 @@
 /** Requests to the server: JSON in, JSON out, errors as `ApiError`. */
 import { noteServerTime } from "../useNow";
+import type { OpenedSession, Session } from "./contract";
+import { authorization, keepSecret, readSecret } from "./sessionSecret";
 
 export class ApiError extends Error {
   override readonly name = "ApiError";
@@ -18,13 +20,7 @@ interface Body {
   error?: { code?: string; message?: string; hint?: string };
 }
 
-let csrf = "";
 let onSessionLost: () => void = () => undefined;
-
-/** What the session said: the token goes with everything that changes something. */
-export function rememberToken(token: string): void {
-  csrf = token;
-}
 
 /** Who is told that the session ended while the page was open. */
 export function whenSessionLost(listener: () => void): void {
@@ -51,6 +47,31 @@ export function remove(path: string): Promise<unknown> {
   return send("DELETE", path);
 }
 
+/** Opens a session that takes the place of the last one; all tabs of this origin have it. */
+export async function logIn(credentials: unknown): Promise<Session> {
+  const opened = await post<OpenedSession>("/session", credentials);
+  keepSecret(opened.secret);
+  return opened.session;
+}
+
+export async function logOut(): Promise<void> {
+  await remove("/session");
+  keepSecret(null);
+}
+
+/** Saves what a path answers as a file: a link of its own would not carry the session. */
+export async function download(path: string, name: string): Promise<void> {
+  const response = await request("GET", path, {});
+  if (!response.ok) throw refusal(response.status, await response.text());
+  const url = URL.createObjectURL(await response.blob());
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  // The browser has begun to read it by then.
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
+
 async function send<T>(
   method: string,
   path: string,
@@ -59,26 +80,23 @@ async function send<T>(
   extra: Record<string, string> = {},
 ): Promise<T> {
   const headers: Record<string, string> = { Accept: "application/json", ...extra };
-  if (method !== "GET") headers["X-CSRF-Token"] = csrf;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const init: RequestInit = { method, headers, credentials: "same-origin" };
-  if (body !== undefined) init.body = JSON.stringify(body);
+  const init: RequestInit = body === undefined ? {} : { body: JSON.stringify(body) };
   if (signal) init.signal = signal;
-  const response = await reach(path, init);
+  const response = await request(method, path, headers, init);
   noteServerTime(response.headers.get("date"));
   if (response.status === 204) return undefined as T;
   const text = await response.text();
   if (response.ok) return JSON.parse(text) as T;
-  const refused = refusal(response.status, text);
-  // Another tab logged in anew: this one has its cookie, but the token of before.
-  if (refused.code === "csrf" && (await renewToken())) return send<T>(method, path, body, signal, extra);
-  throw refused;
+  throw refusal(response.status, text);
 }
 
-async function renewToken(): Promise<boolean> {
-  const before = csrf;
-  csrf = (await get<{ csrf: string }>("/session")).csrf;
-  return csrf !== before;
+/** Asks with the session; once more if it ended and another tab has logged in meanwhile. */
+async function request(method: string, path: string, headers: Record<string, string>, init: RequestInit = {}): Promise<Response> {
+  const secret = readSecret();
+  const ask = () => reach(path, { ...init, method, credentials: "omit", headers: { ...headers, ...authorization() } });
+  const response = await ask();
+  return response.status === 401 && readSecret() !== secret ? ask() : response;
 }
 
 // What `public/early.js` asked before this script had arrived, each for its first asker.

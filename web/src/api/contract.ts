@@ -4,6 +4,7 @@ import type { components } from "./types";
 type Documents = components["schemas"];
 
 export type ListedMission = Documents["ListedMission"];
+export type OpenedSession = Documents["OpenedSessionDocument"];
 export type MissionPage = Documents["MissionPage"];
 export type MissionDetails = Documents["MissionDetails"];
 export type MissionDocument = Documents["MissionDocument"];

@@ -2996,6 +2996,14 @@ export interface components {
             text: string;
         };
         /**
+         * OpenedSessionDocument
+         * @description A session that a login opened; its requests carry `secret` as `Authorization: Bearer SECRET`.
+         */
+        OpenedSessionDocument: {
+            secret: string;
+            session: components["schemas"]["SessionDocument"];
+        };
+        /**
          * Part
          * @description One thing that an action was taken apart into, judged by itself.
          *
@@ -3634,7 +3642,7 @@ export interface components {
         };
         /**
          * SessionDocument
-         * @description A session as its browser sees it: `csrf` goes with every change, `expires` moves on with use.
+         * @description A session as its browser sees it; `expires` moves on with use.
          *
          *         `accounts` says whether there are any, so that a login page knows whether to ask for a name.
          */
@@ -3642,7 +3650,6 @@ export interface components {
             user: string;
             /** @enum {unknown} */
             role: "admin" | "operator" | "viewer";
-            csrf: string;
             expires: string;
             version: string;
             accounts: boolean;
@@ -7061,7 +7068,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A session as its browser sees it: `csrf` goes with every change, `expires` moves on with use. `accounts` says whether there are any, so that a login page knows whether to ask for a name. */
+            /** @description A session as its browser sees it; `expires` moves on with use. `accounts` says whether there are any, so that a login page knows whether to ask for a name. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7109,13 +7116,13 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The session; its cookie is set. */
+            /** @description The session and its secret. */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SessionDocument"];
+                    "application/json": components["schemas"]["OpenedSessionDocument"];
                 };
             };
             400: components["responses"]["400"];

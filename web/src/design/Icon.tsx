@@ -17,6 +17,7 @@ const PATHS = {
   refused: "M8 2.5a5.5 5.5 0 1 1 0 11 5.5 5.5 0 0 1 0-11M4.3 4.3l7.4 7.4",
   undone: "M6 4L3 7l3 3M3 7h6a4 4 0 0 1 0 8H7",
   plus: "M8 3v10M3 8h10",
+  leave: "M6.5 3H3v10h3.5M9.5 5l3 3-3 3M12.5 8H6",
   search: "M7 3a4 4 0 1 1 0 8 4 4 0 0 1 0-8M10 10l3.5 3.5",
   close: "M4 4l8 8M12 4l-8 8",
   chevron: "M6 4l4 4-4 4",

@@ -1,5 +1,6 @@
 /** The stream of events, followed by this tab or by another one for it: it reconnects by itself, and goes on where it was. */
 import { get } from "../api/client";
+import { authorization } from "../api/sessionSecret";
 import type { EventLine, MissionPage } from "../api/contract";
 import { Batcher } from "./batcher";
 import { StreamParser, type StreamMessage } from "./parser";
@@ -108,7 +109,7 @@ export class Feed {
       this.position = (await get<MissionPage>("/missions?limit=1", signal)).position;
       this.tell({ events: [], reset: true });
     }
-    const response = await fetch(`/api/v1/events?after=${this.position}`, { signal, credentials: "same-origin" });
+    const response = await fetch(`/api/v1/events?after=${this.position}`, { signal, credentials: "omit", headers: authorization() });
     if (response.status === 401) await get("/session", signal);
     if (!response.ok || !response.body) throw new Error(`the feed answered ${response.status}`);
     this.become("live");

@@ -1,8 +1,7 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useRouter } from "@tanstack/react-router";
 import { useEffect, useRef, useState, type SyntheticEvent } from "react";
-import { ApiError, post } from "../api/client";
-import type { Session } from "../api/contract";
+import { ApiError, logIn } from "../api/client";
 import { sessionQuery } from "../api/queries";
 import { Button } from "../design/Button";
 import { TextField } from "../design/Field";
@@ -52,7 +51,7 @@ function useLogin() {
     setBusy(true);
     setError("");
     try {
-      client.setQueryData(sessionQuery.queryKey, await post<Session>("/session", credentials));
+      client.setQueryData(sessionQuery.queryKey, await logIn(credentials));
       const search: { back?: string } = router.state.location.search;
       router.history.replace(safeReturn(search.back));
     } catch (failure) {

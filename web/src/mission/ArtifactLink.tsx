@@ -1,9 +1,9 @@
-import { Icon } from "../design/Icon";
+import { DownloadButton } from "./DownloadButton";
 
 export function ArtifactLink({ id, label }: { id: string; label: string }) {
   return (
-    <a className="row small artifact" href={`/api/v1/artifacts/${encodeURIComponent(id)}`} download aria-label={`Download: ${label}`}>
-      <Icon name="document" /> {id.slice(0, 8)}
-    </a>
+    <DownloadButton kind="quiet" icon="document" className="small artifact" path={`/artifacts/${encodeURIComponent(id)}`} name={`${id}.txt`} aria-label={`Download: ${label}`}>
+      {id.slice(0, 8)}
+    </DownloadButton>
   );
 }

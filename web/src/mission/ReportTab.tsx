@@ -6,6 +6,7 @@ import { Loaded } from "../design/states";
 import { bytes, clock, plainText } from "../format";
 import { useNow } from "../useNow";
 import { ArtifactLink } from "./ArtifactLink";
+import { DownloadButton } from "./DownloadButton";
 
 export default function ReportTab({ mission }: { mission: MissionDetails }) {
   return (
@@ -13,9 +14,9 @@ export default function ReportTab({ mission }: { mission: MissionDetails }) {
       {(report) => (
         <div className="stack">
           <p className="row">
-            <a className="button" href={`/api/v1${missionPath(mission.mission)}/report?format=markdown`} download={`${mission.mission}.md`}>
+            <DownloadButton path={`${missionPath(mission.mission)}/report?format=markdown`} name={`${mission.mission}.md`}>
               Download as Markdown
-            </a>
+            </DownloadButton>
             {!report.final && <span className="soft">It is not over yet: this is how it stands.</span>}
           </p>
           <Events title="Who decided what" events={report.decisions} none="Nobody had to decide anything." />

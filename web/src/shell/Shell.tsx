@@ -1,7 +1,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useRef, useState } from "react";
-import { remove } from "../api/client";
+import { logOut } from "../api/client";
 import { sessionQuery } from "../api/queries";
 import { NewMission } from "../board/NewMission";
 import { Button } from "../design/Button";
@@ -99,13 +99,16 @@ function SignOut({ user }: { user: string }) {
   const client = useQueryClient();
   const navigate = useNavigate();
   const leave = async () => {
-    await remove("/session");
+    await logOut();
     client.clear();
     await navigate({ to: "/login" });
   };
   return (
-    <Button kind="quiet" aria-label={`Sign out ${user}`} onClick={() => void leave()}>
-      {user}
-    </Button>
+    <>
+      <Link to="/accounts" className="button quiet" aria-label={`Account of ${user}`}>
+        {user}
+      </Link>
+      <Button kind="quiet" icon="leave" aria-label="Sign out" title="Sign out" onClick={() => void leave()} />
+    </>
   );
 }

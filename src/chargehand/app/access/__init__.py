@@ -1,1 +1,1 @@
-"""Parts of accounts: passwords."""
+"""Parts of accounts: records, passwords."""

@@ -15,6 +15,7 @@ import msgspec
 from chargehand.app.accounts import (
     AccessLogDocument,
     CreatedTokenDocument,
+    OpenedSessionDocument,
     SessionDocument,
     TokenDocument,
     TokenListDocument,
@@ -89,6 +90,7 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     TokenDocument: "`token revoke`",
     TokenListDocument: "`token list`",
     SessionDocument: "no command: the server, of who is logged in",
+    OpenedSessionDocument: "no command: the server, after a login",
 }
 
 _HEAD = """# The documents that `--json` prints

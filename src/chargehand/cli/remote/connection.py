@@ -34,6 +34,8 @@ from chargehand.server.commands import PREFIX, RouteSignature
 _SILENCE_SECONDS, _FEED_SECONDS, _CONNECT_SECONDS = 90.0, 45.0, 10.0
 # Before a request whose answer was lost is sent again, by the same key; a server that restarts is back by then.
 _RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+_TOO_SOON = ("rate_limited", "busy")
+_LONGEST_WAIT_SECONDS = 10.0
 _LONGEST_SHOWN = 200
 _LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.TimeoutException)
 _CLASSES: Mapping[int, type[ChargehandError]] = {
@@ -214,10 +216,11 @@ class ServerConnection:
                     raise _transport_error(self.url, error) from error
                 self._wait_to_retry(failed, error)
             else:
-                too_soon = response.status_code == 429 and _error_of(response).get("code") == "rate_limited"
+                too_soon = response.status_code in (429, 503) and _error_of(response).get("code") in _TOO_SOON
                 if not too_soon or failed >= len(self._retries):
                     return response
-                self._sleep(1.0)
+                after = response.headers.get("retry-after", "")
+                self._sleep(min(float(after), _LONGEST_WAIT_SECONDS) if after.isdecimal() else 1.0)
             failed += 1
 
     @contextlib.contextmanager

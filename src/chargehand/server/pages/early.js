@@ -1,5 +1,7 @@
 // Runs before the pages: a chosen theme never flashes the other one, what they ask first is on its way, no key is lost.
+let session = null;
 try {
+  session = localStorage.getItem("chargehand.session");
   const chosen = localStorage.getItem("chargehand.theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
@@ -15,8 +17,8 @@ document.addEventListener("keydown", (event) => {
 });
 const paths = { "/": location.search === "" ? ["/session", "/missions?limit=50"] : ["/session"], "/login": [] };
 window.early = new Map(
-  (paths[location.pathname] ?? ["/session", "/missions?limit=1"]).map((path) => [
+  (session === null ? [] : paths[location.pathname] ?? ["/session", "/missions?limit=1"]).map((path) => [
     path,
-    fetch(`/api/v1${path}`, { headers: { Accept: "application/json" } }).catch(() => null),
+    fetch(`/api/v1${path}`, { credentials: "omit", headers: { Accept: "application/json", Authorization: `Bearer ${session}` } }).catch(() => null),
   ]),
 );

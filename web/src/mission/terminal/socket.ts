@@ -1,6 +1,7 @@
 /** What a mission prints, from the server: it reconnects by itself and goes on where it was. */
 import { get } from "../../api/client";
 import { missionPath } from "../../api/queries";
+import { socketProtocols } from "../../api/sessionSecret";
 import type { TerminalRecord } from "../../api/contract";
 
 export type SocketState = "connecting" | "live" | "reconnecting" | "ended";
@@ -32,7 +33,7 @@ export class TerminalSocket {
 
   open(): void {
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-    const socket = new WebSocket(`${scheme}//${location.host}/api/v1${missionPath(this.mission)}/terminal?after=${this.position}`);
+    const socket = new WebSocket(`${scheme}//${location.host}/api/v1${missionPath(this.mission)}/terminal?after=${this.position}`, socketProtocols());
     this.socket = socket;
     this.ended = false;
     this.listenFor(SILENCE_MS);
