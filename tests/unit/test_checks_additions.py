@@ -267,3 +267,82 @@ def test_modules_of_one_name_are_told_apart_by_their_order() -> None:
     whole = old.replace(SOFT, OLD)
     assert says_less({"src/lib.rs": whole}, {"src/lib.rs": old}, inner=("src/lib.rs",)), "the last counts too"
     assert not says_less({"src/lib.rs": old}, {"src/lib.rs": old + OTHER}, inner=("src/lib.rs",))
+
+
+CHANGED_FORM = """import re, warnings
+from contextlib import contextmanager
+from os import (path,
+                sep)
+import unittest
+
+# A helper that nothing calls.
+@contextmanager
+def quiet():
+    warnings.simplefilter("ignore")
+    yield
+
+class TestAll(unittest.TestCase):
+    '''Says "all".'''
+    def test_it(self, x=1):
+        "Tries it."
+        self.assertEquals(path.join("a",
+            'b'), "a" + sep + "b")
+        with self.assertRaises(ValueError):
+            raise ValueError()
+        re.compile("x")
+"""
+SAME = """import re
+import unittest
+from os import path, sep
+
+
+class TestAll(unittest.TestCase):
+    def test_it(self, x: int = 1) -> None:
+        self.assertEqual(path.join("a", "b"), "a" + sep + "b")
+        with self.assertRaises(ValueError):
+            raise ValueError
+        re.compile("x")
+"""
+
+
+def test_a_rewrite_that_changes_only_the_form_says_no_less() -> None:
+    assert not says_less({"tests/test_a.py": CHANGED_FORM}, {"tests/test_a.py": SAME})
+
+
+@pytest.mark.parametrize(
+    ("was", "is_now"),
+    [
+        ("self.assertEqual(", "print("),
+        ("self.assertEqual(", "self.assertTrue("),
+        ('"a" + sep + "b"', 'path.join("a", "b")'),
+        ("            raise ValueError", "            raise TypeError"),
+        ("        with self", "        return\n        with self"),
+        ("    def test_it", "    @unittest.skip('')\n    def test_it"),
+        ("def test_it", "def try_it"),
+        ("class TestAll(unittest.TestCase)", "class TestAll"),
+        ("from os import path, sep", "from os import sep, path\nunittest.TestCase.assertEqual = print"),
+    ],
+)
+def test_a_rewrite_with_another_meaning_says_less(was: str, is_now: str) -> None:
+    assert was in SAME
+    assert says_less({"tests/test_a.py": CHANGED_FORM}, {"tests/test_a.py": SAME.replace(was, is_now)})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # Called by name, or by those who import it, or at once.
+        ("def pytest_runtest_call(item):\n    check(item)\n", ""),
+        ("def setup_module():\n    arm()\n", ""),
+        ("@pytest.fixture(autouse=True)\ndef armed():\n    arm()\n", ""),
+        ("@atexit.register\ndef last():\n    assert seen\n", ""),
+        ("def check(x):\n    assert x == 1\n", "def check(x):\n    pass\n"),
+        ("def test_a():\n    assert 1\n", ""),
+        ("import strict\n\n\ndef test_a():\n    assert 1\n", "def test_a():\n    pass\n"),
+        ("def test_a():\n    '>>> add(1, 1)\\n    2'\n    assert add\n", "def test_a():\n    assert add\n"),
+        ("def run():\n    'add'\n    go(run.__doc__)\n", "def run():\n    ''\n    go(run.__doc__)\n"),
+        ("def broken(:\n    assert 1\n", "def broken(:\n    pass\n"),
+    ],
+)
+def test_what_runners_call_or_others_import_is_no_unused_helper(old: str, new: str) -> None:
+    assert says_less({"tests/conftest.py": old}, {"tests/conftest.py": new})

@@ -121,6 +121,9 @@ JEST = """  calc
             ("a.js", "a.js::adds", "b.js"),
         ),
         ("node", " ✓ test/a.test.ts (24 tests) 9ms\n   ✓ slow 320ms\n\n Tests  24 passed (24)\n", None),
+        # vitest 1 sets two spaces.
+        ("node", " ✓ test/a.test.ts  (24 tests) 9ms\n\n Tests  24 passed (24)\n", None),
+        ("node", " ❯ |ts| test/a.test.ts  (2 tests | 1 failed) 9ms\n\n Tests  1 failed, 1 passed (2)\n", None),
         ("node", " ✓ test/a.test.ts (24 tests | 1 skipped) 9ms\n\n Tests  23 passed (24)\n", None),
         (
             "node",

@@ -21,6 +21,7 @@ from chargehand.checks.paths import holds_tests, is_source, is_test_path, langua
 from chargehand.checks.ran_tests import RanTests, TestMoves
 from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
+from chargehand.checks.suites.equivalence import equivalent_forms
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
@@ -180,17 +181,27 @@ def restore_inner_tests(inner: Mapping[str, str], reader: TreeReader, tree: str)
 
 
 def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> bool:
-    """Tell whether existing tests may notice less than before, as far as their text tells.
+    """Return whether existing tests may notice less than before, as far as their text tells.
 
     They may where lines that did something are gone, or where others came that end a test early, skip it or give
-    another meaning to what it uses. Further tests, data and assertions take nothing away.
+    another meaning to what it uses. Further tests, data and assertions take nothing away. Python is also compared
+    without differences of form (`equivalent_forms`).
     """
+    known = tuple(changes)
+    return all(_may_say_less(known, inner, reader, simplified=simplified) for simplified in (False, True))
+
+
+def _may_say_less(
+    changes: Sequence[Change], inner: Collection[str], reader: TreeReader, *, simplified: bool
+) -> bool:
     lines = Counter[tuple[str, str]]()
     grown = list[tuple[str, str, str]]()
     for change in changes:
         if not is_test_path(change.path) and change.path not in inner:
             continue
         old, new = (_text_of_tests(change.path, text(reader, change)) for text in (old_text, new_text))
+        if simplified and language_of(change.path) == "python":
+            old, new = equivalent_forms(old, new)
         # Within what a test may move: where it is collected is known by its name for some languages alone.
         suffix = posixpath.splitext(change.path)[1]
         named = language_of(change.path) is not None

@@ -29,7 +29,7 @@ _NAMED = late_pattern(
     re.MULTILINE,
 )
 _TAP_INDENT = 4
-_VITEST_FILE = late_pattern(r"^[ \t]*[✓❯×] (?:\S+ )?\S+\.\w+ \(\d+ tests?(?: \| [^)\n]*)?\)", re.MULTILINE)
+_VITEST_FILE = late_pattern(r"^[ \t]*[✓❯×] (?:\S+ )?\S+\.\w+[ \t]+\(\d+ tests?(?: \| [^)\n]*)?\)", re.MULTILINE)
 
 
 class NodeTest(Runner):
