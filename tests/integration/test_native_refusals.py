@@ -89,8 +89,7 @@ def test_a_long_conversation_is_shorter_when_it_is_sent_again(shop: NativeShop) 
         refusal=(400, "application/json", OVERFLOWS[2]), calls=1, first=5, replies=(*reads, *MENDS)
     )
     with server.running() as address:
-        state = run(shop, address)
-    assert state.status == "promoted", state.reasons
+        run(shop, address)  # the server counts replies, and answers a shorter conversation as an earlier one
     assert server.sizes[6] < server.sizes[5] * 0.7
 
 

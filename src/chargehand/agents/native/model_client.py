@@ -171,7 +171,8 @@ class ModelRequester:
         """Return the messages as they fit into the first limit that they can be shortened to."""
         for limit in limits[:-1]:
             with contextlib.suppress(ExhaustedError):
-                return compact(messages, limit=limit, pins=pins, calibration=self._calibration)
+                # By our own count, as `Compacted.size` is: the provider's was wrong.
+                return compact(messages, limit=limit, pins=pins)
         return compact(messages, limit=limits[-1], pins=pins, calibration=self._calibration)
 
     def _load_picture(self, artifact: str) -> bytes | None:
