@@ -29,6 +29,7 @@ from chargehand.app.missions import (
 from chargehand.app.outcome import next_commands
 from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import RunRequest
+from chargehand.app.story import show_plan
 from chargehand.app.worker import Worker
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.fold import read_payload
@@ -211,6 +212,20 @@ def test_a_task_that_fails_asks_a_person_and_the_rest_goes_on(crew: Crew) -> Non
     assert outcomes == {"bad": "left_out", "good": "merged", "after": "merged"}
 
 
+def test_a_refused_result_may_be_promoted_and_the_question_says_why_and_how(crew: Crew) -> None:
+    check = f"{READS}; test ! -e sub/bad.txt"
+    mission = crew.record([task("bad"), task("good")], check)
+    state = crew.work(mission)
+    asked = state.open_question
+    assert asked is not None
+    child = crew.mission_of(mission, "bad")
+    assert f"chargehand mission promote {child}" in asked.text
+    with crew.opened() as app:
+        assert app.mission_reader.state(child).reasons[0].message in asked.text
+        (shown,) = [each for each in show_plan(app, mission).tasks if each.id == "bad"]
+        assert (shown.status, shown.reason and shown.reason.message) == ("waiting", asked.text)
+
+
 def test_a_person_stops_everything_over_a_task(crew: Crew) -> None:
     mission = crew.record([task("bad", shell("exit 3")), task("good")])
     crew.work(mission)
@@ -269,6 +284,97 @@ def test_conditions_and_loops_look_at_what_is_merged(crew: Crew) -> None:
     made = branch(crew, state)
     assert git(crew.repo, "show", f"{made}:sub/n.txt").split() == ["x"] * 3
     assert git(crew.repo, "show", f"{made}:sub/two.txt").split() == ["y"] * 2
+
+
+@pytest.mark.parametrize("more", [{"at_once": 1}, {}])
+@pytest.mark.parametrize(
+    ("condition", "begins", "taken"),
+    [
+        ("test ! -e sub/then.txt", "then", "then"),  # the branch that is taken makes the condition fail
+        ("test ! -e sub/then.txt", "else", "then"),
+        ("test -e sub/else.txt", "else", "else"),  # and here it makes the condition succeed
+        ("test -e sub/else.txt", "then", "else"),
+    ],
+)
+def test_a_decision_is_made_once(
+    crew: Crew, condition: str, begins: str, taken: str, more: dict[str, Any]
+) -> None:
+    branches = {
+        name: task(name, change=["sub/same.txt", f"sub/{name}.txt"], priority=int(name == begins))
+        for name in ("then", "else")
+    }
+    mission = crew.record([{"decide": {"if": condition, **branches}}], **more)
+    state = crew.work(mission)
+    assert state.status == "promoted"
+    outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
+    assert outcomes == {name: "merged" if name == taken else "left_out" for name in branches}
+
+
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        ({"when": "tesst -e f.txt"}, "a program was not found (exit code 127)"),
+        ({"when": "test -e f.txt && ./f.txt"}, "a program cannot be executed (exit code 126)"),
+        ({"done_when": "if test -e f.txt"}, "the shell cannot read it"),
+        ({"when": "kill -9 $$"}, "signal 9 ended it"),
+        ({"when": "sleep 600"}, "it did not end within 2s"),
+        ({"while": "tesst -e f.txt"}, "a program was not found"),
+    ],
+)
+def test_a_condition_that_cannot_run_is_named_and_leaves_nothing_out(
+    crew: Crew, condition: dict[str, Any], why: str
+) -> None:
+    crew.environ["CHARGEHAND_LIMITS_CHECK_TIME"] = "2s"
+    mission = crew.record([task("a", **condition), task("b")])
+    state = crew.work(mission)
+    assert state.status == "waiting"
+    asked = state.open_question
+    assert asked is not None
+    ((key, command),) = condition.items()
+    assert f"the condition {key!r} of task 'a' cannot run: {command}" in asked.text
+    assert why in asked.text
+    assert [event.task for event in crew.events(mission, TaskEnded)] == ["b"]
+    assert crew.answer(mission, "retry").status == "promoted"
+    outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
+    assert outcomes == {"a": "merged", "b": "merged"}
+
+
+def test_both_branches_of_a_decision_that_cannot_be_made_ask(crew: Crew) -> None:
+    decide = {"if": "tesst -e f.txt", "then": task("yes"), "else": task("no")}
+    mission = crew.record([{"decide": decide}])
+    assert crew.work(mission).status == "waiting"
+    assert crew.answer(mission, "skip").status == "waiting"
+    assert crew.answer(mission, "retry").status == "promoted"
+    outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
+    assert sorted(outcomes.values()) == ["left_out", "merged"]
+
+
+@pytest.mark.parametrize("loop", [{"until": "test -e never"}, {"while": "test -e f.txt"}, {"until": "tesst"}])
+def test_a_loop_that_is_not_done_asks_a_person(crew: Crew, loop: dict[str, str]) -> None:
+    counts = shell("echo x >> sub/n.txt")
+    mission = crew.record([task("a", counts, loop={"most": 2, **loop}), task("b", after=["a"])])
+    state = crew.work(mission)
+    assert state.status == "waiting"
+    assert state.open_question is not None
+    merged = 1 if loop == {"until": "tesst"} else 2
+    assert len(crew.events(mission, TaskMerged)) == merged
+    why = "a program was not found" if merged == 1 else "after 2 rounds, of at most 2"
+    assert why in state.open_question.text
+    state = crew.answer(mission, "retry")
+    assert state.status == "waiting"
+    assert len(crew.events(mission, TaskMerged)) == merged + 1
+    state = crew.answer(mission, "skip")
+    assert state.status == "promoted"
+    assert git(crew.repo, "show", f"{branch(crew, state)}:sub/n.txt").split() == ["x"] * (merged + 1)
+
+
+def test_a_repeat_ends_where_a_round_has_nothing_more_to_change(crew: Crew) -> None:
+    mission = crew.record([task("a", repeat=5), task("b", after=["a"])])
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    ended = {event.task: event for event in crew.events(mission, TaskEnded)}
+    assert ended["a"].outcome == "merged"
+    assert ended["a"].reason.message == "round 2 had nothing more to change"
 
 
 def test_a_plan_whose_tasks_are_done_changes_nothing(crew: Crew) -> None:
@@ -428,6 +534,25 @@ def test_a_task_that_needs_something_is_done_by_an_agent_that_offers_it(crew: Cr
         assert state.status == "promoted"
         names = git(crew.repo, "diff", "--name-only", f"main..{branch(crew, state)}").split()
         assert names == [f"sub/{each}.txt" for each in who]
+
+
+def test_a_task_whose_agent_lost_what_it_offers_goes_to_another_one(crew: Crew) -> None:
+    broken = "".join(
+        f"[agents.{name}]\ncommand = ['sh', '-c', 'exit 3']\noffers = ['gpu']\n" for name in ("a", "b")
+    )
+    whole = "[agents.c]\ncommand = ['sh', '-c', 'echo x > sub/c.txt']\noffers = ['gpu']\n"
+    file = crew.place / "config/chargehand/config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(broken + whole)
+    mission = crew.record([{"id": "one", "text": "one", "needs": ["gpu"]}])
+    state = crew.work(mission)
+    assert state.status == "waiting"
+    assert [run.rung for run in crew.events(mission, TaskStarted)] == ["first", "approach"]
+    state = crew.answer(mission, "retry")
+    assert state.status == "promoted"
+    with crew.opened() as app:
+        runs = [app.mission_reader.state(run.mission) for run in crew.events(mission, TaskStarted)]
+    assert [each.request and each.request.agent for each in runs] == ["a", "b", "c"]
 
 
 def test_each_merged_task_has_provenance_and_the_report_tells_of_all(crew: Crew) -> None:

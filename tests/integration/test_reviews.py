@@ -336,3 +336,20 @@ def test_what_is_wrong_with_a_team_is_said_before_any_work(crew: Crew, content: 
         assert message in error.value.message
         assert error.value.hint
         assert not list(app.mission_reader.all())
+
+
+def test_a_reviewer_is_who_the_configuration_names_for_that_role(crew: Crew) -> None:
+    """The agent of the whole run must not review its own work."""
+    file = crew.place / "config/chargehand/config.toml"
+    file.parent.mkdir(parents=True)
+    words = shlex.split(script(review()).removeprefix("command:"))
+    file.write_text(f"[agents.critic]\ncommand = {json.dumps(words)}\n[roles.reviewer]\nagent = 'critic'\n")
+    mission = crew.record([task("code", writes("calc.py", GOOD), reviewers=["reviewer"])], CHECK)
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    (reviewed,) = crew.events(mission, TaskReviewed)
+    assert [vote.vote for vote in reviewed.votes] == ["approves"]
+    with crew.opened() as app:
+        reviewer = app.mission_reader.state(reviewed.votes[0].mission).request
+    assert reviewer is not None
+    assert (reviewer.agent, reviewer.why) == ("critic", "[roles.reviewer]")

@@ -63,7 +63,7 @@ def test_what_an_attempt_took_is_told(tmp_path: Path) -> None:
     shown = desk.say("mission", "show", done.document["mission"], cwd=repo)
     assert shown.document["attempts"][0]["usage"] == used
     assert shown.document["tier"]["tier"] == "process"
-    assert "you chose it" in shown.document["tier"]["reason"]
+    assert shown.document["tier"]["reason"].startswith("it is the default")
     stats = desk.say("stats", cwd=repo).document
     assert stats["sandboxes"]["cpu"]["known"] + stats["sandboxes"]["cpu"]["unknown"] == 1
     log = desk.say("mission", "log", done.document["mission"], cwd=repo).stdout

@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.core.clock import SteppedClock
+from chargehand.core.config import AgentConfig, Config, ModelConfig
 from chargehand.core.events import Payload
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import AttemptFinished, MissionClaimed, MissionCreated, StepFinished
@@ -30,6 +32,7 @@ from chargehand.missions.attempt.admission import (
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store, open_store
 
+CONFIG = Config()
 WHO = AgentModel(agent="coder", model="m1")
 CLAIMED = MissionClaimed(worker="k", role="command", epoch=1, version="1")
 
@@ -67,11 +70,13 @@ def tell(store: Store, *payloads: Payload, first: MissionCreated | None = None) 
     return mission
 
 
-def kinds(store: Store, who: AgentModel = WHO, *, live: bool = True) -> list[BreakerEventKind]:
+def kinds(
+    store: Store, who: AgentModel = WHO, *, live: bool = True, config: Config = CONFIG
+) -> list[BreakerEventKind]:
     def lives(row: MissionRow) -> bool:
         return live
 
-    return [fact.kind for fact in read_breaker_events(store, "p", who, live=lives)]
+    return [fact.kind for fact in read_breaker_events(store, "p", who, live=lives, config=config)]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +102,28 @@ def test_what_the_end_of_an_attempt_says(store: Store, ended: AttemptFinished, k
     assert kinds(store) == [kind]
 
 
+@pytest.mark.parametrize("code", ["key_refused", "model_unknown", "upstream_untrusted", "upstream_page"])
+def test_what_a_person_has_to_mend_opens_no_breaker(store: Store, code: str) -> None:
+    tell(store, CLAIMED, end("failed", code))
+    assert kinds(store) == ["void"]
+
+
+def test_with_another_entry_of_the_model_or_the_agent_earlier_failures_say_nothing(store: Store) -> None:
+    wrong = Config(models={"m1": ModelConfig(base_url="http://127.0.0.1:1/v1")})
+    first = created(config={"values": msgspec.to_builtins(wrong)})
+    for _ in range(3):
+        tell(store, CLAIMED, end("failed", "upstream_unreachable"), first=first)
+    assert kinds(store, config=wrong) == ["failed"] * 3
+    right = Config(models={"m1": ModelConfig(base_url="http://127.0.0.1:2/v1")})
+    assert kinds(store, config=right) == []
+    other = msgspec.structs.replace(wrong, models=wrong.models | right.models | {"m2": ModelConfig()})
+    assert kinds(store, config=other) == []
+    unrelated = msgspec.structs.replace(wrong, models={**wrong.models, "m2": ModelConfig()})
+    assert kinds(store, config=unrelated) == ["failed"] * 3
+    agents = msgspec.structs.replace(wrong, agents={"coder": AgentConfig(command=("true",))})
+    assert kinds(store, config=agents) == []
+
+
 def test_another_agent_another_model_and_what_a_fork_took_over_say_nothing(store: Store) -> None:
     tell(store, end("failed", "sandbox_died"), CLAIMED, first=created(forked_from="m-1"))
     tell(store, CLAIMED, chosen(1, "coder", "m2"), end("failed", "model_failed"))
@@ -113,7 +140,7 @@ def test_a_probe_that_nobody_makes_any_more_says_nothing(store: Store) -> None:
 
 def test_a_probe_goes_by_the_time_of_its_line(store: Store, clock: SteppedClock) -> None:
     def state() -> str:
-        return fold_breaker(read_breaker_events(store, "p", WHO, live=lambda row: True)).state
+        return fold_breaker(read_breaker_events(store, "p", WHO, live=lambda row: True, config=CONFIG)).state
 
     for _ in range(3):
         assert state() == "closed"

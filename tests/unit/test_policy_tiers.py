@@ -17,8 +17,10 @@ FACTS = st.builds(
 )
 
 
-def facts(*, wish: str = "auto", trusted: bool = False, network: bool = False, docs: bool = False) -> TierFacts:
-    return TierFacts(wish=wish, trusted=trusted, network=network, documentation=docs)
+def facts(
+    *, wish: str = "auto", trusted: bool = False, network: bool = False, docs: bool = False, origin: str = ""
+) -> TierFacts:
+    return TierFacts(wish=wish, trusted=trusted, network=network, documentation=docs, origin=origin)
 
 
 def offers(*names: TierName) -> list[TierCandidate]:
@@ -92,7 +94,9 @@ def test_a_persons_wish_is_taken_as_it_is_and_what_it_gives_up_is_said() -> None
     weak = choose_tier(facts(wish="process", network=True), [])
     assert (weak.tier, weak.needed) == ("process", "vm")
     assert "auto would need vm" in weak.reason
-    assert choose_tier(facts(wish="container"), []).reason == "you chose it"
+    origins = {"--sandbox": "you chose it", "default": "it is the default"}
+    for origin, reason in (*origins.items(), ("", "the mission's configuration names it")):
+        assert choose_tier(facts(wish="container", origin=origin), []).reason == reason
 
 
 @pytest.mark.parametrize(

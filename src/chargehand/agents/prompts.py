@@ -81,6 +81,13 @@ def role_words(role: Role) -> list[str]:
     return [f"Your role: {role.name}\n\n{role.prompt}"] if role.prompt else []
 
 
+def cut_message(tokens: int, *, lowered: str = "") -> str:
+    """Return what a model is told whose reply was cut at its output limit, after so many tokens."""
+    where = f"at {tokens:,} tokens" if tokens else "at its output limit"
+    how = "Write it in parts, each in a reply of its own."
+    return f"Your reply was cut {where}: nothing of it was done.{lowered} {how}"
+
+
 def no_tool_message() -> str:
     """Return what a reply without a tool call is answered with."""
     return (

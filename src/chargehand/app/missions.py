@@ -204,7 +204,8 @@ def follow_mission(
                 reason = state.waits_for_quota.reason
             elif state.status == "planned" or goes_on_by_itself(state):
                 reason = reader.mission_reader.waits((state.id,)).get(state.id)
-            if state.plan is not None:
+            # A worker that was just started joins in a moment.
+            if state.plan is not None or (reason is not None and reason.code == "no_worker"):
                 reason = patience.lasting(reason)
             if reason is not None and reason.message != last_wait:
                 last_wait = reason.message

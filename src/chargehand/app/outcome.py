@@ -13,7 +13,7 @@ from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.core.fold import read_payload
 from chargehand.core.records import CheckResult, Finding
-from chargehand.core.state import ENDED, AttemptState, MissionState, MissionSummary
+from chargehand.core.state import ENDED, AttemptState, MissionState, MissionSummary, total_cost
 from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.reading import is_part_of_plan
 from chargehand.store.store import Store
@@ -63,19 +63,20 @@ def exported_branch(state: MissionSummary) -> str | None:
 
 
 def mission_seconds(state: MissionSummary) -> float | None:
-    """Return the seconds from the first event to the last, to the millisecond."""
+    """Return the seconds from the first event to the last, to the millisecond, without those that it waited."""
     if not state.created or not state.updated:
         return None
     spent = datetime.fromisoformat(state.finished or state.updated) - datetime.fromisoformat(state.created)
-    return round(spent.total_seconds(), 3)
+    return round(max(0.0, spent.total_seconds() - state.waited_seconds), 3)
 
 
 def mission_cost(state: MissionSummary) -> tuple[float | None, bool]:
-    """Return what all attempts cost in USD, and whether that is known: one unknown makes the sum unknown."""
-    costs = [attempt.cost_usd if attempt.cost_known else None for attempt in state.attempts]
-    costs += [state.tasks.cost_usd] if state.tasks is not None else []  # those of its tasks that ended
-    known = [cost for cost in costs if cost is not None]
-    return (sum(known), True) if len(known) == len(costs) else (None, False)
+    """Return what all attempts cost in USD, and whether that is known: one unknown makes the sum unknown.
+
+    Of a plan these are the attempts of all its child missions, whether their tasks ended or not.
+    """
+    own, tasks = total_cost((state,)), state.tasks.cost_usd if state.tasks is not None else 0.0
+    return (None, False) if own is None or tasks is None else (own + tasks, True)
 
 
 def inspection_warnings(state: MissionState) -> tuple[Finding, ...]:

@@ -380,7 +380,7 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     limits = resolved.config.limits
     attempts = allowed_attempts(resolved, before.agent)
     budget = limits.budget_usd if request.budget is not None else None  # `None` keeps the budget
-    spent = sum(attempt.cost_usd or 0.0 for attempt in state.attempts)
+    spent = app.store.spending.total(mission=state.id).booked_usd  # those of a plan's child missions too
     limit = budget or (state.config.limits.budget_usd if state.config is not None else None)
     # A plan of which a part was exported goes on itself: a new mission would not have the tasks that are left.
     goes_on = state.status != "promoted" or has_open_tasks(state)

@@ -265,6 +265,7 @@ def build_request(
         directory=places.agent,
         checks_directory=places.checks,
         break_at=parse_breakpoints(options.break_at),
+        named=(*(("agent",) if options.agent else ()), *(("model",) if options.model else ())),
     )
 
 

@@ -64,6 +64,7 @@ def apply(state: MissionSummary, line: Event) -> None:
     payload = read_payload(line)
     if isinstance(state, MissionState):
         state.count_plan_time(line.time, payload)
+    state.count_wait(line.time)
     state.id, state.updated = line.mission, line.time
     state.created = state.created or line.time
     if payload is None:
@@ -364,6 +365,7 @@ def _answer(state: MissionSummary, event: m.QuestionAnswered | m.QuestionExpired
     # Whether to let a tree in is decided by promoting or discarding it, which have events of their own.
     if state.status == "waiting" and asked.id != m.PROMOTE and not asked.lapsed:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
+        state.finished = ""  # it goes on: its clock too
 
 
 @_on(_STATE, a.TierChosen)

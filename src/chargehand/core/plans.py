@@ -64,7 +64,8 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     is taken. `reviewers` are roles: each looks at a good result before it is merged. Budgets are in USD, `seconds`
     of work; where unset, the mission's own limits hold. `deadline` is in seconds by the plan's clock, from when it
     starts: without a good result by then it is stopped, and a person is asked. `delegated_by` is the task whose
-    agent handed it on.
+    agent handed it on. The tasks of one `decide` have the same `decision`, the id of the first of them: the `when`
+    of that one is asked once for both.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     risk: Risk = "low"
     estimate: Estimate | None = None
     delegated_by: str = ""
+    decision: str = ""
 
 
 # Who makes a plan, as a task: its role may name an agent and models of its own.

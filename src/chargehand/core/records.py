@@ -63,13 +63,15 @@ class TierFacts(Struct, frozen=True, kw_only=True):
 
     `wish` is the tier that was named, `auto` where the facts are to decide. `trusted`: a person trusts the
     repository's own file exactly as it is (`project trust`), so never one that was not seen before. `network`: its
-    sandboxes may reach hosts. `documentation`: it may change documentation and nothing else.
+    sandboxes may reach hosts. `documentation`: it may change documentation and nothing else. `origin` says
+    where the wish comes from, as `config show --origin` does, "" if only the mission's configuration is known.
     """
 
     wish: str
     trusted: bool
     network: bool
     documentation: bool
+    origin: str = ""
 
 
 class TierCandidate(Struct, frozen=True, kw_only=True):
@@ -290,7 +292,8 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     `break_at` are the breakpoints at which it is paused: `plan`, `promote`, `step`, and `task:` with a task's id.
     `plan_seconds` bounds a plan with all its tasks by the clock, `None` not at all.
     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
-    `role_from` where that was read, `role_why` in words how agent and model follow from it.
+    `role_from` where that was read, `role_why` in words how agent and model follow from it. `named` says which of
+    `agent` and `model` a person named for the whole run: the rest was configured or found.
     """
 
     text: str
@@ -321,6 +324,7 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     directory: str = ""
     checks_directory: str = ""
     break_at: tuple[str, ...] = ()
+    named: tuple[Literal["agent", "model"], ...] = ()
 
 
 class Alert(Struct, frozen=True, kw_only=True):

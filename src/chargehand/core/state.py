@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from datetime import datetime
 from typing import Any, TypeVar
@@ -231,6 +231,13 @@ class AttemptState(Struct, frozen=True, kw_only=True):
     copied: bool = False
     usage: AttemptUsage = AttemptUsage()
 
+    @property
+    def cost_so_far(self) -> float | None:
+        """The cost in USD until now, `None` if it is not known: 0 for an open attempt that called no model yet."""
+        if self.status in ("running", "lost") and not self.calls:
+            return 0.0
+        return self.cost_usd if self.cost_known else None
+
 
 class NetworkUse(Struct, kw_only=True):
     """What a mission's sandboxes asked of the network: requests and bytes; `hosts_refused` counts each place."""
@@ -275,7 +282,8 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     once; the store keeps them beside the row. `parent` is the coordinator whose `task` the mission does; `tasks`
     counts those of a coordinator, which is `asleep` while only they have something to do. `stops` are the
     breakpoints that it met; it is `stepping` until the next recorded step, or goes `to_end` without a stop. It
-    `was_held` where it waited for an earlier mission before it began.
+    `was_held` where it waited for an earlier mission before it began. `waited_seconds` are those for which it
+    waited or was paused, up to its last event.
     """
 
     id: str = ""
@@ -291,6 +299,7 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     created: str = ""
     updated: str = ""
     finished: str = ""
+    waited_seconds: float = 0.0
     status: MissionStatus = "planned"
     reasons: tuple[Reason, ...] = ()
     role: events.RoleChosen | None = None
@@ -357,6 +366,13 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     def needs_person(self) -> bool:
         """Whether a question expired without an answer: it is asked again once a person resumes the mission."""
         return any(asked.lapsed for asked in self.questions.values())
+
+    def count_wait(self, now: str) -> None:
+        """Count what passed until an event at `now` if the mission waited, for a person most of the time."""
+        if self.status in ("waiting", "paused") and self.updated:
+            with contextlib.suppress(ValueError, TypeError):  # a damaged line
+                passed = datetime.fromisoformat(now) - datetime.fromisoformat(self.updated)
+                self.waited_seconds += max(0.0, passed.total_seconds())
 
     def drop_lapsed_questions(self) -> None:
         """Forget the questions that nobody answered in time: who asked them asks again."""
@@ -480,6 +496,13 @@ class MissionState(MissionSummary, kw_only=True):
     def _is_nested(self, name: str) -> bool:
         parts = name.split("/")
         return any("/".join(parts[:count]) in self.steps for count in range(1, len(parts)))
+
+
+def total_cost(missions: Iterable[MissionSummary]) -> float | None:
+    """Return what the attempts of missions cost in USD so far, `None` if the cost of any call is not known."""
+    costs = [attempt.cost_so_far for mission in missions for attempt in mission.attempts]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
 
 
 def independent_copy(value: Any) -> Any:

@@ -147,7 +147,7 @@ class Missions:
                         await Coordinator(*own, judge, delivery).run()
 
                 await MissionRun(*own, attempts=attempts, delivery=delivery).run(go_through_steps)
-            return journal.state
+            return self.look.with_task_costs(journal.state)
 
     @contextlib.asynccontextmanager
     async def _claim(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:
@@ -210,7 +210,7 @@ class Missions:
                 await self._promote(judge, delivery, journal, identity=identity, reason=reason, seen=seen)
                 if is_undelivered(journal.state):
                     await delivery.promote_on_branch()
-            return journal.state
+            return self.look.with_task_costs(journal.state)
 
     async def _promote(
         self,
@@ -273,7 +273,7 @@ class Missions:
         check_whole(self.look.state(mission))
         async with self._claim(mission) as (journal, _):
             await Promoter(self._services, journal, fault=self._fault).roll_back()
-            return journal.state
+            return self.look.with_task_costs(journal.state)
 
     async def roll_back_task(self, mission: str, task: str, *, with_dependents: bool = False) -> MissionState:
         """Take back a task of a coordinator by a new commit on its branch, which every gate lets in.
@@ -308,7 +308,7 @@ class Missions:
                         hint=f"roll back what needs it first, or all: chargehand mission rollback {mission}",
                     )
             await control.finish(promoter.roll_back_tasks(plan))
-            return journal.state
+            return self.look.with_task_costs(journal.state)
 
     async def restore(self, mission: str, checkpoint: str, *, plan: RollbackPlan | None = None) -> Checkpoint:
         """Go back to an earlier checkpoint, or `base`, by a new checkpoint: what came between stays.

@@ -11,12 +11,13 @@ from functools import lru_cache
 from threading import Lock
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import GENESIS, Event
 from chargehand.core.fold import apply, fold, mark_unheld
 from chargehand.core.records import Checkpoint, Reason
-from chargehand.core.state import MissionState, MissionSummary, independent_copy
+from chargehand.core.state import MissionState, MissionSummary, independent_copy, total_cost
 from chargehand.durable.workers import Roster
 from chargehand.store.chain import AuditProblem
 from chargehand.store.heads import LogHead
@@ -88,7 +89,7 @@ class FollowedMission:
                 break
             row = now  # claimed between the two reads: what seemed lost is being worked on
         # What a mission that nobody holds is said to be is no part of what the next lines are applied to.
-        state = copy(self._state)
+        state = self._reader.with_task_costs(copy(self._state))
         if not live:
             mark_unheld(state)
         return state, tuple(news)
@@ -232,7 +233,15 @@ class MissionReader(Struct, frozen=True, kw_only=True):
 
     def at_rest(self, mission: str) -> MissionState:
         """Return a mission's state as it is when nobody runs it."""
-        return fold(self.store.log.read(mission), live=False)
+        return self.with_task_costs(fold(self.store.log.read(mission), live=False))
+
+    def with_task_costs(self, state: MissionState) -> MissionState:
+        """Have a coordinator's state tell what all of its child missions cost; its own log tells only of ends."""
+        if state.tasks is not None:
+            found = self.store.log.summaries(self.workers.live, MissionFilter(parent=state.id))
+            cost = total_cost(listing.summary for listing in found)
+            state.tasks = replace(state.tasks, cost_usd=cost)
+        return state
 
     def _state(self, row: MissionRow) -> MissionState:
         # The holder is looked at first: one that ends in between has left all its events in the log by then.
@@ -247,7 +256,7 @@ class MissionReader(Struct, frozen=True, kw_only=True):
                     mark_unheld(state)
             now = self.store.log.get(row.id)
             if live or now.epoch == row.epoch:
-                return state
+                return self.with_task_costs(state)
             row = now  # claimed between the two reads: what seemed lost is being worked on
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -123,7 +123,19 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def prepare_alike(request: MissionRequest, task: Task, model: str | None) -> MissionRequest:
+class PrepareTask(Protocol):
+    """Returns the request of a task's mission; agents to `avoid` are taken only if no other can do the task."""
+
+    def __call__(
+        self, request: MissionRequest, task: Task, model: str | None, avoid: Collection[str] = (), /
+    ) -> MissionRequest:
+        """Raise what finding its role and agent raises."""
+        ...
+
+
+def prepare_alike(
+    request: MissionRequest, task: Task, model: str | None, avoid: Collection[str] = ()
+) -> MissionRequest:
     """Return the request of a task with the agent, role and model of the whole mission."""
     return replace(request, text=task.text, model=model or request.model)
 
@@ -177,7 +189,7 @@ class Services(Struct, frozen=True, kw_only=True):
     checks_at_once: int = field(default_factory=available_cores)
     choice: TierChoice | None = None
     user: str = ""
-    prepare_task: Callable[[MissionRequest, Task, str | None], MissionRequest] = prepare_alike
+    prepare_task: PrepareTask = prepare_alike
     check_plan: Callable[[MissionRequest, Plan], None] = accept_plan
     stop_mission: Callable[[str, str], None] = leave_alone
 

@@ -342,6 +342,8 @@ FAULT_STATUS: dict[str, int] = {
     "upstream_unreachable": 502,
     "upstream_cut": 502,
     "upstream_malformed": 502,
+    "upstream_page": 502,
+    "upstream_untrusted": 502,
     "reply_unreadable": 502,
     "upstream_resting": 503,
     "upstream_timeout": 504,

@@ -41,6 +41,7 @@ _PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[0-9A-Za-z._-]+|[0-9A-Fa-f:.]+")
 _SENTENCES: Mapping[HttpErrorCode, str] = {
     "upstream_unreachable": "cannot reach {base} ({what})",
+    "upstream_untrusted": "the certificate of {base} is not trusted: set SSL_CERT_FILE ({what})",
     "upstream_timeout": "{base} sent nothing in time ({what})",
     "upstream_cut": "{base} broke off its reply ({what})",
     "upstream_malformed": "the reply of {base} is not valid HTTP ({what})",

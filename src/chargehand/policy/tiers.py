@@ -59,7 +59,9 @@ def choose_tier(facts: TierFacts, candidates: Sequence[TierCandidate]) -> TierCh
     if facts.wish != AUTO:
         wish: TierName = next(name for name in get_args(TierName) if name == facts.wish)
         more = "" if TIERS.index(wish) >= TIERS.index(needed) else f"; auto would need {needed}: {why}"
-        return TierChoice(tier=wish, needed=needed, reason=f"you chose it{more}", facts=facts)
+        known = {"": "the mission's configuration names it", "default": "it is the default"}
+        by = known.get(facts.origin, "you chose it")
+        return TierChoice(tier=wish, needed=needed, reason=f"{by}{more}", facts=facts)
     offered = {each.tier for each in candidates if each.offered}
     for name in in_question(facts):
         if name in offered:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from threading import Lock
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.actions import ActionCreated
 from chargehand.core.errors import NotFoundError
@@ -29,7 +31,7 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken
 from chargehand.core.records import MissionStatus
-from chargehand.core.state import MissionMeasures, MissionSummary
+from chargehand.core.state import MissionMeasures, MissionSummary, total_cost
 from chargehand.store.chain import is_moment
 from chargehand.store.database import summaries
 from chargehand.store.database.connection import Database, Transaction, Version
@@ -293,9 +295,23 @@ class Listings:
                     rows = connection.execute(query, dict(values) | {"form": summaries.FORM})
                     made = (read_listing(connection, row, alive=alive, known=self._known) for row in rows)
                     fitting = (each for each in made if fits is None or fits(each.summary))
-                    found = tuple(itertools.islice(fitting, limit))
+                    listed = itertools.islice(fitting, limit)
+                    found = tuple(self._with_task_costs(connection, each, alive) for each in listed)
                     return _KeptList(version=version, alive=alive.of(owners), listings=found)
             alive.ask()
+
+    def _with_task_costs(
+        self, connection: Transaction, listing: MissionListing, alive: OwnerLiveness
+    ) -> MissionListing:
+        """Return a coordinator's listing with what all of its child missions cost; any other one as it is."""
+        if listing.summary.tasks is None:
+            return listing
+        query = f"{select_listings(measures=False)} WHERE missions.parent = ?"
+        rows = connection.execute(query, (listing.row.id,)).fetchall()
+        tasks = [read_listing(connection, row, alive=alive, known=self._known).summary for row in rows]
+        summary = copy(listing.summary)
+        summary.tasks = replace(listing.summary.tasks, cost_usd=total_cost(tasks))
+        return replace(listing, summary=summary)
 
 
 def open_log(connection: Transaction, first: Payload, *, line: Event) -> str:

@@ -2731,7 +2731,8 @@ export interface components {
          *         `break_at` are the breakpoints at which it is paused: `plan`, `promote`, `step`, and `task:` with a task's id.
          *         `plan_seconds` bounds a plan with all its tasks by the clock, `None` not at all.
          *         `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
-         *         `role_from` where that was read, `role_why` in words how agent and model follow from it.
+         *         `role_from` where that was read, `role_why` in words how agent and model follow from it. `named` says which of
+         *         `agent` and `model` a person named for the whole run: the rest was configured or found.
          */
         MissionRequest: {
             text: string;
@@ -2795,6 +2796,8 @@ export interface components {
             checks_directory: string;
             /** @default [] */
             break_at: string[];
+            /** @default [] */
+            named: ("agent" | "model")[];
         };
         /**
          * MissionReviews
@@ -3709,7 +3712,8 @@ export interface components {
          *         is taken. `reviewers` are roles: each looks at a good result before it is merged. Budgets are in USD, `seconds`
          *         of work; where unset, the mission's own limits hold. `deadline` is in seconds by the plan's clock, from when it
          *         starts: without a good result by then it is stopped, and a person is asked. `delegated_by` is the task whose
-         *         agent handed it on.
+         *         agent handed it on. The tasks of one `decide` have the same `decision`, the id of the first of them: the `when`
+         *         of that one is asked once for both.
          */
         Task: {
             id: string;
@@ -3769,6 +3773,8 @@ export interface components {
             estimate: components["schemas"]["Estimate"] | null;
             /** @default  */
             delegated_by: string;
+            /** @default  */
+            decision: string;
         };
         /**
          * TaskAllowedDocument
@@ -3957,13 +3963,16 @@ export interface components {
          *
          *         `wish` is the tier that was named, `auto` where the facts are to decide. `trusted`: a person trusts the
          *         repository's own file exactly as it is (`project trust`), so never one that was not seen before. `network`: its
-         *         sandboxes may reach hosts. `documentation`: it may change documentation and nothing else.
+         *         sandboxes may reach hosts. `documentation`: it may change documentation and nothing else. `origin` says
+         *         where the wish comes from, as `config show --origin` does, "" if only the mission's configuration is known.
          */
         TierFacts: {
             wish: string;
             trusted: boolean;
             network: boolean;
             documentation: boolean;
+            /** @default  */
+            origin: string;
         };
         /**
          * TokenDocument

@@ -55,6 +55,7 @@ from chargehand.agents.native.skills import find_skills, skill_list
 from chargehand.agents.prompts import (
     INSTRUCTION_FILES,
     SKILLS,
+    cut_message,
     first_message,
     is_from_person,
     no_tool_message,
@@ -134,6 +135,7 @@ class _OpenTurn(Struct, kw_only=True):
     number: int
     reply: ConversationEntry
     problem: str | None = None
+    cut: str = ""
     results: list[ConversationEntry] = field(default_factory=list)
     calls: list[ObservedCall] = field(default_factory=list)
     changed: bool = False
@@ -342,15 +344,28 @@ class _AttemptLoop:
         self._mark_messages_seen(output["said"])
         self._entries += map(note_entry, output["notes"])
         self._model = self._requester.models.get(output["model"], self._model)
-        reply = read_reply(output)
+        reply, cut = read_reply(output), self._describe_cut(output)
         entry = ConversationEntry(kind="reply", text=reply.text, message=output["message"], calls=reply.calls)
         self._entries.append(entry)
         self._requester.calibrate(output)
-        if reply.problem is not None:
-            self._entries.append(ConversationEntry(kind="user", text=reply.problem))
-        elif not reply.calls:
-            self._entries.append(ConversationEntry(kind="user", text=no_tool_message()))
-        return _OpenTurn(number=number, reply=entry, problem=reply.problem)
+        if cut:  # what looks malformed was not finished
+            reply = replace(reply, problem=None)
+        told = reply.problem or (None if reply.calls else cut or no_tool_message())
+        if told is not None:
+            self._entries.append(ConversationEntry(kind="user", text=told))
+        return _OpenTurn(number=number, reply=entry, problem=reply.problem, cut=cut)
+
+    def _describe_cut(self, output: Any) -> str:
+        """Return what a model is told whose reply was ended by its output limit, "" for any other reply."""
+        message = output["message"]
+        if message.get("finish_reason") != "length":
+            return ""
+        wrote = message["usage"].get("output_tokens") or 0
+        model = self._requester.models.get(output["model"])
+        most = model.max_output if model is not None else None
+        # The gateway lowers the limit to what can be paid for.
+        money = " The limit was lowered to what is left of the budget." if most and 0 < wrote < most else ""
+        return cut_message(wrote, lowered=money)
 
     # --- 2. and 3. Its calls
 
@@ -359,6 +374,8 @@ class _AttemptLoop:
 
         async def work() -> object:
             role = self._assignment.role
+            if turn.cut:
+                return _recorded_result(ToolResult(text=turn.cut, failed=True), seconds=0.0)
             if not role.may_use(call.name):
                 reason = role_refusal(role, call.name, self._offered_tools())
                 self._context.refused(call.name, reason)
@@ -402,6 +419,9 @@ class _AttemptLoop:
 
         A malformed one is asked for again, a progress report is noted, and a question waits for its answer.
         """
+        if turn.cut:
+            await self._run_call(turn, call, name)
+            return None
         calls = [each for each in turn.reply.calls if each.name == FINISH]
         address = message_address(self._assignment, self._name, f"{turn.number}/{call.index}")
         message: Message | MessageError
@@ -446,7 +466,7 @@ class _AttemptLoop:
 
         Some models end in prose whatever they are told. Where nothing was done yet it is a loop like others.
         """
-        called = bool(turn.reply.calls) or turn.problem is not None
+        called = bool(turn.reply.calls) or turn.problem is not None or bool(turn.cut)
         self._silent = 0 if called else self._silent + 1
         role = self._assignment.role
         worked = self._tree != self._assignment.tree if role.writes else bool(turn.reply.text.strip())

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import json
 import os
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from chargehand.agents.compaction import compact
+from chargehand.agents.compaction import Compacted, compact
 from chargehand.agents.contract import AttemptContext, Endpoint, EndpointModel
 from chargehand.agents.conversation import ConversationEntry, to_messages
 from chargehand.agents.recorded import dump_reply, require_recordable
@@ -20,6 +21,7 @@ from chargehand.agents.text_protocol import describe
 from chargehand.agents.tool_specs import ToolSpec
 from chargehand.core.errors import ExhaustedError, NotFoundError, UpstreamError
 from chargehand.models.contract import Dialect
+from chargehand.models.refusals import classify_refusal
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
@@ -46,6 +48,10 @@ _SILENCE_SECONDS = 3600.0
 # Anthropic's messages need an output limit; the gateway lowers it to what the budget can pay.
 _ANTHROPIC_OUTPUT = 16_000
 _TRIES = 3
+# Asked again, the same model refuses the same request.
+_FINAL = frozenset(
+    {"model_failed", QUOTA, _UNCARRIED, "key_refused", "model_unknown", "upstream_page", "upstream_untrusted"}
+)
 _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, AssertionError, RecursionError)
 _LONGEST_FAULT = 500
 # Tokens of one request; a count above it is a provider's mistake.
@@ -126,22 +132,29 @@ class ModelRequester:
 
         pictures = model.images and any(entry.image is not None for entry in entries)
         attempt = 1
+        limits: tuple[int, ...] = (limit,)
         while True:
             picture = self._load_picture if pictures else None
             messages, pins = to_messages(system, entries, native=model.tools, picture=picture)
-            fitting = compact(messages, limit=limit, pins=pins, calibration=self._calibration)
+            fitting = self._compact(messages, limits, pins)
             try:
                 response = await self._client.request(
                     model, fitting.messages, specs if model.tools else (), on_text=show_text, kept=kept
                 )
             except UpstreamError as error:
+                # The provider counts other tokens, or has a smaller context: it is shortened and sent once more.
+                if error.code == "context":
+                    if len(limits) > 1:
+                        raise ExhaustedError(error.message, code="context") from error
+                    limits = (fitting.size // 2, fitting.size * 3 // 4, limit)
+                    continue
                 # Passes by itself, and the gateway has waited already: the attempt's time is the bound.
                 if error.code == _RESERVED:
                     continue
                 # A picture that a provider refuses must not end the work: it stands in every later request.
                 refused = pictures and error.code in ("model_failed", _UNCARRIED)
                 pictures = pictures and not refused
-                if attempt == _TRIES or (error.code in ("model_failed", QUOTA, _UNCARRIED) and not refused):
+                if attempt == _TRIES or (error.code in _FINAL and not refused):
                     raise
                 attempt += 1
             else:
@@ -151,6 +164,16 @@ class ModelRequester:
                     "message": dump_reply(response),
                     "size": fitting.size,
                 }
+
+    def _compact(
+        self, messages: Sequence[ModelMessage], limits: Sequence[int], pins: Collection[int]
+    ) -> Compacted:
+        """Return the messages as they fit into the first limit that they can be shortened to."""
+        for limit in limits[:-1]:
+            with contextlib.suppress(ExhaustedError):
+                # By our own count, as `Compacted.size` is: the provider's was wrong.
+                return compact(messages, limit=limit, pins=pins)
+        return compact(messages, limit=limits[-1], pins=pins, calibration=self._calibration)
 
     def _load_picture(self, artifact: str) -> bytes | None:
         """Return a picture that was read, `None` where it is gone; cached, as it is sent with every request."""
@@ -296,6 +319,7 @@ def _translate_error(error: ModelAPIError, model: str, *, begun: bool) -> Exhaus
     document = body.get("error", body) if isinstance(body, dict) else None
     code = error.provider_error_code
     text = error.message
+    status = getattr(error, "status_code", 0)
     if isinstance(document, dict):  # the gateway gives code and message in every dialect
         code = code or document.get("code")
         text = document["message"] if isinstance(document.get("message"), str) else text
@@ -308,8 +332,10 @@ def _translate_error(error: ModelAPIError, model: str, *, begun: bool) -> Exhaus
         return UpstreamError(text, code="quota_exhausted")
     if code == _RESERVED:
         return UpstreamError(text, code="budget_reserved")
-    if code == _UNCARRIED:
-        return UpstreamError(text, code="uncarried")
-    return UpstreamError(
-        f"model {model!r} gave no reply: {text}", code="upstream_cut" if begun else "model_failed"
+    if code in (_UNCARRIED, "upstream_page", "upstream_untrusted"):
+        return UpstreamError(text, code=code)
+    refusal = classify_refusal(
+        status, f"{text} {body if isinstance(body, str) else json.dumps(body, default=str)}"
     )
+    message = f"model {model!r} gave no reply: {text}"
+    return UpstreamError(message, code="upstream_cut" if begun else refusal or "model_failed")

@@ -79,6 +79,7 @@ class Crew(Struct, frozen=True, kw_only=True):
     status: str
     created: str
     finished: str = ""
+    waited_seconds: float = 0.0
     planned: bool = True
     tasks: tuple[CrewTask, ...] = ()
     needs: tuple[PersonNeed, ...] = ()
@@ -137,6 +138,7 @@ def describe_crew(facts: CrewFacts) -> Crew:
         status="running" if state.status == "planned" and facts.children else state.status,
         created=state.created,
         finished=state.finished,
+        waited_seconds=state.waited_seconds,
         planned=progress is not None and not progress.wanted,
         tasks=tuple(described),
         needs=needs,
@@ -149,8 +151,7 @@ def describe_crew(facts: CrewFacts) -> Crew:
 def _sum_cost(missions: Iterable[MissionSummary]) -> CrewCost:
     """Return what the attempts of missions cost; what a follow-up took over was paid for before it."""
     attempts = [each for mission in missions for each in mission.attempts if not each.copied]
-    # An attempt without model calls has no cost yet, which is not an unknown cost.
-    known = all(each.cost_known or not each.calls for each in attempts)
+    known = all(each.cost_so_far is not None for each in attempts)
     return CrewCost(usd=sum(each.cost_usd or each.booked_usd for each in attempts), known=known)
 
 

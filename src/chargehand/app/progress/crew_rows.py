@@ -71,7 +71,9 @@ def crew_rows(crew: Crew, *, now: datetime, width: int, height: int, notice: str
         key=lambda each: _ORDER["merged" if each.standing in _ENDED[1:] else each.standing],
     )
     status = "waits for you" if crew.needs and crew.status in ("waiting", "paused") else crew.status
-    right = "  ".join(filter(None, (status, _duration(crew.created, crew.finished, now), _money(crew.cost))))
+    right = "  ".join(
+        filter(None, (status, _duration(crew.created, crew.finished, now, crew.waited_seconds), _money(crew.cost)))
+    )
     title = _beside(f"{crew.mission}  {crew.title}", right, width)
     head = [
         CrewRow(text=title, bold=True),
@@ -124,10 +126,10 @@ def _count(counts: dict[CrewStanding, int]) -> str:
     return ", ".join(told)
 
 
-def _duration(since: str, until: str, now: datetime) -> str:
+def _duration(since: str, until: str, now: datetime, waited: float = 0.0) -> str:
     try:
         end = datetime.fromisoformat(until) if until else now
-        seconds = max(0, int((end - datetime.fromisoformat(since)).total_seconds()))
+        seconds = max(0, int((end - datetime.fromisoformat(since)).total_seconds() - waited))
     except (ValueError, TypeError):  # a damaged line
         return ""
     minutes, seconds = divmod(seconds, 60)

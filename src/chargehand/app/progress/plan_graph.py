@@ -9,10 +9,10 @@ from msgspec import Struct
 from chargehand.app.documents import Document
 from chargehand.app.reading import StateReader
 from chargehand.core.errors import RefusedError
-from chargehand.core.plan_events import TaskProgress
+from chargehand.core.plan_events import TASK_QUESTION, TaskProgress
 from chargehand.core.plans import Plan
 from chargehand.core.records import Reason
-from chargehand.core.state import ENDED
+from chargehand.core.state import ENDED, MissionState
 from chargehand.core.text import printable
 from chargehand.missions.plan_documents import planned_collisions
 from chargehand.store.rows import MissionFilter
@@ -181,6 +181,13 @@ def _reviews(known: TaskProgress, statuses: Mapping[str, str]) -> tuple[ReviewDo
     )
 
 
+def _open_question(state: MissionState, task: str) -> str | None:
+    """Return what a person is asked about a task, `None` if nothing."""
+    about = f"{TASK_QUESTION}{task}/"
+    open_ones = (each for name, each in state.questions.items() if name.startswith(about) and each.open)
+    return None if state.status in ENDED else next((each.text for each in open_ones), None)
+
+
 def show_plan(reader: StateReader, name: str) -> PlanDocument:
     """Return how far the tasks of a coordinator are. Raises `NotFoundError`, `RefusedError` (`no_plan`)."""
     state = reader.mission_state(name)
@@ -204,6 +211,9 @@ def show_plan(reader: StateReader, name: str) -> PlanDocument:
             reviews = {each.mission for run in known.current for each in known.reviews_of(run.mission)}
             if any(statuses.get(each) not in ENDED for each in reviews):
                 status = "in_review"
+        asked = _open_question(state, task.id)
+        if asked is not None and known.end is None:
+            status, reason = "waiting", Reason(code="question", message=asked)
         tasks.append(
             TaskDocument(
                 id=task.id,

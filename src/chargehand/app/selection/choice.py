@@ -41,6 +41,12 @@ def role_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
     return tuple(level for level in levels if level.agent or level.model or level.fallback)
 
 
+def specific_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
+    """Return what is said of this role alone: `role_settings` without [roles.default]."""
+    everyone = f"[roles.{DEFAULT_ROLE}]"
+    return tuple(level for level in role_settings(config, role) if level.where != everyone)
+
+
 def _role_entry(config: Config, name: str) -> RoleSetting:
     entry = config.roles.get(name)
     where = f"[roles.{name}]"
@@ -63,7 +69,8 @@ _SETUP_HINTS = (
     "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
     '--agent "command:PROGRAM ARG"   puts any program to work',
 )
-_WITHOUT_MODELS = ("command", "patch")
+# Kinds of agents that a role gives no model.
+WITHOUT_MODELS = ("command", "patch")
 Which = Callable[[str], str | None]
 Ollama = Callable[[Mapping[str, str]], Sequence[str]]
 
@@ -88,28 +95,32 @@ def choose_agent(
     agent: str | None = None,
     model: str | None = None,
     role: Role = NO_ROLE,
+    agent_from: str = "--agent",
     which: Which = shutil.which,
     ollama: Ollama = find_ollama,
 ) -> AgentChoice:
     """Return who works: what the options `agent` and `model` name, else what is assigned to the role
     (`role_settings`), else what is configured, else what is found on this machine.
 
-    An agent that takes no model of itself (a command, a patch) is given none by the role. Raises `UsageError`
+    An agent that takes no model of itself (a command, a patch) is given none by the role. `agent_from` says in
+    words who named `agent`. Raises `UsageError`
     (`no_agent`, `agent_ambiguous`, `no_model`), `NotFoundError` and `ConfigError`.
     """
     if model is not None:
         model_config(config, model)
     levels = role_settings(config, role)
-    name, why = _choose_agent_name(config, agent, model, levels)
+    name, why = (agent, agent_from) if agent else _choose_agent_name(config, model, levels)
     found = None
     if name is not None:
         found = named_agent(config, name)
         # Called for its error alone, before anything is recorded, like the other calls of `model_config` here.
         for known in (*([found.model] if found.model else ()), *found.fallback):
             model_config(config, known)
-    takes = found is None or found.kind not in _WITHOUT_MODELS
+    takes = found is None or found.kind not in WITHOUT_MODELS
     below = levels if takes else ()
     own = RoleSetting(where="the agent's own", model=found.model, fallback=found.fallback) if found else None
+    if model is None and agent is not None and ":" in agent and found is not None:
+        model = found.model  # `native:MODEL` names the model as `--model` does
     said = (model, "--model") if model else assigned_model((*below, *([own] if own else [])))
     if name is not None and said is not None:
         if said[1].startswith(("[", "the file")) and said[1] not in why:
@@ -155,18 +166,14 @@ def programs_on_path(which: Which = shutil.which) -> dict[str, str]:
     return {name: path for name, path in found.items() if path is not None}
 
 
-def _choose_agent_name(
-    config: Config, option: str | None, model: str | None, levels: Sequence[RoleSetting]
-) -> tuple[str | None, str]:
-    if option is not None:
-        return option, "--agent"
+def _choose_agent_name(config: Config, model: str | None, levels: Sequence[RoleSetting]) -> tuple[str | None, str]:
     named = next(((level.agent, level.where) for level in levels if level.agent), None)
     by_role = assigned_model(levels)
     if named is not None:
         return named
     names = sorted(config.agents)
     if by_role is not None and model is None:  # the role's model is for an agent that takes one
-        names = [name for name in names if config.agents[name].kind not in _WITHOUT_MODELS]
+        names = [name for name in names if config.agents[name].kind not in WITHOUT_MODELS]
         if len(names) != 1:
             return NATIVE, by_role[1]
     if len(names) == 1:

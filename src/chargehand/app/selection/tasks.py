@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.agents.roles import DEVELOPER
+from chargehand.agents.roles import DEVELOPER, Role
 from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.selection.agents import named_agent
-from chargehand.app.selection.choice import choose_agent
+from chargehand.app.selection.choice import (
+    WITHOUT_MODELS,
+    RoleSetting,
+    assigned_model,
+    choose_agent,
+    role_settings,
+    specific_settings,
+)
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.plans import Plan, Task
@@ -29,28 +36,17 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
     keys: KeySource
     artifacts: ArtifactSink
 
-    def __call__(self, whole: MissionRequest, task: Task, model: str | None) -> MissionRequest:
+    def __call__(
+        self, whole: MissionRequest, task: Task, model: str | None, avoid: Collection[str] = ()
+    ) -> MissionRequest:
         """Return what the mission of a task is asked: by the task's role and agent, else by those of the whole.
 
+        A task with needs goes to its own agent, else to one that announces them all: to one that is not among
+        those to `avoid`, which lost what they announce, if there is any.
         Raises what `RoleCatalogue.find` and `choose_agent` do, and `ConfigError` where task, role and mission
         leave no area that may be changed.
         """
-        if task.needs:
-            # A task with needs goes to its own agent, else to one that announces them all.
-            agents = self.resolved.config.agents
-            # What the person named for the whole comes first, where it will do.
-            wanted = (task.agent,) if task.agent else tuple(dict.fromkeys((whole.agent, *agents)))
-            able = next(
-                (each for each in wanted if each in agents and {*task.needs} <= {*agents[each].offers}), None
-            )
-            if able is None:
-                needs = ", ".join(task.needs)
-                who = f"agent {task.agent!r} does not offer" if task.agent else "no agent offers"
-                hint = (
-                    f"write offers = {list(task.needs)} to [agents.NAME] of one that has it, or leave out 'needs'"
-                )
-                raise UsageError(f"{who} all that it needs: {needs}", code="agent_unable", hint=hint)
-            task = replace(task, agent=able)
+        config = self.resolved.config
         request = replace(
             whole,
             model=model or whole.model,
@@ -59,12 +55,24 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
             attempts=task.attempts or whole.attempts,
             seconds=task.seconds or whole.seconds,
         )
-        if not task.role and not task.agent:
+        if not task.role and not task.agent and not task.needs:
             return request
-        config = self.resolved.config
         role, file = self.roles.find(task.role or whole.role or DEVELOPER, config)
-        agent = task.agent or (None if role.agent else whole.agent)
-        choice = choose_agent(config, self.environ, self.keys, agent=agent, model=model, role=role)
+        # The choice for the whole heeded the settings of its own role already, after the command line.
+        own = () if role.name == whole.role else specific_settings(config, role)
+        by_role = next(((each.agent, each.where) for each in own if each.agent), None)
+        named = (task.agent, "the plan") if task.agent else by_role or (whole.agent, whole.why or "--agent")
+        if task.needs:
+            named = self._able_agent(task, named[0], whole.agent, avoid), "what it needs"
+        choice = choose_agent(
+            config,
+            self.environ,
+            self.keys,
+            agent=named[0],
+            model=model or self._model_of_whole(whole, named[0], role, own),
+            role=role,
+            agent_from=named[1],
+        )
         return replace(
             request,
             agent=choice.agent,
@@ -77,6 +85,39 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
             role_text=self.artifacts.put(file.content, kind="role"),
             role_from=file.place,
         )
+
+    def _able_agent(self, task: Task, first: str, second: str, avoid: Collection[str]) -> str:
+        """Return an agent that announces all that a task needs: one to `avoid` only if there is no other.
+
+        Raises `UsageError` (`agent_unable`).
+        """
+        agents = self.resolved.config.agents
+        wanted = (task.agent,) if task.agent else tuple(dict.fromkeys((first, second, *agents)))
+        able = [name for name in wanted if name in agents and {*task.needs} <= {*agents[name].offers}]
+        if able:
+            return next((name for name in able if name not in avoid), able[0])
+        needs = ", ".join(task.needs)
+        who = f"agent {task.agent!r} does not offer" if task.agent else "no agent offers"
+        hint = f"write offers = {list(task.needs)} to [agents.NAME] of one that has it, or leave out 'needs'"
+        raise UsageError(f"{who} all that it needs: {needs}", code="agent_unable", hint=hint)
+
+    def _model_of_whole(
+        self, whole: MissionRequest, agent: str, role: Role, own: Sequence[RoleSetting]
+    ) -> str | None:
+        """Return the model of the whole mission if a task in a role has it too, `None` if others decide.
+
+        The role's model and that of the task's own agent come before it, and so does `[roles.default]` unless a
+        person named the model for the run. A configured model that no setting names never replaces it.
+        """
+        config = self.resolved.config
+        named = named_agent(config, agent)
+        if assigned_model(own) is not None or (agent != whole.agent and named.model):
+            return None
+        if "model" in whole.named or (agent == whole.agent and role.name == whole.role):
+            return whole.model
+        if named.kind in WITHOUT_MODELS or named.model or assigned_model(role_settings(config, role)):
+            return None
+        return whole.model
 
 
 class PlanCheck(Struct, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ async def settle_tier(
         trusted=trusted,
         network=bool(config.sandbox.network),
         documentation=only_documentation(config.project.allow),
+        origin=resolved.origins.get("sandbox.tier", ""),
     )
     tried: list[TierCandidate] = []
     for name in in_question(facts) if facts.wish == AUTO else ():

@@ -42,7 +42,8 @@ _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planne
 def exit_code(state: MissionState) -> int:
     """Return the exit code of a run that ended so; a blocked export or apply needs a person."""
     # A role that changes nothing promotes nothing: its report is the good end. A task's coordinator exports.
-    exports = state.status == "promoted" and not ended_with_report(state) and not state.parent
+    # So is the end of a plan whose tasks had nothing to do.
+    exports = state.commit is not None and not ended_with_report(state) and not state.parent
     return _exit_code(state.status, exported_ends(state) if exports else ())
 
 
@@ -156,8 +157,12 @@ def show_result(out: Output, state: MissionState, failures: tuple[FailureDocumen
 
 
 def status_text(state: MissionSummary) -> str:
-    """Return a mission's status, and that its promotion was undone."""
-    return "rolled back" if was_rolled_back(state) else state.status
+    """Return a mission's status in words: one that was promoted and undone, or promoted nothing, says so."""
+    if was_rolled_back(state):
+        return "rolled back"
+    if state.status == "promoted" and state.commit is None:
+        return "reported" if ended_with_report(state) else "done"
+    return state.status
 
 
 def _undone(state: MissionState) -> str:

@@ -189,7 +189,10 @@ def leave_to_worker(app: App, out: Output, mission: str) -> int:
     out.document(mission_document(app.mission_reader.state(mission)))
     out.text(f"mission   {mission}")
     if worker.problem is None:
-        out.text(f"A worker runs it. Follow it with: chargehand mission watch {mission}")
+        # It may have other missions to do first, and one that was started needs a moment.
+        waits = None if worker.started else app.mission_reader.waits((mission,)).get(mission)
+        how = "A worker was started for it" if worker.started else waits.message if waits else "A worker runs it"
+        out.text(f"{how}. Follow it with: chargehand mission watch {mission}")
     else:
         out.notice(f"The mission is recorded, but no worker could be started: {worker.problem}.")
         out.notice("Once that is fixed, `chargehand worker` runs it. Do not start it again.")

@@ -15,12 +15,13 @@ from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any, Literal, NoReturn
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from chargehand.agents.patches import is_patch
 from chargehand.agents.roles import parse_role
 from chargehand.core.attempt_events import BreakerChanged
+from chargehand.core.config import Config
 from chargehand.core.errors import StoreError, WaitingError
 from chargehand.core.events import Event, Payload
 from chargehand.core.fold import read_payload
@@ -50,6 +51,8 @@ PROGRAM_MISSING = "agent_missing"
 PATCH_AGENT = "patch:"
 # What a person has to fix and the next attempt finds out at once, at no cost: it opens no breaker.
 _FIXED_BY_PERSONS = frozenset({"no_key", "no_space", "not_permitted", "store_full", "too_many_files"})
+# What a person has to mend at the provider or its entry, and is asked about: it opens no breaker either.
+_MENDED_BY_PERSONS = ("key_refused", "model_unknown", "upstream_untrusted", "upstream_page")
 # How many of a project's missions are read, the last ones that were created: a breaker is looked at before each
 # attempt, and that must not cost more with every mission.
 _MISSIONS = 12
@@ -123,12 +126,17 @@ def agent_step(number: int) -> str:
 
 
 def read_breaker_events(
-    store: Store, project: str, who: AgentModel, *, live: Callable[[MissionRow], bool]
+    store: Store, project: str, who: AgentModel, *, live: Callable[[MissionRow], bool], config: Config
 ) -> list[BreakerEvent]:
-    """Return what the last missions of a project show of an agent with its model. Raises `StoreError`."""
+    """Return what the last missions of a project show of an agent with its model. Raises `StoreError`.
+
+    A mission that ran with another entry of the agent or the model than `config` has tells nothing: with its
+    `base_url` corrected, a model is asked at once.
+    """
+    entries = _entries_of(json.decode(json.encode(config)), who)
     found = []
     for row in store.log.missions(project=project, limit=_MISSIONS):
-        events = list(_read_mission(store.log.read(row.id, types=_READ), who))
+        events = list(_read_mission(store.log.read(row.id, types=_READ), who, entries))
         if events and events[-1].kind in ("probe", "forced") and not live(row):  # its worker died in mid-probe
             events.append(replace(events[-1], kind="void"))
         found += events
@@ -136,8 +144,15 @@ def read_breaker_events(
     return sorted(found, key=lambda event: event.time)
 
 
-def _read_mission(lines: Iterable[Event], who: AgentModel) -> Iterator[BreakerEvent]:
-    """Yield what one mission shows of `who`."""
+def _entries_of(config: object, who: AgentModel) -> list[object]:
+    """Return what a configuration, as JSON, says of an agent and of its model."""
+    parts = config if isinstance(config, dict) else {}
+    tables = ((parts.get("agents"), who.agent), (parts.get("models"), who.model))
+    return [table.get(name) if isinstance(table, dict) else None for table, name in tables]
+
+
+def _read_mission(lines: Iterable[Event], who: AgentModel, entries: list[object]) -> Iterator[BreakerEvent]:
+    """Yield what one mission shows of `who`, if its configuration has the same `entries`."""
     current, claimed = None, False
     for line in lines:
         # Most lines are steps that choose nobody: they are told apart by their bytes, without decoding them.
@@ -145,7 +160,9 @@ def _read_mission(lines: Iterable[Event], who: AgentModel) -> Iterator[BreakerEv
             continue
         time = datetime.fromisoformat(line.time)
         match read_payload(line):
-            case MissionCreated(request=request):
+            case MissionCreated(request=request, config=config):
+                if "values" in config and _entries_of(config["values"], who) != entries:
+                    return
                 current = AgentModel(agent=request.agent, model=request.model)
             case MissionClaimed():
                 claimed = True  # what comes before, a fork copied: it happened in another mission
@@ -167,7 +184,7 @@ def _judge_machinery(status: AttemptStatus, reasons: tuple[Reason, ...]) -> tupl
     # Neither a person's doing nor time nor money says anything of the machinery.
     if cause is None or cause.kind not in ("agent", "engine", "provider"):
         return "void", ""
-    if cause.code in _FIXED_BY_PERSONS:
+    if cause.code in _FIXED_BY_PERSONS or cause.code in _MENDED_BY_PERSONS:
         return "void", ""
     if cause.kind == "agent" and cause.code != PROGRAM_MISSING:
         return "worked", ""
@@ -181,6 +198,12 @@ def provider_fault(attempt: AttemptState | None) -> str:
     if attempt is None or cause is None or cause.kind != "provider" or cause.code in _FIXED_BY_PERSONS:
         return ""
     return next(reason.message for reason in attempt.reasons if reason.code == cause.code)
+
+
+def _mendable_fault(attempt: AttemptState | None) -> str:
+    """Return the code of a provider's fault that lasts until a person mends something, "" for any other."""
+    codes = {reason.code for reason in attempt.reasons} if attempt is not None else set[str]()
+    return next((code for code in _MENDED_BY_PERSONS if code in codes), "")
 
 
 def counts_as_failure(code: str) -> bool:
@@ -283,7 +306,9 @@ class Admission(Struct, eq=False):
         when = f"; a probe may begin at {_cool_until(breaker)[11:19]} UTC" if breaker.state == "open" else ""
         failed = fault.rstrip(".") or f"{who} failed {breaker.failures} times in a row{last}{when}"
         text = f"{failed}. Try anyway, or use another one?"
-        reason = Reason(code="provider_down" if fault else "breaker_open", message=text)
+        # What a person has to mend first has a code, and so a remedy, of its own.
+        last_code = _mendable_fault(self.journal.state.attempt(number - 1)) if fault else ""
+        reason = Reason(code=last_code or ("provider_down" if fault else "breaker_open"), message=text)
         others = (*self._other_agents(request), *self._other_models(request))
         assert self.journal.state.base is not None
         question = QuestionAsked(
@@ -328,7 +353,9 @@ class Admission(Struct, eq=False):
 
     def _read_events(self, who: AgentModel) -> list[BreakerEvent]:
         services = self.services
-        return read_breaker_events(services.store, services.project, who, live=services.live)
+        return read_breaker_events(
+            services.store, services.project, who, live=services.live, config=services.config
+        )
 
 
 def _who(request: MissionRequest) -> AgentModel:

@@ -28,6 +28,7 @@ from chargehand.missions.reading import MissionReader, merged_checks, plan_secon
 from chargehand.missions.services import Services
 from chargehand.missions.steering import last_whole_attempt
 from chargehand.missions.verdict.failure_policy import failure_policy
+from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
 
 # Kinds of agents that do the same again whatever a request tells them.
@@ -50,6 +51,15 @@ Without a tool to finish with, write that message to the file that $CHARGEHAND_M
 def child_id(coordinator: str, task: str, round: int, candidate: int) -> str:
     """Return the id of a child mission: the same one whichever worker records it."""
     return keyed_id("mission", f"task {coordinator} {task} {round} {candidate}")
+
+
+def failed_agents(store: Store, coordinator: MissionState, task: Task) -> frozenset[str]:
+    """Return the agents that did not do a task that needs a capability: another that has it is tried first."""
+    if not task.needs or coordinator.plan is None:
+        return frozenset()
+    runs = coordinator.plan.tasks.get(task.id, TaskProgress()).runs
+    tried = (store.log.summary(run.mission).summary for run in runs)
+    return frozenset(each.request.agent for each in tried if each.request is not None and each.commit is None)
 
 
 def listens(config: Config, agent: str) -> bool:
@@ -81,7 +91,11 @@ def create_child(
     tests = _failing_tests(services, coordinator, task)
     if move.rung != "returned":
         tip = _add_tests(depot, coordinator.id, tests, tip, partly=move.rung == "person")
-    request = _limit(services, coordinator, services.prepare_task(coordinator.request, task, model))
+    request = _limit(
+        services,
+        coordinator,
+        services.prepare_task(coordinator.request, task, model, failed_agents(services.store, coordinator, task)),
+    )
     text = _child_text(services, coordinator, task, move, tests)
     accepted = failure_policy(services.config, coordinator.request, coordinator).accepted
     # Failing tests that were added for a task are on its base, and making them pass is the task.

@@ -29,21 +29,20 @@ from chargehand.core.plan_events import (
     ReviewStarted,
     TaskEnded,
     TaskHeld,
-    TaskMerged,
     TaskOutcome,
     TaskProgress,
     TaskReturned,
     TaskReviewed,
     TaskStarted,
 )
-from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionRequest, Reason
-from chargehand.core.state import ENDED
+from chargehand.core.state import ENDED, total_cost
 from chargehand.missions._questions import next_expiry, rest_for_person
 from chargehand.missions.breakpoints import PLAN, PROMOTE, stop_at, task_breakpoint
 from chargehand.missions.control import Control
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review
+from chargehand.missions.coordination.conditions import PlanConditions
 from chargehand.missions.coordination.delegating import add_delegations, read_notes
 from chargehand.missions.coordination.merging import MergeQueue
 from chargehand.missions.coordination.observation import ITSELF, PlanObserver
@@ -82,6 +81,7 @@ class Coordinator:
         self._queue = MergeQueue(services, journal, control, judge, delivery.promoter)
         self._look = MissionReader(store=services.store, workers=services.workers)
         self._observer = PlanObserver(services, journal, self._look)
+        self._conditions = PlanConditions(journal, judge)
         self._next: list[d.Merge] = []
 
     async def run(self) -> None:
@@ -274,9 +274,15 @@ class Coordinator:
         task = self._progress.plan.task(move.task)
         assert task is not None
         tip = await asyncio.to_thread(self._tip)
-        if move.rung in ("first", "loop") and (needless := await self._needless(task, tip, move)):
-            self._journal.record(self._end_of(task.id, *needless))
-            return
+        if move.rung in ("first", "loop"):
+            try:
+                needless = await self._conditions.find_needless(task, tip, round=move.round)
+            except RefusedError as error:
+                self._ask_to_begin(move, error, without="its condition")
+                return
+            if needless is not None:
+                self._journal.record(self._end_of(task.id, *needless))
+                return
         started = []
         for number, model in enumerate(move.models, 1):
             name = child_id(self._journal.mission, task.id, move.round, number)
@@ -287,16 +293,7 @@ class Coordinator:
                 if error.code != "tests_conflict":
                     raise
                 # A person says what becomes of a task that cannot be given its failing tests.
-                asked = QuestionAsked(
-                    question=d.question_about(move.task, move.round - 1),
-                    tree=self._tip().tree,
-                    reasons=(Reason(code="tests_conflict", message=error.message),),
-                    text=f"Task {move.task} cannot begin: {error.message}. Begin it without those (retry),"
-                    " leave it out, or stop everything?",
-                    options=(d.RETRY, d.SKIP, d.STOP),
-                    kind="decision",
-                )
-                self._journal.record(self._journal.limited(asked), durable=True)
+                self._ask_to_begin(move, error, without="those")
                 return
             started.append(
                 TaskStarted(
@@ -316,6 +313,19 @@ class Coordinator:
         told = [each.message for each in state.messages if each.message not in state.delivered]
         self._journal.record(*started, *(MessageDelivered(message=each, attempt=first) for each in told))
 
+    def _ask_to_begin(self, move: d.Start, error: RefusedError, *, without: str) -> None:
+        """Ask a person what becomes of a task that cannot begin as its plan says."""
+        asked = QuestionAsked(
+            question=d.question_about(move.task, move.round - 1),
+            tree=self._tip().tree,
+            reasons=(Reason(code=error.code, message=error.message),),
+            text=f"Task {move.task} cannot begin: {error.message}. Begin it without {without} (retry), leave it"
+            " out, or stop everything?",
+            options=(d.RETRY, d.SKIP, d.STOP),
+            kind="decision",
+        )
+        self._journal.record(self._journal.limited(asked), durable=True)
+
     def _settle_questions(self, task: str) -> None:
         """Close what is asked about a task that goes on without the answer: somebody continued its mission, say.
 
@@ -328,9 +338,13 @@ class Coordinator:
 
     def _ask_about_task(self, move: d.Ask) -> None:
         """Ask a person what becomes of a task."""
-        text = f"Task {move.task} did not come to a good end. Try it again, leave it out, or stop everything?"
+        why = "; ".join(dict.fromkeys(reason.message for reason in move.reasons[:3]))
+        end = f"did not come to a good end{f': {why}' if why else ''}"
+        text = f"Task {move.task} {end}. Try it again (retry), leave it out (skip), or stop everything?"
+        if (refused := self._refused_result(move.task)) is not None:
+            text += f" If its result is good: chargehand mission promote {refused}."
         if d.ACCEPT in move.options:
-            text = f"Reviewers dispute the result of task {move.task}. Merge it all the same, or what else?"
+            text = f"Reviewers dispute the result of task {move.task}: {why}. Merge it all the same, or what else?"
         elif move.reasons and move.reasons[0].code == "deadline":
             text = (
                 f"Task {move.task} is stopped: {move.reasons[0].message}. Begin it again with as much time"
@@ -346,35 +360,12 @@ class Coordinator:
         )
         self._journal.record(self._journal.limited(asked), durable=True)
 
-    async def _needless(self, task: Task, tip: Base, move: d.Start) -> tuple[TaskOutcome, Reason] | None:
-        """Return how and why a task ends that has nothing to do, by its conditions on what is merged so far."""
-        loop = task.loop
-        commands = {
-            "done": task.done_when,
-            "left_out": task.when,
-            # After the first round the last merge decided whether the loop goes on.
-            "loop": loop.while_ if loop is not None and move.round == 1 else "",
-        }
-        if not any(commands.values()):
-            return None
-
-        async def look() -> object:
-            context = await self._judge.prepare_base(self._request, tip)
-            return {
-                name: await context.validator.succeeds(command, tip.tree)
-                for name, command in commands.items()
-                if command
-            }
-
-        found = await self._journal.step(f"condition/{task.id}/{move.round}", [commands, tip.tree], look)
-        if found.get("done"):
-            why = Reason(code="task_done", message=f"{task.done_when} succeeds already")
-            return "done", why
-        if found.get("left_out") is False or found.get("loop") is False:
-            command = task.when if found.get("left_out") is False else commands["loop"]
-            why = Reason(code="condition_unmet", message=f"{command} does not succeed")
-            return "left_out", why
-        return None
+    def _refused_result(self, task: str) -> str | None:
+        """Return the mission of a task whose result was refused, and which a person may promote all the same."""
+        children = self._observer.children()
+        runs = [run.mission for run in self._progress.tasks.get(task, TaskProgress()).current]
+        ended = [children[each] for each in runs if each in children]
+        return next((each.id for each in ended if each.status == "refused" and each.checkpoint_count), None)
 
     def _start_reviews(self, move: d.Review) -> None:
         """Record a mission for each reviewer of what a child mission promoted."""
@@ -426,10 +417,15 @@ class Coordinator:
             self._journal.record(merged, durable=True)
             return
         notes = await asyncio.to_thread(read_notes, self._look, task.id, child.id)
-        ended = () if await self._loop_goes_on(task, merged) else (self._end_of(task.id, "merged"),)
+        after: tuple[Payload, ...] = ()
+        try:
+            if not await self._conditions.loop_goes_on(task, self._tip(), merged):
+                after = (self._end_of(task.id, "merged"),)
+        except RefusedError as error:
+            after = (self._question_about_loop(task.id, error),)
         added = await self._add_delegations(task.id, child.id)
         # All at once: whoever takes over finds all of it, or merges and adds again what it finds there.
-        self._journal.record(merged, *notes, *added, *ended, durable=True)
+        self._journal.record(merged, *notes, *added, *after, durable=True)
 
     def _next_result(self, move: d.Merge) -> str | None:
         """Return the mission whose result will be merged after this one, as far as that is known; may block."""
@@ -451,28 +447,21 @@ class Coordinator:
         """Return the end of a task, with the cost of all its missions; what it merged before stays merged."""
         if outcome in ("done", "left_out") and self._progress.tasks[task].merged:
             outcome = "merged"
-        done = [child for child in self._observer.children().values() if child.task == task]
-        costs = [each.cost_usd if each.cost_known else None for child in done for each in child.attempts]
-        known = [cost for cost in costs if cost is not None]
-        cost = sum(known) if len(known) == len(costs) else None
+        cost = total_cost(child for child in self._observer.children().values() if child.task == task)
         return TaskEnded(task=task, outcome=outcome, reason=reason, cost_usd=cost)
 
-    async def _loop_goes_on(self, task: Task, merged: TaskMerged) -> bool:
-        loop = task.loop
-        done = len(self._progress.tasks[task.id].merged) + 1
-        if loop is None or done >= loop.most:
-            return False
-        command = loop.until or loop.while_
-        if not command:
-            return True
-        tip = replace(self._tip(), commit=merged.commit, tree=merged.tree)
-
-        async def look() -> object:
-            context = await self._judge.prepare_base(self._request, tip)
-            return await context.validator.succeeds(command, tip.tree)
-
-        succeeds = await self._journal.step(f"loop/{task.id}/{done}", [command, tip.tree], look)
-        return bool(succeeds) == (not loop.until)
+    def _question_about_loop(self, task: str, error: RefusedError) -> QuestionAsked:
+        return self._journal.limited(
+            QuestionAsked(
+                question=d.question_about(task, self._progress.tasks[task].round),
+                tree=self._tip().tree,
+                reasons=(Reason(code=error.code, message=error.message),),
+                text=f"What task {task} did is merged, and its loop is not done: {error.message}. Do another round"
+                " (retry), go on with what is merged (skip), or stop everything?",
+                options=(d.RETRY, d.SKIP, d.STOP),
+                kind="decision",
+            )
+        )
 
     async def _finish(self, move: d.Finish) -> None:
         if move.stopped is not None:

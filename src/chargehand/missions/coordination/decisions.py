@@ -50,12 +50,13 @@ class ChildMission(Struct, frozen=True, kw_only=True):
 class Ladder(Struct, frozen=True, kw_only=True):
     """What may be tried for a task: its models in order.
 
-    `listens` says whether its agent can be told to take another approach, `money_left` whether the mission's
-    budget has anything left.
+    `listens` says whether its agent can be told to take another approach, `has_other` whether another agent that
+    was not tried yet has what the task needs, `money_left` whether the mission's budget has anything left.
     """
 
     models: tuple[str, ...] = ()
     listens: bool = True
+    has_other: bool = False
     money_left: bool = True
 
 
@@ -367,12 +368,19 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
     if (late := now.overdue(task)) is not None:
         return _ask(now, task, (late,))
     reasons = tuple(dict.fromkeys(reason for run in runs for reason in run.reasons))
+    is_repeat = task.loop is not None and not (task.loop.until or task.loop.while_)
+    if is_repeat and known.merged and {reason.code for reason in reasons} == {"no_change"}:
+        nothing = Reason(code="no_change", message=f"round {known.round} had nothing more to change")
+        return [EndTask(task=task.id, outcome="done", reason=nothing)]
     causes = {run.cause for run in runs}
     why = "; ".join(reason.message for reason in reasons[:3]) or f"it ended {runs[0].status}"
     taken, considered = {run.rung for run in known.runs}, []
     models = [model for model in ladder.models if model not in {run.model for run in known.runs}]
     rungs: dict[Rung, tuple[bool, str]] = {
-        "approach": (ladder.listens and bool(causes & {"agent", "check"}), "its agent cannot be told"),
+        "approach": (
+            ladder.has_other or (ladder.listens and bool(causes & {"agent", "check"})),
+            "its agent cannot be told",
+        ),
         "model": (bool(models), "there is no other model"),
         "best_of": (len(ladder.models) > 1 and not models, "there are no models to try side by side"),
     }

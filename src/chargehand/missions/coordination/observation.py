@@ -8,7 +8,7 @@ from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionSummary
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.coordination import decisions as d
-from chargehand.missions.coordination.children import listens
+from chargehand.missions.coordination.children import failed_agents, listens
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, plan_seconds_used
@@ -106,11 +106,15 @@ class PlanObserver:
     def _ladder(self, task: Task) -> d.Ladder:
         request = self._journal.state.request
         assert request is not None
-        own = (*((request.model,) if request.model else ()), *request.fallback)
+        # What its own role and agent give it, not what the whole has.
+        tried = failed_agents(self._services.store, self._journal.state, task)
+        assigned = self._services.prepare_task(request, task, None, tried)
+        own = (*((assigned.model,) if assigned.model else ()), *assigned.fallback)
         budget = self._services.config.limits.budget_usd
         spent = self._services.store.spending.total(mission=self._journal.mission).booked_usd if budget else 0.0
         return d.Ladder(
             models=task.models or tuple(dict.fromkeys(own)),
-            listens=listens(self._services.config, task.agent or request.agent),
+            listens=listens(self._services.config, assigned.agent),
+            has_other=bool(tried) and assigned.agent not in tried,
             money_left=budget is None or spent < budget,
         )

@@ -12,7 +12,7 @@ from chargehand.core.events import Payload
 from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed
 from chargehand.core.plans import PLANNER, Plan
 from chargehand.core.records import MissionRequest, Reason
-from chargehand.core.state import MissionState
+from chargehand.core.state import MissionState, total_cost
 from chargehand.core.text import printable
 from chargehand.missions.coordination.children import child_id, record_child
 from chargehand.missions.coordination.decisions import ChildMission, Finish, Move, Wait
@@ -81,7 +81,7 @@ class PlannerRuns:
             return self._refuse_plan(last, child, made, problem)
         assert plan is not None
         self._journal.record(
-            PlanProposed(mission=last.mission, cost_usd=_cost(made)),
+            PlanProposed(mission=last.mission, cost_usd=total_cost((made,))),
             PlanMade(plan=plan, identity=PLANNER.id),
             durable=True,
         )
@@ -137,7 +137,7 @@ class PlannerRuns:
             evidence=self._services.store.artifacts.put(
                 evidence.encode(errors="replace"), kind="report", mission=self._journal.mission
             ),
-            cost_usd=_cost(made),
+            cost_usd=total_cost((made,)),
         )
         if last.round <= MOST_REPAIRS and (child.status == "promoted" or child.cause in _REPAIRABLE):
             return self._start(last.round + 1, (proposed,), evidence)
@@ -166,9 +166,3 @@ class PlannerRuns:
                 raise
         self._journal.record(*before, PlannerStarted(mission=mission, round=round))
         return []
-
-
-def _cost(made: MissionState) -> float | None:
-    costs = [each.cost_usd if each.cost_known else None for each in made.attempts]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None

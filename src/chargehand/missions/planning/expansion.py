@@ -38,6 +38,7 @@ class TaskDraft(Struct, kw_only=True):
     where: str
     after: tuple[str, ...] = ()
     when: str = ""
+    decision: str = ""
 
 
 class PlanExpansion:
@@ -144,12 +145,15 @@ class PlanExpansion:
             hint = "write a command that succeeds or fails"
             self._problems.add(where, f"'if' is no command: {quote_value(command)}", hint, line=body.line)
             return after
+        begun = len(self.drafts)
         ends = self._expand_item(body["then"], f"{where}.then", after, command)
         if body.get("else") is not None:
             # Another shell of the kind that runs checks: negated in place, the command would run without `-e`,
             # and one that the shell cannot read would leave out both tasks.
             negated = f"! ${{BASH:-sh}} -e${{BASH:+o pipefail}} -c {shlex.quote(command)}"
             ends += self._expand_item(body["else"], f"{where}.else", after, negated)
+            for draft in self.drafts[begun:]:
+                draft.decision = self.drafts[begun].id
         return ends
 
     def _read_delegate(self, item: PlanTable, where: str) -> PlanTable:

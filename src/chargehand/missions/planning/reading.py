@@ -144,6 +144,7 @@ def _read_task(draft: TaskDraft, groups: dict[str, tuple[str, ...]], problems: P
         if (entry := fields.read_table("estimate", ("usd", "seconds")))
         else None,
         delegated_by=fields.read_line("delegated_by"),
+        decision=fields.read_line("decision") or draft.decision,
     )
 
 

@@ -15,6 +15,7 @@ from chargehand.models.http.framing import (
     BodyFraming,
     Decompressor,
     HttpError,
+    HttpErrorCode,
     HttpHead,
     find_framing,
     parse_head,
@@ -237,7 +238,7 @@ class DirectClient:
                             raise
         except OSError as error:
             what = f"{type(error).__name__}: {error}" if str(error) else f"no connection in {seconds:g} s"
-            raise HttpError("upstream_unreachable", what) from None
+            raise HttpError(_unsent_fault(what), what) from None
         assert connection is not None  # the last address was reached, or its error raised
         self._open.add(connection)
         return connection
@@ -389,13 +390,18 @@ class _ProxiedBody:
         await self._response.aclose()
 
 
+def _unsent_fault(what: str) -> HttpErrorCode:
+    """Return the code of a connection that failed before anything was sent; the word in it is OpenSSL's."""
+    return "upstream_untrusted" if "CERTIFICATE_VERIFY_FAILED" in what else "upstream_unreachable"
+
+
 def _convert_error(httpx: Any, error: Exception, *, begun: bool) -> HttpError:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     # What never left may be sent again for nothing; all else may have been charged for.
     unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
     malformed = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
     if isinstance(error, unsent) or (not begun and isinstance(error, malformed)):
-        return HttpError("upstream_unreachable", what)
+        return HttpError(_unsent_fault(what), what)
     if isinstance(error, httpx.TimeoutException):
         return HttpError("upstream_timeout", what)
     return HttpError("upstream_cut", what)

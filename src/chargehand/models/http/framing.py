@@ -19,7 +19,9 @@ _HEAD_BYTES = 65_536
 # Of a chunk's size with its extensions, and of all trailers together.
 _LINE_BYTES = 4_096
 _BODILESS = frozenset({204, 304})
-HttpErrorCode = Literal["upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed"]
+HttpErrorCode = Literal[
+    "upstream_unreachable", "upstream_untrusted", "upstream_timeout", "upstream_cut", "upstream_malformed"
+]
 
 
 class HttpError(Exception):

@@ -36,6 +36,7 @@ from chargehand.models.providers import (
     Retries,
     await_head,
 )
+from chargehand.models.refusals import is_page
 from chargehand.models.replay_cache import WholeReply
 from chargehand.models.serving.admission import BudgetAdmission, MeteredCall, quota_refusal
 from chargehand.models.serving.cached import CacheEntry
@@ -49,12 +50,17 @@ _GAVE_UP = frozenset({408, 504, 524})
 _ELSEWHERE = frozenset({401, 402, 403, 404, 408, 413, 429})
 # Codes of faults that are the provider's.
 _FAULTS = frozenset(
-    {"upstream_unreachable", "upstream_timeout", "upstream_cut", "upstream_malformed", "reply_unreadable"}
+    {
+        *("upstream_unreachable", "upstream_untrusted", "upstream_timeout", "upstream_cut", "upstream_malformed"),
+        *("upstream_page", "reply_unreadable"),
+    }
 )
 # The status in the record of a call whose client left; nginx uses it so.
 _GONE = 499
 # How long the gateway reads on behind the last event, so that the upstream's connection can be used again.
 _TAIL_SECONDS = 1.0
+# Of a body that may be a web page.
+_PAGE_BYTES = 200
 
 
 class UpstreamRequest(Struct, frozen=True, kw_only=True):
@@ -272,6 +278,8 @@ class RequestHandler:
                 raise self._stall_fault() from None
             except UpstreamError as error:
                 fault = self._convert_error(error)
+                if fault.code == "upstream_untrusted":  # before anything was sent, and again the next time
+                    call.sent = False
                 if fault.code != "upstream_unreachable":
                     raise fault from None
                 call.sent = False
@@ -347,6 +355,12 @@ class RequestHandler:
         if not 400 <= status < 600:
             message = f"the provider answered with HTTP {status}: is its base_url right?"
             raise GatewayFault("upstream_malformed", message)
+        if is_page(body[:_PAGE_BYTES].decode("utf-8", "replace")):
+            message = (
+                f"the provider's address answered with a web page (HTTP {status}): a proxy, or a wrong base_url"
+            )
+            if status not in RETRIED_STATUS:
+                raise GatewayFault("upstream_page", message)
         if not body:
             message = f"the provider answered with HTTP {status}"
             body = self._rules.write_error(status, "upstream_error", message)
@@ -385,6 +399,9 @@ class RequestHandler:
         try:
             content = parse_json(body)
         except ValueError:
+            if is_page(body[:_PAGE_BYTES].decode("utf-8", "replace")):
+                message = "the provider's address answered with a web page: a proxy, or a wrong base_url"
+                raise GatewayFault("upstream_page", message) from None
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         if self._request.operation == "reply":
             fault = self._rules.find_fault(content)

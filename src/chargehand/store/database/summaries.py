@@ -19,7 +19,7 @@ from chargehand.store.chain import ChainLine, as_event
 from chargehand.store.database.connection import Transaction, raw_columns
 
 # What this program's rows hold: a higher number makes all rows of before stale.
-FORM = 3
+FORM = 4
 # The same as `mentions`, in SQL; a stale or damaged row is checked once it is made anew.
 _REQUEST = "CAST(json_extract(CAST(summary AS TEXT), '$.request.text') AS BLOB)"
 _MENTIONS = (

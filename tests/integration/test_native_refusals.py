@@ -1,0 +1,129 @@
+"""What the native agent makes of refusals that say more than "it failed", and of replies that were cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_native import answer
+from tests.native_kit import FINISH, GOOD, MENDS, ModelServer, NativeShop, call, edit, says, scripted
+from tests.unit.test_refusals import OVERFLOWS
+
+from chargehand.core.attempt_events import ModelCalled
+from chargehand.core.fold import read_payload
+from chargehand.core.state import MissionState
+from chargehand.missions.causes import mission_cause
+from chargehand.models.contract import Usage
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> NativeShop:
+    return NativeShop(tmp_path)
+
+
+class RefusingServer(ModelServer):
+    """A provider that refuses so many calls, after some that it answers."""
+
+    def __init__(
+        self, *, refusal: tuple[int, str, str], calls: int = 99, first: int = 0, replies: Any = MENDS
+    ) -> None:
+        super().__init__(replies)
+        self.refusal, self.refused = refusal, range(first, first + calls)
+        self.sizes: list[int] = []
+
+    def _answer(self, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, str, bytes]:
+        self.sizes.append(len(str(body["messages"])))
+        if len(self.sizes) - 1 in self.refused:
+            status, kind, text = self.refusal
+            return status, kind, text.encode()
+        return super()._answer(body, headers)
+
+
+def run(shop: NativeShop, address: str, **more: Any) -> MissionState:
+    shop.model("scripted", provider="openai-compatible", base_url=address, model="x")
+    return shop.native(attempts=1, **more)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "remedy"),
+    [
+        ((401, "application/json", '{"error": {"message": "bad key"}}'), "key_refused", "secret set"),
+        ((404, "application/json", '{"error": {"message": "no such model"}}'), "model_unknown", "base_url"),
+        ((403, "text/html", "<html>Blocked by the proxy</html>"), "upstream_page", "HTTPS_PROXY"),
+        ((200, "text/html", "<!doctype html><html>Sign in</html>"), "upstream_page", "base_url"),
+    ],
+)
+def test_what_a_person_has_to_mend_is_named_with_its_remedy(
+    shop: NativeShop,
+    refusal: tuple[int, str, str],
+    code: str,
+    remedy: str,
+) -> None:
+    server = RefusingServer(refusal=refusal, calls=1)
+    with server.running() as address:
+        state = run(shop, address)
+        cause = mission_cause(state)
+        assert (state.status, cause and (cause.kind, cause.code)) == ("waiting", ("provider", code)), state.reasons
+        assert cause is not None
+        assert remedy in cause.remedy
+        assert len(server.sizes) == 1, "it is not asked again and again"
+        # Once it is mended, the mission goes on where it was.
+        state = answer(shop, state.id, "try anyway")
+    assert state.status == "promoted", state.reasons
+
+
+@pytest.mark.parametrize("body", OVERFLOWS[:6])
+def test_a_full_context_is_shortened_once(shop: NativeShop, body: str) -> None:
+    server = RefusingServer(refusal=(400, "application/json", body), calls=1)
+    with server.running() as address:
+        state = run(shop, address)
+    assert state.status == "promoted", state.reasons
+
+
+def test_a_long_conversation_is_shorter_when_it_is_sent_again(shop: NativeShop) -> None:
+    reads = tuple(says("", call("bash", command=f"seq {number}000 {number}900")) for number in range(1, 6))
+    server = RefusingServer(
+        refusal=(400, "application/json", OVERFLOWS[2]), calls=1, first=5, replies=(*reads, *MENDS)
+    )
+    with server.running() as address:
+        run(shop, address)  # the server counts replies, and answers a shorter conversation as an earlier one
+    assert server.sizes[6] < server.sizes[5] * 0.7
+
+
+def test_a_context_that_stays_full_ends_as_that(shop: NativeShop) -> None:
+    server = RefusingServer(refusal=(400, "application/json", OVERFLOWS[0]))
+    with server.running() as address:
+        state = run(shop, address)
+    cause = mission_cause(state)
+    assert (state.status, cause and cause.code) == ("exhausted", "context"), state.reasons
+    assert len(server.sizes) <= 2
+    assert "8192" in state.reasons[0].message
+
+
+def test_nothing_of_a_reply_that_was_cut_is_done(shop: NativeShop, tmp_path: Path) -> None:
+    cut: dict[str, Any] = {"stop": "length", "usage": Usage(input=1000, output=77)}
+    replies = (
+        says("I write it", call("bash", command="echo x > calc/half.py"), **cut),
+        says("done", call("finish", summary="done", evidence=["cut"]), **cut),
+        says("a long explanation", **cut),
+        says("I mend it", edit(*GOOD)),
+        FINISH,
+    )
+    shop.model("scripted", scripted(replies))
+    state = shop.native(attempts=1)
+    assert state.status == "promoted", state.reasons
+    with shop.opened() as app:
+        changed = app.depot(app.project()).diff(state.base.tree, state.tree)  # type: ignore[union-attr,arg-type]
+        lines = list(map(read_payload, app.store.log.read(state.id)))
+    assert [each.path for each in changed] == ["calc/core.py"]
+    assert sum(isinstance(each, ModelCalled) for each in lines) == 5
+    from chargehand.app.missions import read_transcript
+
+    with shop.opened() as app:
+        said = [line.text for line in read_transcript(app, state.id)]
+    told = [text for text in said if "was cut at 77 tokens" in text]
+    assert len(told) >= 2
+    assert all("Write it in parts" in text for text in told)
