@@ -11,9 +11,12 @@ from typing import get_args
 
 import pytest
 
+from chargehand.agents.native.model_client import _UNCARRIED
 from chargehand.core.records import CheckStatus
+from chargehand.missions.attempt.admission import _MENDED_BY_PERSONS
 from chargehand.missions.causes import load_causes
 from chargehand.missions.services import _KNOWN
+from chargehand.models.refusals import RefusalCode
 from chargehand.sandbox.contract import LimitName
 from chargehand.store.database.connection import _HINTS
 
@@ -38,7 +41,13 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
     ("agents/programs/command.py", "_outcome"): lambda: (
         {"agent_failed", "agent_missing", *get_args(LimitName)} - {"wall_time"}
     ),
+    ("agents/native/model_client.py", "_translate_error"): lambda: (
+        {*get_args(RefusalCode), _UNCARRIED, "model_failed", "upstream_page", "upstream_untrusted"} - {""}
+    ),
     ("checks/areas.py", "findings"): lambda: first_of_returned_tuples("checks/areas.py", "_broken"),
+    ("missions/attempt/admission.py", "_ask_person"): lambda: (
+        {*_MENDED_BY_PERSONS, "breaker_open", "provider_down"}
+    ),
     ("missions/verdict/judgement.py", "judge_verdict"): lambda: (
         {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}
     ),

@@ -139,10 +139,9 @@ class MissionOutline(Document, frozen=True):
 
     `directory` is where its agent starts, "." at the top of the repository. `branch` is in the user's repository,
     `commit` in the depot. `unread` is the changed code that no check opened, null where that was not observed.
-    `cost_usd` is null as soon as one attempt's cost is not known. `seconds` are from the first event to the last,
-    or to the end, without the time for which it waited for a person or was paused. `rolled_back` says that
-    what was promoted was undone. `parent` is the coordinator of the mission of a `task`; `tasks` counts those of a
-    coordinator, whose cost is that of all its child missions so far.
+    `cost_usd` is null as soon as one attempt's cost is not known. `seconds` are from the first event to the last
+    or the end, without pauses and waits for a person. `rolled_back`: what was promoted was undone. `parent` is the
+    coordinator of a `task`'s mission; `tasks` counts a coordinator's, whose cost is that of all its missions.
     """
 
     mission: str

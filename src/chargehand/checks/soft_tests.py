@@ -7,7 +7,6 @@ are put into the code, one at a time, and both versions of the tests are run on 
 from __future__ import annotations
 
 import posixpath
-import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -16,14 +15,16 @@ from functools import partial
 from msgspec.structs import replace
 
 from chargehand.checks.execution import CheckPlan, run_checks
-from chargehand.checks.failures import own_name, select_tests
+from chargehand.checks.failures import select_tests
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
-from chargehand.checks.ran_tests import RanTests, TestMoves
+from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
 from chargehand.checks.suites.equivalence import equivalent_forms
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
+from chargehand.checks.suites.own_tests import disarms_others as disarms_others  # parts of this face
+from chargehand.checks.suites.own_tests import find_own_tests as find_own_tests
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.support import find_support
 from chargehand.checks.suites.weakening import Pair, count_added, find_renamed, find_rewritten, suites_of
@@ -44,7 +45,6 @@ _ENOUGH_FAULTS = 5
 """Faults that have to be tried before their being noticed says anything."""
 _LINES_AROUND = 6
 """Lines before and behind one that a test lost, in which it names what it is about."""
-_MOST_OWN_TESTS = 200
 _SHOWN = 3
 _EXECUTABLE = 0o100755
 _MOST_FILES = 60
@@ -129,48 +129,6 @@ def find_moves(
         rewritten=frozenset(name for _, name in find_rewritten(pairs)),
         added={check: count_added([pair for pair in pairs if pair.path in paths]) for check, paths in opened},
     )
-
-
-def find_own_tests(
-    tests: Iterable[Change], reader: TreeReader, ran: Iterable[RanTests], before: Iterable[RanTests]
-) -> dict[str, tuple[str, ...]]:
-    """Return by check the tests in changed files, by the names of those that ran on the tree or `before`.
-
-    A check has none if that cannot be told for each of the files, or if they are most of its tests.
-    """
-    files = [(change.path, _names_in(change, reader)) for change in tests]
-    earlier = {each.check: each.names or () for each in before}
-    found = dict[str, tuple[str, ...]]()
-    for check, names in ((each.check, each.names) for each in ran if each.names is not None):
-        by_name = dict[str, set[str]]()
-        for name in {*names, *earlier.get(check, ())}:
-            by_name.setdefault(own_name(check, name), set()).add(name)
-        own = [
-            _of_file(path, {name for each in inside for name in by_name.get(each, ())}) for path, inside in files
-        ]
-        if all(own) and len(set[str]().union(*own)) <= min(_MOST_OWN_TESTS, len(names) // 2):
-            found[check] = tuple(sorted(set[str]().union(*own)))
-    return found
-
-
-def _names_in(change: Change, reader: TreeReader) -> set[str]:
-    suites = suites_of(change, reader, any_name=is_source(change.path))
-    return {case.name for suite in suites if suite is not None for case in suite.cases}
-
-
-def _of_file(path: str, names: set[str]) -> set[str]:
-    """Return the tests whose names contain the file's name; all tests if the runner names no files."""
-    stem = re.compile(rf"(?<!\w){re.escape(posixpath.splitext(posixpath.basename(path))[0])}(?!\w)")
-    return {name for name in names if stem.search(name)} or names
-
-
-def disarms_others(tests: Iterable[Change], reader: TreeReader) -> bool:
-    """Return whether changed tests may weaken others by their text; every new file may."""
-    for change in tests:
-        old, new = old_text(reader, change), new_text(reader, change)
-        if new is not None and (old is None or outlasts_its_tests(change.path, new)):
-            return True
-    return False
 
 
 def restore_inner_tests(inner: Mapping[str, str], reader: TreeReader, tree: str) -> dict[str, bytes]:
@@ -394,7 +352,7 @@ class _Measurement:
             await self._tree.try_own()
 
     @property
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return self._ends - time.monotonic()
 
     @property
@@ -403,7 +361,7 @@ class _Measurement:
         if self._apart == 0 and self._far >= _ENOUGH_FAULTS:
             return False  # the nearest faults came first
         # Both versions run on this fault, the base's twice: with less time than that nothing is proved.
-        return self._left > (0 if self._tree.runs_own else 3 * self.usual)
+        return self._seconds_left > (0 if self._tree.runs_own else 3 * self.usual)
 
     async def try_one(self, fault: Mutant) -> str:
         """Run both versions with a fault; return how they differ.
@@ -420,7 +378,7 @@ class _Measurement:
         self._far = self._far + 1 if alone and not by_base else 0
         if alone and not by_base and self._apart is not None and self._apart <= 0:
             return "same"
-        if self._left < self.usual:
+        if self._seconds_left < self.usual:
             return "untold"
         status = await self._tree.status(fault)
         if status == "passed":

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any, Literal, NoReturn
 
-from msgspec import Struct, json
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.agents.patches import is_patch
@@ -133,7 +134,7 @@ def read_breaker_events(
     A mission that ran with another entry of the agent or the model than `config` has tells nothing: with its
     `base_url` corrected, a model is asked at once.
     """
-    entries = _entries_of(json.decode(json.encode(config)), who)
+    entries = _entries_of(msgspec.json.decode(msgspec.json.encode(config)), who)
     found = []
     for row in store.log.missions(project=project, limit=_MISSIONS):
         events = list(_read_mission(store.log.read(row.id, types=_READ), who, entries))

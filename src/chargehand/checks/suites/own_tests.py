@@ -1,0 +1,60 @@
+"""The tests in changed files, by the names that their runner gives them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable
+
+from chargehand.checks.failures import own_name
+from chargehand.checks.paths import is_source
+from chargehand.checks.ran_tests import RanTests
+from chargehand.checks.suites.additions import outlasts_its_tests
+from chargehand.checks.suites.weakening import suites_of
+from chargehand.checks.trees import TreeReader, new_text, old_text
+from chargehand.core.records import Change
+
+_MOST_OWN_TESTS = 200
+"""Tests that one command can name."""
+
+
+def find_own_tests(
+    tests: Iterable[Change], reader: TreeReader, ran: Iterable[RanTests], before: Iterable[RanTests]
+) -> dict[str, tuple[str, ...]]:
+    """Return by check the tests in changed files, by the names of those that ran on the tree or `before`.
+
+    A check has none if that cannot be told for each of the files, or if they are most of its tests.
+    """
+    files = [(change.path, _names_in(change, reader)) for change in tests]
+    earlier = {each.check: each.names or () for each in before}
+    found = dict[str, tuple[str, ...]]()
+    for check, names in ((each.check, each.names) for each in ran if each.names is not None):
+        by_name = dict[str, set[str]]()
+        for name in {*names, *earlier.get(check, ())}:
+            by_name.setdefault(own_name(check, name), set()).add(name)
+        own = [
+            _of_file(path, {name for each in inside for name in by_name.get(each, ())}) for path, inside in files
+        ]
+        if all(own) and len(set[str]().union(*own)) <= min(_MOST_OWN_TESTS, len(names) // 2):
+            found[check] = tuple(sorted(set[str]().union(*own)))
+    return found
+
+
+def _names_in(change: Change, reader: TreeReader) -> set[str]:
+    suites = suites_of(change, reader, any_name=is_source(change.path))
+    return {case.name for suite in suites if suite is not None for case in suite.cases}
+
+
+def _of_file(path: str, names: set[str]) -> set[str]:
+    """Return the tests whose names contain the file's name; all tests if the runner names no files."""
+    stem = re.compile(rf"(?<!\w){re.escape(posixpath.splitext(posixpath.basename(path))[0])}(?!\w)")
+    return {name for name in names if stem.search(name)} or names
+
+
+def disarms_others(tests: Iterable[Change], reader: TreeReader) -> bool:
+    """Return whether changed tests may weaken others by their text; every new file may."""
+    for change in tests:
+        old, new = old_text(reader, change), new_text(reader, change)
+        if new is not None and (old is None or outlasts_its_tests(change.path, new)):
+            return True
+    return False
