@@ -166,13 +166,6 @@ class CheckRuns:
             reads=reads,
         )
 
-    async def succeeds(self, command: str, tree: str) -> bool:
-        """Return whether a command succeeds on a tree, in a sandbox like that of the checks."""
-        async with self.queue.turn("checks"), self.open(tree, self.environment) as sandbox:
-            words = ["/bin/sh", "-c", command]
-            result = await sandbox.exec(words, timeout=self.gates.plan.seconds_each, output_limit=1 << 16)
-        return result.exit_code == 0
-
     async def run_outside(
         self, tree: str, environment: BaseEnvironment, *, reads: ReadObserver
     ) -> tuple[CheckResult, ...]:

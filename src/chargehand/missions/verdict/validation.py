@@ -448,7 +448,3 @@ class Validator:
             known = Verdict(tree=tree, scope="attempt", status="green", findings=found)
             verdicts.put(project, known, plan_digest=key)
         return found
-
-    async def succeeds(self, command: str, tree: str) -> bool:
-        """Return whether a command succeeds on a tree, in a sandbox like that of the checks."""
-        return await self.runs.succeeds(command, tree)
