@@ -334,7 +334,9 @@ def test_a_condition_that_cannot_run_is_named_and_leaves_nothing_out(
     assert f"the condition {key!r} of task 'a' cannot run: {command}" in asked.text
     assert why in asked.text
     assert [event.task for event in crew.events(mission, TaskEnded)] == ["b"]
-    assert crew.answer(mission, "retry").status == "promoted"
+    if key == "while":  # it begins without its condition, which is asked again after the round
+        assert crew.answer(mission, "retry").status == "waiting"
+    assert crew.answer(mission, "skip" if key == "while" else "retry").status == "promoted"
     outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
     assert outcomes == {"a": "merged", "b": "merged"}
 
