@@ -158,7 +158,7 @@ CASES: dict[str, Case] = {
         kept=True,
     ),
     "no JSON": Case(
-        behave=answer(200, b"<html>"),
+        behave=answer(200, b"hello"),
         one=Seen(status=502, code="upstream_malformed", asked=4, waits=3),
         chain=NEXT,
         kept=True,

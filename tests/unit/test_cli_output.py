@@ -176,10 +176,11 @@ def state(**changes: object) -> MissionState:
 @pytest.mark.parametrize(
     ("given", "code"),
     [
-        (state(status="promoted", export=DONE), 0),
-        (state(status="promoted", export=replace(DONE, state="blocked")), 3),
-        (state(status="promoted", export=replace(DONE, state="pending")), 3),
-        (state(status="promoted"), 3),
+        (state(status="promoted", commit="c", export=DONE), 0),
+        (state(status="promoted", commit="c", export=replace(DONE, state="blocked")), 3),
+        (state(status="promoted", commit="c", export=replace(DONE, state="pending")), 3),
+        (state(status="promoted", commit="c"), 3),
+        (state(status="promoted"), 0),  # nothing had to be changed
         (state(status="refused"), 1),
         (state(status="failed"), 1),
         (state(status="cancelled"), 1),
@@ -194,7 +195,7 @@ def test_exit_codes(given: MissionState, code: int) -> None:
 
 
 def test_an_apply_that_was_asked_for_has_to_be_done() -> None:
-    asked = state(status="promoted", export=DONE)
+    asked = state(status="promoted", commit="c", export=DONE)
     asked.request = replace(REQUEST, apply=True)
     assert exit_code(asked) == 3
     asked.applied = Export(ref="refs/heads/main", state="blocked", reason="dirty")

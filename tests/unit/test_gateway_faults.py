@@ -129,7 +129,7 @@ async def test_half_a_reply_is_asked_for_anew_with_money_of_its_own(tmp_path: Pa
     ("broken", "code"),
     [
         (Reply(pieces=[b'{"cho', cut()]), "upstream_cut"),
-        (Reply(pieces=[b"<html>"]), "upstream_malformed"),
+        (Reply(pieces=[b"hello"]), "upstream_malformed"),
     ],
 )
 async def test_half_a_reply_again_and_again_is_a_fault(tmp_path: Path, broken: Reply, code: str) -> None:
@@ -139,8 +139,15 @@ async def test_half_a_reply_again_and_again_is_a_fault(tmp_path: Path, broken: R
     assert len(desk.upstream.calls) == len(desk.records) == 3
 
 
+async def test_a_web_page_is_not_asked_for_again(tmp_path: Path) -> None:
+    async with gateway(tmp_path, Reply(pieces=[b"<html>"]), retries=2) as desk:
+        reply = await desk.post(ASK)
+    assert (reply.status_code, error_code(reply)) == (502, "upstream_page")
+    assert len(desk.upstream.calls) == len(desk.records) == 1
+
+
 async def test_a_second_call_that_nobody_can_pay_leaves_the_first_fault(tmp_path: Path) -> None:
-    async with gateway(tmp_path, Reply(pieces=[b"<html>"]), limit=0.0015) as desk:
+    async with gateway(tmp_path, Reply(pieces=[b"hello"]), limit=0.0015) as desk:
         reply = await desk.post({**ASK, "max_tokens": 100})
     assert error_code(reply) == "upstream_malformed"
     assert [record.status for record in desk.records] == ["failed", "refused"]

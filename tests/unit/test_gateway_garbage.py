@@ -65,7 +65,7 @@ GARBAGE: list[tuple[Dialect, bytes]] = [
     ("gemini", data({"candidates": [{"content": {"parts": [{"functionCall": "look"}]}}]})),
 ]
 WHOLE: list[tuple[Dialect, bytes]] = [
-    ("openai", b"<html><body>Bad gateway</body></html>"),
+    ("openai", b"Bad gateway"),
     ("openai", b'{"choices": [{"message": {"content": "cut'),
     ("openai", b""),
     ("openai", b"null"),

@@ -174,7 +174,7 @@ async def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.Monk
         else:
             with pytest.raises(UpstreamError, match="CERTIFICATE_VERIFY_FAILED") as caught:
                 await up.send(call())
-            assert caught.value.code == "upstream_unreachable"
+            assert caught.value.code == "upstream_untrusted"
     assert len(seen) == 3 * trusted
 
 
