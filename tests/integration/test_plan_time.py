@@ -114,7 +114,7 @@ def test_a_worker_that_dies_when_the_time_is_over_leaves_a_plan_that_ends_so(cre
         state = app.mission_reader.state(mission)
     assert (state.status, [reason.code for reason in state.reasons]) == ("exhausted", ["time"])
     assert len(crew.events(mission, MissionFinished)) == 1
-    # A worker that goes when it is idle may do so just before a child mission is told to stop: the next one ends it.
+    # An idle worker may leave just before a child mission is told to stop: the next worker ends it.
     assert work() == 0
     assert not set(crew.children(mission).values()) - {"promoted", "cancelled", "exhausted"}
 
