@@ -292,34 +292,44 @@ def test_own_tests_are_those_of_the_changed_files_and_not_most_of_all() -> None:
     assert find_own_tests([*changes, *data], trees, [RanTests(check=CHECK, names=there)], ()) == {}
 
 
-@pytest.mark.parametrize(("apart", "expected"), [(None, ["tests_weakened"]), (1, ["tests_weakened"]), (0, [])])
-async def test_a_change_that_weakens_other_tests_is_found_by_running_all(
-    tmp_path: Path, apart: int | None, expected: list[str]
+ALONE = "    def test_alone(self):\n        self.assertEqual(1, 1)\n"
+
+
+@pytest.mark.parametrize(
+    ("base_near", "tree_other", "seconds", "expected"),
+    [
+        # The changed test notices nothing in either version; the other one notices no more.
+        (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 300.0, ["tests_weakened"]),
+        (CASE + ALONE, OTHER, 300.0, []),
+        # With time for one run of all tests only: a disarmed test, and one that still notices the fault.
+        (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 25.0, ["tests_unmeasured"]),
+        (CASE + ALONE, OTHER, 25.0, []),
+        # The base's version notices the fault, which nothing can prove in this time.
+        (NEAR.format(result="5"), OTHER, 25.0, ["tests_unmeasured"]),
+    ],
+)
+async def test_what_changed_tests_do_not_notice_is_given_to_all(
+    tmp_path: Path, base_near: str, tree_other: str, seconds: float, expected: list[str]
 ) -> None:
-    """The changed test notices nothing in either version; the other one notices no more as it is not there."""
     code = "def add(a, b):\n    return a + b\n"
-    sides = {}
-    for name, other in (("tree", OTHER.replace("add(1, 1), 2", "2, 2")), ("base", OTHER)):
-        sides[name] = tmp_path / name
-        sides[name].mkdir()
-        for path, text in {
-            "calc.py": code,
-            "test_near.py": NEAR.format(result="add(2, 3)"),
-            "test_x.py": other,
-        }.items():
-            (sides[name] / path).write_text(text)
-    trees = {
-        name: LocalSandbox(place, environment={"PYTHONDONTWRITEBYTECODE": "1"}) for name, place in sides.items()
+    files = {
+        "tree": {"calc.py": code, "test_near.py": CASE + ALONE, "test_x.py": tree_other},
+        "base": {"calc.py": code, "test_near.py": base_near, "test_x.py": OTHER},
     }
+    for side, texts in files.items():
+        (tmp_path / side).mkdir()
+        for path, text in texts.items():
+            (tmp_path / side / path).write_text(text)
+    sides = {side: LocalSandbox(tmp_path / side, environment={"PYTHONDONTWRITEBYTECODE": "1"}) for side in files}
 
     async def base() -> Sandbox:
-        return trees["base"]
+        return sides["base"]
 
-    usual = CheckResult(name=CHECK, status="passed", seconds=6.0, exit_code=0, tests=2, reason="", artifact=None)
+    usual = CheckResult(name=CHECK, status="passed", seconds=20.0, exit_code=0, tests=2, reason="", artifact=None)
     found = await measure_tests(
         *(CheckPlan(commands=(CHECK,)), [usual], find_faults("calc.py", code)[:1]),
-        tree=trees["tree"], base=base, inner={}, seconds=300.0, must_measure=True, apart=apart,
-        own={CHECK: ("test_near.T::test_add",)},
+        tree=sides["tree"], base=base, inner={}, seconds=seconds, must_measure=True,
+        own={CHECK: ("test_near.T::test_alone", "test_near.T::test_add")},
     )  # fmt: skip
     assert [each.rule for each in found] == expected
 

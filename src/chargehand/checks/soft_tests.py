@@ -23,8 +23,7 @@ from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_
 from chargehand.checks.suites.equivalence import equivalent_forms
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
-from chargehand.checks.suites.own_tests import disarms_others as disarms_others  # parts of this face
-from chargehand.checks.suites.own_tests import find_own_tests as find_own_tests
+from chargehand.checks.suites.own_tests import find_own_tests as find_own_tests  # a part of this face
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.support import find_support
 from chargehand.checks.suites.weakening import Pair, count_added, find_renamed, find_rewritten, suites_of
@@ -33,8 +32,6 @@ from chargehand.core.records import Change, CheckResult, Finding
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
-FAULTS_APART = 1
-"""Number of faults, of those that neither version of changed tests notices, to try on all tests."""
 _MOST_FAULTS = 20
 _SPARE_FAULTS = 20
 """More of them, for those with which the code cannot be built or loaded: that says nothing of the tests."""
@@ -275,7 +272,6 @@ async def measure_tests(
     must_measure: bool,
     most: int = _MOST_FAULTS,
     own: Mapping[str, Sequence[str]] | None = None,
-    apart: int | None = None,
 ) -> tuple[Finding, ...]:
     """Return what the tests of a tree no longer notice, within `seconds`; also where that could not be measured.
 
@@ -283,16 +279,15 @@ async def measure_tests(
 
     `checks` are the results on the tree as it is. The sandbox `tree` shows it; `base` opens one with the base's
     tests over it, once there is something to ask of them; `inner` has the base's text of code with such tests.
-    `own` names by check the changed tests, which are asked first; of the faults that neither of their versions
-    notices all tests are then asked about `apart`, by default about each.
+    `own` names by check the changed tests: a fault that these notice alone needs no run of all tests.
     """
     counted = [check for check in checks if check.tests] or list(checks)
-    measured = _Measurement(plan, counted, tree, base, inner, seconds=seconds, own=own or {}, apart=apart)
+    measured = _Measurement(plan, counted, tree, base, inner, seconds=seconds, own=own or {})
     await measured.begin()
     weakened: list[Mutant] = []
     tried = unbuilt = untold = 0
     for fault in faults:
-        if not measured.goes_on or len(weakened) == _SHOWN or tried == most:
+        if not measured.has_time or len(weakened) == _SHOWN or tried == most:
             break
         answer = await measured.try_one(fault)
         weakened += [fault] if answer == "weaker" else []
@@ -328,7 +323,6 @@ class _Measurement:
         *,
         seconds: float,
         own: Mapping[str, Sequence[str]],
-        apart: int | None,
     ) -> None:
         self.usual = sum(check.seconds for check in counted)
         self._ends = time.monotonic() + seconds
@@ -343,8 +337,7 @@ class _Measurement:
         self._guard: _FaultyTree | None = None
         self._open_base = base
         self._make_guard = partial(_FaultyTree, plan, self._own, usual=counted, inner=inner)
-        self._apart = apart
-        self._far = 0  # faults in a row that neither version of the changed tests notices
+        self._others_notice = False
 
     async def begin(self) -> None:
         """Run the changed tests alone without a fault, to see whether they can be."""
@@ -356,42 +349,48 @@ class _Measurement:
         return self._ends - time.monotonic()
 
     @property
-    def goes_on(self) -> bool:
-        """Whether time is left, and another fault can change the result."""
-        if self._apart == 0 and self._far >= _ENOUGH_FAULTS:
-            return False  # the nearest faults came first
-        # Both versions run on this fault, the base's twice: with less time than that nothing is proved.
-        return self._seconds_left > (0 if self._tree.runs_own else 3 * self.usual)
+    def has_time(self) -> bool:
+        """Whether another fault can be tried."""
+        return self._seconds_left > (0 if self._tree.runs_own else self._needed)
+
+    @property
+    def _needed(self) -> float:
+        # Both versions run on a fault, the base's twice: with less time than that nothing is proved.
+        return 3 * self.usual
 
     async def try_one(self, fault: Mutant) -> str:
         """Run both versions with a fault; return how they differ.
 
-        `weaker` if only the base's notices it, `same` if not, `unbuilt` if no test could be run, `untold` if the
-        time is over.
+        `weaker` if only the base's notices it, `same` if not, `unbuilt` if no test could be run. Without time for
+        a proof it is `skipped` if the changed tests are known to make no difference, else `untold`.
         """
         if await self._tree.own_fail(fault):
-            self._far = 0
             return "same"
-        guard = await self._open_guard() if self._tree.runs_own else None
-        alone = guard is not None and guard.runs_own
-        by_base = alone and guard is not None and await guard.own_fail(fault)
-        self._far = self._far + 1 if alone and not by_base else 0
-        if alone and not by_base and self._apart is not None and self._apart <= 0:
-            return "same"
-        if self._seconds_left < self.usual:
-            return "untold"
+        if self._seconds_left < self._needed:
+            return await self._compare_own(fault)
         status = await self._tree.status(fault)
         if status == "passed":
             guard = await self._open_guard()
-            fails = guard.own_fail if by_base else guard.fails
             # Twice: a test that fails now and then would accuse the wrong one.
-            if (by_base or await fails(fault)) and await fails(fault):
-                return "weaker"
-        if status == "unbuilt":
-            return status
-        if alone and not by_base and self._apart is not None:
-            self._apart -= 1
-        return "same"
+            return "weaker" if await guard.fails(fault) and await guard.fails(fault) else "same"
+        self._others_notice = self._others_notice or (status == "failed" and self._tree.runs_own)
+        return "unbuilt" if status == "unbuilt" else "same"
+
+    async def _compare_own(self, fault: Mutant) -> str:
+        """Return what a fault shows that the tree's changed tests do not notice, if the time is short.
+
+        If the base's version of these tests does not notice it either, only the other tests may. That these still
+        notice faults at all is shown once, since a changed test can disarm others.
+        """
+        guard = await self._open_guard()
+        if not guard.runs_own or await guard.own_fail(fault):
+            return "untold"
+        if self._others_notice:
+            return "skipped"
+        if self._seconds_left >= self.usual and await self._tree.status(fault) == "failed":
+            self._others_notice = True
+            return "same"
+        return "untold"
 
     async def _open_guard(self) -> _FaultyTree:
         if self._guard is None:

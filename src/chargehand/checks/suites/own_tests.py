@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from chargehand.checks.failures import own_name
 from chargehand.checks.paths import is_source
 from chargehand.checks.ran_tests import RanTests
-from chargehand.checks.suites.additions import outlasts_its_tests
 from chargehand.checks.suites.weakening import suites_of
-from chargehand.checks.trees import TreeReader, new_text, old_text
+from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change
 
 _MOST_OWN_TESTS = 200
@@ -49,12 +48,3 @@ def _of_file(path: str, names: set[str]) -> set[str]:
     """Return the tests whose names contain the file's name; all tests if the runner names no files."""
     stem = re.compile(rf"(?<!\w){re.escape(posixpath.splitext(posixpath.basename(path))[0])}(?!\w)")
     return {name for name in names if stem.search(name)} or names
-
-
-def disarms_others(tests: Iterable[Change], reader: TreeReader) -> bool:
-    """Return whether changed tests may weaken others by their text; every new file may."""
-    for change in tests:
-        old, new = old_text(reader, change), new_text(reader, change)
-        if new is not None and (old is None or outlasts_its_tests(change.path, new)):
-            return True
-    return False

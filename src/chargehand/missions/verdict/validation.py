@@ -19,10 +19,8 @@ from chargehand.checks.go_builds import find_skipped
 from chargehand.checks.ran_tests import RanTests, TestMoves, find_lost_tests
 from chargehand.checks.reads import ReadObserver, changed_code, judge_reads, surface_findings
 from chargehand.checks.soft_tests import (
-    FAULTS_APART,
     changed_tests,
     describe_no_faults,
-    disarms_others,
     fault_seconds,
     find_changed_examples,
     find_moves,
@@ -441,7 +439,6 @@ class Validator:
                 must_measure=must_measure,
                 most=most_faults(tests),
                 own=find_own_tests(tests, reader, run.ran, self._ran_on_base),
-                apart=None if disarms_others(tests, reader) else FAULTS_APART,
             )
         # What the time limit cut short is not kept: another time the machine may be faster.
         if not any(each.rule == "tests_unmeasured" for each in found):
