@@ -25,7 +25,7 @@ from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
 from chargehand.core.attempt_events import MessageDelivered
 from chargehand.core.clock import SystemClock
-from chargehand.core.mission_events import MissionFinished, QuestionAsked, QuestionExpired
+from chargehand.core.mission_events import CancelAsked, MissionFinished, QuestionAsked, QuestionExpired
 from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken, TaskEnded, TaskMerged
 from chargehand.core.state import MissionState
 
@@ -114,9 +114,28 @@ def test_a_worker_that_dies_when_the_time_is_over_leaves_a_plan_that_ends_so(cre
         state = app.mission_reader.state(mission)
     assert (state.status, [reason.code for reason in state.reasons]) == ("exhausted", ["time"])
     assert len(crew.events(mission, MissionFinished)) == 1
-    # An idle worker may leave just before a child mission is told to stop: the next worker ends it.
-    assert work() == 0
     assert not set(crew.children(mission).values()) - {"promoted", "cancelled", "exhausted"}
+
+
+@pytest.mark.parametrize(("is_told", "status"), [(True, "cancelled"), (False, "waiting")])
+def test_a_task_that_was_told_to_stop_is_cancelled_though_its_plan_ended_first(
+    crew: Crew, is_told: bool, status: str
+) -> None:
+    mission = crew.record([task("a"), task("b", shell("sleep 600"), after=["a"])])
+    words = ("after attempt.started#2", "worker", "--until-idle")
+    died = forked.ForkedProcess(words, cwd=crew.repo, environ=crew.environ, module="tests.dying", session=True)
+    assert died.wait() == -signal.SIGKILL
+    with crew.opened() as app:
+        child = app.store.log.children(mission)[-1].id
+        stop = CancelAsked(identity="coordinator", reason="the plan is over")
+        ends = [(child, stop)] if is_told else []
+        for name, payload in (*ends, (mission, MissionFinished(status="exhausted"))):
+            app.store.log.append(name, payload, epoch=app.store.log.get(name).epoch)
+    crew.work(mission)
+    assert crew.children(mission) == {"a": "promoted", "b": status}
+    with crew.opened() as app:
+        codes = [reason.code for reason in app.mission_reader.state(child).reasons]
+    assert codes == (["cancelled"] if is_told else ["coordinator_gone"])
 
 
 def test_the_time_of_a_plan_counts_while_a_planner_makes_it(crew: Crew) -> None:

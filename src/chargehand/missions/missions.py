@@ -116,7 +116,9 @@ class Missions:
         if not row.runnable and row.owner is None:  # it ended while this turn of it waited: nothing to claim
             return self.look.at_rest(mission)
         async with self._claim(mission) as (journal, control):
-            parent = journal.state.parent if journal.state.status == "running" else None
+            # One that was told to stop is cancelled, as its coordinator wanted before it ended.
+            goes_on = journal.state.status == "running" and not journal.state.cancel_asked
+            parent = journal.state.parent if goes_on else None
             if parent and self._services.store.log.summary(parent).summary.status in ENDED:
                 # Of a task whose coordinator has ended nobody needs the result.
                 message = (
