@@ -319,6 +319,17 @@ def test_a_decision_is_made_once(
         ({"when": "kill -9 $$"}, "signal 9 ended it"),
         ({"when": "sleep 600"}, "it did not end within 2s"),
         ({"while": "tesst -e f.txt"}, "a program was not found"),
+        # The exit code of these says nothing of it.
+        ({"when": "! tesst -e f.txt"}, "a program did not start: tesst: not found"),
+        ({"when": "tesst -e f.txt | sort"}, "a program did not start: tesst: not found"),
+        (
+            {"done_when": "if tesst -e f.txt; then true; else true; fi"},
+            "a program did not start: tesst: not found",
+        ),
+        (
+            {"when": "test -e f.txt; sub/../f.txt; true"},
+            "a program did not start: sub/../f.txt: Permission denied",
+        ),
     ],
 )
 def test_a_condition_that_cannot_run_is_named_and_leaves_nothing_out(

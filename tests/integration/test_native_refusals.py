@@ -115,8 +115,10 @@ def test_nothing_of_a_reply_that_was_cut_is_done(shop: NativeShop, tmp_path: Pat
     shop.model("scripted", scripted(replies))
     state = shop.native(attempts=1)
     assert state.status == "promoted", state.reasons
+    assert state.base is not None
+    assert state.tree is not None
     with shop.opened() as app:
-        changed = app.depot(app.project()).diff(state.base.tree, state.tree)  # type: ignore[union-attr,arg-type]
+        changed = app.depot(app.project()).diff(state.base.tree, state.tree)
         lines = list(map(read_payload, app.store.log.read(state.id)))
     assert [each.path for each in changed] == ["calc/core.py"]
     assert sum(isinstance(each, ModelCalled) for each in lines) == 5

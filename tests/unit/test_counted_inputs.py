@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.gateway_kit import Reply, gateway, openai_whole
 
 from chargehand.models.contract import ModelCall
-from chargehand.models.counted_inputs import CountedInputs
 from chargehand.models.metering import MemoryLedger, bound_input
+from chargehand.models.serving.counted_inputs import CountedInputs
 
 LONG = "word " * 2_000
 MARK = {"cache_control": {"type": "ephemeral"}}

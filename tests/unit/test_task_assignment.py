@@ -28,8 +28,8 @@ command = ["true"]
 """
 
 
-def role(name: str, **more: str) -> Task:
-    return Task(id="t", text="t", role=name, **more)  # type: ignore[arg-type]
+def role(name: str, *, agent: str = "") -> Task:
+    return Task(id="t", text="t", role=name, agent=agent)
 
 
 def assigned(app: App, roles: str, asked: RunRequest, task: Task, model: str | None = None) -> MissionRequest:

@@ -28,7 +28,6 @@ from chargehand.models.contract import (
     Operation,
     ServedModel,
 )
-from chargehand.models.counted_inputs import CountedInputs
 from chargehand.models.dialects.base import (
     EmbeddingsFormat,
     ModelDialect,
@@ -44,6 +43,7 @@ from chargehand.models.replay_cache import CachedReply, ReplayCache
 from chargehand.models.requested_waits import RequestedWaits
 from chargehand.models.serving.admission import RESERVE_SECONDS, BudgetAdmission
 from chargehand.models.serving.cached import ONLY_KEPT, CachedReplyHandler, CacheEntry, CacheWorker
+from chargehand.models.serving.counted_inputs import CountedInputs
 from chargehand.models.serving.fallback import FallbackChain
 from chargehand.models.serving.forwarding import find_reply_fault
 from chargehand.models.serving.handler import UpstreamRequest

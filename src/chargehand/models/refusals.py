@@ -18,19 +18,20 @@ _OVERFLOW = re.compile(
     r"|reduce the length of (?:the|your) (?:messages|prompt|input)|too many tokens|too large for model",
     re.IGNORECASE,
 )
-_PAGE = re.compile(r"\s*(?:<!doctype html|<html|<head|<\?xml)", re.IGNORECASE)
+# Not any XML: the documents of some providers' own refusals are XML.
+_PAGE = re.compile(rb"\s*(?:<\?xml[^>]{0,100}>\s*)?<(?:!doctype html|html|head)\b", re.IGNORECASE)
 # From this status on, a page of a proxy means an outage behind the proxy.
 _OUTAGE = 500
 
 
-def is_page(text: str) -> bool:
+def is_page(body: bytes) -> bool:
     """Return whether a body is a web page."""
-    return _PAGE.match(text) is not None
+    return _PAGE.match(body) is not None
 
 
 def classify_refusal(status: int, text: str) -> RefusalCode:
-    """Return the class of an error reply by its status and body, "" for an unclassified one."""
-    if is_page(text) and status < _OUTAGE:
+    """Return the class of an error reply by its status and text, "" for an unclassified one."""
+    if is_page(text.encode("utf-8", "replace")) and status < _OUTAGE:
         return "upstream_page"
     if status in (400, 413, 422, 500) and _OVERFLOW.search(text):
         return "context"

@@ -363,8 +363,8 @@ class _AttemptLoop:
         wrote = message["usage"].get("output_tokens") or 0
         model = self._requester.models.get(output["model"])
         most = model.max_output if model is not None else None
-        # The gateway lowers the limit to what can be paid for.
-        money = " The limit was lowered to what is left of the budget." if most and 0 < wrote < most else ""
+        # The gateway lowers the limit to what can be paid for; a provider may have a lower one of its own.
+        money = " What is left of the budget may have lowered the limit." if most and 0 < wrote < most else ""
         return cut_message(wrote, lowered=money)
 
     # --- 2. and 3. Its calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from msgspec.structs import replace
@@ -17,6 +18,13 @@ from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.verdict.validation import Validator
 
 _CANNOT_EXECUTE, _NOT_FOUND, _SIGNALLED = 126, 127, 128
+# What the shell says for a program that it cannot start, under the name that it is given here. In `! typo` and in
+# `typo | sort` the exit code does not show that.
+_NAME = "chargehand-condition"
+_NOT_STARTED = re.compile(
+    rb"^chargehand-condition: (?:line )?\d+: (?!cannot )([^\n]*: (?:(?:command )?not found|Permission denied))$",
+    re.MULTILINE,
+)
 _MOST_OUTPUT_BYTES = 1 << 16
 _LONGEST_LINE = 200
 
@@ -112,7 +120,7 @@ class PlanConditions:
 async def run_condition(validator: Validator, command: str, tree: str) -> bool | str:
     """Return whether a command succeeds on a tree, or a text that says why it could not run.
 
-    It cannot run if the shell cannot read it, if a program is missing, and if a signal or a limit ends it.
+    It cannot run if the shell cannot read it, if a program in it is missing, and if a signal or a limit ends it.
     """
     runs = validator.runs
     seconds = runs.gates.plan.seconds_each
@@ -122,7 +130,7 @@ async def run_condition(validator: Validator, command: str, tree: str) -> bool |
         )
         if read.exit_code == 0:
             ended = await sandbox.exec(
-                ["/bin/sh", "-c", command], timeout=seconds, output_limit=_MOST_OUTPUT_BYTES
+                ["/bin/sh", "-c", command, _NAME], timeout=seconds, output_limit=_MOST_OUTPUT_BYTES
             )
         else:
             ended = read
@@ -131,7 +139,10 @@ async def run_condition(validator: Validator, command: str, tree: str) -> bool |
     if ended.limit is not None:
         return f"it was ended by the limit {ended.limit}"
     if read.exit_code == 0 and ended.exit_code < _CANNOT_EXECUTE:
-        return ended.exit_code == 0
+        failed = _NOT_STARTED.search(ended.stderr)
+        if failed is None:
+            return ended.exit_code == 0
+        return f"a program did not start: {printable(failed[1].decode(errors='replace'))[:_LONGEST_LINE]}"
     said = printable((ended.stderr or ended.stdout).decode(errors="replace")).strip().splitlines()
     why = f": {said[-1][:_LONGEST_LINE]}" if said else ""
     if read.exit_code:

@@ -59,8 +59,6 @@ _FAULTS = frozenset(
 _GONE = 499
 # How long the gateway reads on behind the last event, so that the upstream's connection can be used again.
 _TAIL_SECONDS = 1.0
-# Of a body that may be a web page.
-_PAGE_BYTES = 200
 
 
 class UpstreamRequest(Struct, frozen=True, kw_only=True):
@@ -355,12 +353,8 @@ class RequestHandler:
         if not 400 <= status < 600:
             message = f"the provider answered with HTTP {status}: is its base_url right?"
             raise GatewayFault("upstream_malformed", message)
-        if is_page(body[:_PAGE_BYTES].decode("utf-8", "replace")):
-            message = (
-                f"the provider's address answered with a web page (HTTP {status}): a proxy, or a wrong base_url"
-            )
-            if status not in RETRIED_STATUS:
-                raise GatewayFault("upstream_page", message)
+        if is_page(body) and status not in RETRIED_STATUS:
+            raise _page_fault(status)
         if not body:
             message = f"the provider answered with HTTP {status}"
             body = self._rules.write_error(status, "upstream_error", message)
@@ -399,9 +393,8 @@ class RequestHandler:
         try:
             content = parse_json(body)
         except ValueError:
-            if is_page(body[:_PAGE_BYTES].decode("utf-8", "replace")):
-                message = "the provider's address answered with a web page: a proxy, or a wrong base_url"
-                raise GatewayFault("upstream_page", message) from None
+            if is_page(body):
+                raise _page_fault(200) from None
             raise LostReply("upstream_malformed", "the provider's reply is not JSON") from None
         if self._request.operation == "reply":
             fault = self._rules.find_fault(content)
@@ -529,3 +522,8 @@ def find_quota_refusal(admission: BudgetAdmission, asked: Sequence[UpstreamReque
     if not any(wait > LONGEST_WAIT for wait, _ in rests):
         return None
     return quota_refusal(admission, asked[0].served.name, [rest for rest in rests if rest[0] > 0])
+
+
+def _page_fault(status: int) -> GatewayFault:
+    message = f"the provider's address answered with a web page (HTTP {status}): a proxy, or a wrong base_url"
+    return GatewayFault("upstream_page", message)

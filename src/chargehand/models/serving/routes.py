@@ -12,11 +12,11 @@ from msgspec import Struct
 from chargehand.core.errors import nearest
 from chargehand.models.contract import Dialect, GatewayFault, ModelUpstream, ServedModel
 from chargehand.models.conversation import FilePart, UntranslatableError
-from chargehand.models.counted_inputs import CountedInputs
 from chargehand.models.dialects.base import DialectTable, ModelDialect, RequestFormat, RequestRoute
 from chargehand.models.dialects.embeddings import embeddings_upstream, explain_refusal
 from chargehand.models.dialects.translation import TranslatingUpstream
 from chargehand.models.metering import DEFAULT_OUTPUT, CallBound
+from chargehand.models.serving.counted_inputs import CountedInputs
 
 # Where parts stand, if there is a list: arguments of tools are objects and never looked into.
 _LISTS = ("messages", "input", "contents", "content", "parts", "output")
