@@ -105,7 +105,7 @@ function SignOut({ user }: { user: string }) {
   };
   return (
     <>
-      <Link to="/accounts" className="button quiet" aria-label={`Account of ${user}`}>
+      <Link to="/accounts" className="button quiet account" aria-label={`Account of ${user}`}>
         {user}
       </Link>
       <Button kind="quiet" icon="leave" aria-label="Sign out" title="Sign out" onClick={() => void leave()} />
