@@ -50,8 +50,10 @@ STUCK = "whether a command went wrong, told by our own last line: a hint to a mo
 ROLE = "a closed word of a role's file"
 CHECK = "a closed word of ours for how a check ended"
 PERSON = "what a person answers to a question is to be decided by"
+SHELL = "the shell's own line about a program that it could not start, under a name that we give it"
 PLAN = "the form of what a person or a planner wrote as a plan, which is checked"
 ALLOWED = {
+    ("missions/coordination/conditions.py", "_NOT_STARTED.search(ended.stderr)"): SHELL,
     ("missions/coordination/decisions.py", "answer.strip().lower()"): PERSON,
     ("missions/planning/expansion.py", "text.lower()"): PLAN,
     ("missions/planning/fields.py", "_NOT_IN_TEXT.search(text)"): PLAN,

@@ -210,7 +210,7 @@ def test_the_keys_of_missions_that_work_are_nowhere(office: Office, server: Echo
 def test_a_provider_that_sends_the_key_back_in_an_error(office: Office, server: Echo) -> None:
     """The error is passed on, without the key in any form."""
     by_model = office.hear("run", "mend", "--agent", "native", "--model", "shut", "--only-check", "true")
-    assert (by_model.code, by_model.reasons) == (3, {"provider_down"})
+    assert (by_model.code, by_model.reasons) == (3, {"key_refused"})
     assert "redacted" in by_model.document["reasons"][0]["message"]
     by_program = office.hear("run", "mend", "--agent", "closed", "--only-check", "true")
     assert by_program.document["status"] == "promoted", by_program

@@ -351,10 +351,10 @@ class _Measurement:
     @property
     def has_time(self) -> bool:
         """Whether another fault can be tried."""
-        return self._seconds_left > (0 if self._tree.runs_own else self._needed)
+        return self._seconds_left > (0 if self._tree.runs_own else self._seconds_needed)
 
     @property
-    def _needed(self) -> float:
+    def _seconds_needed(self) -> float:
         # Both versions run on a fault, the base's twice: with less time than that nothing is proved.
         return 3 * self.usual
 
@@ -366,7 +366,7 @@ class _Measurement:
         """
         if await self._tree.own_fail(fault):
             return "same"
-        if self._seconds_left < self._needed:
+        if self._seconds_left < self._seconds_needed:
             return await self._compare_own(fault)
         status = await self._tree.status(fault)
         if status == "passed":
