@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -56,6 +57,10 @@ def json_schema(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the JSON schema of `kind`, and those of what it refers to as `#/$defs/NAME`, by name."""
     _learnt(kind, _PACKED, msgspec.msgpack.Decoder)
     (own,), parts = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
+    for part in (own, *parts.values()):
+        # Versions of msgspec differ in whether they take off the indentation of a docstring.
+        if "description" in part:
+            part["description"] = cleandoc(part["description"])
     return own, parts
 
 

@@ -1478,7 +1478,7 @@ export interface components {
          * AccessRow
          * @description One line of the access log: who did (or was refused) what, to whom or what, and from which address.
          *
-         *         `time` is ISO 8601 in UTC, `outcome` `done` or `refused`, `address` "" for this machine.
+         *     `time` is ISO 8601 in UTC, `outcome` `done` or `refused`, `address` "" for this machine.
          */
         AccessRow: {
             seq: number;
@@ -1504,7 +1504,7 @@ export interface components {
          * ActionDocument
          * @description One action: what it does, how it stands and why, what came of it.
          *
-         *         Times are ISO 8601 in UTC, "" for not yet.
+         *     Times are ISO 8601 in UTC, "" for not yet.
          */
         ActionDocument: {
             action: string;
@@ -1533,11 +1533,11 @@ export interface components {
          * ActionJudged
          * @description An agent's action was judged before it happened: `effect` is `allow`, `ask` or `deny`, by `rule`.
          *
-         *         `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another's name; `text` is the action and
-         *         `subject` what of it the rule is about, both shortened and without known secrets; it was judged in `parts`.
-         *         `overridden` are the rules that the person's own set aside, `answer` is what a person said where one was asked,
-         *         `rules` tells the rules that were in force from others. Where `action` is set, it is a person's action of that
-         *         id, and `attempt` is "".
+         *     `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another's name; `text` is the action and
+         *     `subject` what of it the rule is about, both shortened and without known secrets; it was judged in `parts`.
+         *     `overridden` are the rules that the person's own set aside, `answer` is what a person said where one was asked,
+         *     `rules` tells the rules that were in force from others. Where `action` is set, it is a person's action of that
+         *     id, and `attempt` is "".
          */
         ActionJudged: {
             attempt: string;
@@ -1623,7 +1623,7 @@ export interface components {
          * AlertDocument
          * @description An alert: since when, its last breach, how many there were; `value` is the worst one against `limit`.
          *
-         *         `ended` is null while it is raised, `text` says it in words.
+         *     `ended` is null while it is raised, `text` says it in words.
          */
         AlertDocument: {
             rule: string;
@@ -1640,7 +1640,7 @@ export interface components {
          * AlertsDocument
          * @description `alerts`: what is raised, and what was, the newest first; `looked` is when `up` looked last, null for never.
          *
-         *         `watched`: that was less than a minute ago.
+         *     `watched`: that was less than a minute ago.
          */
         AlertsDocument: {
             looked: string | null;
@@ -1653,7 +1653,7 @@ export interface components {
          * Ambiguity
          * @description What the request leaves open or contradicts itself in: a person is asked before any work starts.
          *
-         *         `default` counts as the answer where nobody answers in time.
+         *     `default` counts as the answer where nobody answers in time.
          */
         Ambiguity: {
             id: string;
@@ -1742,8 +1742,8 @@ export interface components {
          * AttemptReport
          * @description Why what an attempt left was not taken, or what was noted of it.
          *
-         *         `verdict` names lost and weakened tests among its findings; `failures` are its failed checks, and the agent's
-         *         own end.
+         *     `verdict` names lost and weakened tests among its findings; `failures` are its failed checks, and the agent's
+         *     own end.
          */
         AttemptReport: {
             number: number;
@@ -1768,10 +1768,10 @@ export interface components {
          * AttemptUsage
          * @description What an attempt took in the sandboxes of its agent, `None` for what is not known: never 0 instead.
          *
-         *         Seconds and bytes. `wall_seconds` is the time sandboxes stood, `disk_used` what lay in the workspace at the
-         *         end, `disk_written` what went to a disk on the way, `output` what commands wrote to their streams. Peaks are
-         *         the most at once; with `sampled` the most that was measured. `network_out` and `network_in` are `None`
-         *         where there was no network. A sandbox whose worker died tells nothing: then nothing is known of any sum.
+         *     Seconds and bytes. `wall_seconds` is the time sandboxes stood, `disk_used` what lay in the workspace at the
+         *     end, `disk_written` what went to a disk on the way, `output` what commands wrote to their streams. Peaks are
+         *     the most at once; with `sampled` the most that was measured. `network_out` and `network_in` are `None`
+         *     where there was no network. A sandbox whose worker died tells nothing: then nothing is known of any sum.
          */
         AttemptUsage: {
             /** @default 0 */
@@ -1878,8 +1878,8 @@ export interface components {
          * ChangeReview
          * @description All that a person needs to decide on a mission's change, the riskiest file first.
          *
-         *         `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts
-         *         the changed files, listed or not; `notes` say in words what is left out.
+         *     `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts
+         *     the changed files, listed or not; `notes` say in words what is left out.
          */
         ChangeReview: {
             mission: string;
@@ -1905,10 +1905,10 @@ export interface components {
          * CheckResult
          * @description How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
          *
-         *         `base_tests` marks a run with the base's own tests and check surface put back into the tree. `ran` is an
-         *         artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `failed` is an
-         *         artifact with what failed (`checks.failures.CheckFailures`), `None` for a check that passed. `outside` marks a
-         *         check that ran in another sandbox than the tree, `warm` one that began with what compilers cached on the base.
+         *     `base_tests` marks a run with the base's own tests and check surface put back into the tree. `ran` is an
+         *     artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `failed` is an
+         *     artifact with what failed (`checks.failures.CheckFailures`), `None` for a check that passed. `outside` marks a
+         *     check that ran in another sandbox than the tree, `warm` one that began with what compilers cached on the base.
          */
         CheckResult: {
             name: string;
@@ -1985,7 +1985,7 @@ export interface components {
          * CommitProvenance
          * @description The provenance of one promoted commit: its signed statement, who signed it, and what is wrong with it.
          *
-         *         `mission` is "" where no statement tells it; of several statements the last one that holds is shown.
+         *     `mission` is "" where no statement tells it; of several statements the last one that holds is shown.
          */
         CommitProvenance: {
             commit: string;
@@ -2015,7 +2015,7 @@ export interface components {
          * Conflict
          * @description One path in conflict; `others` are further paths of a rename, `left_out` counts hunks that are not here.
          *
-         *         Text is UTF-8, other bytes as `\xNN`.
+         *     Text is UTF-8, other bytes as `\xNN`.
          */
         Conflict: {
             path: string;
@@ -2090,7 +2090,7 @@ export interface components {
          * DiffDocument
          * @description `mission diff`, `checkpoint diff`: two trees and how they differ; without the patch where `--stat` is given.
          *
-         *         A patch that is no UTF-8 is in base64, as `patch_encoding` says: no byte of it is lost.
+         *     A patch that is no UTF-8 is in base64, as `patch_encoding` says: no byte of it is lost.
          */
         DiffDocument: {
             mission: string;
@@ -2147,7 +2147,7 @@ export interface components {
          * EventDocument
          * @description One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
          *
-         *         `damaged` says that the line cannot be read as what it was: `audit verify` tells more.
+         *     `damaged` says that the line cannot be read as what it was: `audit verify` tells more.
          */
         EventDocument: {
             mission: string;
@@ -2227,7 +2227,7 @@ export interface components {
          * FailureDocument
          * @description A check that did not pass, or an agent that ended badly; `artifact` has all of its output.
          *
-         *         `lines` are those that matter where no tests are named: of an agent the last ones, with stderr at the end.
+         *     `lines` are those that matter where no tests are named: of an agent the last ones, with stderr at the end.
          */
         FailureDocument: {
             /** @enum {unknown} */
@@ -2253,8 +2253,8 @@ export interface components {
          * Finding
          * @description What inspection says of one path.
          *
-         *         `severity` acts as designed: critical discards the attempt's changes, error reverts the path, warning and
-         *         info keep it. `needs_person` marks what only a person may let in, whatever the severity.
+         *     `severity` acts as designed: critical discards the attempt's changes, error reverts the path, warning and
+         *     info keep it. `needs_person` marks what only a person may let in, whatever the severity.
          */
         Finding: {
             rule: string;
@@ -2271,8 +2271,8 @@ export interface components {
          * FlakyTest
          * @description A test that both passed and failed on one tree; an empty `test` stands for the whole check.
          *
-         *         It failed in `failures` of `runs`. `on_base` says that it did so on the base or an earlier tree too. `evidence`
-         *         are artifacts with the outputs of its runs.
+         *     It failed in `failures` of `runs`. `on_base` says that it did so on the base or an earlier tree too. `evidence`
+         *     are artifacts with the outputs of its runs.
          */
         FlakyTest: {
             check: string;
@@ -2288,7 +2288,7 @@ export interface components {
          * HunkPlan
          * @description One hunk and whether it stays.
          *
-         *         Lines count from 1 as in a diff: a side without lines names the line before.
+         *     Lines count from 1 as in a diff: a side without lines names the line before.
          */
         HunkPlan: {
             old_start: number;
@@ -2319,7 +2319,7 @@ export interface components {
          * InvoiceLine
          * @description One call that a provider may charge for; tokens and `cost_usd` are null where nobody told them.
          *
-         *         `input_tokens` include what was cached or written to a cache. `status` is as in the event `model.called`.
+         *     `input_tokens` include what was cached or written to a cache. `status` is as in the event `model.called`.
          */
         InvoiceLine: {
             provider: string;
@@ -2354,7 +2354,7 @@ export interface components {
          * JudgementPage
          * @description What was judged in a mission; `counts` are over all of its log, by effect.
          *
-         *         `next` is the line to go on after, null at the end.
+         *     `next` is the line to go on after, null at the end.
          */
         JudgementPage: {
             mission: string;
@@ -2377,7 +2377,7 @@ export interface components {
          * KnownFailures
          * @description Failures of one check that the base has too: their number, and the first of them by name.
          *
-         *         `tests` is empty if the runner names no tests; `count` is then the number of error lines in its output.
+         *     `tests` is empty if the runner names no tests; `count` is then the number of error lines in its output.
          */
         KnownFailures: {
             check: string;
@@ -2407,8 +2407,8 @@ export interface components {
          * ListedMission
          * @description One mission of `mission list`; `waits` says why it does not go on although it should.
          *
-         *         `waiting` are the tasks of a coordinator that wait for a person. `damaged` says that lines of its log cannot be
-         *         read: nobody goes on with it.
+         *     `waiting` are the tasks of a coordinator that wait for a person. `damaged` says that lines of its log cannot be
+         *     read: nobody goes on with it.
          */
         ListedMission: {
             mission: string;
@@ -2457,7 +2457,7 @@ export interface components {
          * LogPage
          * @description A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`.
          *
-         *         `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves.
+         *     `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves.
          */
         LogPage: {
             log: string;
@@ -2480,7 +2480,7 @@ export interface components {
          * Loop
          * @description A task that is done again: `most` times in all, while or until a command succeeds on what is merged.
          *
-         *         Without a command it is done `most` times.
+         *     Without a command it is done `most` times.
          */
         Loop: {
             most: number;
@@ -2493,9 +2493,9 @@ export interface components {
          * MergeConflicted
          * @description A tree could not be merged with `commit`, where a branch is now; `count` paths are in conflict.
          *
-         *         `conflicts` tells of them what fits into a line of the log; where that is not all, `artifact` holds what is
-         *         known (JSON). `attempt` made the tree, `None` where a person had it promoted. `branch` is `None` where a task's
-         *         result conflicts with those that its coordinator merged before.
+         *     `conflicts` tells of them what fits into a line of the log; where that is not all, `artifact` holds what is
+         *     known (JSON). `attempt` made the tree, `None` where a person had it promoted. `branch` is `None` where a task's
+         *     result conflicts with those that its coordinator merged before.
          */
         MergeConflicted: {
             branch: string | null;
@@ -2513,9 +2513,9 @@ export interface components {
          * MessageDocument
          * @description `mission send`: the message that was recorded, when it reaches the agent, and how many the mission has.
          *
-         *         `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not,
-         *         `no_attempt_left` where this is its last one, `on_resume` of a mission that does not run, or `next_task` of one
-         *         with a plan, whose tasks are told that begin from then on.
+         *     `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not,
+         *     `no_attempt_left` where this is its last one, `on_resume` of a mission that does not run, or `next_task` of one
+         *     with a plan, whose tasks are told that begin from then on.
          */
         MessageDocument: {
             mission: string;
@@ -2539,7 +2539,7 @@ export interface components {
          * MessageSent
          * @description A person, or Chargehand, told the agent something; one that cannot listen gets it with its next attempt.
          *
-         *         A `critical` one has to be acknowledged; `again` marks that the `message` of that id was sent once more.
+         *     A `critical` one has to be acknowledged; `again` marks that the `message` of that id was sent once more.
          */
         MessageSent: {
             identity: string;
@@ -2555,8 +2555,8 @@ export interface components {
          * MissionDetails
          * @description `mission show`: everything that is known of one mission; it begins with the keys of the result.
          *
-         *         With `damaged` lines it is what the others tell, and nobody goes on with the mission. `budget_usd` is what all
-         *         of it may cost on models, as it stands now; `None` where there is no limit.
+         *     With `damaged` lines it is what the others tell, and nobody goes on with the mission. `budget_usd` is what all
+         *     of it may cost on models, as it stands now; `None` where there is no limit.
          */
         MissionDetails: {
             mission: string;
@@ -2618,9 +2618,9 @@ export interface components {
          * MissionDocument
          * @description How a mission stands: what `run`, `fork` and every command that changes a mission print.
          *
-         *         `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings`
-         *         are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree:
-         *         failures that the base has too, and tests that both passed and failed.
+         *     `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings`
+         *     are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree:
+         *     failures that the base has too, and tests that both passed and failed.
          */
         MissionDocument: {
             mission: string;
@@ -2656,7 +2656,7 @@ export interface components {
          * MissionListDocument
          * @description `mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out.
          *
-         *         The missions of a listed coordinator's tasks are there with it, and do not count.
+         *     The missions of a listed coordinator's tasks are there with it, and do not count.
          */
         MissionListDocument: {
             missions: components["schemas"]["ListedMission"][];
@@ -2666,7 +2666,7 @@ export interface components {
          * MissionPage
          * @description A page of missions, the newest first; `next` is the `before` of the page that follows.
          *
-         *         `counts` are over all missions of the project and user. `position` is where the feed of events goes on.
+         *     `counts` are over all missions of the project and user. `position` is where the feed of events goes on.
          */
         MissionPage: {
             missions: components["schemas"]["ListedMission"][];
@@ -2680,9 +2680,9 @@ export interface components {
          * MissionQueued
          * @description The mission waits until one of `places` is free and goes on by itself; `before` stand in line before it.
          *
-         *         `waits_for` is `attempts` (runs of an agent), `checks`, `merges` (with the branch that it is applied to), or
-         *         `missions`: no worker holds it, and it has not begun. It waits for `mission` then, whose log was looked at up
-         *         to line `seen`.
+         *     `waits_for` is `attempts` (runs of an agent), `checks`, `merges` (with the branch that it is applied to), or
+         *     `missions`: no worker holds it, and it has not begun. It waits for `mission` then, whose log was looked at up
+         *     to line `seen`.
          */
         MissionQueued: {
             waits_for: string;
@@ -2698,8 +2698,8 @@ export interface components {
          * MissionReport
          * @description `mission report`: what a person files at the end. What is not known is null, never 0 or empty.
          *
-         *         `details` are what `mission show` tells. `final` says that nothing goes on any more. `files` are null where the
-         *         trees cannot be read. `on_base` is the verdict before any work, `judged_again` those that a person asked for.
+         *     `details` are what `mission show` tells. `final` says that nothing goes on any more. `files` are null where the
+         *     trees cannot be read. `on_base` is the verdict before any work, `judged_again` those that a person asked for.
          */
         MissionReport: {
             mission: string;
@@ -2724,15 +2724,15 @@ export interface components {
          * MissionRequest
          * @description What a person asks for, with the choices made on the command line; seconds and counts.
          *
-         *         `check_files` and `outside_files` are artifacts and the paths at which checks and outside checks see them;
-         *         `outside_checks` those that were given with it. `red_base` says what becomes of it where checks fail on the
-         *         base already, before anything is spent. Its agent starts in `directory`, setup and checks in
-         *         `checks_directory`, each below the top of the repository, which is "".
-         *         `break_at` are the breakpoints at which it is paused: `plan`, `promote`, `step`, and `task:` with a task's id.
-         *         `plan_seconds` bounds a plan with all its tasks by the clock, `None` not at all.
-         *         `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
-         *         `role_from` where that was read, `role_why` in words how agent and model follow from it. `named` says which of
-         *         `agent` and `model` a person named for the whole run: the rest was configured or found.
+         *     `check_files` and `outside_files` are artifacts and the paths at which checks and outside checks see them;
+         *     `outside_checks` those that were given with it. `red_base` says what becomes of it where checks fail on the
+         *     base already, before anything is spent. Its agent starts in `directory`, setup and checks in
+         *     `checks_directory`, each below the top of the repository, which is "".
+         *     `break_at` are the breakpoints at which it is paused: `plan`, `promote`, `step`, and `task:` with a task's id.
+         *     `plan_seconds` bounds a plan with all its tasks by the clock, `None` not at all.
+         *     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
+         *     `role_from` where that was read, `role_why` in words how agent and model follow from it. `named` says which of
+         *     `agent` and `model` a person named for the whole run: the rest was configured or found.
          */
         MissionRequest: {
             text: string;
@@ -2811,7 +2811,7 @@ export interface components {
          * MissionStats
          * @description Missions by status, and the ended ones by what the rates count.
          *
-         *         `tasks` are those of the total that work for a coordinator: on a task, as its planner or as a reviewer.
+         *     `tasks` are those of the total that work for a coordinator: on a task, as its planner or as a reviewer.
          */
         MissionStats: {
             total: number;
@@ -2857,7 +2857,7 @@ export interface components {
          * ModelProbeView
          * @description How one model answered; null is what was not found out. `abilities` is null where none were tried.
          *
-         *         `warning` says how far its key is protected where that is less than for most keys, else null.
+         *     `warning` says how far its key is protected where that is less than for most keys, else null.
          */
         ModelProbeView: {
             name: string;
@@ -2945,7 +2945,7 @@ export interface components {
          * MoneyDocument
          * @description How far an attempt's cost is known: its calls to models, and the USD that count for the limits.
          *
-         *         `differing` is there where what providers report and what we compute are 1 % apart or more.
+         *     `differing` is there where what providers report and what we compute are 1 % apart or more.
          */
         MoneyDocument: {
             calls: number;
@@ -3010,10 +3010,10 @@ export interface components {
          * Part
          * @description One thing that an action was taken apart into, judged by itself.
          *
-         *         `kind` is `command`, `read`, `write`, `delete`, `network`, `shell`, `exec`, `setup`, `check`, `launch`,
-         *         `snippet`, `mcp.call` or `other`; `via` are the programs and forms
-         *         it was found in, `where` is the script and line that it stands in; `overridden` are the rules that a person's
-         *         rule set aside.
+         *     `kind` is `command`, `read`, `write`, `delete`, `network`, `shell`, `exec`, `setup`, `check`, `launch`,
+         *     `snippet`, `mcp.call` or `other`; `via` are the programs and forms
+         *     it was found in, `where` is the script and line that it stands in; `overridden` are the rules that a person's
+         *     rule set aside.
          */
         Part: {
             kind: string;
@@ -3033,8 +3033,8 @@ export interface components {
          * PathPlan
          * @description What becomes of one path that differs: restored, deleted (the target lacks it), kept, or partly restored.
          *
-         *         `why` is the reason that a file is reverted whole where hunks were asked for; `renamed_from` is the path that
-         *         its content had before.
+         *     `why` is the reason that a file is reverted whole where hunks were asked for; `renamed_from` is the path that
+         *     its content had before.
          */
         PathPlan: {
             path: string;
@@ -3051,7 +3051,7 @@ export interface components {
          * Percentiles
          * @description Seconds or bytes at three percentiles by nearest rank, `None` where none is known.
          *
-         *         `known` and `unknown` say of how many they are, and of how many more they are not.
+         *     `known` and `unknown` say of how many they are, and of how many more they are not.
          */
         Percentiles: {
             known: number;
@@ -3064,8 +3064,8 @@ export interface components {
          * Plan
          * @description The tasks of a mission, in the order in which they start where nothing else decides.
          *
-         *         `at_once` bounds how many work side by side, those that wait for a person among them; 0 is as many as there are
-         *         places, which who waits leaves to others. `team` says who works in which role.
+         *     `at_once` bounds how many work side by side, those that wait for a person among them; 0 is as many as there are
+         *     places, which who waits leaves to others. `team` says who works in which role.
          */
         Plan: {
             tasks: components["schemas"]["Task"][];
@@ -3082,8 +3082,8 @@ export interface components {
          * PlanDocument
          * @description `mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself.
          *
-         *         `planners` are the missions that were asked for the plan; while there is none, it has no tasks. `collisions`
-         *         are what the plan alone says: what tasks really write counts too, once they do.
+         *     `planners` are the missions that were asked for the plan; while there is none, it has no tasks. `collisions`
+         *     are what the plan alone says: what tasks really write counts too, once they do.
          */
         PlanDocument: {
             mission: string;
@@ -3098,7 +3098,7 @@ export interface components {
          * Price
          * @description USD per million tokens, as in `PriceTier`, the highest where they depend on the length of the input.
          *
-         *         `tiers` then has what each length costs, by `start`.
+         *     `tiers` then has what each length costs, by `start`.
          */
         Price: {
             input: number;
@@ -3118,8 +3118,8 @@ export interface components {
          * PriceTier
          * @description USD per million tokens, all tokens of a call, where its whole input is more than `start` tokens.
          *
-         *         `cached` and `cache_write` are input read from and written to a provider's cache, `hour_write` what is kept
-         *         there for an hour and not for minutes.
+         *     `cached` and `cache_write` are input read from and written to a provider's cache, `hour_write` what is kept
+         *     there for an hour and not for minutes.
          */
         PriceTier: {
             input: number;
@@ -3154,7 +3154,7 @@ export interface components {
          * ProjectView
          * @description What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`.
          *
-         *         Its agent would start in `directory`, "." at the top of the repository.
+         *     Its agent would start in `directory`, "." at the top of the repository.
          */
         ProjectView: {
             id: string;
@@ -3175,7 +3175,7 @@ export interface components {
          * PromotedTree
          * @description What was promoted last, with the verdict on exactly that tree, null where the log no longer has one.
          *
-         *         `undone_by` is the commit of a roll-back.
+         *     `undone_by` is the commit of a roll-back.
          */
         PromotedTree: {
             commit: string;
@@ -3187,8 +3187,8 @@ export interface components {
          * ProvenanceDocument
          * @description `audit provenance`: every commit that a mission's branch was moved to, with its signed statement.
          *
-         *         `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all
-         *         commits.
+         *     `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all
+         *     commits.
          */
         ProvenanceDocument: {
             ok: boolean;
@@ -3200,8 +3200,8 @@ export interface components {
          * Question
          * @description Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
          *
-         *         With `until` it is no more than waiting for the quota of `provider`, or for room where that is `DISK`, and the
-         *         clock answers then. The rest as in `QuestionAsked`; `expired` where nobody answered in time.
+         *     With `until` it is no more than waiting for the quota of `provider`, or for room where that is `DISK`, and the
+         *     clock answers then. The rest as in `QuestionAsked`; `expired` where nobody answered in time.
          */
         Question: {
             id: string;
@@ -3277,7 +3277,7 @@ export interface components {
          * ReportMade
          * @description An attempt in a role that changes nothing ended with what it was for.
          *
-         *         `kind` is `report` or `plan`; `text` is its beginning, at most 4,000 characters, `artifact` holds all of it.
+         *     `kind` is `report` or `plan`; `text` is its beginning, at most 4,000 characters, `artifact` holds all of it.
          */
         ReportMade: {
             attempt: string;
@@ -3290,7 +3290,7 @@ export interface components {
          * Reported
          * @description What the provider said, or what came of trying, on one `day` (ISO 8601); `None` is what was not found out.
          *
-         *         `output_kept`: it stopped where the output limit was. `tried` holds why something failed, by what was tried.
+         *     `output_kept`: it stopped where the output limit was. `tried` holds why something failed, by what was tried.
          */
         Reported: {
             day: string;
@@ -3349,9 +3349,9 @@ export interface components {
          * ReviewDecisions
          * @description What one person decided on a mission's change, by the ids of its hunks, and what they said to them.
          *
-         *         These are notes: nothing is restored, promoted or told to an agent by them. `tree` is what they looked at last,
-         *         "" for nobody knows; hunks that a later round leaves as they are keep their ids. `revision` is 0 where nothing
-         *         is kept.
+         *     These are notes: nothing is restored, promoted or told to an agent by them. `tree` is what they looked at last,
+         *     "" for nobody knows; hunks that a later round leaves as they are keep their ids. `revision` is 0 where nothing
+         *     is kept.
          */
         ReviewDecisions: {
             mission: string;
@@ -3370,7 +3370,7 @@ export interface components {
          * ReviewDocument
          * @description A mission that looks at what the mission `of` made, in a `role`.
          *
-         *         `vote` is what it came to, once all are done: `approves`, `objects` (to these `points`) or `abstained`.
+         *     `vote` is what it came to, once all are done: `approves`, `objects` (to these `points`) or `abstained`.
          */
         ReviewDocument: {
             mission: string;
@@ -3384,8 +3384,8 @@ export interface components {
          * ReviewFile
          * @description One changed file; `tests` are those of this change that look to cover it.
          *
-         *         Each `@@` of `patch` is one of the `hunks`, in order. `unread` is null where it was not observed what checks
-         *         opened, or not on this tree.
+         *     Each `@@` of `patch` is one of the `hunks`, in order. `unread` is null where it was not observed what checks
+         *     opened, or not on this tree.
          */
         ReviewFile: {
             path: string;
@@ -3407,9 +3407,9 @@ export interface components {
          * ReviewHunk
          * @description Lines that changed; a side without lines names the line before, as in a diff.
          *
-         *         `id` stays the same as long as the lines do, wherever they move in the file. `reject` is what names it for
-         *         `checkpoint restore --hunk`, null where only the file as a whole can be taken back. `checkpoint` is the one
-         *         from which on the lines were there, null where none is known.
+         *     `id` stays the same as long as the lines do, wherever they move in the file. `reject` is what names it for
+         *     `checkpoint restore --hunk`, null where only the file as a whole can be taken back. `checkpoint` is the one
+         *     from which on the lines were there, null where none is known.
          */
         ReviewHunk: {
             id: string;
@@ -3449,7 +3449,7 @@ export interface components {
          * ReviewVote
          * @description What one reviewer said: `objects` to these `points`, `approves`, or `abstained`, saying nothing that counts.
          *
-         *         `proven`: it added a test that fails, which no vote outweighs.
+         *     `proven`: it added a test that fails, which no vote outweighs.
          */
         ReviewVote: {
             mission: string;
@@ -3465,8 +3465,8 @@ export interface components {
          * Role
          * @description One role as its file says it; `tools` are names or `mcp_*` patterns, `areas` patterns as in .gitignore.
          *
-         *         An empty `areas` is everything the mission may change. `models` is a chain, the first one to begin with, and
-         *         `agent` is what `--agent` would name; both may be left to the configuration.
+         *     An empty `areas` is everything the mission may change. `models` is a chain, the first one to begin with, and
+         *     `agent` is what `--agent` would name; both may be left to the configuration.
          */
         Role: {
             name: string;
@@ -3492,8 +3492,8 @@ export interface components {
          * RoleChosen
          * @description The role that work is done in, with who works in it and why.
          *
-         *         `digest` is the hex SHA-256 of the role's file as it was read, `artifact` holds that text, `origin` says where
-         *         it was read. `models` is the chain of models that may be called, the first one to begin with.
+         *     `digest` is the hex SHA-256 of the role's file as it was read, `artifact` holds that text, `origin` says where
+         *     it was read. `models` is the chain of models that may be called, the first one to begin with.
          */
         RoleChosen: {
             role: string;
@@ -3509,7 +3509,7 @@ export interface components {
          * RoleEntry
          * @description A role with its file's place and digest; `hides` are files of that name not in force.
          *
-         *         `problem` says what is wrong with the file, and then there is no `role`.
+         *     `problem` says what is wrong with the file, and then there is no `role`.
          */
         RoleEntry: {
             name: string;
@@ -3647,7 +3647,7 @@ export interface components {
          * SessionDocument
          * @description A session as its browser sees it; `expires` moves on with use.
          *
-         *         `accounts` says whether there are any, so that a login page knows whether to ask for a name.
+         *     `accounts` says whether there are any, so that a login page knows whether to ask for a name.
          */
         SessionDocument: {
             user: string;
@@ -3703,17 +3703,17 @@ export interface components {
          * Task
          * @description One unit of work, done by a child mission.
          *
-         *         It starts once all tasks in `after` are merged. `areas` are patterns as `--allow` has them: what it may change,
-         *         everything where there are none. `make`, `change` and `delete` name paths or patterns that it is expected to
-         *         touch, `contracts` what others rely on (`api:users`, `event:order.paid`, `schema:orders`). `needs` are
-         *         capabilities that its agent has to announce. `done_when` is a command: where it succeeds before the task
-         *         starts, there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after
-         *         it goes on. `candidates` agents work on it side by side, each with the next of `models`; the first good result
-         *         is taken. `reviewers` are roles: each looks at a good result before it is merged. Budgets are in USD, `seconds`
-         *         of work; where unset, the mission's own limits hold. `deadline` is in seconds by the plan's clock, from when it
-         *         starts: without a good result by then it is stopped, and a person is asked. `delegated_by` is the task whose
-         *         agent handed it on. The tasks of one `decide` have the same `decision`, the id of the first of them: the `when`
-         *         of that one is asked once for both.
+         *     It starts once all tasks in `after` are merged. `areas` are patterns as `--allow` has them: what it may change,
+         *     everything where there are none. `make`, `change` and `delete` name paths or patterns that it is expected to
+         *     touch, `contracts` what others rely on (`api:users`, `event:order.paid`, `schema:orders`). `needs` are
+         *     capabilities that its agent has to announce. `done_when` is a command: where it succeeds before the task
+         *     starts, there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after
+         *     it goes on. `candidates` agents work on it side by side, each with the next of `models`; the first good result
+         *     is taken. `reviewers` are roles: each looks at a good result before it is merged. Budgets are in USD, `seconds`
+         *     of work; where unset, the mission's own limits hold. `deadline` is in seconds by the plan's clock, from when it
+         *     starts: without a good result by then it is stopped, and a person is asked. `delegated_by` is the task whose
+         *     agent handed it on. The tasks of one `decide` have the same `decision`, the id of the first of them: the `when`
+         *     of that one is asked once for both.
          */
         Task: {
             id: string;
@@ -3789,11 +3789,11 @@ export interface components {
         /**
          * TaskDocument
          * @description One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
-         *         `rolled_back` where it was taken back.
+         *     `rolled_back` where it was taken back.
          *
-         *         `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or
-         *         rests, or how it ended; `returned` each time why a result of it went back; `notes` what they left for others,
-         *         `delegations` what they handed on. The agent of the task `delegated_by` handed this one on.
+         *     `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or
+         *     rests, or how it ended; `returned` each time why a result of it went back; `notes` what they left for others,
+         *     `delegations` what they handed on. The agent of the task `delegated_by` handed this one on.
          */
         TaskDocument: {
             id: string;
@@ -3816,8 +3816,8 @@ export interface components {
          * TaskReport
          * @description One task of a plan: how it ended, the obligations that it `covers`, who did it, and what reviewers said.
          *
-         *         `returned` tells each time why a result of it was given back: it was not good together with what was merged, or
-         *         reviewers objected. `outcome` and `cost_usd` are null while it goes on, and where that is not known.
+         *     `returned` tells each time why a result of it was given back: it was not good together with what was merged, or
+         *     reviewers objected. `outcome` and `cost_usd` are null while it goes on, and where that is not known.
          */
         TaskReport: {
             id: string;
@@ -3863,7 +3863,7 @@ export interface components {
          * TeamEntry
          * @description A team that `--team` takes: a request goes through its `steps`, roles; `members` say who works in them.
          *
-         *         `problem` says what is wrong with the file, and then there is no `team`.
+         *     `problem` says what is wrong with the file, and then there is no `team`.
          */
         TeamEntry: {
             name: string;
@@ -3897,10 +3897,10 @@ export interface components {
          * TerminalRecord
          * @description One thing that a terminal shows; `position` is where to go on from.
          *
-         *         A `line` has its source, time (ISO 8601 in UTC, "" where it was `kept`) and attempt, 0 before the first one.
-         *         `dropped` says that `count` lines are left out, 0 where nobody counted them. `reset` says that positions from
-         *         before count no more, `status` how mission and attempt stand, with `ended` once nothing more comes. `alive`
-         *         says nothing, so that a silence is a connection that is lost.
+         *     A `line` has its source, time (ISO 8601 in UTC, "" where it was `kept`) and attempt, 0 before the first one.
+         *     `dropped` says that `count` lines are left out, 0 where nobody counted them. `reset` says that positions from
+         *     before count no more, `status` how mission and attempt stand, with `ended` once nothing more comes. `alive`
+         *     says nothing, so that a silence is a connection that is lost.
          */
         TerminalRecord: {
             /** @enum {unknown} */
@@ -3961,10 +3961,10 @@ export interface components {
          * TierFacts
          * @description What is known before anything runs.
          *
-         *         `wish` is the tier that was named, `auto` where the facts are to decide. `trusted`: a person trusts the
-         *         repository's own file exactly as it is (`project trust`), so never one that was not seen before. `network`: its
-         *         sandboxes may reach hosts. `documentation`: it may change documentation and nothing else. `origin` says
-         *         where the wish comes from, as `config show --origin` does, "" if only the mission's configuration is known.
+         *     `wish` is the tier that was named, `auto` where the facts are to decide. `trusted`: a person trusts the
+         *     repository's own file exactly as it is (`project trust`), so never one that was not seen before. `network`: its
+         *     sandboxes may reach hosts. `documentation`: it may change documentation and nothing else. `origin` says
+         *     where the wish comes from, as `config show --origin` does, "" if only the mission's configuration is known.
          */
         TierFacts: {
             wish: string;
@@ -4025,7 +4025,7 @@ export interface components {
          * TranscriptPage
          * @description A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now.
          *
-         *         `end` is the `after` of whoever waits for what is said after this page.
+         *     `end` is the `after` of whoever waits for what is said after this page.
          */
         TranscriptPage: {
             mission: string;
@@ -4089,10 +4089,10 @@ export interface components {
          * Verdict
          * @description Inspection and check results for one exact tree.
          *
-         *         The status `no_worse` means that checks fail, and nothing fails that did not fail on the base: `known` names
-         *         these failures. `flaky` are tests with two results on this tree. `unread` names changed code that no check
-         *         opened, `None` where that was not observed; `elsewhere` names files outside the tree that checks loaded in
-         *         place of changed ones.
+         *     The status `no_worse` means that checks fail, and nothing fails that did not fail on the base: `known` names
+         *     these failures. `flaky` are tests with two results on this tree. `unread` names changed code that no check
+         *     opened, `None` where that was not observed; `elsewhere` names files outside the tree that checks loaded in
+         *     place of changed ones.
          */
         Verdict: {
             tree: string;
