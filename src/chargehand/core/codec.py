@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from inspect import cleandoc
 from typing import Any, TypeVar, overload
 
 import msgspec
 
 _T = TypeVar("_T")
 _D = TypeVar("_D")
-# msgspec 0.22 crashes where two threads read one class for the first time: one alone lets it learn a class.
+# msgspec 0.22 crashed where two threads read one class for the first time: one alone lets it learn a class.
 _LEARNING = threading.RLock()
 _JSON: dict[object, msgspec.json.Decoder[Any]] = {}
 _PACKED: dict[object, msgspec.msgpack.Decoder[Any]] = {}
@@ -57,10 +56,6 @@ def json_schema(kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the JSON schema of `kind`, and those of what it refers to as `#/$defs/NAME`, by name."""
     _learnt(kind, _PACKED, msgspec.msgpack.Decoder)
     (own,), parts = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
-    for part in (own, *parts.values()):
-        # Versions of msgspec differ in whether they take off the indentation of a docstring.
-        if "description" in part:
-            part["description"] = cleandoc(part["description"])
     return own, parts
 
 
