@@ -32,7 +32,7 @@ from chargehand.app.runs import RunRequest
 from chargehand.app.story import show_plan
 from chargehand.app.worker import Worker
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import ApprovalGiven, MergeConflicted
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState

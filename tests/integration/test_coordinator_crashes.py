@@ -22,7 +22,7 @@ from tests.crash_kit import Yard, kill_some, nothing_survives, once_only, sample
 from chargehand.app.missions import answer_question
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import HeadSigned
 from chargehand.core.plan_events import PLAN_EVENTS, ReviewStarted, TaskDelegated, TaskMerged, TaskStarted
 from chargehand.core.records import MissionStatus

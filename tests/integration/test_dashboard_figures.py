@@ -19,7 +19,7 @@ from chargehand.app.alerting.watch import AlertWatch
 from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ModelCalled
 from chargehand.core.clock import SteppedClock
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import AttemptFinished, MissionFinished
 from chargehand.core.records import AttemptStatus, Checkpoint, MissionStatus
 

@@ -15,7 +15,7 @@ from chargehand.app.checkpoints import roll_back_task
 from chargehand.app.composition import App
 from chargehand.app.missions import cancel_mission, children_of, promote_mission, roll_back_mission
 from chargehand.core.errors import RefusedError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.plan_events import TaskMerged
 from chargehand.core.plans import Plan
 from chargehand.missions.provenance import verify_mission

@@ -25,7 +25,7 @@ from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
 from chargehand.core.attempt_events import SandboxClosed, SandboxOpened
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 
 pytestmark = [pytest.mark.needs_bwrap, pytest.mark.timeout(3600)]
 

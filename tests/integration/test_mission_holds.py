@@ -21,7 +21,7 @@ from chargehand.app.missions import cancel_mission, pause_mission, resume_missio
 from chargehand.app.requests import change_plan, plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import MissionAllowed, MissionQueued
 from chargehand.core.records import Reason
 from chargehand.core.state import MissionState

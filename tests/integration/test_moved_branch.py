@@ -17,7 +17,7 @@ from tests.integration.workshop import REQUEST, Workshop
 from chargehand.app.composition import App
 from chargehand.app.story import describe
 from chargehand.app.wiring.session import Session
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import ApprovalGiven
 from chargehand.core.state import MissionState
 from chargehand.missions.missions import Missions

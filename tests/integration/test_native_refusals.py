@@ -11,7 +11,7 @@ from tests.native_kit import FINISH, GOOD, MENDS, ModelServer, NativeShop, call,
 from tests.unit.test_refusals import OVERFLOWS
 
 from chargehand.core.attempt_events import ModelCalled
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.state import MissionState
 from chargehand.missions.causes import mission_cause
 from chargehand.models.contract import Usage

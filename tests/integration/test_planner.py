@@ -23,7 +23,7 @@ from chargehand.app.requests import change_plan, plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.story import show_plan
 from chargehand.core.errors import ChargehandError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed, TaskEnded, TaskHeld
 from chargehand.core.plans import MOST_TASKS, Plan
 from chargehand.core.state import MissionState

@@ -24,7 +24,10 @@ from tests.crash_kit import (
     wake,
 )
 
+from chargehand.core.events import decode
+from chargehand.core.mission_events import MissionClaimed, MissionWorked
 from chargehand.core.state import MissionState
+from chargehand.missions.control import GRACE_SECONDS
 from chargehand.store.audit import verify
 
 pytestmark = pytest.mark.needs_bwrap
@@ -81,6 +84,32 @@ def test_a_worker_that_is_told_to_end_lets_go(yard: Yard, number: int) -> None:
     wait_until(wake)
     assert second.wait(60) == 0, yard.said()
     assert promoted_once(yard, site).claims == 2
+
+
+def test_a_time_limit_does_not_start_again_with_another_worker(yard: Yard) -> None:
+    """An agent without output or steps: nothing but the noted time tells how long it has worked."""
+    site = yard.site(Scene(name="silent", script=f"sleep {MARK}", words=("--time", "20s", "--attempts", "1")))
+    yard.detach(site)
+    for number, seconds in ((signal.SIGKILL, 4.0), (signal.SIGTERM, 8.0), (signal.SIGKILL, 12.0)):
+        worker = yard.worker()
+        wait_until(lambda: state_of(yard, site).worked_seconds >= seconds)  # noqa: B023
+        worker.send_signal(number)
+        worker.wait(60)
+    assert yard.worker().wait(60) == 0, yard.said()
+    state = state_of(yard, site)
+    assert (state.status, state.claims, sleepers()) == ("exhausted", 4, [])
+    noted: list[tuple[int, float]] = []
+    with yard.app() as app:
+        for line in app.store.log.read(state.id):
+            match decode(line.type, line.payload or b""):
+                case MissionClaimed(epoch=epoch):
+                    claim = epoch
+                case MissionWorked(seconds=used):
+                    noted.append((claim, used))
+    assert [used for _, used in noted] == sorted(used for _, used in noted)
+    assert {claim for claim, _ in noted} == {1, 2, 3, 4}
+    assert min(used for claim, used in noted if claim == 4) >= 12.0
+    assert noted[-1][1] <= 20.0 + GRACE_SECONDS
 
 
 def test_a_worker_that_stands_still_keeps_its_mission(yard: Yard) -> None:

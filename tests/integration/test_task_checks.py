@@ -13,7 +13,7 @@ from tests.conftest import git
 
 from chargehand.app.checkpoints import roll_back_task
 from chargehand.app.requests import FollowUp, follow_up_mission
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.plan_events import TaskMerged, TaskReturned
 

@@ -24,7 +24,7 @@ from chargehand.app.statistics import mission_trace
 from chargehand.app.tracing.export import FOLLOWER, ExportFailedError, TraceExporter
 from chargehand.app.tracing.spans import mission_spans, span_id, trace_id
 from chargehand.core.attempt_events import AttemptStarted
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import AttemptFinished, MissionClaimed, MissionCreated, MissionFinished
 
 SECRET = "Bearer of-the-collector"

@@ -20,8 +20,8 @@ from tests.unit.core_strategies import payloads, values
 from chargehand.app.composition import App
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, SandboxClosed
 from chargehand.core.clock import SteppedClock
-from chargehand.core.events import GENESIS, Event, Payload, encode, encode_json
-from chargehand.core.fold import fold, measure, read_payload, unheld_status
+from chargehand.core.events import GENESIS, Event, Payload, encode, encode_json, read_payload
+from chargehand.core.fold import fold, measure, unheld_status
 from chargehand.core.mission_events import (
     AttemptFinished,
     BaseResolved,

@@ -17,7 +17,7 @@ from chargehand.app.config.records import UntrustedKey
 from chargehand.app.reading import StateReader, server_secret
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.credentials.credentials import Origin
 from chargehand.policy.actions import (
     LARGEST_SCRIPT,

@@ -23,8 +23,7 @@ from chargehand.app.outcome import (
 )
 from chargehand.core.attempt_events import MessageReceived, ReportMade, RoleChosen
 from chargehand.core.codec import decode_as
-from chargehand.core.events import Event
-from chargehand.core.fold import is_damaged, read_payload
+from chargehand.core.events import Event, is_damaged, read_payload
 from chargehand.core.mission_events import MergeConflicted, MessageSent, MissionQueued
 from chargehand.core.plan_events import TaskTally
 from chargehand.core.records import (

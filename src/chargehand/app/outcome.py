@@ -11,7 +11,7 @@ import msgspec
 
 from chargehand.core.attempt_events import CommandFinished
 from chargehand.core.errors import NotFoundError, StoreError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.records import CheckResult, Finding
 from chargehand.core.state import ENDED, AttemptState, MissionState, MissionSummary, total_cost
 from chargehand.missions.causes import RESUMED, mission_cause

@@ -21,7 +21,7 @@ from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.mission_events import MissionContinued
 from chargehand.core.plan_events import PlanMade, PlanWanted
@@ -414,7 +414,7 @@ def _follow_up_promoted(
         identity=app.identity(),
         after=after,
         attempts=after + attempts,
-        seconds=state.seconds_of() + seconds,
+        seconds=seconds,
         budget_usd=budget,
         base=Base(
             commit=state.commit,

@@ -18,7 +18,7 @@ from chargehand.app.documents import Document
 from chargehand.app.reading import StateReader, parse_since
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import UsageError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.records import Alert
 from chargehand.missions.model_statistics import ModelStats, gather_model_statistics
 from chargehand.missions.statistics import (

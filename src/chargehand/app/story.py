@@ -47,8 +47,7 @@ from chargehand.app.reporting.review import ChangeReview as ChangeReview
 from chargehand.core import attempt_events as a
 from chargehand.core import mission_events as m
 from chargehand.core import plan_events as p
-from chargehand.core.events import Event, Payload
-from chargehand.core.fold import read_payload
+from chargehand.core.events import Event, Payload, read_payload
 from chargehand.core.records import CheckResult, MissionStatus, Verdict
 from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.core.text import printable

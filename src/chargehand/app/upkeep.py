@@ -16,7 +16,8 @@ from chargehand.app.reading import StateReader
 from chargehand.app.wiring.disk import OPEN, mission_of
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import ChargehandError, InfrastructureError, RefusedError, StoreError, UsageError
-from chargehand.core.fold import fold, read_payload
+from chargehand.core.events import read_payload
+from chargehand.core.fold import fold
 from chargehand.core.state import MissionState
 from chargehand.policy.access import ROLES
 from chargehand.store.accounts import Actor

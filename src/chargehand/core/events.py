@@ -126,3 +126,20 @@ def is_known(type: str) -> bool:
 def event_types() -> Mapping[str, type[Payload]]:
     """Return the payload class of each registered event type, by its name."""
     return dict(_REGISTRY)
+
+
+def read_payload(line: Event) -> Payload | None:
+    """Return an event's payload, `None` where it was erased, damaged, or a newer version wrote it."""
+    if line.payload is None:
+        return None
+    try:
+        return decode(line.type, line.payload)
+    except (KeyError, msgspec.DecodeError):
+        return None
+
+
+def is_damaged(line: Event) -> bool:
+    """Tell whether a line's payload cannot be read although it is of a type that this version knows."""
+    if line.payload is None or not is_known(line.type):
+        return "\N{REPLACEMENT CHARACTER}" in line.type
+    return read_payload(line) is None

@@ -16,7 +16,7 @@ from chargehand.core import mission_events as m
 from chargehand.core import plan_events as p
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
-from chargehand.core.events import Event, Payload, decode, is_known
+from chargehand.core.events import Event, Payload, is_damaged, read_payload
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.core.state import (
     AttemptState,
@@ -83,23 +83,6 @@ def measure(measures: MissionMeasures, line: Event) -> None:
     # `None` for an event of a newer version, whose type is no key either.
     if handler := _MEASURES.get(type(payload)):  # type: ignore[arg-type]
         handler(measures, payload)
-
-
-def read_payload(line: Event) -> Payload | None:
-    """Return an event's payload, `None` where it was erased, damaged, or a newer version wrote it."""
-    if line.payload is None:
-        return None
-    try:
-        return decode(line.type, line.payload)
-    except (KeyError, msgspec.DecodeError):
-        return None
-
-
-def is_damaged(line: Event) -> bool:
-    """Tell whether a line's payload cannot be read although it is of a type that this version knows."""
-    if line.payload is None or not is_known(line.type):
-        return "\N{REPLACEMENT CHARACTER}" in line.type
-    return read_payload(line) is None
 
 
 def unheld_status(state: MissionSummary) -> MissionStatus:
@@ -180,6 +163,11 @@ def _release(state: MissionSummary, event: m.MissionReleased) -> None:
     state.at_rest = True
     if state.status == "running":
         state.status = "planned"
+
+
+@_on(_STATE, m.MissionWorked)
+def _note_time(state: MissionState, event: m.MissionWorked) -> None:
+    state.worked_seconds = event.seconds
 
 
 @_on(_SUMMARY, m.MissionInterrupted)

@@ -60,6 +60,16 @@ class MissionReleased(Payload, frozen=True, kw_only=True):
     worker: str
 
 
+@event("mission.worked")
+class MissionWorked(Payload, frozen=True, kw_only=True):
+    """The mission has used so many `seconds` of its time limit, pauses and queues not counted.
+
+    Written from time to time and where a worker ends: a step that was broken off has no recorded duration.
+    """
+
+    seconds: float
+
+
 @event("mission.interrupted")
 class MissionInterrupted(Payload, frozen=True, kw_only=True):
     """A sandbox, or what starts them, ended under the mission: its worker goes on from the last recorded step."""

@@ -418,9 +418,9 @@ class MissionState(MissionSummary, kw_only=True):
 
     `stands` tells the base of each checkpoint's commit, `stopped` the tree of each attempt that was stopped before
     its end, as it was then or as a person restored it since, `promoted_on` that of what is promoted, `continued`
-    after which attempts a person wanted another one, `plan` how far a coordinator's tasks are, `half_merged` the
-    task whose result is on its branch although no `task.merged` says so yet, `sandbox_kinds` the tiers and drivers
-    of the sandboxes that it had, each pair once.
+    after which attempts a person wanted another one, `worked_seconds` what its workers noted of its time limit,
+    `plan` how far a coordinator's tasks are, `half_merged` the task whose result is on its branch although no
+    `task.merged` says so yet, `sandbox_kinds` the tiers and drivers of its sandboxes, each pair once.
     """
 
     config: Config | None = None
@@ -442,6 +442,7 @@ class MissionState(MissionSummary, kw_only=True):
     continued: dict[int, m.MissionContinued] = {}
     plan: PlanProgress | None = None
     plan_elapsed: float = 0.0
+    worked_seconds: float = 0.0
     half_merged: TaskMerged | None = None
     messages: list[m.MessageSent] = []
     delivered: set[str] = set()
@@ -458,6 +459,11 @@ class MissionState(MissionSummary, kw_only=True):
         """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
         names = [name for name in self.steps if name.startswith(prefix)]
         return sum(self.steps[name].seconds for name in names if not self._is_nested(name))
+
+    @property
+    def seconds_used(self) -> float:
+        """The seconds of the time limit that are used: at least those of the recorded steps."""
+        return max(self.worked_seconds, self.seconds_of())
 
     def keep_checkpoint(self, checkpoint: Checkpoint, *, attempt: str | None) -> None:
         """Add a checkpoint of an attempt, or (`None`) one that a person restored."""

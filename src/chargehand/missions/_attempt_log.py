@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.core.attempt_events import ModelCalled
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import AttemptFinished
 from chargehand.core.records import AttemptStatus, Reason
 from chargehand.core.state import AttemptState, MissionState

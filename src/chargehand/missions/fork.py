@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
-from chargehand.core.events import Payload
-from chargehand.core.fold import read_payload
+from chargehand.core.events import Payload, read_payload
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import (
     AgentSelected,

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from chargehand.core.errors import NotFoundError
-from chargehand.core.events import Payload, encode_json
-from chargehand.core.fold import read_payload
+from chargehand.core.events import Payload, encode_json, read_payload
 from chargehand.core.mission_events import (
     MISSIONS,
     BaseResolved,

@@ -12,7 +12,7 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from chargehand.core.attempt_events import ModelCalled
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.state import AttemptState
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.statistics import Cost, Percentiles, Sample

@@ -22,8 +22,7 @@ from msgspec.structs import replace
 
 from chargehand.core.attempt_events import ActionJudged, AttemptStarted, ModelCalled, RoleChosen, TierChosen
 from chargehand.core.errors import ChargehandError, StoreError
-from chargehand.core.events import Event, Payload, encode_json
-from chargehand.core.fold import read_payload
+from chargehand.core.events import Event, Payload, encode_json, read_payload
 from chargehand.core.mission_events import (
     ApprovalGiven,
     BaseResolved,

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
 from chargehand.core.attempt_events import TierChosen
 from chargehand.core.errors import ChargehandError, FencedError, InfrastructureError, RefusedError, WaitingError
-from chargehand.core.mission_events import MissionFinished, MissionInterrupted, MissionReleased
+from chargehand.core.mission_events import MissionFinished, MissionInterrupted, MissionReleased, MissionWorked
 from chargehand.core.records import AttemptStatus, MissionStatus, Reason
 from chargehand.core.state import MissionState
 from chargehand.missions._messages import record_mission_end, wait_for_room
@@ -33,6 +34,10 @@ _PASSING = frozenset({"sandbox_died", "launcher_lost", "forwarder_failed", "free
 _MOST_INTERRUPTIONS = 5
 # Processes of a dead sandbox may take a moment to disappear; a machine short of memory needs longer.
 _PAUSE_SECONDS = (0.3, 0.3, 0.5, 1.0, 3.0)
+
+# How often the used time is noted, also as a share of the whole: a `kill -9` gives a mission no more than that.
+_NOTE_SECONDS, _NOTE_SHARE = 30.0, 0.05
+_SHORTEST_NOTED_SECONDS = 1.0
 
 
 class MissionRun:
@@ -64,9 +69,7 @@ class MissionRun:
         assert request is not None
         self._journal.before_step = partial(stop_before_step, self._journal)
         try:
-            # The mission's time less that of its recorded steps: clocks of different boots cannot be compared.
-            seconds = max(1.0, request.seconds - self._journal.state.seconds_of())
-            async with self._control.limited(seconds + GRACE_SECONDS):
+            async with self._time_limit(request.seconds):
                 with system_errors():
                     await run_interruptible(self._journal, partial(self._resume, steps))
         except FencedError:  # another worker has claimed the mission: this one may write nothing more
@@ -91,6 +94,37 @@ class MissionRun:
             if not isinstance(error, RefusedError):
                 raise
         return self._journal.state
+
+    @contextlib.asynccontextmanager
+    async def _time_limit(self, seconds: float) -> AsyncIterator[None]:
+        """Bound the block by what is left of the mission's time limit; note what it uses, should its worker die.
+
+        A plan has a clock of its own. Noted are seconds, as clocks of different boots cannot be compared.
+        """
+        state, control = self._journal.state, self._control
+        used = state.seconds_used
+        limit = max(1.0, seconds - used) + GRACE_SECONDS
+
+        def note() -> None:
+            now = used + limit - control.seconds_left()
+            if state.plan is None and now >= state.worked_seconds + _SHORTEST_NOTED_SECONDS:
+                with contextlib.suppress(ChargehandError):  # a full disk, or another worker has it: others say so
+                    self._journal.record(MissionWorked(seconds=now))
+
+        async def note_often() -> None:
+            while True:
+                await asyncio.sleep(min(_NOTE_SECONDS, seconds * _NOTE_SHARE))
+                note()
+
+        async with control.limited(limit):
+            noting = asyncio.create_task(note_often())
+            try:
+                yield
+            except BaseException:
+                note()
+                raise
+            finally:
+                noting.cancel()
 
     async def _resume(self, steps: Callable[[], Awaitable[None]]) -> None:
         """Finish what an earlier worker left half done, then run the steps."""

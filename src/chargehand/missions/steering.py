@@ -164,7 +164,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             identity=self.identity,
             after=after,
             attempts=after + attempts,
-            seconds=before.seconds_of() + seconds,
+            seconds=before.seconds_used + seconds,
             budget_usd=budget_usd,
             plan_seconds=used + seconds if is_limited else None,
         )

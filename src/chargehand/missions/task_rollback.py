@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, RefusedError, nearest
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.plan_events import TaskMerged
 from chargehand.core.plans import predecessors
 from chargehand.core.state import ENDED, MissionState

@@ -14,8 +14,7 @@ from chargehand.app.wiring.profile import free_memory
 from chargehand.core.attempt_events import BreakerChanged, CheckpointMade, ModelCalled, SandboxClosed
 from chargehand.core.codec import decode_as
 from chargehand.core.config import Config
-from chargehand.core.events import Event
-from chargehand.core.fold import read_payload
+from chargehand.core.events import Event, read_payload
 from chargehand.core.mission_events import MissionFinished, StepFinished
 from chargehand.core.state import Ending
 from chargehand.missions.causes import ENDED, mission_cause

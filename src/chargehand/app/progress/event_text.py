@@ -29,8 +29,7 @@ from chargehand.core.attempt_events import (
     StateCaptured,
     TierChosen,
 )
-from chargehand.core.events import Event, Payload
-from chargehand.core.fold import is_damaged, read_payload
+from chargehand.core.events import Event, Payload, is_damaged, read_payload
 from chargehand.core.mission_events import (
     CLOCK,
     AgentSelected,
@@ -57,6 +56,7 @@ from chargehand.core.mission_events import (
     MissionReleased,
     MissionResumed,
     MissionRolledBack,
+    MissionWorked,
     PromotionDone,
     QuestionAnswered,
     QuestionAsked,
@@ -238,6 +238,8 @@ def _describe_start(event: Payload) -> str | None:
             return f"claimed by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
         case MissionReleased():
             return f"released by {event.worker} for another worker to resume" if event.worker else ""
+        case MissionWorked():
+            return ""
         case BaseResolved():
             return f"base {event.base.branch or event.base.revision} @ {event.base.commit[:12]}"
         case AgentSelected():

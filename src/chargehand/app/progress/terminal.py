@@ -14,7 +14,7 @@ from chargehand.app.progress.live_output import CHECK_STREAM, LONGEST_RECORD, Ou
 from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import AttemptStarted, CommandFinished
 from chargehand.core.errors import ChargehandError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.state import ENDED, SETTLED
 from chargehand.durable.actions import OutputLine

@@ -11,8 +11,7 @@ from chargehand.app.documents import ArtifactEntry, Document, MissionDetails
 from chargehand.app.outcome import FailureDocument, ended_with_report, exported_branch, was_rolled_back
 from chargehand.app.progress.event_text import describe
 from chargehand.core.attempt_events import AttemptResumed, ReplayDiverged
-from chargehand.core.events import Event, Payload
-from chargehand.core.fold import read_payload
+from chargehand.core.events import Event, Payload, read_payload
 from chargehand.core.mission_events import (
     CLOCK,
     ApprovalGiven,

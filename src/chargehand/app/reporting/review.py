@@ -18,8 +18,7 @@ from chargehand.checks.inspection import Limits, examine, is_dependency_file
 from chargehand.checks.paths import is_source, is_test_path
 from chargehand.checks.trees import is_regular, new_text
 from chargehand.core.attempt_events import CheckpointMade
-from chargehand.core.events import Event
-from chargehand.core.fold import read_payload
+from chargehand.core.events import Event, read_payload
 from chargehand.core.records import Base, Change, CheckResult, Finding, Severity, Verdict
 from chargehand.core.state import MissionState
 from chargehand.missions.services import DepotReader

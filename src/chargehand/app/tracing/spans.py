@@ -13,8 +13,7 @@ from msgspec import Struct, field
 from chargehand.agents.recorded import read_reply
 from chargehand.core import attempt_events as w
 from chargehand.core import mission_events as m
-from chargehand.core.events import Event, Payload
-from chargehand.core.fold import read_payload
+from chargehand.core.events import Event, Payload, read_payload
 from chargehand.core.steps import step_of
 from chargehand.missions.journal import CHECKS
 from chargehand.missions.transcript import parse_act

@@ -24,8 +24,7 @@ from chargehand.agents.roles import parse_role
 from chargehand.core.attempt_events import BreakerChanged
 from chargehand.core.config import Config
 from chargehand.core.errors import StoreError, WaitingError
-from chargehand.core.events import Event, Payload
-from chargehand.core.fold import read_payload
+from chargehand.core.events import Event, Payload, read_payload
 from chargehand.core.mission_events import (
     AgentSelected,
     AttemptFinished,

@@ -9,7 +9,7 @@ from chargehand.core.amounts import format_seconds
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
 from chargehand.core.errors import RefusedError, UsageError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.messages import EVERYONE
 from chargehand.core.mission_events import MissionContinued, MissionCreated
@@ -268,7 +268,7 @@ def _create_returned(
         identity="coordinator",
         after=after,
         attempts=after + request.attempts,
-        seconds=source.seconds_of() + request.seconds,
+        seconds=request.seconds,
         base=base,
         tree=tree,
     )

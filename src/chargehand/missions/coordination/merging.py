@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from chargehand.checks.execution import report
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import ApprovalGiven, VerdictGiven
 from chargehand.core.plan_events import TaskMerged, TaskReturned
 from chargehand.core.plans import Task

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError
-from chargehand.core.fold import read_payload
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import (
     ApplyChanged,
     ApprovalGiven,

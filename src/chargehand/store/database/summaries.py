@@ -12,8 +12,8 @@ import msgspec
 
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.codec import decode_as
-from chargehand.core.events import Event
-from chargehand.core.fold import MEASURED, apply, measure, read_payload, unheld_status
+from chargehand.core.events import Event, read_payload
+from chargehand.core.fold import MEASURED, apply, measure, unheld_status
 from chargehand.core.state import MissionMeasures, MissionSummary
 from chargehand.store.chain import ChainLine, as_event
 from chargehand.store.database.connection import Transaction, raw_columns
