@@ -169,6 +169,30 @@ def test_two_that_conflict_are_told_apart_and_the_later_one_goes_back(crew: Crew
     assert len(git(crew.repo, "log", "--format=%s", f"main..{branch(crew, state)}").splitlines()) == 2
 
 
+@pytest.mark.parametrize("union", [False, True], ids=["conflicts", "union"])
+def test_six_that_add_to_one_file_without_saying_so_are_all_merged(crew: Crew, union: bool) -> None:
+    """Done again one after the other, they need no person; in a file of `union` their lines do not conflict."""
+    if union:
+        (crew.repo / "chargehand.toml").write_text('[project]\nunion = ["sub/h.txt"]\n')
+        git(crew.repo, "add", "chargehand.toml")
+        git(crew.repo, "commit", "-qm", "Keep both sides of sub/h.txt")
+    names = [f"t{number}" for number in range(6)]
+    mission = crew.record(
+        [task(name, shell(f"echo {name} >> sub/h.txt"), priority=-n) for n, name in enumerate(names)]
+    )
+    state = crew.work(mission)
+    assert (state.status, state.reasons) == ("promoted", ())
+    assert not state.questions
+    lines = git(crew.repo, "show", f"{branch(crew, state)}:sub/h.txt").split()
+    assert sorted(lines[-6:]) == names
+    runs = [(run.task, run.rung) for run in crew.events(mission, TaskStarted)]
+    again = {run.task for run in crew.events(mission, TaskReturned)}
+    assert sorted(runs) == sorted([*((name, "first") for name in names), *((name, "returned") for name in again)])
+    assert len(again) == (0 if union else 5)
+    held = {event.reason.code for event in crew.events(mission, TaskHeld)}
+    assert held == (set() if union else {"collision_conflict"})
+
+
 def test_two_that_break_together_are_told_apart(crew: Crew) -> None:
     """Each is green by itself; the check, which names neither, fails where three files are there and not four."""
     check = f"{READS}; test $(ls sub | wc -l) != 3"

@@ -79,6 +79,7 @@ class World:
         delegating: float = 0.0,
     ) -> None:
         self.plan = plan
+        self.tip = "0"
         self.elapsed = 0.0
         self.delegating = delegating
         self.handed_on: dict[str, int] = {}
@@ -106,6 +107,8 @@ class World:
             elapsed=self.elapsed,
             ladders=lambda task: Ladder(models=task.models or self.models),
             collides=lambda a, b: WHY if {a.id, b.id} <= self.shared else None,
+            tip=self.tip,
+            changes=lambda mission: ("f", "g")[len(mission) % 2 :],
         )
 
     def run(self) -> None:
@@ -150,10 +153,7 @@ class World:
             case Start():
                 self.start(move)
             case Hold():
-                others = self.shared - {move.task}
-                # One that it waits for may have been about to begin, when its tests were found to conflict.
-                assert any(self.situation().works(each) or f"task/{each}/0" in self.answers for each in others)
-                self.note(TaskHeld(task=move.task, reason=move.reason))
+                self.hold(move)
             case Merge():
                 self.merge(move)
             case Review() | Weigh():
@@ -225,6 +225,8 @@ class World:
             self.answers[question] = None
             self.asked += 1
             return
+        if move.rung == "returned":
+            self.nobody_else_does_it_again(known)
         if move.round == 1:
             # Of a task that was dropped nothing is merged: nobody waits for its mission to stop.
             planned = {each.id for each in self.plan.tasks} & self.shared - {move.task}
@@ -257,6 +259,26 @@ class World:
         going_on = sum(now.works(each.id) and now.goes_on(each.id) for each in self.plan.tasks)
         self.most_at_once = max(self.most_at_once, going_on)
         assert working <= self.plan.at_once if self.plan.at_once else move.round > 1 or going_on <= 3
+
+    def hold(self, move: Hold) -> None:
+        if move.reason.code == "collision_conflict":
+            known = self.progress.tasks[move.task]
+            assert known.given_back is not None or not known.returned
+        else:
+            others = self.shared - {move.task}
+            # One that it waits for may have been about to begin, when its tests were found to conflict.
+            assert any(self.situation().works(each) or f"task/{each}/0" in self.answers for each in others)
+        self.note(TaskHeld(task=move.task, reason=move.reason))
+
+    def nobody_else_does_it_again(self, known: TaskProgress) -> None:
+        """Hold that of the tasks that conflicted in one file no other is done again just now."""
+        assert known.given_back is not None
+        for task in self.plan.tasks:
+            other = self.progress.tasks[task.id]
+            paths = {path for each in other.returned for path in each.paths}
+            by_person = bool(other.runs) and other.runs[-1].rung == "person"  # who waits for nobody
+            if other is not known and other.end is None and not by_person and paths & {*known.given_back.paths}:
+                assert other.given_back is not None or not self.situation().goes_on(task.id)
 
     def review(self, move: Review) -> None:
         assert self.children[move.mission].status == "promoted"
@@ -308,13 +330,22 @@ class World:
         child = self.children[move.mission]
         assert (child.status, child.changes) == ("promoted", True)
         known = self.progress.tasks[move.task]
-        assert move.mission not in {each.mission for each in (*known.merged, *known.returned)}
-        if self.chance.random() < 0.2:
+        assert move.mission not in {each.mission for each in known.merged}
+        earlier = [each for each in known.returned if each.mission == move.mission]
+        assert all(each.paths and each.base != self.tip for each in earlier), "it was tried on this tip"
+        if self.chance.random() < 0.3:
             back = TaskReturned(
-                task=move.task, mission=move.mission, reason=WHY, base="0" * 40, tree="1" * 40, evidence="f" * 64
+                task=move.task,
+                mission=move.mission,
+                reason=WHY,
+                base=self.tip,
+                tree="1" * 40,
+                evidence="f" * 64,
+                paths=tuple(self.chance.sample(("f", "g"), self.chance.randint(0, 2))),
             )
             self.note(back)
             return
+        self.tip += "0"
         self.note(TaskMerged(task=move.task, mission=move.mission, commit="0" * 40, tree="0" * 40))
         loop = task.loop
         self.delegate(task, move.mission)

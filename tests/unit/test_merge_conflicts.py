@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -232,3 +234,47 @@ def test_every_line_that_clashes_stands_where_it_is_said_to(
             at = side.start - (1 if side.lines else 0)
             assert b"".join(lines[at : at + side.lines]).decode() == side.text
         assert hunk.ours != hunk.theirs
+
+
+def united(depot: Depot, base: Files, ours: Files, theirs: Files) -> MergeResult:
+    root = make_commit(depot, REST | dict(base))
+    sides = [make_commit(depot, REST | dict(side), root) for side in (ours, theirs)]
+    return depot.merge(*sides, union=lambda path: path.endswith("CHANGES"))
+
+
+def content(depot: Depot, result: MergeResult, path: str) -> bytes:
+    assert result.tree is not None, result
+    return depot.git.run("cat-file", "blob", f"{result.tree}:{path}").out
+
+
+@pytest.mark.usefixtures("engine")
+def test_both_sides_of_a_union_file_are_kept(depot: Depot) -> None:
+    result = united(depot, {"d/CHANGES": TEN}, {"d/CHANGES": TEN + b"ours\n"}, {"d/CHANGES": TEN + b"theirs\n"})
+    assert content(depot, result, "d/CHANGES") == TEN + b"ours\ntheirs\n"
+    assert content(depot, result, "rest") == REST["rest"]
+    result = united(depot, {}, {"CHANGES": b"ours\n"}, {"CHANGES": b"theirs\n", "more": b"m"})
+    assert content(depot, result, "CHANGES") == b"ours\ntheirs\n"
+    assert content(depot, result, "more") == b"m"
+
+
+@pytest.mark.usefixtures("engine")
+def test_other_conflicts_stay_conflicts_beside_a_union_file(depot: Depot) -> None:
+    base: Files = {"CHANGES": b"1\n", "f": b"1\n"}
+    ours: Files = {"CHANGES": b"1\no\n", "f": b"o\n"}
+    conflict = only(united(depot, base, ours, {"CHANGES": b"1\nt\n", "f": b"t\n"}))
+    assert (conflict.path, conflict.kind) == ("f", "content")
+    for kind, theirs in (("binary", b"\0"), ("mode", (LINK, b"rest")), ("modify_delete", None)):
+        sides = ({"CHANGES": b"1\n"}, {"CHANGES": b"2\n"}, {} if theirs is None else {"CHANGES": theirs})
+        assert only(united(depot, *sides)).kind == kind
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.tuples(*[st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"\n"]), max_size=8)] * 3))
+def test_a_union_is_what_git_makes_of_it(depot: Depot, tmp_path: Path, three: tuple[list[bytes], ...]) -> None:
+    base, ours, theirs = (b"".join(lines) + b"end\n" for lines in three)
+    for name, text in (("base", base), ("ours", ours), ("theirs", theirs)):
+        (tmp_path / name).write_bytes(text)
+    words = ("git", "merge-file", "-p", "--union", *(str(tmp_path / name) for name in ("ours", "base", "theirs")))
+    expected = subprocess.run(words, capture_output=True, check=True).stdout
+    result = united(depot, {"CHANGES": base}, {"CHANGES": ours}, {"CHANGES": theirs})
+    assert content(depot, result, "CHANGES") == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -70,6 +70,13 @@ class AreaRules:
         elif _matches(self._protect, path):
             message = f"{shown} is protected: only a person may approve a change to it"
             yield Finding(rule="area_protected", severity="warning", path=path, message=message, needs_person=True)
+
+
+@lru_cache(maxsize=16)
+def match_paths(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return what tells whether a path matches one of these patterns. Raises `ConfigError` (`area_invalid`)."""
+    spec = _compile(patterns)
+    return lambda path: _matches(spec, path)
 
 
 def _error(rule: str, path: str, message: str) -> Finding:

@@ -107,12 +107,13 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
     include: Annotated[
         tuple[str, ...], KeySpec("ignored paths that belong to the tree", meet="repo", form="area")
     ] = ()
+    union: Annotated[
+        tuple[str, ...],
+        KeySpec("text files of which merges keep the conflicting lines of both sides", meet="repo", form="area"),
+    ] = ()
     red_base: Annotated[
         Literal["ask", "accept_known", "stop"],
-        KeySpec(
-            "when checks fail on the base already: ask, accept_known (what fails there may go on failing) or stop",
-            meet="repo",
-        ),
+        KeySpec("if checks fail on the base: ask, accept_known (these may still fail) or stop", meet="repo"),
     ] = "ask"
     flaky: Annotated[
         FlakyPolicy,
@@ -121,9 +122,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
             meet="repo",
         ),
     ] = "ask"
-    strategy: Annotated[Strategy, KeySpec("shadow (overlay) or direct (a private worktree)", meet="repo")] = (
-        "shadow"
-    )
+    strategy: Annotated[Strategy, KeySpec("shadow (overlay) or direct (own worktree)", meet="repo")] = "shadow"
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):

@@ -175,7 +175,8 @@ class TaskMerged(Payload, frozen=True, kw_only=True):
 class TaskReturned(Payload, frozen=True, kw_only=True):
     """What a child mission promoted is not good together with what was merged before it.
 
-    The next round begins on `base`, with `tree`. `evidence` is an artifact with what is wrong.
+    The next round begins on `base`, with `tree`. `evidence` is an artifact with what is wrong, `paths` are the
+    first of the files in which both conflict.
     """
 
     task: str
@@ -184,6 +185,7 @@ class TaskReturned(Payload, frozen=True, kw_only=True):
     base: str
     tree: str
     evidence: str
+    paths: tuple[str, ...] = ()
 
 
 @event("task.ended")
@@ -278,6 +280,13 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
     def current(self) -> tuple[TaskStarted, ...]:
         """The runs of the last round, side by side."""
         return tuple(run for run in self.runs if run.round == self.round)
+
+    @property
+    def given_back(self) -> TaskReturned | None:
+        """Why the result of the last round was given back, `None` where it was not, or was merged since."""
+        back = self.returned[-1] if self.returned else None
+        current, merged = {run.mission for run in self.current}, {each.mission for each in self.merged}
+        return back if back is not None and back.mission in current - merged else None
 
     def reviews_of(self, mission: str) -> tuple[ReviewStarted, ...]:
         """The reviews of what a child mission made."""

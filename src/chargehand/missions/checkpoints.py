@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
+from chargehand.checks.areas import match_paths
 from chargehand.checks.formatters import Formatter
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError, UsageError
@@ -29,7 +30,7 @@ from chargehand.missions.verdict.restored import RESTORES
 from chargehand.sandbox.contract import Sandbox
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.merge import MergeConflictError, MergeResult
+from chargehand.workspace.merge import IsUnion, MergeConflictError, MergeResult
 from chargehand.workspace.rollback import RollbackPlan, plan_rollback, stale_plan, write_rollback
 from chargehand.workspace.workspace import Workspace
 
@@ -73,7 +74,8 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
                 return _keep_as_is(base, last)
             # As one change on the base: the single checkpoints contain what the agent undid again.
             theirs = depot.commit(last.tree, (base.commit,), "candidate")
-            tree = self._require_tree(journal, tip, last.tree, depot.merge(tip.commit, theirs))
+            merged = depot.merge(tip.commit, theirs, union=_union_of(journal.state))
+            tree = self._require_tree(journal, tip, last.tree, merged)
             commit = depot.commit(tree, (last.commit, tip.commit), message or f"Merge {tip.revision}")
             return self._record(depot, journal, tip, last, commit, trigger="merged", stop=stop)
 
@@ -102,7 +104,7 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
                         on, replayed = depot.commit(depot.tree_of(on), (on,), found.message), replayed + 1
                     continue
                 theirs = depot.commit(found.tree, (before,), "candidate")
-                merged = depot.merge(on, theirs, before)
+                merged = depot.merge(on, theirs, before, union=_union_of(journal.state))
                 tree = self._require_tree(journal, tip, found.tree, merged, of=found.message)
                 if tree != depot.tree_of(on):
                     on, replayed = depot.commit(tree, (on,), found.message), replayed + 1
@@ -260,6 +262,10 @@ def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple
 
 # The most files of one call of a formatter: their names must fit into a command line.
 _AT_ONCE = 400
+
+
+def _union_of(state: MissionState) -> IsUnion:
+    return match_paths(state.config.project.union if state.config is not None else ())
 
 
 class FormatRun(Struct, frozen=True, kw_only=True):

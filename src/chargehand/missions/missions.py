@@ -233,7 +233,7 @@ class Missions:
             await delivery.deliver()
             return
         if is_undelivered(journal.state) and changed_since_promotion(journal.state) is None:
-            rebase = await rebase_promoted(journal, self._services.store, self._services.depot)
+            rebase = await rebase_promoted(journal, self._services)
             if rebase is None:
                 await delivery.deliver()
                 return

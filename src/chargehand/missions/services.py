@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chargehand.agents.contract import Agent, Endpoint, Snippets
+from chargehand.checks.areas import match_paths
 from chargehand.core.clock import Clock as ClockPort
 from chargehand.core.clock import SystemClock
 from chargehand.core.config import Config
@@ -207,6 +208,10 @@ class Services(Struct, frozen=True, kw_only=True):
         """Return the turn at a branch of a person's repository: one result is merged with it after the other."""
         key = hashlib.sha256(f"{repository}\0{branch}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
         return ConcurrencyLimit(self.home / "slots" / "merges" / key, places=1)
+
+    def is_union(self, path: str) -> bool:
+        """Tell whether merges keep the lines of both sides where they conflict in the text file at `path`."""
+        return match_paths(self.config.project.union)(path)
 
     def limits(self) -> SandboxLimits:
         """Return what the configuration lets one sandbox use."""

@@ -18,7 +18,7 @@ from chargehand.workspace.errors import Fault, GitError, disk_errors, no_fault
 from chargehand.workspace.host.files import Room, hold_lock, remove_tree, room_on_disk
 from chargehand.workspace.host.git import NO_GRAFTS, Git, private_git
 from chargehand.workspace.identity import BASES as BASES
-from chargehand.workspace.merge import MergeResult, merge_commits
+from chargehand.workspace.merge import IsUnion, MergeResult, merge_commits
 from chargehand.workspace.repository import Repository, find_repository, resolve
 from chargehand.workspace.tags import read_tags, tags_key
 from chargehand.workspace.tree.attributes import find_lfs_pointers, find_stale
@@ -378,9 +378,13 @@ class Depot:
         else:
             swap_ref(self.git, ref, new=new, old=old)
 
-    def merge(self, ours: str, theirs: str, base: str | None = None) -> MergeResult:
-        """Merge commit `theirs` into `ours` without a working tree; nothing but objects is written."""
-        return merge_commits(self.git, self.path, reader=self.reader, ours=ours, theirs=theirs, base=base)
+    def merge(
+        self, ours: str, theirs: str, base: str | None = None, *, union: IsUnion | None = None
+    ) -> MergeResult:
+        """Merge commit `theirs` into `ours` without a working tree (`merge_commits`); only objects are written."""
+        return merge_commits(
+            self.git, self.path, reader=self.reader, ours=ours, theirs=theirs, base=base, union=union
+        )
 
     def annotate(self, commit: str, text: str, *, provenance: str = "") -> bool:
         """Add the lines of `text` to the note of a commit, those it has not yet; return whether there were any.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -24,11 +25,17 @@ from chargehand.workspace.hunks import Hunk, find_hunks, split_lines
 from chargehand.workspace.tree.history import is_descendant, read_commit
 from chargehand.workspace.tree.objects import GITLINK, ObjectReader, compare
 
+if TYPE_CHECKING:
+    import pygit2
+
 _MERGE_TREE = (2, 38)  # the git that can merge without a working tree
 _MERGE_TREE_BASE = (2, 40)  # and with a base that is not the merge base
 _CONFLICT = b"CONFLICT ("
 _RENAMED = (b"rename", b"directory rename", b"file location")
 _SET_ASIDE = (b"file/directory", b"distinct modes", b"distinct types")
+_OF_LINES: tuple[ConflictKind, ...] = ("content", "both_added")
+# Tells for a path whether the lines of both sides are kept where they conflict.
+IsUnion = Callable[[str], bool]
 _MAX_FILES = 50
 _MAX_HUNKS = 10
 _MAX_LINES = 30
@@ -102,11 +109,19 @@ class _PathMessages(Struct):
 
 
 def merge_commits(
-    git: Git, git_dir: Path, *, reader: ObjectReader, ours: str, theirs: str, base: str | None
+    git: Git,
+    git_dir: Path,
+    *,
+    reader: ObjectReader,
+    ours: str,
+    theirs: str,
+    base: str | None,
+    union: IsUnion | None = None,
 ) -> MergeResult:
     """Merge `theirs` into `ours`; `base` stands in for the merge base that history has.
 
-    Raises `GitError`.
+    Of a text file that `union` says yes to, the lines of both sides are kept where they conflict, as git's merge
+    driver `union` does. Raises `GitError`.
     """
     if base in (None, ours) and is_descendant(reader, theirs, ours):  # a fast-forward, as most merges here are
         return MergeResult(tree=read_commit(reader, theirs).tree)
@@ -115,7 +130,7 @@ def merge_commits(
     ancestor = base or found
     version = git_version()
     if version < _MERGE_TREE or (ancestor != found and version < _MERGE_TREE_BASE):
-        return _merge_in_process(git_dir, reader, ours, theirs, ancestor)
+        return _merge_in_process(git_dir, reader, ours, theirs, ancestor, union)
     extra = (f"--merge-base={ancestor}",) if ancestor != found else ()
     done = git.run("merge-tree", "--write-tree", "--messages", "-z", *extra, ours, theirs)
     # Exit code 1 means conflicts, any other a failure.
@@ -124,7 +139,66 @@ def merge_commits(
     tree, *fields = done.out.split(b"\0")
     if done.code == 0:
         return MergeResult(tree=tree.decode())
-    return _result_of(reader, _parse_conflicts(fields))
+    conflicts = list(_parse_conflicts(fields))
+    united = _unite_lines(git_dir, reader, conflicts, union)
+    if len(united) == len(conflicts):
+        return MergeResult(tree=_with_files(git_dir, tree.decode(), united))
+    return _result_of(reader, (each for each in conflicts if each.path not in united))
+
+
+def _unite_lines(
+    git_dir: Path, reader: ObjectReader, conflicts: Iterable[Stages], union: IsUnion | None
+) -> dict[str, Side]:
+    """Return the merged files of those conflicts in which the lines of both sides are kept, by path."""
+    import pygit2
+
+    three: dict[str, Stages] = {}
+    for each in conflicts:
+        if union is None or each.renamed or not union(each.path):
+            continue
+        files = [side for side in (each.base, each.ours, each.theirs) if side is not None]
+        if any(stat.S_IFMT(side.mode) != stat.S_IFREG for side in files):
+            continue
+        if each.conflict_kind([reader.blob(bytes.fromhex(side.id)) for side in files]) in _OF_LINES:
+            three[each.path] = each
+    if not three:
+        return {}
+    repository = pygit2.Repository(str(git_dir))
+
+    def tree_of(sides: Iterable[Side | None]) -> pygit2.Tree:
+        # Of nothing but these files, under numbers: paths have directories.
+        builder = repository.TreeBuilder()
+        for number, side in enumerate(sides):
+            if side is not None:
+                builder.insert(str(number), side.id, pygit2.enums.FileMode(side.mode))
+        return repository[builder.write()].peel(pygit2.Tree)
+
+    base, ours, theirs = (
+        tree_of(getattr(each, name) for each in three.values()) for name in ("base", "ours", "theirs")
+    )
+    merged = repository.merge_trees(base, ours, theirs, favor=pygit2.enums.MergeFavor.UNION)
+    found = {path: merged[str(number)] for number, path in enumerate(three) if str(number) in merged}
+    return {path: Side(mode=int(entry.mode), id=str(entry.id)) for path, entry in found.items()}
+
+
+def _add_files(index: pygit2.Index, files: Mapping[str, Side]) -> None:
+    import pygit2
+
+    for path, side in files.items():
+        if index.conflicts is not None and path in index.conflicts:
+            del index.conflicts[path]
+        index.add(pygit2.IndexEntry(path, pygit2.Oid(hex=side.id), pygit2.enums.FileMode(side.mode)))
+
+
+def _with_files(git_dir: Path, tree: str, files: Mapping[str, Side]) -> str:
+    """Return a tree with these files at their paths."""
+    import pygit2
+
+    repository = pygit2.Repository(str(git_dir))
+    index = pygit2.Index()
+    index.read_tree(repository[tree].peel(pygit2.Tree))
+    _add_files(index, files)
+    return str(index.write_tree(repository))
 
 
 def _result_of(reader: ObjectReader, stages: Iterable[Stages]) -> MergeResult:
@@ -176,7 +250,7 @@ def _stages(path: str, sides: Mapping[str, Side]) -> Stages:
 
 
 def _merge_in_process(
-    git_dir: Path, reader: ObjectReader, ours: str, theirs: str, base: str | None
+    git_dir: Path, reader: ObjectReader, ours: str, theirs: str, base: str | None, union: IsUnion | None
 ) -> MergeResult:
     import pygit2
 
@@ -195,13 +269,22 @@ def _merge_in_process(
     )
     if not merged.conflicts:
         return MergeResult(tree=str(merged.write_tree(repository)))
+    conflicts = list(_conflicts_of(merged))
+    united = _unite_lines(git_dir, reader, conflicts, union)
+    if len(united) < len(conflicts):
+        return _result_of(reader, (each for each in conflicts if each.path not in united))
+    _add_files(merged, united)
+    return MergeResult(tree=str(merged.write_tree(repository)))
+
+
+def _conflicts_of(merged: pygit2.Index) -> Iterator[Stages]:
     found: dict[str, dict[str, Side]] = {}
-    for conflict in merged.conflicts:
+    for conflict in merged.conflicts or ():
         for name, entry in zip(("base", "ours", "theirs"), conflict, strict=True):
             if entry is not None:
                 sides = found.setdefault(entry.path, {})
                 sides[name] = Side(mode=int(entry.mode), id=str(entry.id))
-    return _result_of(reader, (_stages(path, sides) for path, sides in found.items()))
+    yield from (_stages(path, sides) for path, sides in found.items())
 
 
 # --- what conflicts

@@ -29,7 +29,6 @@ from chargehand.missions.services import Services
 from chargehand.missions.steering import last_whole_attempt
 from chargehand.missions.verdict.failure_policy import failure_policy
 from chargehand.store.store import Store
-from chargehand.workspace.depot import Depot
 
 # Kinds of agents that do the same again whatever a request tells them.
 _DEAF = ("command", "patch")
@@ -90,7 +89,7 @@ def create_child(
     assert coordinator.request is not None
     tests = _failing_tests(services, coordinator, task)
     if move.rung != "returned":
-        tip = _add_tests(depot, coordinator.id, tests, tip, partly=move.rung == "person")
+        tip = _add_tests(services, coordinator.id, tests, tip, partly=move.rung == "person")
     request = _limit(
         services,
         coordinator,
@@ -229,11 +228,11 @@ def _failing_tests(services: Services, coordinator: MissionState, task: Task) ->
 
 
 def _add_tests(
-    depot: Depot, coordinator: str, tests: list[_HandedTests], on: Base, *, partly: bool = False
+    services: Services, coordinator: str, tests: list[_HandedTests], on: Base, *, partly: bool = False
 ) -> Base:
     """Return a base with the tests on top; `partly` leaves out what conflicts with it, which else is refused."""
     for each in tests:
-        rebase = rebase_onto(depot, each.base, on, each.tree, mission=coordinator)
+        rebase = rebase_onto(services, each.base, on, each.tree, mission=coordinator)
         if rebase is not None and rebase.count and not partly:
             paths = ", ".join(shown_path(conflict.path) for conflict in rebase.conflicts)
             raise RefusedError(
@@ -244,7 +243,7 @@ def _add_tests(
         if rebase is not None:
             revision = f"{on.revision} with the tests of {each.by}"
             on = Base(commit=rebase.checkpoint.commit, tree=rebase.tree, revision=revision)
-            depot.keep_base(on.commit)
+            services.depot.keep_base(on.commit)
     return on
 
 
@@ -261,9 +260,9 @@ def _create_returned(
     source = MissionReader(store=store, workers=services.workers).at_rest(back.mission)
     after = last_whole_attempt(source)
     below = Base(commit=back.base, tree=depot.tree_of(back.base), revision="what was merged meanwhile")
-    base = _add_tests(depot, source.parent, tests, below)
+    base = _add_tests(services, source.parent, tests, below)
     left = Base(commit=depot.commit(back.tree, (back.base,), "candidate"), tree=back.tree, revision="")
-    tree = _add_tests(depot, source.parent, tests, left).tree
+    tree = _add_tests(services, source.parent, tests, left).tree
     continued = MissionContinued(
         identity="coordinator",
         after=after,

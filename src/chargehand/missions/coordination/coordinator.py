@@ -35,7 +35,7 @@ from chargehand.core.plan_events import (
     TaskReviewed,
     TaskStarted,
 )
-from chargehand.core.records import Base, MissionRequest, Reason
+from chargehand.core.records import MissionRequest, Reason
 from chargehand.core.state import ENDED, total_cost
 from chargehand.missions._questions import next_expiry, rest_for_person
 from chargehand.missions.breakpoints import PLAN, PROMOTE, stop_at, task_breakpoint
@@ -56,7 +56,7 @@ from chargehand.missions.coordination.reviews import (
 )
 from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
-from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_left, plan_seconds_used
+from chargehand.missions.reading import MissionReader, plan_seconds_left, plan_seconds_used
 from chargehand.missions.results.delivery import ResultDelivery
 from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.services import Services
@@ -226,15 +226,6 @@ class Coordinator:
         merged = self._journal.state.commit is not None
         return "what was merged before stays on its branch" if merged else "nothing was merged"
 
-    def _tip(self) -> Base:
-        """Return the coordinator's branch as it is now, as a base."""
-        depot, first = self._services.depot, self._journal.state.first_base
-        assert first is not None
-        tip = depot.read_ref(mission_ref(self._journal.mission))
-        if tip is None or tip == first.commit:
-            return first
-        return Base(commit=tip, tree=depot.tree_of(tip), revision=f"mission {self._journal.mission}")
-
     # --- doing
 
     async def _heed_base(self) -> None:
@@ -245,7 +236,7 @@ class Coordinator:
         if self._progress.planners or any(known.runs or known.end for known in self._progress.tasks.values()):
             return
         await self._control.may_go_on()
-        context = await self._judge.prepare_base(self._request, self._tip())
+        context = await self._judge.prepare_base(self._request, self._observer.tip())
         await heed_red_base(self._journal, self._services.store, self._request, context.validator)
 
     def _ask_about_plan(self) -> bool:
@@ -258,7 +249,7 @@ class Coordinator:
             reason = Reason(code="plan_unclear", message=each.question)
             question = QuestionAsked(
                 question=name,
-                tree=self._tip().tree,
+                tree=self._observer.tip().tree,
                 reasons=(reason,),
                 text=each.question,
                 options=each.options,
@@ -273,7 +264,7 @@ class Coordinator:
     async def _start(self, move: d.Start) -> None:
         task = self._progress.plan.task(move.task)
         assert task is not None
-        tip = await asyncio.to_thread(self._tip)
+        tip = await asyncio.to_thread(self._observer.tip)
         if move.rung in ("first", "loop"):
             try:
                 needless = await self._conditions.find_needless(task, tip, round=move.round)
@@ -317,7 +308,7 @@ class Coordinator:
         """Ask a person what becomes of a task that cannot begin as its plan says."""
         asked = QuestionAsked(
             question=d.question_about(move.task, move.round - 1),
-            tree=self._tip().tree,
+            tree=self._observer.tip().tree,
             reasons=(Reason(code=error.code, message=error.message),),
             text=f"Task {move.task} cannot begin: {error.message}. Begin it without {without} (retry), leave it"
             " out, or stop everything?",
@@ -352,7 +343,7 @@ class Coordinator:
             )
         asked = QuestionAsked(
             question=move.question,
-            tree=self._tip().tree,
+            tree=self._observer.tip().tree,
             reasons=move.reasons,
             text=text,
             options=move.options,
@@ -410,7 +401,7 @@ class Coordinator:
     async def _merge(self, move: d.Merge) -> None:
         task = self._progress.plan.task(move.task)
         assert task is not None
-        tip = await asyncio.to_thread(self._tip)
+        tip = await asyncio.to_thread(self._observer.tip)
         child = await asyncio.to_thread(self._look.at_rest, move.mission)
         merged = await self._queue.merge(task, child, tip, find_next=partial(self._next_result, move))
         if isinstance(merged, TaskReturned):
@@ -419,7 +410,7 @@ class Coordinator:
         notes = await asyncio.to_thread(read_notes, self._look, task.id, child.id)
         after: tuple[Payload, ...] = ()
         try:
-            if not await self._conditions.loop_goes_on(task, self._tip(), merged):
+            if not await self._conditions.loop_goes_on(task, self._observer.tip(), merged):
                 after = (self._end_of(task.id, "merged"),)
         except RefusedError as error:
             after = (self._question_about_loop(task.id, error),)
@@ -454,7 +445,7 @@ class Coordinator:
         return self._journal.limited(
             QuestionAsked(
                 question=d.question_about(task, self._progress.tasks[task].round),
-                tree=self._tip().tree,
+                tree=self._observer.tip().tree,
                 reasons=(Reason(code=error.code, message=error.message),),
                 text=f"What task {task} did is merged, and its loop is not done: {error.message}. Do another round"
                 " (retry), go on with what is merged (skip), or stop everything?",

@@ -11,9 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from chargehand.core.amounts import format_seconds
-from chargehand.core.plan_events import TASK_QUESTION, PlanProgress, Rung, TaskOutcome, TaskProgress
+from chargehand.core.plan_events import (
+    TASK_QUESTION,
+    PlanProgress,
+    Rung,
+    TaskOutcome,
+    TaskProgress,
+)
 from chargehand.core.plans import Task
 from chargehand.core.records import MissionStatus, Reason
+from chargehand.core.text import shown_path
 from chargehand.missions.causes import FAILING_TEST
 
 # How often what was merged with others and was not good is given back to who made it, before a person is asked.
@@ -156,7 +163,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open.
 
     Of `at_once` tasks those that wait for a person are part only if the plan itself sets that limit (`is_strict`).
-    `elapsed` is what the plan's clock has: seconds that it was worked on.
+    `elapsed` is what the plan's clock has: seconds that it was worked on. `tip` is the commit of what is merged,
+    `changes` tells which paths a child mission has changed.
     """
 
     progress: PlanProgress
@@ -167,6 +175,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     collides: Collides
     is_strict: bool = True
     elapsed: float = 0.0
+    tip: str = ""
+    changes: Callable[[str], Collection[str]] = lambda mission: ()
 
     def of(self, task: str) -> TaskProgress:
         """Return what was decided about a task."""
@@ -325,6 +335,9 @@ def _let_in(now: Situation, task: Task, chosen: ChildMission) -> list[Move]:
     known = now.of(task.id)
     decided = known.decision_on(chosen.id)
     if not task.reviewers or (decided is not None and decided.decision == "accepted"):
+        held = None if known.returned else _wait_for_turn(now, task, lambda: now.changes(chosen.id))
+        if held is not None:
+            return [] if held == known.held else [Hold(task=task.id, reason=held)]
         return [Merge(task=task.id, mission=chosen.id)]
     if decided is not None:
         why = Reason(code="review_disputed", message=decided.why)
@@ -344,14 +357,43 @@ def _next_round(now: Situation, task: Task) -> list[Move]:
     if (late := now.overdue(task)) is not None:
         return _ask(now, task, (late,))
     due = known.current[-1].due
-    if known.returned and known.returned[-1].mission in {run.mission for run in known.current}:
-        back = known.returned[-1]
-        if len(known.returned) > MOST_RETURNS:
+    if (back := known.given_back) is not None:
+        if len({each.mission for each in known.returned}) > MOST_RETURNS:
             return _ask(now, task, (back.reason,))
+        if (held := _wait_for_turn(now, task, lambda: back.paths)) is not None:
+            return [] if held == known.held else [Hold(task=task.id, reason=held)]
+        if back.paths and back.base != now.tip:  # others were merged since: it is tried on top of them
+            return [Merge(task=task.id, mission=back.mission)]
         return [Start(task=task.id, round=known.round + 1, rung="returned", why=back.reason.message, due=due)]
     models = _side_by_side(now, task)
     why = "its loop goes on"
     return [Start(task=task.id, round=known.round + 1, rung="loop", why=why, models=models, due=due)]
+
+
+def _wait_for_turn(now: Situation, task: Task, changes: Callable[[], Collection[str]]) -> Reason | None:
+    """Return why a task with these changed paths waits for others that conflicted, `None` where it is its turn.
+
+    Tasks that conflict in one file are done again one after the other: only one of several could be merged. What
+    changes such a file for the first time is merged after them, as they would conflict once more.
+    """
+    order = [each.id for each in now.progress.plan.tasks]
+    for other in order:
+        known = now.of(other)
+        conflicted = {path for each in known.returned for path in each.paths}
+        if not conflicted or other == task.id or known.end is not None:
+            continue
+        # Of one that a person is asked about nobody knows when it goes on.
+        is_asked = now.answers.get(question_about(other, known.round), "") is None
+        if known.given_back is not None:
+            is_before = not now.of(task.id).returned or order.index(other) < order.index(task.id)
+            is_first = is_before and not is_asked
+        else:
+            is_first = now.goes_on(other) or not is_asked
+        shared = next((path for path in changes() if path in conflicted), None) if is_first else None
+        if shared is not None:
+            message = f"task {other} makes its change to {shown_path(shared)} again first"
+            return Reason(code="collision_conflict", message=message)
+    return None
 
 
 def _side_by_side(now: Situation, task: Task) -> tuple[str | None, ...]:

@@ -29,6 +29,9 @@ from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.missions.verdict.validation import Validator
 
+# A line of the log has room for so many paths of that length.
+_MOST_PATHS, _LONGEST_PATH = 20, 200
+
 
 class MergeQueue:
     """Brings what child missions promoted to the coordinator's branch."""
@@ -70,7 +73,7 @@ class MergeQueue:
             self._journal.record(VerdictGiven(verdict=verdict))
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
         rebase = await asyncio.to_thread(
-            rebase_onto, self._services.depot, base, tip, tree, mission=self._journal.mission
+            rebase_onto, self._services, base, tip, tree, mission=self._journal.mission
         )
         if rebase is None:
             return await self._accept_tip(task, child, tip)
@@ -86,7 +89,8 @@ class MergeQueue:
             )
             self._journal.record(event)
             reason = conflict_reason(rebase.conflicts, branch="what was merged since", count=rebase.count)
-            return self._return(task, child, tip, rebase.tree, reason, conflict_report(rebase))
+            paths = tuple(each.path for each in rebase.conflicts[:_MOST_PATHS] if len(each.path) <= _LONGEST_PATH)
+            return self._return(task, child, tip, rebase.tree, reason, conflict_report(rebase), paths=paths)
         meanwhile = partial(self._run_ahead, rebase, find_next)
         verdict, context = await self._judge.judge_again(
             tip, rebase.tree, scope="merged", meanwhile=meanwhile, added=task.checks
@@ -120,7 +124,8 @@ class MergeQueue:
         assert child.promoted_on is not None
         assert child.tree is not None
         theirs = depot.commit(child.tree, (child.promoted_on.commit,), "candidate")
-        merged = (await asyncio.to_thread(depot.merge, rebase.checkpoint.commit, theirs)).tree
+        merge = partial(depot.merge, union=self._services.is_union)
+        merged = (await asyncio.to_thread(merge, rebase.checkpoint.commit, theirs)).tree
         if merged is not None and merged != rebase.tree:
             task = self._journal.state.plan.plan.task(child.task) if self._journal.state.plan else None
             validator.run_ahead(rebase.tree, merged, added=task.checks if task else ())
@@ -154,7 +159,15 @@ class MergeQueue:
         return self._return(task, child, tip, verdict.tree, reason, evidence)
 
     def _return(
-        self, task: Task, child: MissionState, tip: Base, tree: str, reason: Reason, evidence: bytes
+        self,
+        task: Task,
+        child: MissionState,
+        tip: Base,
+        tree: str,
+        reason: Reason,
+        evidence: bytes,
+        *,
+        paths: tuple[str, ...] = (),
     ) -> TaskReturned:
         """Return the event that gives a result back to its task; tree and evidence are kept for the next round."""
         kept = self._services.store.artifacts.put(evidence, kind="report", mission=self._journal.mission)
@@ -166,4 +179,5 @@ class MergeQueue:
             base=tip.commit,
             tree=tree,
             evidence=kept,
+            paths=paths,
         )

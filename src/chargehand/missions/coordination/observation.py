@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from chargehand.core.plan_events import PLAN_QUESTION, TASK_QUESTION
 from chargehand.core.plans import Task
-from chargehand.core.records import MissionStatus
+from chargehand.core.records import Base, MissionStatus
 from chargehand.core.state import MissionSummary
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import failed_agents, listens
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
-from chargehand.missions.reading import MissionReader, plan_seconds_used
+from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_used
 from chargehand.missions.services import Services
 from chargehand.store.rows import MissionFilter
 
@@ -28,6 +28,15 @@ class PlanObserver:
         self._look = reader
         # By child mission: the last line that was looked at, and the paths that were changed by then.
         self._written: dict[str, tuple[int, frozenset[str]]] = {}
+
+    def tip(self) -> Base:
+        """Return the coordinator's branch as it is now, as a base."""
+        depot, first = self._services.depot, self._journal.state.first_base
+        assert first is not None
+        tip = depot.read_ref(mission_ref(self._journal.mission))
+        if tip is None or tip == first.commit:
+            return first
+        return Base(commit=tip, tree=depot.tree_of(tip), revision=f"mission {self._journal.mission}")
 
     def children(self) -> dict[str, MissionSummary]:
         """Return the child missions by their ids, as their logs and workers are now."""
@@ -84,6 +93,8 @@ class PlanObserver:
             at_once=progress.plan.at_once or self._services.attempts_at_once,
             is_strict=progress.plan.at_once > 0,
             elapsed=plan_seconds_used(self._journal.state, self._services.clock.now()),
+            tip=self.tip().commit,
+            changes=self._find_written,
             ladders=self._ladder,
             collides=lambda task, other: (
                 None

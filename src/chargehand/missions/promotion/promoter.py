@@ -116,7 +116,7 @@ class Promoter:
         if depot.tree_of(tip) == base.tree:
             return tree
         theirs = depot.commit(tree, (base.commit,), "candidate")
-        result = await asyncio.to_thread(depot.merge, tip, theirs)
+        result = await asyncio.to_thread(depot.merge, tip, theirs, union=self._services.is_union)
         if not result.conflicts and result.tree is not None:
             return result.tree
         count = len(result.conflicts)

@@ -20,6 +20,7 @@ from chargehand.core.records import Base, Checkpoint, Conflict, Reason
 from chargehand.core.text import shown_path
 from chargehand.missions.journal import Journal
 from chargehand.missions.reading import is_applied
+from chargehand.missions.services import Services
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.merge import MergeConflictError, MergeResult
@@ -50,13 +51,13 @@ class Rebase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def record_rebase(
-    journal: Journal, store: Store, depot: Depot, base: Base, tree: str, *, step: str, number: int
+    journal: Journal, services: Services, base: Base, tree: str, *, step: str, number: int
 ) -> Rebase | None:
     """Rebase an attempt's tree as a recorded step: after a crash the result is the same one."""
     attempt = journal.state.attempt(number)
 
     async def work() -> Any:
-        rebase = await asyncio.to_thread(rebase_tree, depot, base, tree, mission=journal.mission)
+        rebase = await asyncio.to_thread(rebase_tree, services, base, tree, mission=journal.mission)
         return msgspec.to_builtins(rebase)
 
     def events(output: Any) -> Sequence[Payload]:
@@ -64,7 +65,7 @@ async def record_rebase(
         if rebase is None or not rebase.count:
             return ()
         event = conflict_event(
-            store,
+            services.store,
             journal.mission,
             rebase.conflicts,
             count=rebase.count,
@@ -79,20 +80,22 @@ async def record_rebase(
     return convert_to(output, Rebase | None)
 
 
-def rebase_tree(depot: Depot, base: Base, tree: str, *, mission: str) -> Rebase | None:
+def rebase_tree(services: Services, base: Base, tree: str, *, mission: str) -> Rebase | None:
     """Merge an attempt's tree with where the branch of its base is now; `None` where that did not move.
 
     Also `None` where the branch holds all of it already. Writes objects and the checkpoint's ref into the depot.
     """
-    tip = moved_base(depot, base)
-    return None if tip is None else rebase_onto(depot, base, tip, tree, mission=mission)
+    tip = moved_base(services.depot, base)
+    return None if tip is None else rebase_onto(services, base, tip, tree, mission=mission)
 
 
-def rebase_onto(depot: Depot, base: Base, tip: Base, tree: str, *, mission: str) -> Rebase | None:
+def rebase_onto(services: Services, base: Base, tip: Base, tree: str, *, mission: str) -> Rebase | None:
     """Merge a tree that was made on `base` with `tip`, as `rebase_tree` does."""
+    depot, union = services.depot, services.is_union
 
     def merge(candidate: str) -> MergeResult:
-        return depot.merge(tip.commit, depot.commit(candidate, (base.commit,), "candidate"))
+        theirs = depot.commit(candidate, (base.commit,), "candidate")
+        return depot.merge(tip.commit, theirs, union=union)
 
     result = merge(tree)
     merged = result.tree or _drop_conflicts(depot, base, tip, tree, result, merge)
@@ -136,7 +139,7 @@ def has_branch_moved(journal: Journal, depot: Depot) -> bool:
     return base is not None and not is_applied(state) and moved_base(depot, base) is not None
 
 
-async def rebase_promoted(journal: Journal, store: Store, depot: Depot) -> Rebase | None:
+async def rebase_promoted(journal: Journal, services: Services) -> Rebase | None:
     """Rebase what is promoted onto the branch that it is still to be applied to; `None` where that did not move.
 
     Raises `MergeConflictError` where the two conflict, with the hunks in the log.
@@ -146,12 +149,14 @@ async def rebase_promoted(journal: Journal, store: Store, depot: Depot) -> Rebas
     assert state.request is not None
     if base is None or tree is None or commit is None or not state.request.apply or is_applied(state):
         return None
-    rebase = await asyncio.to_thread(rebase_tree, depot, base, tree, mission=mission)
+    rebase = await asyncio.to_thread(rebase_tree, services, base, tree, mission=mission)
     if rebase is None or not rebase.count:
         return rebase
     where, tip = rebase.base.branch or rebase.base.revision, rebase.base.commit
     journal.record(
-        conflict_event(store, mission, rebase.conflicts, count=rebase.count, branch=where, commit=tip, tree=tree)
+        conflict_event(
+            services.store, mission, rebase.conflicts, count=rebase.count, branch=where, commit=tip, tree=tree
+        )
     )
     named = name_paths([each.path for each in rebase.conflicts], rebase.count)
     raise MergeConflictError(

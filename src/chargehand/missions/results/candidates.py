@@ -193,7 +193,7 @@ class CandidateJudge:
         """Return the result on the branch as it is now; `judged` if it must stay, `None` if nothing moved."""
         journal, services, last = self._journal, self._services, number >= request.attempts
         rebase = await record_rebase(
-            *(journal, services.store, services.depot, judged.context.base, judged.result.tree),
+            *(journal, services, judged.context.base, judged.result.tree),
             step=f"merge/{name}",
             number=number,
         )

@@ -126,7 +126,7 @@ class ResultDelivery:
         Return whether it was promoted and delivered; it is not if the two conflict or fail together.
         """
         journal, control = self._journal, self._control
-        rebase_now = partial(rebase_promoted, journal, self._services.store, self._services.depot)
+        rebase_now = partial(rebase_promoted, journal, self._services)
         # Out of time for this, the earlier promotion is still delivered.
         with contextlib.suppress(MergeConflictError, TimeoutError):
             async with control.limited(control.seconds_left() - _DELIVERY_SECONDS):
