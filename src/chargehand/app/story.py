@@ -7,7 +7,7 @@ log, sandboxes, claims and temporary files as well. Pages are for clients that s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -76,7 +76,7 @@ _JUDGED = {"passed": "green", "failed": "red"}
 _OF_THE_MISSION = (
     *(m.MissionPaused, m.MissionResumed, m.MissionContinued, m.CancelAsked, m.MissionQueued, m.MissionInterrupted),
     *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, m.QuestionExpired, a.BreakerChanged),
-    *(m.MessageSent, a.MessageAcknowledged, a.MessageUndelivered, a.BudgetAlert, m.SetupDetected),
+    *(m.MessageSent, a.MessageAcknowledged, a.MessageUndelivered, a.BudgetAlert),
     *(m.MissionAllowed, p.PlanWanted, p.PlannerStarted, p.PlanProposed),
     *(p.PlanMade, p.TaskStarted, p.TaskHeld, p.TaskAllowed),
     *(p.TaskReviewed, p.TaskNoted, p.TaskDelegated, p.TaskMerged, p.TaskReturned, p.TaskEnded),
@@ -105,6 +105,10 @@ class MissionStory:
         self._number = 0
         self._agent = ""
         self._talks = False
+        # A red verdict on the base, until it is known whether it only showed that a setup is needed.
+        self._red_base: list[StoryLine] = []
+        # A mission that goes on after an answer begins with the setup and the verdict on its base again.
+        self._told_of_base: set[str] = set()
         self._calls: dict[tuple[int, int], ToolCall] = {}
 
     def tell(self, event: Event) -> list[StoryLine]:
@@ -117,8 +121,28 @@ class MissionStory:
         before = [line for each in missed for line in self._tell_event(each)]
         return [*(before if self._catch_up else ()), *self._tell_event(event)]
 
+    def _after_red_base(self, payload: Payload | None, lines: list[StoryLine]) -> list[StoryLine]:
+        """Return the lines of an event, after those of a red base if they are still to be told."""
+        held, self._red_base = self._red_base, []
+        if isinstance(payload, m.SetupDetected):
+            return lines
+        if lines or isinstance(payload, m.MissionFinished):
+            return [*held, *lines]
+        self._red_base = held
+        return lines
+
     def _tell_event(self, event: Event) -> list[StoryLine]:
         payload = read_payload(event)
+        lines = self._after_red_base(payload, self._tell_payload(event, payload))
+        if (
+            isinstance(payload, m.VerdictGiven)
+            and payload.verdict.scope == "base"
+            and payload.verdict.status == "red"
+        ):
+            self._red_base, lines = lines, []
+        return lines
+
+    def _tell_payload(self, event: Event, payload: Payload | None) -> list[StoryLine]:
         match payload:
             case None:
                 return [StoryLine(text=f"  {describe_event(event)}")]
@@ -129,12 +153,19 @@ class MissionStory:
             case m.VerdictGiven() if payload.verdict.scope == "base":
                 checks = payload.verdict.checks if self._first == 1 else ()
                 status = payload.verdict.status
-                return [StoryLine(text=f"  before      {status}: {_describe_check(check)}") for check in checks]
+                return self._tell_once(f"  before      {status}: {_describe_check(check)}" for check in checks)
+            case m.SetupDetected():
+                return self._tell_once((f"  {describe(payload)}",))
         if self._number and self._number < self._first:
             return []
         if (note := self._note(payload)) is not None:
             return [StoryLine(text=f"    {note}"[:_LONGEST], colour="yellow")]
         return list(self._tell(payload))
+
+    def _tell_once(self, lines: Iterable[str]) -> list[StoryLine]:
+        new = [line for line in lines if line not in self._told_of_base]
+        self._told_of_base.update(new)
+        return [StoryLine(text=line) for line in new]
 
     def _tell(self, payload: Payload) -> Iterator[StoryLine]:
         match payload:
@@ -210,6 +241,8 @@ class MissionStory:
         where = " on the merged tree" if verdict.scope == "merged" else ""
         for check in verdict.checks:
             judged = _JUDGED.get(check.status, verdict.status)
+            if check.status == "failed" and verdict.status == "no_worse":
+                judged = "no worse"
             text = f"    {judged:<11} {_describe_check(check)}{where}"
             yield StoryLine(text=text, colour=_COLOURS.get(judged))
             for line in complaints(self._store, check):

@@ -435,7 +435,9 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
         # The most refused come first: that is the host that a person may want to allow.
         for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_REFUSED_HOSTS]:
             out.text(f"            refused {count_text(count, 'time')}: {place}")
-    for verdict in state.verdicts:
+    # The last one on each base: the one before its setup says nothing about the tree.
+    last_on_base = {each.tree: each for each in state.verdicts if each.scope == "base"}
+    for verdict in (each for each in state.verdicts if each.scope != "base" or each is last_on_base[each.tree]):
         out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
         for check in verdict.checks:
             name, status, _, _, seconds = check_row(check)

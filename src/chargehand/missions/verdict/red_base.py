@@ -84,7 +84,7 @@ def _describe_check(store: Store, check: CheckResult) -> str:
         return printable(check.name)
     more = f" and {len(tests) - _SHOWN_TESTS} more" if len(tests) > _SHOWN_TESTS else ""
     of = f" of {check.tests}" if check.tests else ""
-    plural = "s" if len(tests) != 1 else ""
+    plural = "s" if (check.tests or len(tests)) != 1 else ""
     return (
         f"{printable(check.name)} ({len(tests)}{of} test{plural}: "
         f"{', '.join(map(printable, tests[:_SHOWN_TESTS]))}{more})"
