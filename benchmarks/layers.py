@@ -84,6 +84,6 @@ async def _used(app: App, setup: str) -> float:
 
 
 async def _imported(session: Session) -> None:
-    async with session.missions.open_sandbox(session.base) as sandbox:
+    async with session.open_workspace() as (_, sandbox):
         done = await sandbox.exec([".venv/bin/python", "-c", _USE])
         assert done.exit_code == 0, done.stderr

@@ -78,7 +78,7 @@ def runtime(place: Path) -> tuple[str, ...]:
     place.mkdir()
     _run(npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), RUNTIME)
     settings = place / "settings.json"
-    denied = {"allowedDomains": [], "deniedDomains": []}
+    denied: dict[str, list[str]] = {"allowedDomains": [], "deniedDomains": []}
     files: dict[str, list[str]] = {"denyRead": [], "allowWrite": ["."], "denyWrite": []}
     settings.write_text(json.dumps({"network": denied, "filesystem": files}))
     argv = (str(place / "node_modules/.bin/srt"), "--settings", str(settings))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from tests.fleet_kit import Fleet
+from tests.forked import ForkedProcess
 
 from benchmarks.measure import Result, Side, Taken, compare
 from benchmarks.shop import Shop
@@ -124,7 +124,7 @@ async def _waiting(like: Fleet, *, rounds: int) -> Result:
 
 
 @contextlib.asynccontextmanager
-async def _settled_worker(fleet: Fleet, *, holds: int) -> AsyncIterator[subprocess.Popen[bytes]]:
+async def _settled_worker(fleet: Fleet, *, holds: int) -> AsyncIterator[ForkedProcess]:
     with _worker(fleet) as worker, fleet.app() as app:
         await _until(lambda: app.workers.members() and _held(app.store.log) >= holds)
         await asyncio.sleep(5.0)  # whatever is done once is done by then
@@ -144,7 +144,7 @@ def _another(like: Fleet) -> Fleet:
 
 
 @contextlib.contextmanager
-def _worker(fleet: Fleet) -> Iterator[subprocess.Popen[bytes]]:
+def _worker(fleet: Fleet) -> Iterator[ForkedProcess]:
     worker = fleet.start("worker", "--slots", str(SLOTS), cwd=fleet.place)
     try:
         yield worker

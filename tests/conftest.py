@@ -127,6 +127,7 @@ def find_chromium() -> str | None:
 
 def examples(count: int) -> int:
     """Return how many examples the run at hand takes of a property for which `scripts/soak` takes `count`."""
+    assert settings.default is not None
     return max(1, count * settings.default.max_examples // 100)
 
 

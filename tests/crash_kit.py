@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chargehand.app.composition import App
+from chargehand.core.attempt_events import AttemptStarted, CheckpointMade
 from chargehand.core.events import Event, Payload, decode
+from chargehand.core.mission_events import AttemptFinished, MissionClaimed, StepFinished
 from chargehand.core.state import MissionState
 from chargehand.durable.workers import LocalWorkers
 from chargehand.store.audit import verify
@@ -292,7 +294,7 @@ def once_only(lines: tuple[Event, ...]) -> None:
         assert line.payload is not None
         payload = decode(line.type, line.payload)
         done[_effect(payload)] += 1
-        if payload.type == "mission.claimed":
+        if isinstance(payload, MissionClaimed):
             epochs.append(payload.epoch)
         if payload.type == "mission.resumed":  # a person's word makes an end no end
             done = Counter({effect: times for effect, times in done.items() if not _is_end(effect)})
@@ -307,13 +309,14 @@ def _is_end(effect: object) -> bool:
 
 def _effect(payload: Payload) -> object:
     """Return what an event does that must be done once; `None` for one that may come again."""
-    match payload.type:
-        case "step.finished":
+    match payload:
+        case StepFinished():
             return payload.type, payload.step, payload.input
-        case "attempt.started" | "attempt.finished":
+        case AttemptStarted() | AttemptFinished():
             return payload.type, payload.attempt
-        case "checkpoint.made":
+        case CheckpointMade():
             return payload.type, payload.checkpoint.commit
+    match payload.type:
         case (
             "promotion.done"
             | "head.signed"
@@ -364,7 +367,7 @@ def nothing_survives() -> Iterator[None]:
         wait_until(lambda: not _new(before))
         wait_until(lambda: mounts() == mounted)  # tests side by side may mount for a moment
         left = _cgroups_of_dead() - dead
-        wait_until(lambda: not left.intersection_update(_cgroups_of_dead()) and not left)
+        wait_until(lambda: not left & _cgroups_of_dead())
     finally:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         for pid in _new(before):

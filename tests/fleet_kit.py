@@ -239,7 +239,7 @@ class Fleet(Yard):
 
     def writers_follow_claims(self) -> None:
         """Hold that every line was written under the last claim that the log has before it."""
-        writers = {}
+        writers: dict[tuple[str, int], int] = {}
         for told in self.trace():
             if told["did"] == "append":
                 writers |= {

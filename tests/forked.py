@@ -192,7 +192,9 @@ class ForkedPopen(subprocess.Popen[Any]):
         self._server = _server_for(request["words"], request["environ"])
         self.pid = self._server.start(request, *streams, passed=pass_fds)
         self._child_created = True
-        self._close_pipe_fds(stdin, ours_in, ours_out, stdout, ours_err, stderr)
+        self._close_pipe_fds(  # type: ignore[attr-defined]  # of the base class, which typeshed does not name
+            stdin, ours_in, ours_out, stdout, ours_err, stderr
+        )
 
     def _internal_poll(self, *_: object, **__: object) -> int | None:
         if self.returncode is None and (status := self._server.status(self.pid)) is not None:
@@ -238,7 +240,7 @@ class _ForkServer:
     def __init__(self, kind: str = "") -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._mounts = _server()._mounts if kind else os.stat(_OWN_MOUNTS).st_ino
+        self._mounts: int = _server()._mounts if kind else os.stat(_OWN_MOUNTS).st_ino
         if _ADDRESS:
             self._ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._ours.connect(_ADDRESS)
@@ -356,13 +358,17 @@ def _serve(channel: socket.socket) -> None:
             for key, _ in ready.select():
                 if key.fileobj is listening:
                     ready.register(listening.accept()[0], selectors.EVENT_READ)
-                elif key.fileobj is awake:
+                    continue
+                if key.fileobj is awake:
                     awake.recv(4096)
-                elif not _answer(key.fileobj, ended):
-                    if key.fileobj is channel:
+                    continue
+                asking = key.fileobj
+                assert isinstance(asking, socket.socket)
+                if not _answer(asking, ended):
+                    if asking is channel:
                         return
-                    ready.unregister(key.fileobj)
-                    key.fileobj.close()
+                    ready.unregister(asking)
+                    asking.close()
             _reap(ended)
 
 

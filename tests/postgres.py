@@ -108,7 +108,7 @@ class Postgres:
         self._server = None
 
     def _answers(self) -> bool:
-        asked = [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        asked = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(asked, check=False).returncode == 0
 
     def database(self, encoding: str = "UTF8") -> str:
@@ -119,8 +119,9 @@ class Postgres:
         return f"postgresql://chargehand@127.0.0.1:{self.port}/{name}"
 
     def _run(self, program: str, *arguments: str) -> None:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run([self._programs / program, *arguments], check=True, **quiet, **self._as_its_user())
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        command = [str(self._programs / program), *arguments]
+        subprocess.run(command, check=True, **quiet, **self._as_its_user())
 
     def _as_its_user(self) -> dict[str, Any]:
         own: dict[str, Any] = {"user": _USER, "group": _USER, "extra_groups": []} if os.geteuid() == 0 else {}
