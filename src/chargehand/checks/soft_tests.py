@@ -14,8 +14,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from chargehand.checks.execution import CheckPlan, run_checks
-from chargehand.checks.failures import select_tests
+from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
+from chargehand.checks.failures import failed_without_a_test, select_tests
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
 from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
@@ -493,10 +493,23 @@ class _FaultyTree:
         )
 
     async def _run(self, fault: Mutant, plan: CheckPlan | None = None) -> tuple[CheckResult, ...]:
+        outputs = dict[str, CheckOutput]()
         await self._write(fault.path, fault.content)
-        results = await run_checks(plan or self._plan, self._sandbox, keep=_Nowhere(), mission=None)
+        results = await run_checks(
+            plan or self._plan,
+            self._sandbox,
+            keep=_Nowhere(),
+            mission=None,
+            on_result=lambda result, output: outputs.update({result.name: output}),
+        )
         await self._write(fault.path, fault.original)
-        return results
+        # A gate over all tests, such as one of coverage, notices no fault: over new code the base's tests fail it.
+        return tuple(
+            replace(result, status="passed")
+            if (failures := outputs[result.name].failures) is not None and failed_without_a_test(result, failures)
+            else result
+            for result in results
+        )
 
     async def _write(self, path: str, content: str) -> None:
         if path in self._inner:  # whose tests would go with the code
