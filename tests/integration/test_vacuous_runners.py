@@ -357,7 +357,9 @@ GATES: dict[str, tuple[dict[str, str], set[str]]] = {
     "with a test": (
         {
             "calc/sums.py": f"{SUMS}\n\ndef twice(a):\n    return 2 * a\n",
-            "tests/test_twice.py": "from calc.sums import twice\n\n\ndef test_twice():\n    assert twice(2) == 4\n",
+            "tests/test_twice.py": (
+                "from calc.sums import twice\n\n\ndef test_twice():\n    assert twice(2) == 4\n"
+            ),
         },
         set(),
     ),
