@@ -10,14 +10,14 @@ import configparser
 import posixpath
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
 from typing import Any
 
 from msgspec import Struct
 
 from chargehand.checks.paths import is_test_path, language_of
-from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
+from chargehand.checks.trees import TreeReader, new_text, old_text
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import late_pattern
 
@@ -72,10 +72,12 @@ class CoverageScope(Struct, frozen=True, kw_only=True):
         return None
 
 
-def read_coverage_scope(texts: Iterable[str], reader: TreeReader, tree: str, directory: str = "") -> CoverageScope:
-    """Return what coverage measures by the settings of a tree and by `texts`, the commands that start it."""
+def read_coverage_scope(
+    texts: Iterable[str], read: Callable[[str], str | None], directory: str = ""
+) -> CoverageScope:
+    """Return what coverage measures by `texts`, which start it, and by settings, which `read` gives by path."""
     said = "\n".join(texts)
-    run, report = _read_settings(reader, tree, directory)
+    run, report = _read_settings(read, directory)
     named = [name for found in _SOURCES.finditer(said) for name in found["names"].split(",")]
     omitted = [name for found in _OMITTED.finditer(said) for name in found["names"].split(",")]
     limit = str(report.get("fail_under", 0)).strip()
@@ -136,10 +138,9 @@ def _is_code(line: str) -> bool:
     return _NO_CODE.fullmatch(line) is None
 
 
-def _read_settings(reader: TreeReader, tree: str, directory: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_settings(read: Callable[[str], str | None], directory: str) -> tuple[dict[str, Any], dict[str, Any]]:
     for name in _FILES:
-        entry = reader.lookup(tree, posixpath.join(directory, name))
-        text = None if entry is None else text_of(reader, *entry)
+        text = read(posixpath.join(directory, name))
         if text is None:
             continue
         try:

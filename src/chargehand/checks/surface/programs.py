@@ -170,7 +170,7 @@ def find_programs(commands: Sequence[str], reader: TreeReader, tree: str, direct
         made=frozenset(search.made),
         backends=frozenset(search.backends()),
         words=search.words(),
-        coverage=read_coverage_scope(search.texts(), reader, tree, directory),
+        coverage=search.coverage(),
     )
 
 
@@ -259,13 +259,16 @@ class _ProgramSearch:
                 if each
             }
 
-    def texts(self) -> list[str]:
-        """Return the text of what was followed."""
-        return [*self._texts, *(self._known.get(path) or "" for path in sorted(self._read))]
-
     def words(self) -> frozenset[str]:
         """Return all words of what was followed, in lower case."""
-        return frozenset(re.findall(r"[a-z0-9]+", "\n".join(self.texts()).lower()))
+        return frozenset(re.findall(r"[a-z0-9]+", "\n".join(self._all_texts()).lower()))
+
+    def _all_texts(self) -> list[str]:
+        return [*self._texts, *(self._known.get(path) or "" for path in self._read)]
+
+    def coverage(self) -> CoverageScope:
+        """Return what coverage measures if one of the programs starts it."""
+        return read_coverage_scope(self._all_texts(), self._text, self.start)
 
     def backends(self) -> Iterator[str]:
         """Yield the directories of build backends that lie in the tree."""
