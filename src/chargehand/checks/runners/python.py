@@ -62,7 +62,7 @@ _STARTED = late_pattern(
 )
 
 
-_COVERAGE_FAILED = late_pattern(r"^(?:FAIL Required test coverage|ERROR: Coverage failure)", re.MULTILINE)
+_COVERAGE_FAILED = late_pattern(r"^(?:FAIL Required test coverage|(?:ERROR: )?Coverage failure: )", re.MULTILINE)
 _AGAIN = "/tmp/chargehand-again-"
 _UNITTEST_BAD = late_pattern(r"^(?:FAIL|ERROR): (?P<name>\w+) \((?P<place>[\w.]+)\)", re.MULTILINE)
 _UNITTEST_COUNT = late_pattern(r"^FAILED \((?P<counts>[^)\n]*)\)", re.MULTILINE)
@@ -201,7 +201,12 @@ class Unittest(Runner):
         return judge_counted(code, tests)
 
     def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
-        """Return what stands above the tracebacks, if that is as much as the summary counts."""
+        """Return what stands above the tracebacks, if that is as much as the summary counts.
+
+        If no test failed, the gate of coverage alone may have.
+        """
+        if _COVERAGE_FAILED.search(text) and not self.says_failed(text):
+            return (COVERAGE_GATE,)
         found = [(match["name"], match["place"]) for match in _UNITTEST_BAD.finditer(text)]
         summary = _UNITTEST_COUNT.findall(text)
         if not found or not summary or sum(map(int, _COUNT.findall(summary[-1]))) != len(found):
@@ -210,6 +215,8 @@ class Unittest(Runner):
 
     def select(self, command: str, names: Sequence[str]) -> str | None:
         """Add a pattern for each test."""
+        if COVERAGE_GATE in names:
+            return None
         return append_words(command, [word for name in names for word in ("-k", name.replace("::", "."))])
 
     def says_failed(self, text: str) -> bool:
