@@ -107,13 +107,75 @@ def encode(text: str) -> str:
 @pytest.mark.parametrize("cheat", sampled(CHEATS, 3))
 def test_unittest(desk: Desk, tmp_path: Path, cheat: str) -> None:
     said = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=CHEATS[cheat])
-    assert_lost(said, "2 tests ran on the base and 1 on the tree")
+    assert_lost(said, ZERO_LOST)
 
 
 @pytest.mark.parametrize("cheat", sampled(NODE_CHEATS, 2))
 def test_node(desk: Desk, tmp_path: Path, cheat: str) -> None:
     said = rewrite(desk, tmp_path, NODE, NODE_CHECK, calc__test__js=NODE_CHEATS[cheat])
     assert_lost(said, "1 tests that ran on the base did not run: zero")
+
+
+# As many tests run as before: one is gone, and another one runs twice.
+TWICE_COUNTED = {
+    "imported elsewhere": {
+        "test_calc__py": END + "del T.test_zero\n",
+        "test_other__py": "from test_calc import T as U\n",
+    },
+    "a class by two names": {"test_calc__py": END + "del T.test_zero\nU = T\n"},
+    "a class that inherits": {"test_calc__py": END + "del T.test_zero\n\n\nclass U(T):\n    pass\n"},
+    "loaded twice": {
+        "test_calc__py": END
+        + LOADER.replace("return ", "one = ")
+        + "    return loader.suiteClass([one, *map(loader.loadTestsFromName, ['test_calc.T.test_add'])])\n"
+    },
+    "a condition": {
+        "test_calc__py": END.replace("    def test_zero", "    if add(0, 1) == 0:\n     def test_zero"),
+        "test_other__py": "import test_calc\n\n\nclass U(test_calc.T):\n    pass\n",
+    },
+}
+ZERO_LOST = "1 tests that ran on the base did not run: test_calc.T::test_zero"
+BY_COMMANDS = {
+    "discovered": "python3 -m unittest discover -q",
+    "in a pipe": "cd . && python3 -m unittest -q 2>&1 | cat",
+    "by a script": "sh run.sh",
+}
+
+
+@pytest.mark.parametrize("cheat", sampled(TWICE_COUNTED, 2))
+def test_a_test_that_runs_twice_hides_none_that_is_gone(desk: Desk, tmp_path: Path, cheat: str) -> None:
+    said = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, **TWICE_COUNTED[cheat])
+    assert_lost(said, ZERO_LOST)
+
+
+@pytest.mark.parametrize("command", sampled(BY_COMMANDS, 1))
+def test_unittest_names_its_tests_in_other_commands(desk: Desk, tmp_path: Path, command: str) -> None:
+    files = UNITTEST | {"run.sh": "python3 -m unittest -v\n"}
+    said = rewrite(desk, tmp_path, files, BY_COMMANDS[command], **TWICE_COUNTED["imported elsewhere"])
+    assert_lost(said, ZERO_LOST)
+
+
+GENERATED = (
+    "for number, (a, b) in enumerate([(2, 1), (0, 3)]):\n"
+    "    setattr(T, f'test_add_{number}_a{a}', lambda self, a=a, b=b: self.assertEqual(add(a, b), 3))\n"
+)
+NOISY = (
+    "import sys\n\n\ndef add(a, b):\n    print('ok')\n    print('begun ...', end=' ', file=sys.stderr)\n"
+    "    return a + b\n"
+)
+HONEST = {
+    "a class used again": {"test_other__py": "import test_calc\n\n\nclass U(test_calc.T):\n    pass\n"},
+    "another generated value": {"test_calc__py": END + GENERATED.replace("(0, 3)", "(1, 2)")},
+    "code that prints": {"calc__py": NOISY},
+    "a docstring": {"test_calc__py": END.replace("(self):\n", "(self):\n        'It (ok) ... it is.'\n")},
+}
+
+
+@pytest.mark.parametrize("change", sampled(HONEST, 2))
+def test_names_of_unittest_stop_no_honest_change(desk: Desk, tmp_path: Path, change: str) -> None:
+    files = UNITTEST | {"test_calc.py": END + GENERATED} if "generated" in change else UNITTEST
+    done = rewrite(desk, tmp_path, files, PYTHON_CHECK, **HONEST[change])
+    assert (done.code, done.document["status"]) == (0, "promoted"), done
 
 
 def assert_lost(said: Said, message: str) -> None:
@@ -167,7 +229,7 @@ def test_an_acceptance_test_does_not_stand_for_one_that_is_lost(desk: Desk, tmp_
     agent = shell(f"printf %s {encode(CHEATS['del'])} | base64 -d > test_calc.py")
     words = ("--agent", agent, "--only-check", PYTHON_CHECK, "--check-file", f"{more}:test_more.py")
     said = desk.say("run", "m", *words, cwd=repo)
-    assert_lost(said, "4 tests ran on the base and 3 on the tree")
+    assert_lost(said, ZERO_LOST)
 
 
 def test_a_number_that_is_as_before_hides_no_name_in_the_reports_of_modules(desk: Desk, tmp_path: Path) -> None:
@@ -191,5 +253,6 @@ def test_a_new_test_of_a_name_hides_none_that_is_gone(desk: Desk, tmp_path: Path
 def test_a_new_test_hides_none_that_is_gone_where_they_are_counted(desk: Desk, tmp_path: Path) -> None:
     more = END.replace("class T", "class U").replace("test_add", "test_more").partition("    def test_zero")[0]
     gone = CHEATS["del"]
-    said = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=gone, test_more__py=more)
+    files = UNITTEST | {"run.sh": "python3 -m unittest\n"}
+    said = rewrite(desk, tmp_path, files, "sh run.sh", test_calc__py=gone, test_more__py=more)
     assert_lost(said, "2 tests ran on the base, 1 were added and 2 on the tree")

@@ -210,6 +210,15 @@ def test_a_gate_of_coverage_counts_as_a_failure() -> None:
     assert runner_of("pytest").failing_names(text, counts) == ("(coverage)",)
 
 
+def test_a_gate_of_coverage_after_unittest_counts_as_a_failure() -> None:
+    runner = runner_of("coverage run -m unittest && coverage report --fail-under=90")
+    gate = "Coverage failure: total of 47 is less than fail-under=90\n"
+    assert runner.failing_names(f"Ran 2 tests in 0.001s\n\nOK\n{gate}", None) == ("(coverage)",)
+    failed = "ERROR: test_a (m.T.test_a)\nRan 1 test in 0.001s\n\nFAILED (errors=1)\n"
+    assert runner.failing_names(failed + gate, None) == ("m.T::test_a",)
+    assert runner.select("coverage run -m unittest", ["(coverage)"]) is None
+
+
 @pytest.mark.parametrize(
     ("command", "text"),
     [

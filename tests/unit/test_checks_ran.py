@@ -81,6 +81,36 @@ test_never (test_calc.TestCalc.test_never) ... skipped 'later'
 
 Ran 4 tests in 0.001s
 """
+PRINTING = f"""setUpClass (a.S) ... skipped 'no'
+test_a (a.T.test_a) ... look
+ok
+test_b (a.T.test_b)
+It (ok) ... it is. ... looseok
+test_c (a.T.test_c) ... expected failure
+f (a)
+Doctest: a.f ... ok
+
+{"-" * 70}
+Ran 4 tests in 0.001s
+
+OK (skipped=1, expected failures=1)
+"""
+# Up to Python 3.10 a test with failed subtests has no result of its own.
+SUBTESTS = f"""test_a (a.T) ... test_b (a.T) ... skipped 'x'
+test_c (a.T) ...
+  test_c (a.T) (i=1) ... skipped 'x'
+test_c (a.T) ... ok
+
+{"=" * 70}
+FAIL: test_a (a.T) (i=1)
+{"-" * 70}
+ok
+
+{"-" * 70}
+Ran 3 tests in 0.001s
+
+FAILED (failures=1, skipped=2)
+"""
 JEST = """  calc
     ✓ adds (3 ms)
     ○ skipped never
@@ -131,6 +161,12 @@ JEST = """  calc
             ("test/a.test.ts > adds", "test/a.test.ts > zero"),
         ),
         ("go", "ok  \tcalc\t0.1s\n", None),
+        ("unittest", PRINTING, ("a.T::test_a", "a.T::test_b", "a.T::test_c", "a::f")),
+        ("unittest", SUBTESTS, ("a.T::test_a", "a.T::test_c")),
+        # What hides a name leaves the count alone.
+        ("unittest", PRINTING.replace("test_b (a.T.test_b)\nIt", "test_b(a.T.test_b):"), None),
+        ("unittest", PRINTING.replace("Ran 4", "Ran 5"), None),
+        ("plain", PRINTING, ("a.T::test_a", "a.T::test_b", "a.T::test_c", "a::f")),
         ("plain", CTEST, ("api_test", "roundtrip")),
         ("plain", TAP, None),
     ],
@@ -237,6 +273,10 @@ def test_a_renamed_test_is_lost_where_its_new_name_does_not_run(
     ("check", "before", "after", "kept"),
     [
         ("pytest -q", ("a::t[1]", "a::t[2]"), ("a::t[1-x]", "a::t[2-x]"), True),
+        ("python -m unittest", ("a.T::test_0_x", "a.T::test_1_y"), ("a.T::test_0_x", "a.T::test_1_z"), True),
+        ("python -m unittest", ("a.T::test_0_x", "a.T::test_1_y"), ("a.T::test_0_x", "a.T::test_2_y"), False),
+        ("python -m unittest", ("a.T::test_0_x",), ("a.U::test_0_y",), False),
+        ("python -m unittest", ("a.T::test_0", "a.T::test_1"), ("a.T::test_1", "a.T::test_2"), False),
         ("go test ./...", ("TestAdd/one", "TestAdd"), ("TestAdd/first", "TestAdd"), True),
         ("npm test", ("GET /orders",), ("GET /x",), False),
         ("npm test", ("adds [fast]",), ("adds [slow]",), False),

@@ -15,6 +15,7 @@ from tests.crash_kit import command_line, wait_until
 from tests.unit._local_sandbox import LocalSandbox
 
 from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
+from chargehand.checks.runners.table import runner_of
 from chargehand.core.errors import SandboxDiedError
 from chargehand.core.records import CheckResult
 from chargehand.sandbox.contract import WORKSPACE
@@ -222,6 +223,45 @@ UNIT = "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): self
 )
 def test_unittest_fails_closed(run: Run, files: TestFiles, expected: tuple[str, str, int | None]):
     assert ended(run(UNITTEST, files)) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("python -m unittest", "python -m unittest -v"),
+        (
+            "cd a && python -m unittest discover -q 2>&1 | tee x",
+            "cd a && python -m unittest discover -q -v 2>&1 | tee x",
+        ),
+        ("python -m unittest a; python -m unittest b # c", "python -m unittest a -v; python -m unittest b -v # c"),
+        ("python -m unittest -k 'a|b' \"$A\" >x", "python -m unittest -k 'a|b' \"$A\" -v >x"),
+        ("python -m unittest \\\n -q\ntrue", "python -m unittest \\\n -q -v\ntrue"),
+        *(
+            (command, command)
+            for command in (
+                "find . -exec python -m unittest {} +",
+                "find . -exec python -m unittest {} \\;",
+                "python -m unittest -- a",
+                "python -m unittest $(ls)",
+                'python -m unittest "$(ls)"',
+                "python -m unittest `ls`",
+            )
+        ),
+    ],
+)
+def test_unittest_is_told_to_name_its_tests(command: str, script: str):
+    assert runner_of(command).script(command).text == script
+
+
+def test_several_runs_of_unittest_are_added_up(run: Run):
+    files = {"test_a.py": UNIT.format("1"), "test_b.py": UNIT.format("1")}
+    command = f"{UNITTEST} -p test_a.py && {UNITTEST} -p test_b.py"
+    assert ended(run(command, files)) == ("passed", "", 2)
+    assert ended(run(f"{UNITTEST} -p test_a.py; {UNITTEST} -p test_c.py || true", files)) == (
+        "failed",
+        "no_tests_ran",
+        0,
+    )
 
 
 CARGO_OK = "running 2 tests\ntest a ... ok\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured\n"

@@ -16,6 +16,14 @@ GO_HELPER = (
 GO_TEST = 'package calc\n\nimport (\n\t"testing"\n\n\t"example.org/calc/internal/testutil"\n)\n'
 COMPARE = "def same(a, b):\n    assert a == b\n"
 JS_TEST = "const { same } = require('../support/compare');\n"
+RUST_HELPER = "pub fn same(a: i32, b: i32) {\n    assert_eq!(a, b);\n}\n"
+RUST_TEST = "#[cfg(test)]\nmod tests {\n    use crate::testutil::same;\n}\n"
+RUST_MACRO = "#[macro_export]\nmacro_rules! same {\n    ($a:expr) => {\n        assert!($a)\n    };\n}\n"
+JAVA_HELPER = (
+    "package calc;\n\nclass Assertions {\n    static void same(int a) {\n"
+    "        throw new AssertionError();\n    }\n}\n"
+)
+KOTLIN_HELPER = "package calc\n\nfun assertSame(a: Int, b: Int) {\n    check(a == b)\n}\n"
 # The path of a file, its text in the base, the other files.
 SUPPORT = {
     "a golden": ("expected/out.json", "{}", {"test_a.py": "open('expected/out.json')\n", "a.py": "x = 1\n"}),
@@ -49,6 +57,51 @@ SUPPORT = {
         {"test/a.js": JS_TEST, "a.js": ""},
     ),
 }
+SUPPORT |= {
+    "Rust's helper of inner tests": (
+        "src/testutil.rs",
+        RUST_HELPER,
+        {"src/lib.rs": "#[cfg(test)]\npub(crate) mod testutil;\n\npub fn add() {}\n\n" + RUST_TEST},
+    ),
+    "Rust's helper that all may use": (
+        "src/testutil.rs",
+        RUST_HELPER,
+        {"src/lib.rs": "pub mod testutil;\n// testutil::same\n", "tests/a.rs": "use calc::{add, testutil};\n"},
+    ),
+    "Rust's helper in a directory": (
+        "src/testutil/mod.rs",
+        RUST_HELPER,
+        {"src/lib.rs": '#[cfg(any(test, feature = "x"))]\nmod testutil;\n'},
+    ),
+    "Rust's helper with tests": (
+        "src/testutil.rs",
+        RUST_HELPER + RUST_TEST,
+        {"src/lib.rs": "#[cfg(test)]\nmod testutil;\n\npub fn add() {}\n"},
+    ),
+    "a crate of helpers": (
+        "same-values/src/lib.rs",
+        RUST_HELPER,
+        {"calc/src/lib.rs": "pub fn add() {}\n", "calc/tests/a.rs": "same_values::same(1, 1);\n"},
+    ),
+    "a macro": (
+        "src/helpers.rs",
+        RUST_MACRO,
+        {"src/lib.rs": "#[macro_use]\nmod helpers;\n", "tests/a.rs": "calc::same!(1 == 1);\n"},
+    ),
+    "Java's helper": (
+        "src/main/java/calc/Assertions.java",
+        JAVA_HELPER,
+        {
+            "src/test/java/calc/CalcTest.java": "Assertions.same(3);\n",
+            "src/main/java/calc/Calc.java": "class Calc {}\n",
+        },
+    ),
+    "Kotlin's helper": (
+        "src/main/kotlin/calc/Helpers.kt",
+        KOTLIN_HELPER.replace("check(", "require(assert("),
+        {"src/test/kotlin/calc/CalcTest.kt": "assertSame(3, 3)\n", "src/main/kotlin/calc/Calc.kt": "class Calc\n"},
+    ),
+}
 CODE = {
     "data of the code": (
         "templates/a.html",
@@ -67,6 +120,29 @@ CODE = {
         "pkg/sums.py",
         "def add(a, b):\n    return a + b\n",
         {"test_a.py": "from pkg import sums\n"},
+    ),
+    "Rust code": (
+        "src/check.rs",
+        RUST_HELPER,
+        {
+            "src/lib.rs": "pub mod check;\n\npub fn add() {\n    check::same(1, 1);\n}\n",
+            "tests/a.rs": "use calc::check;\n",
+        },
+    ),
+    "Rust code under test": ("src/sums.rs", "pub fn add() {}\n", {"tests/a.rs": "calc::sums::add();\n"}),
+    "the crate itself": ("src/lib.rs", RUST_HELPER, {"tests/a.rs": "use calc::same;\n"}),
+    "the tests' own module alone": (
+        "src/check.rs",
+        RUST_HELPER,
+        {"src/lib.rs": "#[cfg(not(test))]\nuse check::same;\n", "tests/a.rs": "use calc::check;\n"},
+    ),
+    "Java code": (
+        "src/main/java/calc/Check.java",
+        JAVA_HELPER,
+        {
+            "src/test/java/calc/CalcTest.java": "Check.same(3);\n",
+            "src/main/java/calc/Calc.java": "Check.same(1);\n",
+        },
     ),
     "Go code": (
         "internal/sums/a.go",

@@ -100,6 +100,7 @@ def test_what_needs_a_person_says_so() -> None:
             "dependency_source",
             "entry_filter",
             "runs_later",
+            "unmeasured_code",
         ),
         *("tests_lost", "tests_unmeasured", "tests_weakened", "test_deleted", "test_removed", "test_skipped"),
     }

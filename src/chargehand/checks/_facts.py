@@ -80,7 +80,8 @@ def read_facts(change: Change, reader: TreeReader, surface: Surface, *, large_by
     if is_source(change.path):
         # Tests that silence a tool hide nothing of the code.
         words = frozenset[str]() if is_test_path(change.path) else surface.words
-        findings += find_suppressions(old_text(once, change), new_text(once, change), words)
+        scope = None if is_test_path(change.path) else surface.coverage
+        findings += find_suppressions(old_text(once, change), new_text(once, change), words, scope)
     return Facts(
         # Without the path an entry can be encoded: a path need not be text.
         findings=tuple(replace(f, path="") for f in findings),

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+from chargehand.checks.surface.coverage import CoverageScope
 from chargehand.core.records import Finding
 from chargehand.core.text import late_pattern, printable
 
@@ -46,14 +47,21 @@ _TYPE = late_pattern(r"[\w\[\](){}, .|\"':=*>-]+")
 _LONGEST, _MOST_LINES = 300, 2_000
 
 
-def find_suppressions(old: str | None, new: str | None, words: Collection[str]) -> Iterator[Finding]:
-    """Yield new suppressions in a source file; a person decides if the `words` of checks start the tool."""
+def find_suppressions(
+    old: str | None, new: str | None, words: Collection[str], scope: CoverageScope | None = None
+) -> Iterator[Finding]:
+    """Yield new suppressions in a source file; a person decides if the `words` of checks start the tool.
+
+    `scope` knows the lines that the project itself has coverage leave out.
+    """
     if new is None or new == old:
         return
     for tool, programs, pattern in _KINDS:
         fresh = Counter(_matches(pattern, new)) - Counter(_matches(pattern, old or ""))
         if fresh:
             yield _describe(tool, fresh.total(), next(iter(fresh)), asks=not programs.isdisjoint(words))
+    if scope is not None and (line := scope.find_excluded(old, _KINDS[0][-1].sub("", new))):
+        yield _describe("coverage", 1, line, asks=not _COVERAGE.isdisjoint(words))
     if old is not None and (line := _find_widened(old, new)):
         yield _describe("a type checker", 1, line, asks=not TYPE_CHECKERS.isdisjoint(words))
 

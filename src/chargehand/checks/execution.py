@@ -32,7 +32,7 @@ from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 
 # Raise when the same commands would be judged differently: kept verdicts are then not reused.
-_VERSION = 5
+_VERSION = 6
 SCHEMA = 1
 _READ_SECONDS = 60.0
 

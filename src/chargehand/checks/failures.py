@@ -20,7 +20,10 @@ from chargehand.core.text import late_pattern
 
 _MOST_LINES = 2_000
 # Places, durations, sizes and counts differ from run to run; numbers within a name stay.
-_VARIES = late_pattern(r"0x[0-9a-fA-F]+|/tmp/[^\s:'\"]+|(?<![\w.-])\d[\d.,]*(?=\b|[a-z]{1,2}\b)")
+# The host name of a sandbox has 12 digits.
+_VARIES = late_pattern(
+    r"0x[0-9a-fA-F]+|/tmp/[^\s:'\"]+|(?<![\w.-])[0-9a-f]{12}(?![\w-])|(?<![\w.-])\d[\d.,]*(?=\b|[a-z]{1,2}\b)"
+)
 # A line that only counts: how many there are follows from the others.
 _SUMMARY = late_pattern(r"\b0 (?:errors?|fail(?:ures?|ed|ing)|warnings?|problems?)\b")
 _STOPS_EARLY = late_pattern(

@@ -16,6 +16,7 @@ from chargehand.checks.areas import OWN_CONFIG, Areas, area_rules
 from chargehand.checks.cache import InspectionCache, key_of, plan_version, sealed, unsealed
 from chargehand.checks.paths import holds_tests, is_test_file, is_test_path, language_of
 from chargehand.checks.suites.weakening import Pair, weakenings
+from chargehand.checks.surface.coverage import find_unmeasured
 from chargehand.checks.surface.rules import Surface
 from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change, Finding
@@ -89,6 +90,7 @@ def examine(
     found = [finding for change in changes for finding in rules.findings(change)]
     found += _findings_of_each(changes, known, areas)
     found += _findings_of_all(changes, known, reader, base_tree)
+    found += find_unmeasured((change for change in changes if change.path in known), reader, surface.coverage)
     unread = []
     if len(chosen) < len(changes):
         unread.append(f"a sample of {len(chosen)} of {len(changes)} changes, the riskiest first")

@@ -16,6 +16,8 @@ _TEST_DIRS = frozenset({
 _OF_TESTS = late_pattern(r"(?:\w[\w-]*[-_])?tests|tests?[-_]?(?:data|cases|files|fixtures|resources|suites?)")
 # What tests compare with, wherever it lies.
 _EXPECTED = late_pattern(r".*\.(?:snap|golden|goldens|approved\.\w+|ambr)")
+# Source sets of Gradle that hold tests, or what they use: `src/integrationTest/java`.
+_SOURCE_SETS = late_pattern(r"(?:.*/)?src/(?:\w*[a-z]Tests?|testFixtures)/.*", re.DOTALL)
 _SPEC_DIRS = frozenset({"spec", "specs"})
 _SUFFIXES: dict[str, Language] = {
     "py": "python",
@@ -87,6 +89,8 @@ def is_test_path(path: str) -> bool:
     if name == "conftest.py" or is_test_file(path) or not _TEST_DIRS.isdisjoint(directories):
         return True
     if _EXPECTED.fullmatch(name) or _OTHER_NAMES.fullmatch(name) or any(map(_OF_TESTS.fullmatch, directories)):
+        return True
+    if _SOURCE_SETS.fullmatch(path):
         return True
     return language_of(path) is not None and not _SPEC_DIRS.isdisjoint(directories)
 

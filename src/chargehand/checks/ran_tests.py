@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from chargehand.checks.junit import ReportError, read_junit
-from chargehand.checks.runners.base import Runner
+from chargehand.checks.runners.base import Runner, TestName
 from chargehand.checks.runners.table import runner_of
 from chargehand.core.records import Finding
 from chargehand.core.text import late_pattern, printable
@@ -22,6 +22,8 @@ _SHOWN = 5
 _OUTPUTS = late_pattern(r"/(?:target|build)/")
 # An example in the documentation has no name but its item's: its line moves with every line above it.
 _LINE = late_pattern(r" \(line \d+\)(?=$| - [a-z ]+$)")
+# `parameterized` and `ddt` name a test by its number and its first parameter: `test_add_0_two`.
+_NUMBERED = late_pattern(r"(?P<test>.*?_\d+)_\w+")
 # How runners sum up, for commands that start one by another program: what ran in each, and what was skipped.
 _SUMMARIES = tuple(
     late_pattern(pattern, re.MULTILINE)
@@ -146,7 +148,8 @@ def _count(ran: RanTests) -> int | None:
 def _find_lost_names(before: Sequence[str], after: Sequence[str], moves: TestMoves, runner: Runner) -> list[str]:
     parts = {name: runner.split_name(name) for name in {*before, *after}}
     ran, runs = Counter(before), Counter(after)
-    gained = Counter(parts[name].own + parts[name].variant for name in (runs - ran).elements())
+    fresh = tuple((runs - ran).elements())
+    gained = Counter(parts[name].own + parts[name].variant for name in fresh)
     variants_before, variants_after = (Counter(parts[name][:2] for name in names) for names in (before, after))
     places = Counter(own for _, own in variants_before)
     lost = []
@@ -159,8 +162,22 @@ def _find_lost_names(before: Sequence[str], after: Sequence[str], moves: TestMov
         # Of several with one name, which of them another one is can only be told by its text.
         if places[own] == 1 or own not in moves.rewritten:
             names.append(own + variant)
+        names += _find_same_number(parts[name], (parts[each] for each in fresh))
         if found := next((each for each in names if gained[each]), None):
             gained[found] -= 1
             continue
         lost.append(name)
     return lost
+
+
+def _find_same_number(lost: TestName, fresh: Iterable[TestName]) -> list[str]:
+    """Return the new tests that may be a generated test with another parameter: same class, name and number."""
+    number = _NUMBERED.fullmatch(lost.own)
+    if number is None:
+        return []
+    of_class = (each for each in fresh if (each.place, each.variant) == (lost.place, lost.variant))
+    return [
+        each.own + each.variant
+        for each in of_class
+        if (found := _NUMBERED.fullmatch(each.own)) is not None and found["test"] == number["test"]
+    ]

@@ -14,8 +14,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from chargehand.checks.execution import CheckPlan, run_checks
-from chargehand.checks.failures import select_tests
+from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
+from chargehand.checks.failures import failed_without_a_test, select_tests
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
 from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
@@ -23,6 +23,8 @@ from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_
 from chargehand.checks.suites.equivalence import equivalent_forms
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
+from chargehand.checks.suites.inner import InnerTests
+from chargehand.checks.suites.inner import support_in as support_in  # a part of this face
 from chargehand.checks.suites.own_tests import find_own_tests as find_own_tests  # a part of this face
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.support import find_support
@@ -84,7 +86,7 @@ def leave_out_unread(tests: Sequence[Change], observer: ReadObserver) -> tuple[C
     return tuple(test for test in tests if test.path not in unread)
 
 
-def inner_tests(changes: Sequence[Change], reader: TreeReader, base_tree: str) -> dict[str, str]:
+def inner_tests(changes: Sequence[Change], reader: TreeReader, base_tree: str) -> InnerTests:
     """Return the base's text, by path, of changed files that are tests although their paths do not say so.
 
     These are code whose own tests inside it changed, and goldens and helpers that only tests use (`support_in`).
@@ -92,17 +94,12 @@ def inner_tests(changes: Sequence[Change], reader: TreeReader, base_tree: str) -
     support = find_support(changes, reader, base_tree)
     found = {change.path: old_text(reader, change) or "" for change in changes if change.path in support}
     for change in changes:
-        if language_of(change.path) != "rust" or is_test_path(change.path):
+        if language_of(change.path) != "rust" or is_test_path(change.path) or change.path in support:
             continue
         old, new = old_text(reader, change), new_text(reader, change)
         if old is not None and new is not None and lay_tests_over(old, new) != new:
             found[change.path] = old
-    return found
-
-
-def support_in(inner: Iterable[str]) -> frozenset[str]:
-    """Return the paths of `inner_tests` without code that has tests inside."""
-    return frozenset(path for path in inner if language_of(path) != "rust")
+    return InnerTests(found, support)
 
 
 def find_moves(
@@ -149,12 +146,18 @@ def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: Tree
 def _may_say_less(
     changes: Sequence[Change], inner: Collection[str], reader: TreeReader, *, simplified: bool
 ) -> bool:
+    support = support_in(inner)
     lines = Counter[tuple[str, str]]()
     grown = list[tuple[str, str, str]]()
     for change in changes:
         if not is_test_path(change.path) and change.path not in inner:
             continue
-        old, new = (_text_of_tests(change.path, text(reader, change)) for text in (old_text, new_text))
+        old, new = (text(reader, change) for text in (old_text, new_text))
+        old, new = (
+            (old or "", new or "")
+            if change.path in support
+            else (_text_of_tests(change.path, old), _text_of_tests(change.path, new))
+        )
         if simplified and language_of(change.path) == "python":
             old, new = equivalent_forms(old, new)
         # Within what a test may move: where it is collected is known by its name for some languages alone.
@@ -218,8 +221,10 @@ def _pick_faults(
 ) -> list[Mutant]:
     if not code:
         return []
-    old = [_text_of_tests(test.path, old_text(reader, test)) for test in tests]
-    new = [_text_of_tests(test.path, new_text(reader, test)) for test in tests]
+    old, new = (
+        [_text_of_tests(test.path, text := read(reader, test)) or text or "" for test in tests]
+        for read in (old_text, new_text)
+    )
     words = subjects_of("\n".join((*old, *new)))
     kept = {line.strip() for text in new for line in text.splitlines()}
     near, around = (
@@ -488,10 +493,23 @@ class _FaultyTree:
         )
 
     async def _run(self, fault: Mutant, plan: CheckPlan | None = None) -> tuple[CheckResult, ...]:
+        outputs = dict[str, CheckOutput]()
         await self._write(fault.path, fault.content)
-        results = await run_checks(plan or self._plan, self._sandbox, keep=_Nowhere(), mission=None)
+        results = await run_checks(
+            plan or self._plan,
+            self._sandbox,
+            keep=_Nowhere(),
+            mission=None,
+            on_result=lambda result, output: outputs.update({result.name: output}),
+        )
         await self._write(fault.path, fault.original)
-        return results
+        # A gate over all tests, such as one of coverage, notices no fault: over new code the base's tests fail it.
+        return tuple(
+            replace(result, status="passed")
+            if (failures := outputs[result.name].failures) is not None and failed_without_a_test(result, failures)
+            else result
+            for result in results
+        )
 
     async def _write(self, path: str, content: str) -> None:
         if path in self._inner:  # whose tests would go with the code

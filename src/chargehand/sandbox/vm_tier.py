@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from chargehand.core.errors import ChargehandError, InfrastructureError, TierUnavailableError
 from chargehand.core.ports import sandbox_ids
-from chargehand.sandbox.contract import OpenedFiles, SandboxLimits, SandboxSpec
+from chargehand.sandbox.contract import OpenedFiles, SandboxLimits, SandboxSpec, new_host_name
 from chargehand.sandbox.inside import exec_server, vm_init, vm_relay
 from chargehand.sandbox.probe import ProbePart, ProbeReport, probe_tier, scratch_plan
 from chargehand.sandbox.process.cgroups import Cgroup
@@ -138,6 +138,7 @@ class VmTier(LaunchedTier):
         inside = Path(vm_init.__file__).read_text()
         relay = marshal.dumps(compile(Path(vm_relay.__file__).read_text(), "relay", "exec")) if sockets else b""
         words = f"uid={INSIDE_ID}, hidden={HIDDEN!r}, relay={relay!r}, ports={tuple(sockets)!r}"
+        words += f", host_name={new_host_name()!r}"
         call = f"run({self._filter!r}, {self._server!r}, {words})"
         code = marshal.dumps(compile(f"{inside}\n{call}\n", "vm", "exec"))
         async with self._opening(spec, _start_error) as opening:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from chargehand.checks.runners.base import RunnableCheck, Runner
+from chargehand.checks.runners.python import find_unittest_names
 from chargehand.checks.stacks import Stack
 from chargehand.core.text import late_pattern
 
@@ -19,8 +20,8 @@ class OtherProgram(Runner):
     name_form = late_pattern(r"(?:(?P<place>[^\[({]*)::)?(?P<own>[^\[({]*)(?P<variant>.*)", re.DOTALL)
 
     def find_names(self, text: str) -> list[str]:
-        """Return the tests that ctest names."""
-        return _CTEST.findall(text)
+        """Return the tests that ctest names, or unittest if it was started with `-v`."""
+        return _CTEST.findall(text) or find_unittest_names(text)
 
 
 class Maven(OtherProgram):

@@ -41,14 +41,28 @@ _FAILED = late_pattern(r"^FAILED \((?:failures|errors|unexpected)", re.MULTILINE
 # unittest counts a module that cannot be imported as a test that ran.
 _UNLOADED = late_pattern(r"^ERROR: .*\bunittest\.loader\._FailedTest\b", re.MULTILINE)
 # With `-v`: name, then module and class (from Python 3.11 on with the name again), then a docstring's first line.
-_NAMED = late_pattern(
-    r"^(?P<name>\w+) \((?P<place>[\w.]+)\)(?:\n[^\n]*?)? \.\.\. "
-    r"(?:ok|FAIL|ERROR|expected failure|unexpected success)$",
+_BEGUN = late_pattern(
+    r"(?:^ *|(?<= \.\.\. ))(?P<name>[\w.]+) \((?P<place>[\w.<>]+)\)(?: \[[^\]\n]*\])?(?:\n[^\n]*?)? \.\.\. ",
     re.MULTILINE,
+)
+# A test may print before its result, and a test with failed subtests is named a second time.
+_RESULT = late_pattern(
+    r"(?:ok|FAIL|ERROR|expected failure|unexpected success|(?P<skipped>skipped ['\"].*))$", re.MULTILINE
+)
+# The report of failures and the summary begin with such a line.
+_RULE = late_pattern(r"^(?:={70}|-{70})$", re.MULTILINE)
+# Fixtures of classes and modules are named only if they fail or skip; they are no tests.
+_FIXTURE = late_pattern(r"(?:setUp|tearDown)(?:Class|Module)")
+# `-m unittest` with its words, up to the operator, redirection, comment or end that follows them. Not matched are
+# words behind which no option may stand: those that `find -exec` closes, `--`, and substituted commands.
+_STARTED = late_pattern(
+    r"-m[ \t]+unittest(?:(?:[ \t]|\\\n)+(?!\#|\d+[<>]|(?:--|\+)(?:\s|$))"
+    r"(?:[^\s;&|()<>`'\"\\$]|'[^']*'|\"(?:[^\"\\`$]|\\.|\$(?!\())*\"|\\[^;\n]|\$(?!\())+)*"
+    r"(?=[ \t]*(?:[;&|<>)\n\#]|\d+[<>]|$))"
 )
 
 
-_COVERAGE_FAILED = late_pattern(r"^(?:FAIL Required test coverage|ERROR: Coverage failure)", re.MULTILINE)
+_COVERAGE_FAILED = late_pattern(r"^(?:FAIL Required test coverage|(?:ERROR: )?Coverage failure: )", re.MULTILINE)
 _AGAIN = "/tmp/chargehand-again-"
 _UNITTEST_BAD = late_pattern(r"^(?:FAIL|ERROR): (?P<name>\w+) \((?P<place>[\w.]+)\)", re.MULTILINE)
 _UNITTEST_COUNT = late_pattern(r"^FAILED \((?P<counts>[^)\n]*)\)", re.MULTILINE)
@@ -157,7 +171,7 @@ def _node_ids(name: str) -> list[str]:
 
 
 class Unittest(Runner):
-    """unittest, which counts its tests and names them with `-v`."""
+    """unittest, which counts its tests, and names them with `-v`: each run is given that option."""
 
     name = "unittest"
     ecosystem = "python"
@@ -177,17 +191,22 @@ class Unittest(Runner):
 
     def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
         """Judge by the count in the output, without the tests that were skipped."""
-        counts = _RAN.findall(text)
+        counts = [int(count) for count in _RAN.findall(text)]
         if not counts:
             return judge_silent(code)
-        skipped = _SKIPPED.findall(text)
-        tests = int(counts[-1]) - (int(skipped[-1]) if skipped else 0)
+        # A command may run unittest several times; the last of them must have run a test.
+        tests = sum(counts) - sum(map(int, _SKIPPED.findall(text))) if counts[-1] else 0
         if code and _UNLOADED.search(text):
             return Outcome(status="failed", reason="collection_error", tests=tests)
         return judge_counted(code, tests)
 
     def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
-        """Return what stands above the tracebacks, if that is as much as the summary counts."""
+        """Return what stands above the tracebacks, if that is as much as the summary counts.
+
+        If no test failed, the gate of coverage alone may have.
+        """
+        if _COVERAGE_FAILED.search(text) and not self.says_failed(text):
+            return (COVERAGE_GATE,)
         found = [(match["name"], match["place"]) for match in _UNITTEST_BAD.finditer(text)]
         summary = _UNITTEST_COUNT.findall(text)
         if not found or not summary or sum(map(int, _COUNT.findall(summary[-1]))) != len(found):
@@ -196,13 +215,45 @@ class Unittest(Runner):
 
     def select(self, command: str, names: Sequence[str]) -> str | None:
         """Add a pattern for each test."""
+        if COVERAGE_GATE in names:
+            return None
         return append_words(command, [word for name in names for word in ("-k", name.replace("::", "."))])
 
     def says_failed(self, text: str) -> bool:
         """Tell whether the last line says FAILED."""
         return _FAILED.search(text) is not None
 
+    def script(self, command: str) -> CheckScript:
+        """Have unittest name its tests: a count does not tell a lost test from one that replaces it."""
+        return CheckScript(_STARTED.sub(lambda found: f"{found[0]} -v", command))
+
     def find_names(self, text: str) -> list[str]:
-        """Return what `-v` prints, as class and name."""
-        tests = ((match["name"], match["place"]) for match in _NAMED.finditer(text))
-        return [f"{place.removesuffix(f'.{name}')}::{name}" for name, place in tests]
+        """Return what `-v` prints, as class and name; nothing if these are not as many as unittest counts."""
+        return find_unittest_names(text)
+
+
+def find_unittest_names(text: str) -> list[str]:
+    """Return the tests that ran by the verbose output of unittest, as class and name.
+
+    Nothing if their number contradicts the count in the output: what tests print can hide names.
+    """
+    begun = [found for found in _BEGUN.finditer(text) if not _FIXTURE.fullmatch(found["name"])]
+    names, skipped = list[str](), 0
+    for number, found in enumerate(begun):
+        after = begun[number + 1] if number + 1 < len(begun) else None
+        results = _find_results(text, found.end(), after.start() if after else len(text))
+        # Without a result it is named again behind its subtests, or some of these failed.
+        if not results and after is not None and after.group("name", "place") == found.group("name", "place"):
+            continue
+        if results and results[-1]["skipped"]:
+            skipped += 1
+        else:
+            names.append(f"{found['place'].removesuffix('.' + found['name'])}::{found['name']}")
+    # Some versions of Python do not count skipped tests.
+    return names if len(names) <= sum(map(int, _RAN.findall(text))) <= len(names) + skipped else []
+
+
+def _find_results(text: str, start: int, end: int) -> list[re.Match[str]]:
+    """Return the results behind a test's name at `start`, of which the last is its own."""
+    report = _RULE.search(text, start, end)
+    return list(_RESULT.finditer(text, start, report.start() if report else end))

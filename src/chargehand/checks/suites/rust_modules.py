@@ -18,6 +18,12 @@ _MODULE = late_pattern(
     r"#\[\s*cfg\s*\((?P<condition>[^\]\n]*)\)\s*\]\s*(?:#\[[^\]\n]*\]\s*)*"
     r"(?:pub(?:\s*\([^)\n]*\))?\s+)?mod\s+(?P<name>\w+)\s*\{"
 )
+# Declarations that only tests have: a module in a file of its own, or an import.
+_TEST_ONLY = late_pattern(
+    r"#\[\s*cfg\s*\((?P<condition>[^\]\n]*)\)\s*\]\s*(?:#\[[^\]\n]*\]\s*)*"
+    r"(?:pub(?:\s*\([^)\n]*\))?\s+)?(?:mod|use)\s[^;{]*;"
+)
+_DECLARATION = late_pattern(r"\bmod\s+\w+\s*;")
 _BRACE = late_pattern(r"[{}]")
 _TEST = late_pattern(r"(?<!\w)test(?!\w)")
 
@@ -54,6 +60,21 @@ def find_test_modules(text: str) -> list[TestModule]:
 def read_test_modules(text: str) -> str:
     """Return the text of a file's test modules."""
     return "\n".join(text[module.start : module.end] for module in find_test_modules(text))
+
+
+def split_code_and_tests(text: str) -> tuple[str, str]:
+    """Return what a file says outside of tests, without mere declarations of modules, and what its tests say."""
+    tests, code, last = list[str](), list[str](), 0
+    for module in find_test_modules(text):
+        code.append(text[last : module.start])
+        tests.append(text[module.start : module.end])
+        last = module.end
+    rest = "\n".join([*code, text[last:]])
+    for found in list(_TEST_ONLY.finditer(rest)):
+        if _TEST.search(found["condition"]) and "not" not in found["condition"]:
+            tests.append(found[0])
+            rest = rest.replace(found[0], "", 1)
+    return _DECLARATION.sub("", _NO_CODE.sub(" ", rest)), "\n".join(tests)
 
 
 def lay_tests_over(base: str, text: str) -> str:

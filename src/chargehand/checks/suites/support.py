@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from chargehand.checks._dependencies import is_dependency_file
 from chargehand.checks.paths import is_source, is_test_path, language_of
+from chargehand.checks.suites.rust_modules import split_code_and_tests
 from chargehand.checks.surface.names import CHECKS
 from chargehand.checks.surface.parts import parts_of
 from chargehand.checks.trees import TreeReader, old_text, text_of
@@ -33,6 +34,8 @@ _ASSERTS = late_pattern(
 _HELPER_NAME = late_pattern(
     r".*(?:test|assert|expect|compar|check|verif|golden|fixture|match|harness).*", re.IGNORECASE
 )
+_RUST_MACRO = late_pattern(r"\bmacro_rules!\s*(\w+)")
+_KOTLIN_FUNCTION = late_pattern(r"^(?:\w+\s+)*fun\s+(?:<[^>\n]*>\s*)?(?:[\w<>?]+\.)?(\w+)\s*\(", re.MULTILINE)
 _GENERAL = frozenset(
     {"", ".", "src", "lib", "data", "files", "out", "output", "docs", "doc", "pkg", "internal", "cmd"}
 )
@@ -44,14 +47,24 @@ def find_support(changes: Iterable[Change], reader: TreeReader, base_tree: str) 
     if not wanted:
         return frozenset()
     by_tests, by_code = set[str](), set[str]()
-    for path, text in _sources(reader, base_tree):
-        found = by_tests if is_test_path(path) else by_code
-        found |= {
-            each
-            for each, pattern in wanted.items()
-            if each != path and each not in found and not _is_beside(path, each) and pattern.search(text)
-        }
+    for path, whole in _sources(reader, base_tree):
+        for found, text in _split(path, whole, by_code, by_tests):
+            found |= {
+                each
+                for each, pattern in wanted.items()
+                if each != path and each not in found and not _is_beside(path, each) and pattern.search(text)
+            }
     return frozenset(by_tests - by_code)
+
+
+def _split(path: str, text: str, by_code: set[str], by_tests: set[str]) -> list[tuple[set[str], str]]:
+    """Return the parts of a source file with the sets that take what these name: Rust has tests in its code."""
+    if is_test_path(path):
+        return [(by_tests, text)]
+    if language_of(path) != "rust":
+        return [(by_code, text)]
+    code, tests = split_code_and_tests(text)
+    return [(by_code, code), (by_tests, tests)]
 
 
 def _is_beside(path: str, other: str) -> bool:
@@ -80,8 +93,8 @@ def _mention(change: Change, reader: TreeReader) -> re.Pattern[str] | None:
     if not is_source(path):
         return None if _PROSE.fullmatch(name) else _mention_of_data(path)
     text = old_text(reader, change)
-    stem = posixpath.splitext(name)[0]
-    if text is None or not (_ASSERTS.search(text) or _HELPER_NAME.fullmatch(stem)):
+    stem = _stem(path)
+    if text is None or not stem or not (_ASSERTS.search(text) or _HELPER_NAME.fullmatch(stem)):
         return None
     match language_of(path):
         case "python" if stem != "__init__":
@@ -92,9 +105,31 @@ def _mention(change: Change, reader: TreeReader) -> re.Pattern[str] | None:
         case "go" if directory := posixpath.dirname(path):
             return re.compile(rf'["/]{re.escape(directory)}"')
         case "javascript":
-            word = re.escape(posixpath.basename(posixpath.dirname(path)) if stem == "index" else stem)
+            word = re.escape(stem)
             return re.compile(rf"""['"]\.{{1,2}}/(?:[^'"\n]*/)?{word}(?:\.\w+)?['"]""")
+        case "rust":
+            word = re.escape(stem)
+            macros = "".join(rf"|\b{name}!" for name in _RUST_MACRO.findall(text))
+            return re.compile(rf"\b{word}\s*::|\bmod\s+{word}\s*;|\buse\b[^;]*\b{word}\b{macros}")
+        case "jvm":
+            functions = _KOTLIN_FUNCTION.findall(text) if name.endswith(".kt") else []
+            return re.compile(rf"\b(?:{'|'.join(map(re.escape, (stem, *functions)))})\b")
     return None
+
+
+def _stem(path: str) -> str:
+    """Return how other files name a source file: by its directory if its own name is a general one."""
+    directory, name = posixpath.split(path)
+    stem = posixpath.splitext(name)[0]
+    match language_of(path), stem:
+        case ("javascript", "index") | ("rust", "mod"):
+            return posixpath.basename(directory)
+        # A crate of its own. That of the repository itself is the code under test.
+        case "rust", "lib":
+            return posixpath.basename(posixpath.dirname(directory)).replace("-", "_")
+        case "rust", "main":
+            return ""
+    return stem
 
 
 def _mention_of_data(path: str) -> re.Pattern[str] | None:

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from chargehand.checks.paths import is_test_file, is_test_path
 from chargehand.checks.surface.analysers import is_driver, leave_out_subjects
+from chargehand.checks.surface.coverage import CoverageScope, read_coverage_scope
 from chargehand.checks.surface.makefile import MAKEFILES, reached_part
 from chargehand.checks.surface.parts import parse_object
 from chargehand.checks.trees import TreeReader, text_of
@@ -114,7 +115,7 @@ class Programs(Struct, frozen=True, kw_only=True):
 
     `words` are all words of that text. `directories` are those that checks enter or import from. `made` are
     targets that make would look for and not find: a file of that name would keep it from running their recipes.
-    `backends` hold code that builds the project.
+    `backends` hold code that builds the project. `coverage` is what coverage measures, if a check starts it.
     """
 
     paths: frozenset[str] = frozenset()
@@ -123,6 +124,7 @@ class Programs(Struct, frozen=True, kw_only=True):
     made: frozenset[str] = frozenset()
     backends: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
+    coverage: CoverageScope = CoverageScope()
 
     def digest(self) -> str:
         """Return a digest of all of it."""
@@ -168,6 +170,7 @@ def find_programs(commands: Sequence[str], reader: TreeReader, tree: str, direct
         made=frozenset(search.made),
         backends=frozenset(search.backends()),
         words=search.words(),
+        coverage=search.coverage(),
     )
 
 
@@ -258,8 +261,14 @@ class _ProgramSearch:
 
     def words(self) -> frozenset[str]:
         """Return all words of what was followed, in lower case."""
-        programs = (self._known.get(path) or "" for path in self._read)
-        return frozenset(re.findall(r"[a-z0-9]+", "\n".join((*self._texts, *programs)).lower()))
+        return frozenset(re.findall(r"[a-z0-9]+", "\n".join(self._all_texts()).lower()))
+
+    def _all_texts(self) -> list[str]:
+        return [*self._texts, *(self._known.get(path) or "" for path in self._read)]
+
+    def coverage(self) -> CoverageScope:
+        """Return what coverage measures if one of the programs starts it."""
+        return read_coverage_scope(self._all_texts(), self._text, self.start)
 
     def backends(self) -> Iterator[str]:
         """Yield the directories of build backends that lie in the tree."""

@@ -13,6 +13,7 @@ from chargehand.checks._suppressions import TYPE_CHECKERS
 from chargehand.checks.areas import Areas
 from chargehand.checks.paths import is_source, is_test_file, is_test_path
 from chargehand.checks.surface.analysers import idle_linters, linter_of
+from chargehand.checks.surface.coverage import CoverageScope
 from chargehand.checks.surface.makefile import MAKEFILES, whole_text
 from chargehand.checks.surface.modules import can_hide, hidden_library, is_usual_root, module_names, new_module
 from chargehand.checks.surface.names import CHECKS, LATER
@@ -85,6 +86,11 @@ class Surface:
     def words(self) -> frozenset[str]:
         """All words of the checks and of the programs that they run, in lower case."""
         return self._programs.words
+
+    @property
+    def coverage(self) -> CoverageScope:
+        """What coverage measures by the settings of the base."""
+        return self._programs.coverage
 
     def is_judged_code(self, path: str) -> bool:
         """Return whether a check starts the file at this path and judges it too."""

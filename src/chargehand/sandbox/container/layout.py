@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import Bind, MountPlan, sandbox_ids
-from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
+from chargehand.sandbox.contract import SandboxLimits, SandboxSpec, new_host_name
 from chargehand.sandbox.process.layout import (
     BOOTSTRAP,
     ETC,
@@ -204,7 +204,18 @@ def isolation_words(limits: SandboxLimits, *, name: str, words: Sequence[str] = 
     # programs write comes by the exec server, so the engine keeps no log of it.
     memory = f"{limits.memory_mb}m"
     return [
-        *("run", "--rm", "--name", name, "--hostname", "sandbox", "--workdir", "/", "--user", f"{uid}:{gid}"),
+        *(
+            "run",
+            "--rm",
+            "--name",
+            name,
+            "--hostname",
+            new_host_name(),
+            "--workdir",
+            "/",
+            "--user",
+            f"{uid}:{gid}",
+        ),
         *("--network", "none", "--ipc", "private", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--read-only", "--pids-limit", str(limits.processes), "--memory", memory, "--memory-swap", memory),
         *("--log-driver", "none", "--restart", "no", "--pull", "never", "--tmpfs", "/sys:ro,size=64k,mode=555"),

@@ -78,7 +78,14 @@ def _serve(uid: int, bpf: bytes, server: bytes, hidden: tuple[str, ...]) -> None
 
 
 def run(
-    bpf: bytes, server: bytes, *, uid: int, hidden: tuple[str, ...], relay: bytes, ports: tuple[int, ...]
+    bpf: bytes,
+    server: bytes,
+    *,
+    uid: int,
+    hidden: tuple[str, ...],
+    relay: bytes,
+    ports: tuple[int, ...],
+    host_name: str,
 ) -> None:
     """Start the exec server, relay `ports` to the host, and end the machine with the exec server."""
     try:
@@ -89,7 +96,7 @@ def run(
             exec(marshal.loads(relay), names)  # noqa: S102 -- the host sends it
             serving = names["prepare"](_RELAY_FD, ports)
         _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID), "unshare")
-        _check(_libc.sethostname(b"sandbox", 7), "sethostname")
+        _check(_libc.sethostname(host_name.encode(), len(host_name)), "sethostname")
         child = os.fork()
         if child == 0:
             if serving is not None:

@@ -14,7 +14,14 @@ from msgspec import Struct, field
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import Bind, MountPlan, sandbox_ids
 from chargehand.network.contract import egress_environment
-from chargehand.sandbox.contract import EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT, SandboxLimits, SandboxSpec
+from chargehand.sandbox.contract import (
+    EGRESS_PORT,
+    GATEWAY_PORT,
+    REGISTRY_PORT,
+    SandboxLimits,
+    SandboxSpec,
+    new_host_name,
+)
 from chargehand.sandbox.inside import forward
 from chargehand.sandbox.process import sandbox_launcher
 from chargehand.sandbox.toolchain import SHIMS
@@ -76,7 +83,7 @@ FILES: Mapping[str, str] = {
 # /proc/1/environ, so the launcher starts from an empty one; --as-pid-1 makes the exec server process 1.
 ISOLATION = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"),
-    *("--cap-drop", "ALL", "--clearenv", "--hostname", "sandbox"),
+    *("--cap-drop", "ALL", "--clearenv"),
     *("--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID)),
 )
 
@@ -176,7 +183,7 @@ def plan_layout(
     memory, so that no limit per process is needed; `links` are a toolchain's.
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
-    layout.arguments = [bwrap, *ISOLATION]
+    layout.arguments = [bwrap, *ISOLATION, "--hostname", new_host_name()]
     _add_system(layout, spec.limits)
     python, libraries = python_inside()
     if libraries:

@@ -63,7 +63,7 @@ def plan_machine(
     `code_size` is the size in bytes of what the interpreter inside is sent first.
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
-    layout.arguments = [bwrap, *ISOLATION]
+    layout.arguments = [bwrap, *ISOLATION, "--hostname", "machine"]
     # QEMU itself: its program and libraries, a few devices, and the kernel it starts.
     layout.system_links()
     for name in _ETC:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -20,6 +21,11 @@ class CommandContract(SandboxFixtures):
         assert sandbox.id
         assert sandbox.tier
         assert {"memory", "processes", "tmp", "freeze"} <= set(sandbox.limits_in_force)
+
+    async def test_its_host_name_is_no_constant(self, open_sandbox: Open) -> None:
+        opened = await open_sandbox(), await open_sandbox()
+        said = [await each.sandbox.exec(["cat", "/proc/sys/kernel/hostname"]) for each in opened]
+        assert len({socket.gethostname(), *(each.stdout.decode().strip() for each in said)}) == 3
 
     @pytest.mark.parametrize(
         ("script", "code"),

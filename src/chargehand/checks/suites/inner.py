@@ -1,0 +1,25 @@
+"""Tests that lie in files whose paths do not say so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from chargehand.checks.paths import language_of
+
+
+class InnerTests(dict[str, str]):
+    """The base's text, by path, of changed code with tests inside, and of `support`: files that only tests use.
+
+    A file of `support` belongs to the tests as a whole.
+    """
+
+    def __init__(self, texts: Mapping[str, str], support: Collection[str]) -> None:
+        super().__init__(texts)
+        self.support = frozenset(support)
+
+
+def support_in(inner: Collection[str]) -> frozenset[str]:
+    """Return the paths that belong to the tests as a whole; of plain paths all but those of Rust."""
+    if isinstance(inner, InnerTests):
+        return inner.support
+    return frozenset(path for path in inner if language_of(path) != "rust")

@@ -1,0 +1,117 @@
+"""Helpers of tests outside of test paths that no longer compare anything: alone, and beside broken code."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from desk import Desk, Said, repository, shell
+from tests.conftest import sampled
+
+pytestmark = pytest.mark.needs_bwrap
+
+HELPER = "pub fn same(a: i32, b: i32) {\n    assert_eq!(a, b);\n}\n"
+GUTTED = "pub fn same(_a: i32, _b: i32) {}\n"
+CODE = "pub fn add(a: i32, b: i32) -> i32 {\n    a + b\n}\n"
+TEST = "#[test]\nfn adds() {\n    same(calc::add(2, 1), 3);\n}\n"
+MACRO = "#[macro_export]\nmacro_rules! same {\n    ($a:expr, $b:expr) => {\n        BODY\n    };\n}\n"
+MANIFEST = '[package]\nname = "NAME"\nversion = "0.1.0"\nedition = "2021"\n'
+LOCKED = '[[package]]\nname = "NAME"\nversion = "0.1.0"\n'
+RUST = {
+    "Cargo.toml": MANIFEST.replace("NAME", "calc"),
+    "Cargo.lock": "version = 3\n\n" + LOCKED.replace("NAME", "calc"),
+    ".gitignore": "target\n",
+    "src/lib.rs": CODE,
+}
+INNER = (
+    "\n#[cfg(test)]\nmod testutil;\n\n#[cfg(test)]\nmod tests {\n    use super::testutil::same;\n\n    #[test]\n"
+    "    fn adds() {\n        same(super::add(2, 1), 3);\n    }\n}\n"
+)
+WORKSPACE = {
+    "Cargo.toml": '[workspace]\nmembers = ["calc", "compare"]\nresolver = "2"\n',
+    "Cargo.lock": "version = 3\n\n"
+    + LOCKED.replace("NAME", "calc")
+    + 'dependencies = [\n "compare",\n]\n\n'
+    + LOCKED.replace("NAME", "compare"),
+    ".gitignore": "target\n",
+    "calc/Cargo.toml": RUST["Cargo.toml"] + '\n[dev-dependencies]\ncompare = { path = "../compare" }\n',
+    "calc/src/lib.rs": CODE,
+    "calc/tests/calc.rs": f"use compare::same;\n\n{TEST}",
+    "compare/Cargo.toml": MANIFEST.replace("NAME", "compare"),
+    "compare/src/lib.rs": HELPER,
+}
+# A project by where its helper is, and the helper that compares nothing.
+PROJECTS: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
+    "a module of tests in the code": (
+        RUST | {"src/lib.rs": CODE + INNER, "src/testutil.rs": HELPER},
+        {"src/testutil.rs": GUTTED},
+    ),
+    "a public module": (
+        RUST
+        | {
+            "src/lib.rs": f"pub mod testutil;\n\n{CODE}",
+            "src/testutil.rs": HELPER,
+            "tests/calc.rs": f"use calc::testutil::same;\n\n{TEST}",
+        },
+        {"src/testutil.rs": GUTTED},
+    ),
+    "beside the tests": (
+        RUST | {"tests/common/mod.rs": HELPER, "tests/calc.rs": f"mod common;\nuse common::same;\n\n{TEST}"},
+        {"tests/common/mod.rs": GUTTED},
+    ),
+    "a crate": (WORKSPACE, {"compare/src/lib.rs": GUTTED}),
+    "a macro": (
+        RUST
+        | {
+            "src/lib.rs": f"mod compare;\n\n{CODE}",
+            "src/compare.rs": MACRO.replace("BODY", "assert_eq!($a, $b)"),
+            "tests/calc.rs": TEST.replace("same(", "calc::same!("),
+        },
+        {"src/compare.rs": MACRO.replace("BODY", "let _ = ($a, $b);")},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    if not shutil.which("cargo"):
+        pytest.skip("cargo is not on this machine")
+    rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
+    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup)
+
+
+def work(desk: Desk, place: Path, files: Mapping[str, str], written: Mapping[str, str]) -> Said:
+    """Let an agent write files."""
+    lines = (
+        f"echo {base64.b64encode(text.encode()).decode()} | base64 -d > {path}" for path, text in written.items()
+    )
+    repo = repository(place / "repo", files)
+    return desk.say("run", "m", "--agent", shell("; ".join(lines)), "--only-check", "cargo test", cwd=repo)
+
+
+@pytest.mark.parametrize("where", sampled(PROJECTS, 1))
+def test_a_helper_that_compares_nothing_waits(desk: Desk, tmp_path: Path, where: str) -> None:
+    files, gutted = PROJECTS[where]
+    said = work(desk, tmp_path, files, gutted)
+    assert (said.code, said.reasons) == (3, {"tests_weakened"}), said
+
+
+@pytest.mark.parametrize("where", sampled(PROJECTS, 2))
+def test_a_helper_that_compares_nothing_hides_no_broken_code(desk: Desk, tmp_path: Path, where: str) -> None:
+    files, gutted = PROJECTS[where]
+    (code,) = (path for path in files if path.endswith("src/lib.rs") and "compare" not in path)
+    said = work(desk, tmp_path, files, {**gutted, code: files[code].replace("a + b", "a - b")})
+    assert (said.code, said.reasons) == (3, {"base_tests_fail"}), said
+
+
+@pytest.mark.parametrize("where", sampled(PROJECTS, 1))
+def test_a_helper_that_compares_as_before_asks_no_one(desk: Desk, tmp_path: Path, where: str) -> None:
+    files, gutted = PROJECTS[where]
+    (helper,) = gutted
+    better = files[helper].replace("a, b);", 'a, b, "the sums differ");').replace("$a, $b)", '$a, $b, "{}", 1)')
+    said = work(desk, tmp_path, files, {helper: better})
+    assert (said.code, said.document["status"]) == (0, "promoted"), said
