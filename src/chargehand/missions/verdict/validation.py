@@ -151,8 +151,12 @@ class Validator:
             known = store.verdicts.get(project, tree, plan_digest=key)
             if known is not None and not turn:
                 return {"verdict": known, "reused": True}
+            # Caches that are kept must be whole, so the run that makes them begins without any.
+            keeps = await asyncio.to_thread(self.runs.may_keep_caches)
+            if not keeps:
+                await asyncio.to_thread(self.runs.find_caches)
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
-            checks = await self.runs.run(tree, self.environment, acceptance=(), plan=plan, keeps_caches=True)
+            checks = await self.runs.run(tree, self.environment, acceptance=(), plan=plan, keeps_caches=keeps)
             flaky = await self._classifier.classify_base(checks, known)
             return {"verdict": await self._keep_as_base(tree, checks, plan, flaky=flaky), "reused": False}
 
