@@ -6,7 +6,7 @@ takes a coordinator over decides the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -146,7 +146,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     due: float | None = None
 
 
-_MOVES_OF_TASKS = (Start, Merge, Review, Weigh)
+_MOVES_THAT_WORK = (Start, Review, Weigh)
 Move = Start | Hold | Merge | StopChild | Review | Weigh | EndTask | Ask | Finish | Wait
 # Tells whether two tasks must not work side by side; the second is one that works.
 Collides = Callable[[Task, Task], Reason | None]
@@ -156,6 +156,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open.
 
     Of `at_once` tasks those that wait for a person are part only if the plan itself sets that limit (`is_strict`).
+    A task whose result waits for its merge is no part: nothing of it works.
     `elapsed` is what the plan's clock has: seconds that it was worked on.
     """
 
@@ -212,7 +213,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 def decide(now: Situation) -> list[Move]:
     """Return what to do next, in this order; never nothing. `Finish` and `Wait` come last and alone."""
     plan = now.progress.plan
-    moves = [move for task in plan.tasks if now.works(task.id) for move in _go_on(now, task)]
+    moves = _postpone(now, [move for task in plan.tasks if now.works(task.id) for move in _go_on(now, task)])
     failed = [move for move in moves if isinstance(move, EndTask) and move.outcome == "failed"]
     # Also a task whose failed end was recorded by a worker that died before it ended the mission.
     ends = (now.of(task.id).end for task in plan.tasks)
@@ -235,7 +236,7 @@ def decide(now: Situation) -> list[Move]:
         for each in planners
         if each is not None and each.is_open and not each.stopping
     ]
-    moves += _begin(now, {move.task for move in moves if isinstance(move, _MOVES_OF_TASKS)})
+    moves += _begin(now, _free_places(now, moves))
     if moves:
         # A merge takes as long as its checks: what can begin works meanwhile.
         return sorted(moves, key=lambda move: isinstance(move, Merge))
@@ -263,7 +264,10 @@ def _open_children(now: Situation) -> Iterable[str]:
 
 
 def _wait(now: Situation) -> Wait:
-    working = [task.id for task in now.progress.plan.tasks if now.works(task.id)]
+    begun = [task for task in now.progress.plan.tasks if now.works(task.id)]
+    working = [task.id for task in begun]
+    # There is a next round, or there would be a move, and no place for it.
+    postponed = {task.id for task in begun for move in _go_on(now, task) if isinstance(move, Start)}
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
@@ -276,7 +280,7 @@ def _wait(now: Situation) -> Wait:
         for run in waiting:
             why = run.reasons[0].message if run.reasons else f"it is {run.status}"
             people.append(Reason(code="task_waits", message=f"task {task} ({run.id}): {why}"))
-        if not waiting:  # its question is open: else there would be a move
+        if not waiting and task not in postponed:  # its question is open: else there would be a move
             late = next((now.overdue(each) for each in now.progress.plan.tasks if each.id == task), None)
             reasons = (*((late,) if late is not None else ()), *(reason for run in runs for reason in run.reasons))
             why = f": {reasons[0].message}" if reasons else ""
@@ -444,13 +448,36 @@ def _ask(
     return [Start(task=task.id, round=known.round + 1, rung="person", why=why, due=now.due(task))]
 
 
-def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
-    """Return the tasks that start, and those that could and are held; those in `moved` go on with work."""
+def _free_places(now: Situation, moves: Sequence[Move]) -> int:
+    """Return how many more tasks may work side by side, given the moves of those that were begun.
+
+    A result that waits for its merge takes no place, or one checked after the other would keep agents idle. More
+    than `at_once` of them do: what begins now would begin on a branch that is far behind.
+    """
+    merging = {move.task for move in moves if isinstance(move, Merge)}
+    moved = {move.task for move in moves if isinstance(move, _MOVES_THAT_WORK)}
+    taken = waiting = 0
+    for task in (each.id for each in now.progress.plan.tasks if now.works(each.id)):
+        if task in merging and not now.goes_on(task):
+            waiting += 1
+        elif now.is_strict or task in moved or now.goes_on(task):
+            taken += 1
+    return now.at_once - taken - max(0, waiting - now.at_once)
+
+
+def _postpone(now: Situation, moves: list[Move]) -> list[Move]:
+    """Leave out next rounds without a place: others took that of their task while its result waited."""
+    rounds = [move for move in moves if isinstance(move, Start)]
+    # Each of them counts as taking a place: so many are one too many.
+    missing = max(0, -_free_places(now, moves))
+    postponed = rounds[max(0, len(rounds) - missing) :]
+    return [move for move in moves if move not in postponed]
+
+
+def _begin(now: Situation, free: int) -> list[Move]:
+    """Return the tasks that start, at most `free`, and those that could and are held."""
     plan = now.progress.plan
     working = [task for task in plan.tasks if now.works(task.id)]
-    resting = (
-        [] if now.is_strict else [task for task in working if task.id not in moved and not now.goes_on(task.id)]
-    )
     moves: list[Move] = []
     ready = [
         task
@@ -460,19 +487,22 @@ def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
         and all(now.of(before).end is not None for before in task.after)
     ]
     for task in sorted(ready, key=lambda task: -task.priority):
-        if len(working) - len(resting) >= now.at_once:
+        if free <= 0:
             break
         held = next((why for other in working if (why := now.collides(task, other))), None)
         if held is None and question_about(task.id, 0) in now.answers:
             answered = _ask(now, task, ())
             moves += answered
-            working += [task for move in answered if isinstance(move, Start)]
+            begun = [task for move in answered if isinstance(move, Start)]
+            working += begun
+            free -= len(begun)
         elif held is None:
             first = _side_by_side(now, task)
             turn = "what it comes after is done" if task.after else "nothing comes before it"
             due = now.due(task)
             moves.append(Start(task=task.id, round=1, rung="first", why=turn, models=first, due=due))
             working.append(task)
+            free -= 1
         elif now.of(task.id).held != held:
             moves.append(Hold(task=task.id, reason=held))
     return moves
