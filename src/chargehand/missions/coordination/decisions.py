@@ -156,7 +156,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open.
 
     Of `at_once` tasks those that wait for a person are part only if the plan itself sets that limit (`is_strict`).
-    A task whose result waits for its merge is no part: nothing of it works.
+    Tasks whose results wait for their merge are no part of it, as long as they are fewer than `at_once`.
     `elapsed` is what the plan's clock has: seconds that it was worked on.
     """
 
@@ -451,8 +451,9 @@ def _ask(
 def _free_places(now: Situation, moves: Sequence[Move]) -> int:
     """Return how many more tasks may work side by side, given the moves of those that were begun.
 
-    A result that waits for its merge takes no place, or one checked after the other would keep agents idle. More
-    than `at_once` of them do: what begins now would begin on a branch that is far behind.
+    A result that waits for its merge takes no place: merges, one after the other, would keep agents idle. From the
+    `at_once`-th on each takes one, since a task that begins now would begin on a branch that is far behind. So if
+    there is one place, each task begins on the result of the one before.
     """
     merging = {move.task for move in moves if isinstance(move, Merge)}
     moved = {move.task for move in moves if isinstance(move, _MOVES_THAT_WORK)}
@@ -462,7 +463,7 @@ def _free_places(now: Situation, moves: Sequence[Move]) -> int:
             waiting += 1
         elif now.is_strict or task in moved or now.goes_on(task):
             taken += 1
-    return now.at_once - taken - max(0, waiting - now.at_once)
+    return now.at_once - taken - max(0, waiting - (now.at_once - 1))
 
 
 def _postpone(now: Situation, moves: list[Move]) -> list[Move]:
