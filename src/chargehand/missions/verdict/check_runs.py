@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
 from chargehand.checks.reads import ReadObserver
-from chargehand.core.errors import ChargehandError
+from chargehand.core.errors import ChargehandError, NotFoundError
 from chargehand.core.ports import Bind
 from chargehand.core.records import Base, CheckResult
 from chargehand.missions.journal import CHECKS, Journal
@@ -104,9 +104,11 @@ class CheckRuns:
         """Return whether the base is a person's, not the branch of a plan or agents' tests on it; may block."""
         state = self.journal.state
         if state.parent:
-            first = self.services.store.log.summary(state.parent).summary.base
-        else:
-            first = state.first_base if state.plan is not None else self.base
+            with contextlib.suppress(NotFoundError):
+                parent = self.services.store.log.summary(state.parent).summary
+                return parent.base is not None and parent.base.commit == self.base.commit
+            return False
+        first = state.first_base if state.plan is not None else self.base
         return first is not None and first.commit == self.base.commit
 
     def _caches_for(self, tree: str, environment: BaseEnvironment) -> Path | None:
