@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import (
     base,
+    by_hand,
     checkpoint,
     command,
     depth,
@@ -61,6 +62,7 @@ _ONCE: dict[str, _Row] = {
     "engine": engine.run,
     "workers": workers.run,
     "plans": plans.run,
+    "by_hand": by_hand.run,
     "gateway": gateway.run,
     "egress": egress.run,
     "isolate": isolate.run,
@@ -74,6 +76,7 @@ _ROUNDS = {
     "engine": 5,
     "workers": 5,
     "plans": 3,
+    "by_hand": 5,
     "gateway": 20,
     "egress": 20,
     "isolate": 10,

@@ -19,7 +19,8 @@ from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
 from chargehand.core.plan_events import PlanMade, PlanProgress, TaskMerged, TaskStarted
 from chargehand.core.plans import Plan, Task
-from chargehand.missions.coordination.decisions import ChildMission, Ladder, Situation, decide
+from chargehand.missions.coordination.decisions import decide
+from chargehand.missions.coordination.situation import ChildMission, Ladder, Situation
 
 TASKS, LARGEST = 20, 500
 TASK_AIM, DECISION_AIM = 0.5, 0.030

@@ -137,6 +137,13 @@ def test_nothing_runs_ahead_where_nobody_wants_it(crew: Crew) -> None:
     assert runs_and_merges(crew, mission) == "mrmrm"
 
 
+def test_a_result_that_comes_while_another_is_judged_runs_ahead_too(crew: Crew) -> None:
+    late = task("c", shell("sleep 1.5; echo x > sub/c.txt"))
+    mission = crew.record([task("a"), task("b"), late], "cat sub/* > /dev/null; sleep 3")
+    finished(crew, mission)
+    assert runs_and_merges(crew, mission) == "mrrmm"
+
+
 def test_with_one_place_no_two_run_at_once(crew: Crew) -> None:
     crew.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
     mission = queued_up(crew, [task(each) for each in "abc"], "cat sub/* > /dev/null")

@@ -33,15 +33,12 @@ from chargehand.core.plans import Plan, Task, predecessors
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.missions.coordination.decisions import (
     Ask,
-    ChildMission,
     EndTask,
     Finish,
     Hold,
-    Ladder,
     Merge,
     Move,
     Review,
-    Situation,
     Start,
     StopChild,
     Wait,
@@ -49,6 +46,7 @@ from chargehand.missions.coordination.decisions import (
     decide,
 )
 from chargehand.missions.coordination.reviews import MOST_REVISIONS, OBJECTED, weigh
+from chargehand.missions.coordination.situation import ChildMission, Ladder, Situation
 from chargehand.missions.planning.delegation import DEEPEST_DELEGATION, MOST_DELEGATED, plan_with_delegations
 from chargehand.missions.planning.replanning import check_new_plan
 
@@ -255,10 +253,19 @@ class World:
         elif move.due is not None:
             assert before == move.due > self.elapsed, "its rounds have one deadline"
         now = self.situation()
-        working = sum(now.works(each.id) for each in self.plan.tasks)
+        working = [each.id for each in self.plan.tasks if now.works(each.id)]
+        places = sum(self.takes_place(each) for each in working)
         going_on = sum(now.works(each.id) and now.goes_on(each.id) for each in self.plan.tasks)
         self.most_at_once = max(self.most_at_once, going_on)
-        assert working <= self.plan.at_once if self.plan.at_once else move.round > 1 or going_on <= 3
+        at_once = self.plan.at_once
+        assert places <= at_once if at_once else move.round > 1 or going_on <= 3
+        assert move.round > 1 or len(working) < 2 * at_once or not at_once
+
+    def takes_place(self, task: str) -> bool:
+        """Return whether something of a task goes on, or waits for a person."""
+        now, asked = self.situation(), f"task/{task}/{self.progress.tasks[task].round}"
+        waits = any(run.status in ("waiting", "paused") for run in now.runs(task))
+        return now.goes_on(task) or waits or self.answers.get(asked, "") is None
 
     def hold(self, move: Hold) -> None:
         if move.reason.code == "collision_conflict":
@@ -567,17 +574,54 @@ def test_a_planner_that_a_person_was_quicker_than_is_stopped() -> None:
     assert world.children["planner"].status == "cancelled"
 
 
-def test_what_can_begin_does_so_before_anything_is_merged() -> None:
-    plan = Plan(tasks=tuple(Task(id=name, text="x") for name in ("a", "b", "c")), at_once=2)
-    world = World(plan, 0, (), set())
-    for name in ("a", "b"):
-        started = TaskStarted(task=name, mission=name, round=1, rung="first", base="0" * 40, why="")
-        world.progress = world.progress.after(started)
-        world.children[name] = ChildMission(id=name, status="promoted", changes=True)
-    # Both have their place until they are merged, then the third one begins before the second is.
-    assert decide(world.situation()) == [Merge(task="a", mission="a"), Merge(task="b", mission="b")]
-    merged = TaskMerged(task="a", mission="a", commit="0" * 40, tree="0" * 40)
-    world.progress = world.progress.after(merged).after(TaskEnded(task="a", outcome="merged"))
-    first, second = decide(world.situation())
-    assert isinstance(first, Start)
-    assert (first.task, second) == ("c", Merge(task="b", mission="b"))
+def begun(world: World) -> list[str]:
+    """Return the tasks that start now."""
+    return [move.task for move in decide(world.situation()) if isinstance(move, Start)]
+
+
+def begin(world: World, *tasks: str, status: MissionStatus = "promoted") -> None:
+    for name in tasks:
+        world.do(Start(task=name, round=1, rung="first", why=""))
+        child = ChildMission(id=f"{name}.1.1", status=status, changes=status == "promoted", reasons=(WHY,))
+        world.children[child.id] = child
+
+
+def test_results_that_wait_for_their_merge_leave_their_places_to_others() -> None:
+    world = World(Plan(tasks=tuple(Task(id=name, text="x") for name in "abcdef"), at_once=2), 0, (), set())
+    begin(world, "a", "b")
+    merges = [Merge(task="a", mission="a.1.1"), Merge(task="b", mission="b.1.1")]
+    moves = decide(world.situation())
+    assert [move.task for move in moves[:-2] if isinstance(move, Start)] == ["c"]
+    assert moves[-2:] == merges, "a task that can begin does so before anything is merged"
+    begin(world, "c", status="running")
+    assert decide(world.situation()) == merges
+    # One result may wait beside two tasks; with more, the branch that others begin from is far behind.
+    world.children["c.1.1"] = ChildMission(id="c.1.1", status="promoted", changes=True)
+    assert begun(world) == []
+    world.note(TaskMerged(task="a", mission="a.1.1", commit="0" * 40, tree="0" * 40))
+    world.note(TaskEnded(task="a", outcome="merged"))
+    assert begun(world) == ["d"]
+
+
+def test_with_one_place_each_task_begins_on_the_result_of_the_one_before() -> None:
+    world = World(Plan(tasks=tuple(Task(id=name, text="x") for name in "ab"), at_once=1), 0, (), set())
+    begin(world, "a")
+    assert decide(world.situation()) == [Merge(task="a", mission="a.1.1")]
+
+
+@pytest.mark.parametrize("status", ["running", "waiting"])
+def test_a_result_that_goes_back_waits_until_a_place_is_free(status: MissionStatus) -> None:
+    world = World(Plan(tasks=tuple(Task(id=name, text="x") for name in "abc"), at_once=2), 0, (), set())
+    begin(world, "a")
+    begin(world, "b", "c", status=status)
+    back = TaskReturned(task="a", mission="a.1.1", reason=WHY, base="0" * 40, tree="1" * 40, evidence="f" * 64)
+    world.note(back)
+    [waits] = decide(world.situation())
+    assert isinstance(waits, Wait)
+    # Only the tasks that a person has to answer are named.
+    named = [reason.message.split()[1] for reason in waits.people]
+    assert named == (["b", "c"] if status == "waiting" else [])
+    world.children["b.1.1"] = ChildMission(id="b.1.1", status="promoted", changes=True)
+    begins, merge = decide(world.situation())
+    assert isinstance(begins, Start)
+    assert (begins.task, begins.round, merge) == ("a", 2, Merge(task="b", mission="b.1.1"))

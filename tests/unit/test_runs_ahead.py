@@ -54,3 +54,13 @@ async def test_a_run_that_failed_or_was_stopped_counts_as_none() -> None:
     await asyncio.sleep(0)
     await runs.stop()
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+async def test_a_run_that_still_waits_for_a_place_is_not_waited_for() -> None:
+    runs, begun = RunsAhead(), asyncio.Event()
+    runs.begin(key("a"), hang(), begun)
+    assert await runs.take(key("a")) is None
+    begun.set()
+    runs.begin(key("b"), run(), begun)
+    assert await runs.take(key("b")) is DONE
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []

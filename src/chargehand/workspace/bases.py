@@ -162,6 +162,17 @@ class Bases:
             if (place / "meta.json").exists():
                 replace_file(place / name, content)
 
+    def nearest_kept(self, commit: str, name: str) -> bytes | None:
+        """Return what `keep` put under that name beside a base, or beside its nearest ancestor that has it."""
+        if (own := self.kept(commit, name)) is not None:
+            return own
+        having = {path.parent.name for path in self.directory.glob(f"*/{name}")}
+        if not having:
+            return None
+        near = self._git.run("rev-list", f"--max-count={_NEAR}", commit)
+        found = next((each for each in near.text.split() if each in having), None) if near.code == 0 else None
+        return None if found is None else self.kept(found, name)
+
     def _load(self, place: Path) -> BaseLayers | None:
         meta = _read_meta(place)
         if meta is None:

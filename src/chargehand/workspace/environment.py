@@ -63,6 +63,21 @@ CACHES = ".chargehand/cache"
 _CACHE_NAMES = frozenset({".mypy_cache"})
 
 
+class CompilerCaches(Struct, frozen=True, kw_only=True):
+    """A layer of compilers' caches from a base.
+
+    With `by_content` every entry is looked up by the content of its inputs, so the layer also fits trees on other
+    bases and trees without some of the base's files. Else builders compare times: the layer fits its own base.
+    """
+
+    path: Path
+    by_content: bool
+
+
+class _CachesMeta(Struct, frozen=True):
+    by_content: bool = False
+
+
 class FrozenLayer(Struct, frozen=True, kw_only=True):
     """A layer and the tracked paths that setup changed: those changes were dropped."""
 
@@ -185,12 +200,13 @@ class EnvironmentLayers:
         text = json.dumps([_VERSION, "caches", base.tree, *parts])
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
-    def keep_caches(self, workspace: Workspace, key: str) -> None:
+    def keep_caches(self, workspace: Workspace, key: str, *parts: str) -> None:
         """Turn what compilers cached in a closed workspace into the layer of that key; the workspace is used up.
 
         Kept are `CACHES`, cargo's `target` beside a manifest of the base, and the state of mypy: nothing that a
         program could take for its input or its result. Nothing is kept where there is none of them, or where the
-        layer exists. Raises `InfrastructureError` (`no_space`), `OSError`.
+        layer exists. `find_inherited` finds the layer by `parts`. Raises `InfrastructureError` (`no_space`),
+        `OSError`.
         """
         place = self._place(key)
         paths = (entry.path for entry in self._depot.entries(workspace.base.tree))
@@ -199,15 +215,36 @@ class EnvironmentLayers:
         )
         with hold_lock(self._lock(place.name)), disk_errors("keeping what compilers cached"):
             if not (place / "meta.json").exists() and _keep_only_caches(workspace.scan_root(), cargo):
-                self._make(place, workspace, (), workspace.base.tree)
+                by_content = not _has_builds(workspace.scan_root())
+                self._make(place, workspace, (), workspace.base.tree, by_content=by_content)
         workspace.discard()
+        self._depot.bases.keep(workspace.base.commit, _caches_name(parts), key.encode())
+
+    def find_caches(self, key: str) -> CompilerCaches | None:
+        """Return the caches of that key, or `None`; their last use is recorded."""
+        path = self.find(key)
+        if path is None:
+            return None
+        try:
+            meta = decode_as((path.parent / "meta.json").read_bytes(), _CachesMeta)
+        except (OSError, msgspec.MsgspecError):
+            meta = _CachesMeta()
+        return CompilerCaches(path=path, by_content=meta.by_content)
+
+    def find_inherited(self, base: Base, *parts: str) -> CompilerCaches | None:
+        """Return the `by_content` caches kept with `parts` on a base, or else on its nearest ancestor."""
+        key = self._depot.bases.nearest_kept(base.commit, _caches_name(parts))
+        found = None if key is None else self.find_caches(key.decode(errors="replace"))
+        return found if found is not None and found.by_content else None
 
     def remove(self, layer: FrozenLayer) -> None:
         """Remove a layer; no workspace may stand on it any more. Idempotent."""
         with hold_lock(self._lock(layer.path.parent.name)):
             discard_tree(layer.path.parent)
 
-    def _make(self, place: Path, workspace: Workspace, dropped: tuple[str, ...], shown: str) -> None:
+    def _make(
+        self, place: Path, workspace: Workspace, dropped: tuple[str, ...], shown: str, *, by_content: bool = False
+    ) -> None:
         fresh = place.with_name(f".new-{place.name}")
         remove_tree(place)
         remove_tree(fresh)
@@ -221,7 +258,8 @@ class EnvironmentLayers:
                 _clean(fd, self._depot.reader.tree(bytes.fromhex(tree)), self._depot.reader, top=True)
         # When it was made: what is shown above it has to be newer for builders that go by time.
         os.utime(fresh / "tree")
-        meta = {"dropped": [os.fsencode(path).hex() for path in dropped], "disk": tree_bytes(fresh)[1]}
+        names = [os.fsencode(path).hex() for path in dropped]
+        meta = {"dropped": names, "disk": tree_bytes(fresh)[1], "by_content": by_content}
         replace_file(fresh / "meta.json", json.dumps(meta).encode())
         fresh.rename(place)
         self._depot.fault("layer:made")
@@ -231,6 +269,21 @@ class EnvironmentLayers:
 
     def _place(self, key: str) -> Path:
         return self._directory / key
+
+
+def _caches_name(parts: Iterable[str]) -> str:
+    """Return the name under which the key of a base's caches is kept with the base."""
+    return f"caches-{hashlib.sha256(json.dumps([_VERSION, *parts]).encode()).hexdigest()[:40]}"
+
+
+def _has_builds(root: Path) -> bool:
+    """Return whether caches hold builds that are judged by time (cargo's)."""
+    for directory, names, files in os.walk(root, onerror=_raise):
+        if files:
+            return True
+        inside = f"{directory}/".removeprefix(f"{root}/")
+        names[:] = [name for name in names if f"{inside}{name}" != CACHES and name not in _CACHE_NAMES]
+    return False
 
 
 def _keep_only_caches(root: Path, cargo: frozenset[str]) -> bool:

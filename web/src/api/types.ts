@@ -3064,8 +3064,9 @@ export interface components {
          * Plan
          * @description The tasks of a mission, in the order in which they start where nothing else decides.
          *
-         *     `at_once` bounds how many work side by side, those that wait for a person among them; 0 is as many as there are
-         *     places, which who waits leaves to others. `team` says who works in which role.
+         *     `at_once` bounds how many work side by side; with 1, each begins on the result of the one before. Those that
+         *     wait for a person count; fewer than `at_once` whose results wait for their merge do not. 0 is as many as there
+         *     are places, which who waits leaves to others. `team` says who works in which role.
          */
         Plan: {
             tasks: components["schemas"]["Task"][];

@@ -54,6 +54,7 @@ from chargehand.missions.coordination.reviews import (
     read_vote,
     weigh,
 )
+from chargehand.missions.coordination.situation import question_about
 from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.reading import MissionReader, plan_seconds_left, plan_seconds_used
@@ -307,7 +308,7 @@ class Coordinator:
     def _ask_to_begin(self, move: d.Start, error: RefusedError, *, without: str) -> None:
         """Ask a person what becomes of a task that cannot begin as its plan says."""
         asked = QuestionAsked(
-            question=d.question_about(move.task, move.round - 1),
+            question=question_about(move.task, move.round - 1),
             tree=self._observer.tip().tree,
             reasons=(Reason(code=error.code, message=error.message),),
             text=f"Task {move.task} cannot begin: {error.message}. Begin it without {without} (retry), leave it"
@@ -444,7 +445,7 @@ class Coordinator:
     def _question_about_loop(self, task: str, error: RefusedError) -> QuestionAsked:
         return self._journal.limited(
             QuestionAsked(
-                question=d.question_about(task, self._progress.tasks[task].round),
+                question=question_about(task, self._progress.tasks[task].round),
                 tree=self._observer.tip().tree,
                 reasons=(Reason(code=error.code, message=error.message),),
                 text=f"What task {task} did is merged, and its loop is not done: {error.message}. Do another round"

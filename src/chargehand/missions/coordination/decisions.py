@@ -6,22 +6,25 @@ takes a coordinator over decides the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from chargehand.core.amounts import format_seconds
 from chargehand.core.plan_events import (
-    TASK_QUESTION,
     PlanProgress,
     Rung,
     TaskOutcome,
     TaskProgress,
 )
 from chargehand.core.plans import Task
-from chargehand.core.records import MissionStatus, Reason
-from chargehand.core.text import shown_path
+from chargehand.core.records import Reason
 from chargehand.missions.causes import FAILING_TEST
+from chargehand.missions.coordination.situation import (
+    ChildMission,
+    Situation,
+    question_about,
+    wait_for_turn,
+)
 
 # How often what was merged with others and was not good is given back to who made it, before a person is asked.
 MOST_RETURNS = 2
@@ -30,41 +33,6 @@ BEST_OF = 3
 # After so long it is looked whether a mission that was told to stop has ended.
 _STOP_SECONDS = 60.0
 RETRY, SKIP, STOP, ACCEPT = "retry", "skip", "stop", "accept"
-
-_OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "paused"})
-
-
-class ChildMission(Struct, frozen=True, kw_only=True):
-    """How the mission of a task stands; `changes` says whether it promoted a change, `cause` why it did not.
-
-    One that is `stopping` was told to and will have ended in a moment.
-    """
-
-    id: str
-    status: MissionStatus
-    stopping: bool = False
-    changes: bool = False
-    reasons: tuple[Reason, ...] = ()
-    cause: str = ""
-    question: str = ""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it may still come to a result."""
-        return self.status in _OPEN
-
-
-class Ladder(Struct, frozen=True, kw_only=True):
-    """What may be tried for a task: its models in order.
-
-    `listens` says whether its agent can be told to take another approach, `has_other` whether another agent that
-    was not tried yet has what the task needs, `money_left` whether the mission's budget has anything left.
-    """
-
-    models: tuple[str, ...] = ()
-    listens: bool = True
-    has_other: bool = False
-    money_left: bool = True
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -153,76 +121,14 @@ class Wait(Struct, frozen=True, kw_only=True):
     due: float | None = None
 
 
-_MOVES_OF_TASKS = (Start, Merge, Review, Weigh)
+_MOVES_THAT_WORK = (Start, Review, Weigh)
 Move = Start | Hold | Merge | StopChild | Review | Weigh | EndTask | Ask | Finish | Wait
-# Tells whether two tasks must not work side by side; the second is one that works.
-Collides = Callable[[Task, Task], Reason | None]
-
-
-class Situation(Struct, frozen=True, kw_only=True):
-    """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open.
-
-    Of `at_once` tasks those that wait for a person are part only if the plan itself sets that limit (`is_strict`).
-    `elapsed` is what the plan's clock has: seconds that it was worked on. `tip` is the commit of what is merged,
-    `changes` tells which paths a child mission has changed.
-    """
-
-    progress: PlanProgress
-    children: Mapping[str, ChildMission]
-    answers: Mapping[str, str | None]
-    at_once: int
-    ladders: Callable[[Task], Ladder]
-    collides: Collides
-    is_strict: bool = True
-    elapsed: float = 0.0
-    tip: str = ""
-    changes: Callable[[str], Collection[str]] = lambda mission: ()
-
-    def of(self, task: str) -> TaskProgress:
-        """Return what was decided about a task."""
-        return self.progress.tasks.get(task, TaskProgress())
-
-    def works(self, task: str) -> bool:
-        """Tell whether a task was begun and has not ended."""
-        known = self.of(task)
-        return bool(known.runs) and known.end is None
-
-    def runs(self, task: str) -> tuple[ChildMission, ...]:
-        """Return the child missions of a task's last round; one that is not recorded yet is open."""
-        return tuple(self._child(run.mission) for run in self.of(task).current)
-
-    def reviews(self, task: str) -> tuple[ChildMission, ...]:
-        """Return the child missions that look at the results of a task's last round, as `runs` does."""
-        current = {run.mission for run in self.of(task).current}
-        return tuple(self._child(each.mission) for each in self.of(task).reviews if each.of in current)
-
-    def goes_on(self, task: str) -> bool:
-        """Tell whether something of a task goes on by itself, without a person."""
-        return any(
-            run.is_open and (run.stopping or run.status not in ("waiting", "paused"))
-            for run in (*self.runs(task), *self.reviews(task))
-        )
-
-    def overdue(self, task: Task) -> Reason | None:
-        """Return why a task that has no good result goes on no longer, `None` where its deadline is not over."""
-        known = self.of(task.id)
-        due = known.current[-1].due if known.current else None
-        if due is None or task.deadline is None or due > self.elapsed:
-            return None
-        return Reason(code="deadline", message=f"it was not done within {format_seconds(task.deadline)}")
-
-    def due(self, task: Task) -> float | None:
-        """Return when a task is overdue that begins now, or that a person has begun again."""
-        return None if task.deadline is None else self.elapsed + task.deadline
-
-    def _child(self, mission: str) -> ChildMission:
-        return self.children.get(mission) or ChildMission(id=mission, status="planned")
 
 
 def decide(now: Situation) -> list[Move]:
     """Return what to do next, in this order; never nothing. `Finish` and `Wait` come last and alone."""
     plan = now.progress.plan
-    moves = [move for task in plan.tasks if now.works(task.id) for move in _go_on(now, task)]
+    moves = _postpone(now, [move for task in plan.tasks if now.works(task.id) for move in _go_on(now, task)])
     failed = [move for move in moves if isinstance(move, EndTask) and move.outcome == "failed"]
     # Also a task whose failed end was recorded by a worker that died before it ended the mission.
     ends = (now.of(task.id).end for task in plan.tasks)
@@ -245,7 +151,7 @@ def decide(now: Situation) -> list[Move]:
         for each in planners
         if each is not None and each.is_open and not each.stopping
     ]
-    moves += _begin(now, {move.task for move in moves if isinstance(move, _MOVES_OF_TASKS)})
+    moves += _begin(now, _free_places(now, moves))
     if moves:
         # A merge takes as long as its checks: what can begin works meanwhile.
         return sorted(moves, key=lambda move: isinstance(move, Merge))
@@ -273,7 +179,10 @@ def _open_children(now: Situation) -> Iterable[str]:
 
 
 def _wait(now: Situation) -> Wait:
-    working = [task.id for task in now.progress.plan.tasks if now.works(task.id)]
+    begun = [task for task in now.progress.plan.tasks if now.works(task.id)]
+    working = [task.id for task in begun]
+    # There is a next round, or there would be a move, and no place for it.
+    postponed = {task.id for task in begun for move in _go_on(now, task) if isinstance(move, Start)}
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
@@ -286,7 +195,8 @@ def _wait(now: Situation) -> Wait:
         for run in waiting:
             why = run.reasons[0].message if run.reasons else f"it is {run.status}"
             people.append(Reason(code="task_waits", message=f"task {task} ({run.id}): {why}"))
-        if not waiting:  # its question is open: else there would be a move
+        # Else its question is open, or there would be a move.
+        if not (waiting or task in postponed or now.waits_for_turn(task)):
             late = next((now.overdue(each) for each in now.progress.plan.tasks if each.id == task), None)
             reasons = (*((late,) if late is not None else ()), *(reason for run in runs for reason in run.reasons))
             why = f": {reasons[0].message}" if reasons else ""
@@ -335,7 +245,7 @@ def _let_in(now: Situation, task: Task, chosen: ChildMission) -> list[Move]:
     known = now.of(task.id)
     decided = known.decision_on(chosen.id)
     if not task.reviewers or (decided is not None and decided.decision == "accepted"):
-        held = None if known.returned else _wait_for_turn(now, task, lambda: now.changes(chosen.id))
+        held = None if known.returned else wait_for_turn(now, task, lambda: now.changes(chosen.id))
         if held is not None:
             return [] if held == known.held else [Hold(task=task.id, reason=held)]
         return [Merge(task=task.id, mission=chosen.id)]
@@ -360,7 +270,7 @@ def _next_round(now: Situation, task: Task) -> list[Move]:
     if (back := known.given_back) is not None:
         if len({each.mission for each in known.returned}) > MOST_RETURNS:
             return _ask(now, task, (back.reason,))
-        if (held := _wait_for_turn(now, task, lambda: back.paths)) is not None:
+        if (held := wait_for_turn(now, task, lambda: back.paths)) is not None:
             return [] if held == known.held else [Hold(task=task.id, reason=held)]
         if back.paths and back.base != now.tip:  # others were merged since: it is tried on top of them
             return [Merge(task=task.id, mission=back.mission)]
@@ -368,32 +278,6 @@ def _next_round(now: Situation, task: Task) -> list[Move]:
     models = _side_by_side(now, task)
     why = "its loop goes on"
     return [Start(task=task.id, round=known.round + 1, rung="loop", why=why, models=models, due=due)]
-
-
-def _wait_for_turn(now: Situation, task: Task, changes: Callable[[], Collection[str]]) -> Reason | None:
-    """Return why a task with these changed paths waits for others that conflicted, `None` where it is its turn.
-
-    Tasks that conflict in one file are done again one after the other: only one of several could be merged. What
-    changes such a file for the first time is merged after them, as they would conflict once more.
-    """
-    order = [each.id for each in now.progress.plan.tasks]
-    for other in order:
-        known = now.of(other)
-        conflicted = {path for each in known.returned for path in each.paths}
-        if not conflicted or other == task.id or known.end is not None:
-            continue
-        # Of one that a person is asked about nobody knows when it goes on.
-        is_asked = now.answers.get(question_about(other, known.round), "") is None
-        if known.given_back is not None:
-            is_before = not now.of(task.id).returned or order.index(other) < order.index(task.id)
-            is_first = is_before and not is_asked
-        else:
-            is_first = now.goes_on(other) or not is_asked
-        shared = next((path for path in changes() if path in conflicted), None) if is_first else None
-        if shared is not None:
-            message = f"task {other} makes its change to {shown_path(shared)} again first"
-            return Reason(code="collision_conflict", message=message)
-    return None
 
 
 def _side_by_side(now: Situation, task: Task) -> tuple[str | None, ...]:
@@ -457,11 +341,6 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
     return _ask(now, task, reasons)
 
 
-def question_about(task: str, round: int) -> str:
-    """Return the id of the question about a task after so many rounds."""
-    return f"{TASK_QUESTION}{task}/{round}"
-
-
 def _ask(
     now: Situation, task: Task, reasons: tuple[Reason, ...], *, accept: ChildMission | None = None
 ) -> list[Move]:
@@ -486,13 +365,40 @@ def _ask(
     return [Start(task=task.id, round=known.round + 1, rung="person", why=why, due=now.due(task))]
 
 
-def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
-    """Return the tasks that start, and those that could and are held; those in `moved` go on with work."""
+def _free_places(now: Situation, moves: Sequence[Move]) -> int:
+    """Return how many more tasks may work side by side, given the moves of those that were begun.
+
+    A result that waits for its merge takes no place: merges, one after the other, would keep agents idle. From the
+    `at_once`-th on each takes one, since a task that begins now would begin on a branch that is far behind. So if
+    there is one place, each task begins on the result of the one before.
+    """
+    merging = {move.task for move in moves if isinstance(move, Merge)}
+    moved = {move.task for move in moves if isinstance(move, _MOVES_THAT_WORK)}
+    held = {move.task for move in moves if isinstance(move, Hold)}
+    taken = waiting = 0
+    for task in (each.id for each in now.progress.plan.tasks if now.works(each.id)):
+        if task in moved or now.goes_on(task):
+            taken += 1
+        elif task in merging:
+            waiting += 1
+        elif now.is_strict and not (task in held or now.waits_for_turn(task)):
+            taken += 1
+    return now.at_once - taken - max(0, waiting - (now.at_once - 1))
+
+
+def _postpone(now: Situation, moves: list[Move]) -> list[Move]:
+    """Leave out next rounds without a place: others took that of their task while its result waited."""
+    rounds = [move for move in moves if isinstance(move, Start)]
+    # Each of them counts as taking a place: so many are one too many.
+    missing = max(0, -_free_places(now, moves))
+    postponed = rounds[max(0, len(rounds) - missing) :]
+    return [move for move in moves if move not in postponed]
+
+
+def _begin(now: Situation, free: int) -> list[Move]:
+    """Return the tasks that start, at most `free`, and those that could and are held."""
     plan = now.progress.plan
     working = [task for task in plan.tasks if now.works(task.id)]
-    resting = (
-        [] if now.is_strict else [task for task in working if task.id not in moved and not now.goes_on(task.id)]
-    )
     moves: list[Move] = []
     ready = [
         task
@@ -502,19 +408,22 @@ def _begin(now: Situation, moved: Collection[str]) -> list[Move]:
         and all(now.of(before).end is not None for before in task.after)
     ]
     for task in sorted(ready, key=lambda task: -task.priority):
-        if len(working) - len(resting) >= now.at_once:
+        if free <= 0:
             break
         held = next((why for other in working if (why := now.collides(task, other))), None)
         if held is None and question_about(task.id, 0) in now.answers:
             answered = _ask(now, task, ())
             moves += answered
-            working += [task for move in answered if isinstance(move, Start)]
+            begun = [task for move in answered if isinstance(move, Start)]
+            working += begun
+            free -= len(begun)
         elif held is None:
             first = _side_by_side(now, task)
             turn = "what it comes after is done" if task.after else "nothing comes before it"
             due = now.due(task)
             moves.append(Start(task=task.id, round=1, rung="first", why=turn, models=first, due=due))
             working.append(task)
+            free -= 1
         elif now.of(task.id).held != held:
             moves.append(Hold(task=task.id, reason=held))
     return moves

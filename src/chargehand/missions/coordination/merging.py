@@ -31,6 +31,8 @@ from chargehand.missions.verdict.validation import Validator
 
 # A line of the log has room for so many paths of that length.
 _MOST_PATHS, _LONGEST_PATH = 20, 200
+# Between two looks for results that come while one is judged: a query of less than a millisecond.
+_LOOK_SECONDS = 0.2
 
 
 class MergeQueue:
@@ -110,16 +112,29 @@ class MergeQueue:
         return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
 
     async def _run_ahead(self, rebase: Rebase, find_next: Callable[[], str | None], validator: Validator) -> None:
-        """Run the checks of what comes next ahead, as if what is judged now were merged."""
+        """Run the checks of the result that comes next ahead, as if the one that is judged now were merged.
+
+        It may come while this one is judged.
+        """
         await self._judge.ahead.stop(but=rebase.tree)
         if not self._services.config.engine.checks_ahead:
             return
-        mission = await asyncio.to_thread(find_next)
-        if mission is None:
-            return
+        news: frozenset[str] | None = None
+        while True:
+            # One result ahead: more would take check slots from agents at work, in vain once a result is returned.
+            before, news = news, await asyncio.to_thread(self._children_with_news)
+            if news != before and (mission := await asyncio.to_thread(find_next)) is not None:
+                await self._run_next_ahead(rebase, mission, validator)
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _children_with_news(self) -> frozenset[str]:
+        rows = self._services.store.log.children(self._journal.mission)
+        return frozenset(row.id for row in rows if row.news)
+
+    async def _run_next_ahead(self, rebase: Rebase, mission: str, validator: Validator) -> None:
         depot = self._services.depot
         reader = MissionReader(store=self._services.store, workers=self._services.workers)
-        # One result ahead: more would take check slots from agents at work, in vain once a result is returned.
         child = await asyncio.to_thread(reader.at_rest, mission)
         assert child.promoted_on is not None
         assert child.tree is not None

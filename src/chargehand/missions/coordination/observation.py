@@ -7,8 +7,8 @@ from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionStatus
 from chargehand.core.state import MissionSummary
 from chargehand.missions.causes import mission_cause
-from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import failed_agents, listens
+from chargehand.missions.coordination.situation import ChildMission, Ladder, Situation
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_used
@@ -46,9 +46,9 @@ class PlanObserver:
             for each in log.summaries(live, MissionFilter(parent=self._journal.mission))
         }
 
-    def runs(self) -> dict[str, d.ChildMission]:
+    def runs(self) -> dict[str, ChildMission]:
         """Return what decisions look at of the child missions, by their ids."""
-        children: dict[str, d.ChildMission] = {}
+        children: dict[str, ChildMission] = {}
         for name, summary in self.children().items():
             status: MissionStatus = summary.status
             codes = {reason.code for reason in summary.reasons}
@@ -56,7 +56,7 @@ class PlanObserver:
             if status in ("waiting", "paused") and (summary.waits_for_quota or "worker_lost" in codes):
                 status = "planned"
             cause = mission_cause(summary)
-            children[name] = d.ChildMission(
+            children[name] = ChildMission(
                 id=summary.id,
                 status=status,
                 stopping=summary.cancel_asked,
@@ -66,7 +66,7 @@ class PlanObserver:
             )
         return children
 
-    def situation(self) -> d.Situation:
+    def situation(self) -> Situation:
         """Return all that a decision depends on."""
         progress = self._journal.state.plan
         assert progress is not None
@@ -82,7 +82,7 @@ class PlanObserver:
                 written[task.id] = tuple(sorted(set(paths)))
             return written[task.id]
 
-        return d.Situation(
+        return Situation(
             progress=progress,
             children=self.runs(),
             answers={
@@ -114,7 +114,7 @@ class PlanObserver:
             self._written[mission] = seq, paths
         return self._written[mission][1]
 
-    def _ladder(self, task: Task) -> d.Ladder:
+    def _ladder(self, task: Task) -> Ladder:
         request = self._journal.state.request
         assert request is not None
         # What its own role and agent give it, not what the whole has.
@@ -123,7 +123,7 @@ class PlanObserver:
         own = (*((assigned.model,) if assigned.model else ()), *assigned.fallback)
         budget = self._services.config.limits.budget_usd
         spent = self._services.store.spending.total(mission=self._journal.mission).booked_usd if budget else 0.0
-        return d.Ladder(
+        return Ladder(
             models=task.models or tuple(dict.fromkeys(own)),
             listens=listens(self._services.config, assigned.agent),
             has_other=bool(tried) and assigned.agent not in tried,

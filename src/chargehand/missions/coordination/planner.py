@@ -15,7 +15,8 @@ from chargehand.core.records import MissionRequest, Reason
 from chargehand.core.state import MissionState, total_cost
 from chargehand.core.text import printable
 from chargehand.missions.coordination.children import child_id, record_child
-from chargehand.missions.coordination.decisions import ChildMission, Finish, Move, Wait
+from chargehand.missions.coordination.decisions import Finish, Move, Wait
+from chargehand.missions.coordination.situation import ChildMission
 from chargehand.missions.journal import Journal
 from chargehand.missions.plan_documents import parse_plan
 from chargehand.missions.reading import MissionReader

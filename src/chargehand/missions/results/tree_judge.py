@@ -30,7 +30,7 @@ from chargehand.missions.verdict.restored import find_rejected
 from chargehand.missions.verdict.validation import Validator
 from chargehand.sandbox.contract import OnOutput
 
-# Called with the validator that is about to judge a tree.
+# Runs while the validator judges a tree, and is cancelled once the verdict is given.
 Meanwhile = Callable[[Validator], Awaitable[None]]
 
 
@@ -154,7 +154,11 @@ class TreeJudge:
         request = self._journal.state.request
         assert request is not None
         context = await self.prepare_base(request, base, added=added, without=without)
-        await meanwhile(context.validator)
-        verdict = await self.judge(context, tree, scope=scope)
+        beside = asyncio.ensure_future(meanwhile(context.validator))
+        try:
+            verdict = await self.judge(context, tree, scope=scope)
+        finally:
+            beside.cancel()
+            await asyncio.wait([beside])
         self._journal.record(VerdictGiven(verdict=verdict))
         return verdict, context

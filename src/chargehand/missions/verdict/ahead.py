@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -38,32 +38,43 @@ class OwnRun(Struct, frozen=True, kw_only=True):
     outputs: dict[str, CheckOutput]
 
 
+class _Run(NamedTuple):
+    task: asyncio.Task[OwnRun | None]
+    begun: asyncio.Event | None
+
+
 class RunsAhead:
-    """The runs ahead of one mission that are under way, or done and not used yet."""
+    """The runs ahead of one mission that wait for a place, are under way, or done and not used yet."""
 
     def __init__(self) -> None:
-        self._runs: dict[RunKey, asyncio.Task[OwnRun | None]] = {}
+        self._runs: dict[RunKey, _Run] = {}
 
-    def begin(self, key: RunKey, run: Coroutine[Any, Any, OwnRun | None]) -> None:
-        """Run ahead; a run that is known is left as it is."""
+    def begin(
+        self, key: RunKey, run: Coroutine[Any, Any, OwnRun | None], begun: asyncio.Event | None = None
+    ) -> None:
+        """Run ahead; a run that is known is left as it is. If it waits for a place, it sets `begun` then."""
         if key in self._runs:
             run.close()
         else:
-            self._runs[key] = asyncio.create_task(run)
+            self._runs[key] = _Run(asyncio.create_task(run), begun)
 
     async def take(self, key: RunKey) -> OwnRun | None:
-        """Wait for a run and return it, `None` where there is none, or nothing came of it."""
+        """Wait for a run and return it, `None` if there is none, it has no place yet, or nothing came of it."""
         run = self._runs.pop(key, None)
         if run is None:
             return None
+        if run.begun is not None and not run.begun.is_set() and not run.task.done():
+            run.task.cancel()
+            await asyncio.gather(run.task, return_exceptions=True)
+            return None
         # A run that failed counts as none: the verdict runs the checks itself, and finds out what is wrong.
         with contextlib.suppress(ChargehandError, OSError):
-            return await run
+            return await run.task
         return None
 
     async def stop(self, *, but: str | None = None) -> None:
         """Stop the runs of all trees, `but` one, and forget them."""
-        stopped = [self._runs.pop(key) for key in tuple(self._runs) if key.tree != but]
+        stopped = [self._runs.pop(key).task for key in tuple(self._runs) if key.tree != but]
         for run in stopped:
             run.cancel()
         await asyncio.gather(*stopped, return_exceptions=True)

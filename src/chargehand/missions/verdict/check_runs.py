@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
 from chargehand.checks.reads import ReadObserver
-from chargehand.core.errors import ChargehandError
+from chargehand.core.errors import ChargehandError, NotFoundError
 from chargehand.core.ports import Bind
 from chargehand.core.records import Base, CheckResult
 from chargehand.missions.journal import CHECKS, Journal
@@ -30,7 +31,7 @@ from chargehand.missions.verdict.commits import judged_head
 from chargehand.missions.verdict.gates import OUTSIDE, Gates
 from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
-from chargehand.workspace.environment import CACHES, EnvironmentLayers
+from chargehand.workspace.environment import CACHES, CompilerCaches, EnvironmentLayers
 
 # Purposes of the workspaces that a verdict may open next to the one of its checks.
 GUARD_PLACE, AGAIN_PLACE, _OUTSIDE_PLACE, _AHEAD = "guard", "again", "outside", "ahead-"
@@ -63,14 +64,14 @@ class CheckRuns:
     queue: SlotQueue
     on_output: OnOutput | None = None
     outputs: dict[str, CheckOutput] = field(init=False, default_factory=dict)
-    _caches: Path | None = field(init=False, default=None)
+    _caches: CompilerCaches | None = field(init=False, default=None)
 
     @property
     def base(self) -> Base:
         """The base that trees are compared with."""
         return self.environment.base
 
-    # --- caches of compilers: later runs start with those of the base's run, which alone writes them
+    # --- caches of compilers: only runs on a person's own base write them, and all later runs start with those
 
     @property
     def _layers(self) -> EnvironmentLayers:
@@ -82,26 +83,46 @@ class CheckRuns:
         return self.services.config.project.warm_checks and self.services.driver == "overlay"
 
     @property
-    def _caches_key(self) -> str:
+    def _caches_parts(self) -> tuple[str, str, str]:
         layer = self.environment.layer.parent.name if self.environment.layer else "-"
-        parts = (self.gates.on_base.digest(), layer, self.services.toolchain, self.services.tier_name)
-        return self._layers.caches_key(self.base, *parts)
+        return layer, self.services.toolchain, self.services.tier_name
+
+    @property
+    def _caches_key(self) -> str:
+        return self._layers.caches_key(self.base, self.gates.on_base.digest(), *self._caches_parts)
 
     def find_caches(self) -> None:
-        """Have later runs start with the caches of the base's run, if they were kept; may block."""
+        """Have later runs start with the caches of the base's run, or of an earlier base's; may block.
+
+        The branch of a plan has no caches: agents' code would have written them.
+        """
         if self._can_be_warm:
-            self._caches = self._layers.find(self._caches_key)
+            own = self._layers.find_caches(self._caches_key)
+            self._caches = own or self._layers.find_inherited(self.base, *self._caches_parts)
+
+    def may_keep_caches(self) -> bool:
+        """Return whether the base is a person's, not the branch of a plan or agents' tests on it; may block."""
+        state = self.journal.state
+        if state.parent:
+            with contextlib.suppress(NotFoundError):
+                parent = self.services.store.log.summary(state.parent).summary
+                return parent.base is not None and parent.base.commit == self.base.commit
+            return False
+        first = state.first_base if state.plan is not None else self.base
+        return first is not None and first.commit == self.base.commit
 
     def _caches_for(self, tree: str, environment: BaseEnvironment) -> Path | None:
-        """Return the caches for a tree's checks: none in another environment, or if files are gone.
+        """Return the caches for a tree's checks: none in another environment.
 
         Builders that compare times (cargo, for what its build scripts read) see that a file is newer, not that one
-        is gone.
+        is gone: if files are gone, they start without caches.
         """
         if self._caches is None or environment.layer != self.environment.layer:
             return None
+        if self._caches.by_content:
+            return self._caches.path
         gone = any(change.new_id is None for change in self.services.depot.diff(self.base.tree, tree))
-        return None if gone else self._caches
+        return None if gone else self._caches.path
 
     # --- runs
 
@@ -133,9 +154,9 @@ class CheckRuns:
         outputs = self.outputs if ahead is None else ahead
         place = CHECKS if ahead is None else f"{_AHEAD}{tree[:12]}"
         async with self.queue.turn("checks", wait=ahead is None) as held:
-            begun.set()
             if not held:
                 return ()
+            begun.set()
             opened = self.open(tree, environment, acceptance=acceptance, place=place, keeps_caches=keeps_caches)
             async with opened as sandbox:
                 checks = await self.run_in(sandbox, plan, outputs, reads=reads, shows_output=ahead is None)
@@ -239,6 +260,7 @@ class CheckRuns:
                 async with provisioner.sandbox(workspace, environment, request) as sandbox:
                     yield sandbox
                 # Only with the sandbox closed. Without the caches later checks are slower, and end alike.
-                if keeps_caches and self._can_be_warm:
+                if keeps_caches and caches is None and self._can_be_warm:
                     with contextlib.suppress(ChargehandError, OSError):
-                        await asyncio.to_thread(self._layers.keep_caches, workspace, self._caches_key)
+                        keep = partial(self._layers.keep_caches, workspace, self._caches_key)
+                        await asyncio.to_thread(keep, *self._caches_parts)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +60,9 @@ from chargehand.missions.verdict.judgement import NO_TESTS, load_ran_tests
 from chargehand.missions.verdict.looking import ChangeLook, look_at_change
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import OnOutput, Sandbox
+
+# Between two looks for a free place: whoever waits in the queue takes one before.
+_PLACE_SECONDS = 0.2
 
 
 class _CandidateRun(NamedTuple):
@@ -151,8 +155,12 @@ class Validator:
             known = store.verdicts.get(project, tree, plan_digest=key)
             if known is not None and not turn:
                 return {"verdict": known, "reused": True}
+            # Caches that are kept must be whole, so the run that makes them begins without any.
+            keeps = await asyncio.to_thread(self.runs.may_keep_caches)
+            if not keeps:
+                await asyncio.to_thread(self.runs.find_caches)
             # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
-            checks = await self.runs.run(tree, self.environment, acceptance=(), plan=plan, keeps_caches=True)
+            checks = await self.runs.run(tree, self.environment, acceptance=(), plan=plan, keeps_caches=keeps)
             flaky = await self._classifier.classify_base(checks, known)
             return {"verdict": await self._keep_as_base(tree, checks, plan, flaky=flaky), "reused": False}
 
@@ -347,13 +355,15 @@ class Validator:
     def run_ahead(self, base: str, tree: str, *, added: Sequence[str] = ()) -> None:
         """Run a tree's own checks ahead of its turn, to be judged on the tree `base` by whoever has its `ahead`.
 
-        `added` are checks of the task that comes next. Nothing is run if no place for checks is free, or if the
-        tree asks for another environment.
+        `added` are checks of the task that comes next. They run once a place for checks is free that no one waits
+        for, and not if the tree asks for another environment.
         """
         gates = self.gates.with_tasks(added)
-        self.ahead.begin(self._run_key(base, tree, self.environment, gates), self._run_own(base, tree, gates))
+        key = self._run_key(base, tree, self.environment, gates)
+        begun = asyncio.Event()
+        self.ahead.begin(key, self._run_own(base, tree, gates, begun), begun)
 
-    async def _run_own(self, base: str, tree: str, gates: Gates) -> OwnRun | None:
+    async def _run_own(self, base: str, tree: str, gates: Gates, begun: asyncio.Event) -> OwnRun | None:
         changes = await asyncio.to_thread(self.services.depot.diff, base, tree)
         layers = CandidateLayers(self.services, self.journal, self.runs.provisioner, self.environment)
         if self._find_blocked(tree) or layers.asks_for_others(tree):
@@ -362,10 +372,13 @@ class Validator:
         outputs: dict[str, CheckOutput] = {}
         runs = dataclasses.replace(self.runs, gates=gates)
         await asyncio.to_thread(runs.find_caches)
-        checks = await runs.run(
-            tree, self.environment, acceptance=gates.acceptance, reads=look.observer, ahead=outputs
-        )
-        return OwnRun(checks=checks, observer=look.observer, outputs=outputs) if checks else None
+        if not gates.plan.commands:
+            return None
+        run = partial(runs.run, tree, self.environment, acceptance=gates.acceptance, reads=look.observer)
+        # No event tells of a free place: other processes have places too.
+        while not (checks := await run(ahead=outputs, begun=begun)):  # noqa: ASYNC110
+            await asyncio.sleep(_PLACE_SECONDS)
+        return OwnRun(checks=checks, observer=look.observer, outputs=outputs)
 
     def _find_blocked(self, tree: str) -> tuple[Finding, ...]:
         """Return what stands in a tree where an acceptance file or the directory of the checks has to be."""

@@ -1,0 +1,154 @@
+"""What a coordinator decides by: its plan's progress, how its child missions stand, and what people said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from msgspec import Struct
+
+from chargehand.core.amounts import format_seconds
+from chargehand.core.plan_events import TASK_QUESTION, PlanProgress, TaskProgress
+from chargehand.core.plans import Task
+from chargehand.core.records import MissionStatus, Reason
+from chargehand.core.text import shown_path
+
+_TURN = "collision_conflict"
+_OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "paused"})
+
+
+class ChildMission(Struct, frozen=True, kw_only=True):
+    """How the mission of a task stands; `changes` says whether it promoted a change, `cause` why it did not.
+
+    One that is `stopping` was told to and will have ended in a moment.
+    """
+
+    id: str
+    status: MissionStatus
+    stopping: bool = False
+    changes: bool = False
+    reasons: tuple[Reason, ...] = ()
+    cause: str = ""
+    question: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still come to a result."""
+        return self.status in _OPEN
+
+
+class Ladder(Struct, frozen=True, kw_only=True):
+    """What may be tried for a task: its models in order.
+
+    `listens` says whether its agent can be told to take another approach, `has_other` whether another agent that
+    was not tried yet has what the task needs, `money_left` whether the mission's budget has anything left.
+    """
+
+    models: tuple[str, ...] = ()
+    listens: bool = True
+    has_other: bool = False
+    money_left: bool = True
+
+
+# Tells whether two tasks must not work side by side; the second is one that works.
+Collides = Callable[[Task, Task], Reason | None]
+
+
+class Situation(Struct, frozen=True, kw_only=True):
+    """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open.
+
+    Of `at_once` tasks those that wait for a person are part only if the plan itself sets that limit (`is_strict`).
+    Tasks whose results wait for their merge are no part of it, as long as they are fewer than `at_once`.
+    `elapsed` is what the plan's clock has: seconds that it was worked on. `tip` is the commit of what is merged,
+    `changes` tells which paths a child mission has changed.
+    """
+
+    progress: PlanProgress
+    children: Mapping[str, ChildMission]
+    answers: Mapping[str, str | None]
+    at_once: int
+    ladders: Callable[[Task], Ladder]
+    collides: Collides
+    is_strict: bool = True
+    elapsed: float = 0.0
+    tip: str = ""
+    changes: Callable[[str], Collection[str]] = lambda mission: ()
+
+    def of(self, task: str) -> TaskProgress:
+        """Return what was decided about a task."""
+        return self.progress.tasks.get(task, TaskProgress())
+
+    def works(self, task: str) -> bool:
+        """Tell whether a task was begun and has not ended."""
+        known = self.of(task)
+        return bool(known.runs) and known.end is None
+
+    def runs(self, task: str) -> tuple[ChildMission, ...]:
+        """Return the child missions of a task's last round; one that is not recorded yet is open."""
+        return tuple(self._child(run.mission) for run in self.of(task).current)
+
+    def reviews(self, task: str) -> tuple[ChildMission, ...]:
+        """Return the child missions that look at the results of a task's last round, as `runs` does."""
+        current = {run.mission for run in self.of(task).current}
+        return tuple(self._child(each.mission) for each in self.of(task).reviews if each.of in current)
+
+    def goes_on(self, task: str) -> bool:
+        """Tell whether something of a task goes on by itself, without a person."""
+        return any(
+            run.is_open and (run.stopping or run.status not in ("waiting", "paused"))
+            for run in (*self.runs(task), *self.reviews(task))
+        )
+
+    def needs_person(self, task: str) -> bool:
+        """Tell whether a person is asked about a task, or a child mission of it waits for one."""
+        if self.answers.get(question_about(task, self.of(task).round), "") is None:
+            return True
+        return any(run.status in ("waiting", "paused") for run in (*self.runs(task), *self.reviews(task)))
+
+    def waits_for_turn(self, task: str) -> bool:
+        """Tell whether a task waits for others that conflicted with it."""
+        held = self.of(task).held
+        return held is not None and held.code == _TURN and not self.needs_person(task)
+
+    def overdue(self, task: Task) -> Reason | None:
+        """Return why a task that has no good result goes on no longer, `None` where its deadline is not over."""
+        known = self.of(task.id)
+        due = known.current[-1].due if known.current else None
+        if due is None or task.deadline is None or due > self.elapsed:
+            return None
+        return Reason(code="deadline", message=f"it was not done within {format_seconds(task.deadline)}")
+
+    def due(self, task: Task) -> float | None:
+        """Return when a task is overdue that begins now, or that a person has begun again."""
+        return None if task.deadline is None else self.elapsed + task.deadline
+
+    def _child(self, mission: str) -> ChildMission:
+        return self.children.get(mission) or ChildMission(id=mission, status="planned")
+
+
+def question_about(task: str, round: int) -> str:
+    """Return the id of the question about a task after so many rounds."""
+    return f"{TASK_QUESTION}{task}/{round}"
+
+
+def wait_for_turn(now: Situation, task: Task, changes: Callable[[], Collection[str]]) -> Reason | None:
+    """Return why a task with these changed paths waits for others that conflicted, `None` where it is its turn.
+
+    Tasks that conflict in one file are done again one after the other: only one of several could be merged. What
+    changes such a file for the first time is merged after them, as they would conflict once more.
+    """
+    order = [each.id for each in now.progress.plan.tasks]
+    for other in order:
+        known = now.of(other)
+        conflicted = {path for each in known.returned for path in each.paths}
+        if not conflicted or other == task.id or known.end is not None:
+            continue
+        if known.given_back is not None:
+            is_before = not now.of(task.id).returned or order.index(other) < order.index(task.id)
+            is_first = is_before and not now.needs_person(other)
+        else:
+            is_first = now.goes_on(other) or not now.needs_person(other)
+        shared = next((path for path in changes() if path in conflicted), None) if is_first else None
+        if shared is not None:
+            message = f"task {other} makes its change to {shown_path(shared)} again first"
+            return Reason(code=_TURN, message=message)
+    return None
