@@ -38,7 +38,7 @@ def pip_commands(stack: Stack) -> list[str]:
     first = [named, complete] if all_files == [] and own == ["-e", "."] and not tests else [complete, named]
     tries = [
         *first,
-        [*_options("-r", files), *own, *tests, *unnamed],
+        [*_options("-r", files), *own, *tests, *(unnamed if files or tests or own[1:] != ["."] else pytest)],
         [*own, *tests, *pytest] if own else [],
         [*_options("-r", files), *pytest] if files else [],
         [*own[:1], ".", *pytest] if own else [],
