@@ -40,6 +40,10 @@ _FAULTS_FOR_ADDITIONS = 8
 _FAULTS_UNREAD = 2
 _ENOUGH_FAULTS = 5
 """Faults that have to be tried before their being noticed says anything."""
+_OFF = 1.0
+"""A limit of so many seconds turns the measurement off."""
+_MOST_PATIENCE = 3.0
+"""How much longer than its limit a measurement may take on a busy machine."""
 _LINES_AROUND = 6
 """Lines before and behind one that a test lost, in which it names what it is about."""
 _SHOWN = 3
@@ -307,7 +311,7 @@ async def measure_tests(
             f"with {unbuilt} of {tried + unbuilt} faults that were tried the code could not be built or loaded"
         )
     # A time of a second is how a person says that nothing is to be measured.
-    return (_describe_unmeasured(message, asks=must_measure and seconds > 1),)
+    return (_describe_unmeasured(message, asks=must_measure and seconds > _OFF),)
 
 
 class _Measurement:
@@ -400,9 +404,15 @@ class _Measurement:
         return self._guard
 
 
-def fault_seconds(limit: float, *, must_measure: bool) -> float:
-    """Return how long faults may be tried: briefly where tests were only added to, as far as their text tells."""
-    return limit if must_measure else min(limit, _BRIEF_SECONDS)
+def fault_seconds(limit: float, *, must_measure: bool, load: float = 1.0) -> float:
+    """Return how long faults may be tried: briefly where tests were only added to, as far as their text tells.
+
+    `load` is the number of programs that want to run, per processor. On a busy machine each run takes longer, and
+    so may the measurement: without it a person has to decide.
+    """
+    if not must_measure:
+        return min(limit, _BRIEF_SECONDS)
+    return limit * min(max(load, 1.0), _MOST_PATIENCE) if limit > _OFF else limit
 
 
 def describe_no_faults(
