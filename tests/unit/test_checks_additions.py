@@ -142,6 +142,36 @@ def test_what_an_addition_leaves_alone(path: str, old: str, new: str, alone: boo
     assert says_less({path: old}, {path: new}) is not alone
 
 
+CHOICE = "try:\n    from fast import check\nexcept ImportError:\n    from slow import check\n"
+CHOOSING = f"""{CHOICE}
+def test_a():
+    from one import word
+    check(word)
+
+def test_b():
+    from two import word
+    check(word)
+"""
+MORE = "\ndef test_c():\n    check(3)\n"
+
+
+@pytest.mark.parametrize(
+    ("new", "alone"),
+    [
+        (CHOOSING + MORE, True),
+        (CHOOSING.replace(CHOICE, f"import json\n{CHOICE}") + MORE, True),
+        (CHOOSING.replace("check(word)\n", "check(word)\n    check(word, 2)\n", 1), True),
+        (CHOOSING + "from slow import check\n", False),
+        (CHOOSING.replace("from two", "from one"), False),
+        (CHOOSING.replace("    from two import word\n", ""), False),
+        (CHOOSING.replace("fast", "x").replace("slow", "fast").replace("x", "slow"), False),
+        (CHOOSING.replace("except ImportError:\n    from slow import check\n", "finally:\n    pass\n"), False),
+    ],
+)
+def test_a_name_that_is_imported_from_several_places_hides_no_addition(new: str, alone: bool) -> None:
+    assert says_less({"test_calc.py": CHOOSING}, {"test_calc.py": new}) is not alone
+
+
 def test_tests_that_moved_say_no_less_and_those_that_went_do() -> None:
     moved = {"test_calc.py": PYTHON[: PYTHON.index("    def test_cases")], "test_more.py": PYTHON}
     assert not says_less({"test_calc.py": PYTHON}, {"test_new.py": PYTHON})
