@@ -15,6 +15,7 @@ from chargehand.checks.areas import OWN_CONFIG
 from chargehand.checks.reads import PROJECT_FILES
 from chargehand.checks.runners.base import RunnableCheck
 from chargehand.checks.runners.table import RUNNERS
+from chargehand.checks.setups.inputs import ignores_requirements
 from chargehand.checks.setups.python import pip_commands
 from chargehand.checks.stacks import Stack, table
 from chargehand.checks.surface.makefile import MAKEFILES, targets
@@ -188,6 +189,18 @@ def find_new_packages(changes: Iterable[Change], reader: TreeReader, directory: 
         return path.startswith(own) or posixpath.dirname(path) in places
 
     return _dependencies.find_new_packages(changes, reader, is_ours)
+
+
+def leave_out_unread_requirements(
+    paths: Iterable[str], reader: TreeReader, trees: Iterable[str], directory: str, setup: str
+) -> tuple[str, ...]:
+    """Return the paths without requirements files that `setup`, run in a directory, reads in none of the trees."""
+    known = tuple(trees)
+    return tuple(
+        path
+        for path in paths
+        if not all(ignores_requirements(reader, tree, directory, setup, path) for tree in known)
+    )
 
 
 def _locked_installs(stack: Stack) -> list[str]:
