@@ -292,3 +292,20 @@ def test_node_names_points_of_tap_and_a_coverage_gate(
     if failing == ("(coverage)",):
         check = CheckResult(name="npm test", status="failed", reason="exit_code", tests=found.tests, seconds=1)
         assert failed_without_a_test(check, describe_failures("npm test", "exit_code", text, failing, cut=False))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    ok 1 - throws type error: TypeError a Range is required",
+        "  ✓ rejects an error (3 ms)",
+        "PASS test/errors.test.js (Error cases)",
+        "--- PASS: TestError (0.00s)",
+        "[       OK ] Parser.Error",
+        "test errors::fatal error ... ok",
+        "tests/test_a.py::test_Exception PASSED",
+    ],
+)
+def test_a_test_that_passed_is_no_error_whatever_its_name(line: str) -> None:
+    assert by_line(f"lint: error: wrong\n{line}\n").lines == ("lint: error: wrong",)
+    assert compare_failures(by_line("lint: error: wrong"), by_line(f"lint: error: wrong\n{line}\n")).new == ()

@@ -7,6 +7,7 @@ from tests.unit._inspecting import findings, rules
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.inspection import base_tests_tree_plan
+from chargehand.checks.reads import changed_settings
 from chargehand.checks.trees import MemoryTrees
 
 
@@ -212,6 +213,15 @@ def test_a_newer_version_of_what_ci_or_a_hook_runs_already_needs_no_person(
     found = findings({path: text}, {path: changed}, commands=("pytest",))
     assert any(each.needs_person for each in found) is asks, found
     assert any(each.needs_person for each in findings({}, {path: text})), "a new file does"
+
+
+@pytest.mark.parametrize(("revision", "counts"), [("v1.10.0", False), ("v1.8.0", True)])
+def test_newer_hooks_are_no_settings_of_a_check_that_opens_their_file(revision: str, counts: bool) -> None:
+    trees = MemoryTrees()
+    path = ".pre-commit-config.yaml"
+    base, tree = trees.add({path: HOOKS}), trees.add({path: HOOKS.replace("v1.9.0", revision)})
+    found = changed_settings(trees.changes(base, tree), lambda _: True, trees)
+    assert found == ((path,) if counts else ())
 
 
 def test_the_targets_of_make_come_from_the_commands():

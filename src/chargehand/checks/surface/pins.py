@@ -5,6 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 
+from chargehand.checks.trees import TreeReader, new_text, old_text
+from chargehand.core.records import Change
 from chargehand.core.text import late_pattern
 
 _WORKFLOW = late_pattern(r"(?:.*/)?\.(?:github|gitea|forgejo)/workflows/[^/]+\.ya?ml")
@@ -20,13 +22,16 @@ def is_workflow(path: str) -> bool:
     return bool(_WORKFLOW.fullmatch(path))
 
 
-def takes_newer_versions(path: str, old: str, new: str) -> bool:
-    """Return whether a change of a file only moves pins from one version to a newer one of the same program."""
-    if is_workflow(path):
+def only_moves_pins(change: Change, reader: TreeReader) -> bool:
+    """Return whether a change only moves pins from one version to a newer one of the same program."""
+    if is_workflow(change.path):
         pattern = _ACTION
-    elif posixpath.basename(path) in _HOOKS:
+    elif posixpath.basename(change.path) in _HOOKS:
         pattern = _REVISION
     else:
+        return False
+    old, new = old_text(reader, change), new_text(reader, change)
+    if old is None or new is None or change.old_mode != change.new_mode:
         return False
     before, after = old.split("\n"), new.split("\n")
     return len(before) == len(after) and all(

@@ -17,7 +17,7 @@ from chargehand.checks.surface.makefile import MAKEFILES, whole_text
 from chargehand.checks.surface.modules import can_hide, hidden_library, is_usual_root, module_names, new_module
 from chargehand.checks.surface.names import CHECKS, LATER
 from chargehand.checks.surface.parts import Parts, later_parts_of, parts_of, parts_without
-from chargehand.checks.surface.pins import is_workflow, takes_newer_versions
+from chargehand.checks.surface.pins import is_workflow, only_moves_pins
 from chargehand.checks.surface.programs import Programs, find_outside_programs, find_programs
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change
@@ -63,7 +63,7 @@ class Surface:
         """Return why this change touches how checks run, `None` where it does not."""
         by_path = self.path_reason(change)
         if by_path is not None:
-            return None if is_workflow(change.path) and _takes_newer_versions(change, reader) else by_path
+            return None if is_workflow(change.path) and only_moves_pins(change, reader) else by_path
         name = posixpath.basename(change.path)
         if name.endswith("_test.go") and self._is_beside(change.path) and change.new_id is not None:
             text = new_text(reader, change)
@@ -111,7 +111,7 @@ class Surface:
         by_name = LATER.reason(change.path)
         if by_name is not None:
             # As with packages: a newer version of a program that the project runs already is no new source.
-            return None if _takes_newer_versions(change, reader) else by_name
+            return None if only_moves_pins(change, reader) else by_name
         parts = later_parts_of(posixpath.basename(change.path))
         if parts is not None and not _is_same(parts, change, reader, self._areas.commands):
             return "a package manager or git runs programs that it names"
@@ -212,13 +212,6 @@ def _programs(areas: Areas, reader: TreeReader, tree: str) -> Programs:
         while len(_found) > _KEPT:
             _found.popitem(last=False)
     return found
-
-
-def _takes_newer_versions(change: Change, reader: TreeReader) -> bool:
-    old, new = old_text(reader, change), new_text(reader, change)
-    if old is None or new is None or change.old_mode != change.new_mode:
-        return False
-    return takes_newer_versions(change.path, old, new)
 
 
 def _is_same(parts: Parts, change: Change, reader: TreeReader, commands: tuple[str, ...]) -> bool:
