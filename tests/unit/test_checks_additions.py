@@ -142,6 +142,29 @@ def test_what_an_addition_leaves_alone(path: str, old: str, new: str, alone: boo
     assert says_less({path: old}, {path: new}) is not alone
 
 
+ALIGNED = 'func TestA() {\n\tcheck(add(1,   want), "x  y") // first\n\tcheck(more, `p  q`)\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "less"),
+    [
+        ("calc_test.go", "1,   want", "1, want", False),
+        ("calc_test.go", "// first", "// one", False),
+        ("calc_test.go", "x  y", "x y", True),
+        ("calc_test.go", "p  q", "p q", True),
+        ("calc_test.go", "1,   want", "2, want", True),
+        ("calc_test.go", "check(more", "t.Skip(); check(more", True),
+        ("src/test/java/CalcTest.java", "1,   want", "1, want", False),
+        ("tests/calc.rs", "1,   want", "1,\twant", False),
+        ("calc.test.js", "1,   want", "1, want", True),  # it may be in a pattern
+    ],
+)
+def test_alignment_alone_says_no_less(path: str, before: str, after: str, less: bool) -> None:
+    changed = ALIGNED.replace(before, after)
+    assert changed != ALIGNED
+    assert says_less({path: ALIGNED}, {path: changed}) is less
+
+
 CHOICE = "try:\n    from fast import check\nexcept ImportError:\n    from slow import check\n"
 CHOOSING = f"""{CHOICE}
 def test_a():

@@ -20,7 +20,7 @@ from chargehand.checks.paths import holds_tests, is_source, is_test_path, langua
 from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
-from chargehand.checks.suites.equivalence import equivalent_forms
+from chargehand.checks.suites.equivalence import align_evenly, equivalent_forms
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
 from chargehand.checks.suites.own_tests import find_own_tests as find_own_tests  # a part of this face
@@ -144,7 +144,7 @@ def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: Tree
 
     They may where lines that did something are gone, or where others came that end a test early, skip it or give
     another meaning to what it uses. Further tests, data and assertions take nothing away. Python is also compared
-    without differences of form (`equivalent_forms`).
+    without differences of form (`equivalent_forms`), and Go, Rust and Java without alignment.
     """
     known = tuple(changes)
     return all(_may_say_less(known, inner, reader, simplified=simplified) for simplified in (False, True))
@@ -161,6 +161,8 @@ def _may_say_less(
         old, new = (_text_of_tests(change.path, text(reader, change)) for text in (old_text, new_text))
         if simplified and language_of(change.path) == "python":
             old, new = equivalent_forms(old, new)
+        elif simplified:
+            old, new = (align_evenly(language_of(change.path), text) for text in (old, new))
         # Within what a test may move: where it is collected is known by its name for some languages alone.
         suffix = posixpath.splitext(change.path)[1]
         named = language_of(change.path) is not None
