@@ -195,6 +195,28 @@ def test_a_name_that_is_imported_from_several_places_hides_no_addition(new: str,
     assert says_less({"test_calc.py": CHOOSING}, {"test_calc.py": new}) is not alone
 
 
+PATHS = (
+    "from calc.helpers import check\n\n\n@pytest.mark.usefixtures('armed')\n"
+    "def test_a():\n    check(near, near.helpers.far)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "alone"),
+    [
+        ("from calc import helpers", True),
+        ("import calc.helpers", True),
+        ("from fake import check", False),
+        ("from fake import armed", False),
+        ("from fake import near", False),
+        ("from fake import *", False),
+    ],
+)
+def test_an_import_may_bind_a_word_of_another_imports_path(line: str, alone: bool) -> None:
+    assert says_less({"test_calc.py": PATHS}, {"test_calc.py": f"{line}\n{PATHS}"}) is not alone
+    assert says_less({"test_calc.py": PATHS}, {"test_calc.py": f"{PATHS}{line}\n"}) is not alone
+
+
 def test_tests_that_moved_say_no_less_and_those_that_went_do() -> None:
     moved = {"test_calc.py": PYTHON[: PYTHON.index("    def test_cases")], "test_more.py": PYTHON}
     assert not says_less({"test_calc.py": PYTHON}, {"test_new.py": PYTHON})

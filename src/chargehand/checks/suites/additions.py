@@ -130,6 +130,7 @@ class _Python:
         self._words = words
         bound = list(dict.fromkeys(_bindings(ast.walk(module))))
         self._imports = dict(bound)
+        self._used = _bare_names(module) | self._imports.keys()
         # Names that are imported from several places, for example by the version of Python.
         self._ambiguous = {name for name, count in Counter(name for name, _ in bound).items() if count > 1}
 
@@ -165,7 +166,7 @@ class _Python:
         return at == len(wanted) and self._ambiguous.isdisjoint(gone)
 
     def _differs(self, name: str, place: str) -> bool:
-        return name in self._words and self._imports.get(name) != place
+        return name in self._used and self._imports.get(name) != place
 
     def _same(self, old: ast.AST, new: ast.AST) -> bool:
         """Tell whether a node is as it was but for what was added to blocks of statements and to lists of data."""
@@ -286,6 +287,20 @@ def _bindings(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
                 # `import a.b` binds `a`, which is the same whatever of it was loaded.
                 bound = alias.asname or alias.name.partition(".")[0]
                 yield bound, f"{place}{alias.name if alias.asname or place else bound}"
+
+
+def _bare_names(module: ast.Module) -> frozenset[str]:
+    """Return the names that another import could give another meaning: no attributes, and no words of paths."""
+    found = set[str]()
+    for node in ast.walk(module):
+        match node:
+            case ast.Name(id=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Constant(value=str() as text):  # a fixture may be named in a string
+                found |= words_of(text)
+    return frozenset(found)
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
