@@ -58,6 +58,18 @@ def test_a_known_failure_may_stay_and_a_new_one_may_not(desk: Desk, tmp_path: Pa
     assert "test_calc.T::test_add" in str(worse.document["reasons"])
 
 
+def test_checks_that_cannot_run_on_the_base_are_named_with_their_remedy(desk: Desk, tmp_path: Path) -> None:
+    # A stand-in for pytest, with the words and the exit code of pytest for such a `conftest.py`.
+    stand_in = "import sys\nprint(\"ImportError while loading conftest 'conftest.py'.\")\nsys.exit(4)\n"
+    files = {"calc.py": CODE, "pytest.py": stand_in, "chargehand.toml": '[project]\nsetup = ""\n'}
+    place = repository(tmp_path / "repo", files)
+    done = run(desk, place, COMMENT, check="python3 -m pytest -q")
+    assert (done.code, done.document["status"]) == (1, "refused"), done
+    assert {"checks_blocked", "check_failed"} <= set(done.reasons), done
+    assert done.document["cause"]["code"] == "checks_blocked"
+    assert "project.setup" in done.document["cause"]["remedy"]
+
+
 def test_nobody_accepted_so_a_person_decides_at_the_end(desk: Desk, tmp_path: Path) -> None:
     place = repository(tmp_path / "repo", RED)
     waits = run(desk, place, COMMENT)

@@ -191,3 +191,22 @@ def test_what_leaves_out_the_runner_gives_way_to_what_has_it(tmp_path: Path) -> 
     events = [json.loads(line) for line in log]
     found = [event["payload"]["command"] for event in events if event["type"] == "setup.detected"]
     assert ["uv export" in each for each in found] == [True, False], found  # the lock names no runner
+
+
+@pytest.mark.soak
+@pytest.mark.needs_bwrap
+@pytest.mark.timeout(600)
+def test_a_later_setup_that_gets_no_further_replaces_no_earlier_one(tmp_path: Path) -> None:
+    desk = person(tmp_path / "desk")
+    files = {
+        "setup.py": "from setuptools import setup\nsetup(name='calc', py_modules=['calc'])\n",
+        "tox.ini": "[testenv]\ndeps = pytest\n",
+        "calc.py": "def add(a, b):\n    return a + b\n",
+        "conftest.py": "import no_such_package_of_any_registry\n",
+        "test_calc.py": "from calc import add\n\n\ndef test_add():\n    assert add(2, 1) == 3\n",
+    }
+    repo = make_repository(tmp_path / "repo", files)
+    done = desk.say("run", "look", "--agent", "command:touch new", cwd=repo)
+    assert done.reasons == {"checks_blocked", "check_failed"}, done
+    assert "tests could not be collected" in str(done.document["reasons"])
+    assert "project.setup" in done.document["cause"]["remedy"]

@@ -229,3 +229,92 @@ def test_a_gate_of_coverage_after_unittest_counts_as_a_failure() -> None:
 )
 def test_failures_that_are_not_all_named_are_not_named(command: str, text: str) -> None:
     assert runner_of(command).failing_names(text, None) is None
+
+
+TAP_16 = """TAP version 13
+# Subtest: test/bin.js
+    # Subtest: prints help
+        not ok 1 - timeout!
+        1..1
+        # failed 1 test
+    not ok 1 - prints help # time=31000.1ms
+    1..1
+    # failed 1 test
+not ok 1 - test/bin.js # time=171976.9ms
+
+# Subtest: test/inc.js
+    ok 1 - expected to throw: Error invalid identifier
+    1..1
+ok 2 - test/inc.js # time=22.1ms
+ok 3 - test/later.js # SKIP
+
+1..3
+# failed 1 of 3 tests
+"""
+TAP_GREEN = TAP_16.replace("not ok", "ok").replace("# failed 1 of 3 tests\n", "")
+JEST_GATE = 'Jest: "global" coverage threshold for branches (100%) not met: 50%'
+NYC_GATE = "ERROR: Coverage for lines (98.05%) does not meet global threshold (100%)"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "outcome", "failing"),
+    [
+        (
+            1,
+            f"{TAP_16}{NYC_GATE}\n",
+            ("failed", "exit_code", 2),
+            (
+                "(coverage)",
+                "test/bin.js",
+                "test/bin.js > prints help::timeout!",
+                "test/bin.js::prints help",
+            ),
+        ),
+        (0, TAP_GREEN, ("passed", "", 2), None),
+        (1, f"{TAP_GREEN}{NYC_GATE}\n", ("failed", "exit_code", 2), ("(coverage)",)),
+        (1, TAP_GREEN, ("failed", "no_test_failed", 2), None),
+        (0, "1..0\n", ("failed", "no_tests_ran", 0), None),
+        (1, f"{JEST_GATE}\nTests:       2 passed, 2 total\n", ("failed", "exit_code", 2), ("(coverage)",)),
+        (
+            1,
+            f"{JEST_GATE}\nTest Suites: 1 failed, 1 passed, 2 total\nTests:       2 passed, 2 total\n",
+            ("failed", "no_test_failed", 2),
+            None,
+        ),
+        (1, f"  2 passing (3ms)\n{NYC_GATE}\n", ("failed", "exit_code", 2), ("(coverage)",)),
+        (
+            1,
+            "ok 1 - adds\n1..1\n# tests 1\n# pass 1\n# fail 0\n"
+            "# Error: 50.00% line coverage does not meet threshold of 90%.\n",
+            ("failed", "exit_code", 1),
+            ("(coverage)",),
+        ),
+    ],
+)
+def test_node_names_points_of_tap_and_a_coverage_gate(
+    code: int, text: str, outcome: tuple[str, str, int], failing: tuple[str, ...] | None
+) -> None:
+    runner = runner_of("npm test")
+    found = runner.judge(code, text, None)
+    assert (found.status, found.reason, found.tests) == outcome
+    assert (runner.failing_names(text, None) if code else None) == failing
+    if failing == ("(coverage)",):
+        check = CheckResult(name="npm test", status="failed", reason="exit_code", tests=found.tests, seconds=1)
+        assert failed_without_a_test(check, describe_failures("npm test", "exit_code", text, failing, cut=False))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    ok 1 - throws type error: TypeError a Range is required",
+        "  ✓ rejects an error (3 ms)",
+        "PASS test/errors.test.js (Error cases)",
+        "--- PASS: TestError (0.00s)",
+        "[       OK ] Parser.Error",
+        "test errors::fatal error ... ok",
+        "tests/test_a.py::test_Exception PASSED",
+    ],
+)
+def test_a_test_that_passed_is_no_error_whatever_its_name(line: str) -> None:
+    assert by_line(f"lint: error: wrong\n{line}\n").lines == ("lint: error: wrong",)
+    assert compare_failures(by_line("lint: error: wrong"), by_line(f"lint: error: wrong\n{line}\n")).new == ()

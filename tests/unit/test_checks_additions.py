@@ -142,6 +142,81 @@ def test_what_an_addition_leaves_alone(path: str, old: str, new: str, alone: boo
     assert says_less({path: old}, {path: new}) is not alone
 
 
+ALIGNED = 'func TestA() {\n\tcheck(add(1,   want), "x  y") // first\n\tcheck(more, `p  q`)\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "less"),
+    [
+        ("calc_test.go", "1,   want", "1, want", False),
+        ("calc_test.go", "// first", "// one", False),
+        ("calc_test.go", "x  y", "x y", True),
+        ("calc_test.go", "p  q", "p q", True),
+        ("calc_test.go", "1,   want", "2, want", True),
+        ("calc_test.go", "check(more", "t.Skip(); check(more", True),
+        ("src/test/java/CalcTest.java", "1,   want", "1, want", False),
+        ("tests/calc.rs", "1,   want", "1,\twant", False),
+        ("calc.test.js", "1,   want", "1, want", True),  # it may be in a pattern
+    ],
+)
+def test_alignment_alone_says_no_less(path: str, before: str, after: str, less: bool) -> None:
+    changed = ALIGNED.replace(before, after)
+    assert changed != ALIGNED
+    assert says_less({path: ALIGNED}, {path: changed}) is less
+
+
+CHOICE = "try:\n    from fast import check\nexcept ImportError:\n    from slow import check\n"
+CHOOSING = f"""{CHOICE}
+def test_a():
+    from one import word
+    check(word)
+
+def test_b():
+    from two import word
+    check(word)
+"""
+MORE = "\ndef test_c():\n    check(3)\n"
+
+
+@pytest.mark.parametrize(
+    ("new", "alone"),
+    [
+        (CHOOSING + MORE, True),
+        (CHOOSING.replace(CHOICE, f"import json\n{CHOICE}") + MORE, True),
+        (CHOOSING.replace("check(word)\n", "check(word)\n    check(word, 2)\n", 1), True),
+        (CHOOSING + "from slow import check\n", False),
+        (CHOOSING.replace("from two", "from one"), False),
+        (CHOOSING.replace("    from two import word\n", ""), False),
+        (CHOOSING.replace("fast", "x").replace("slow", "fast").replace("x", "slow"), False),
+        (CHOOSING.replace("except ImportError:\n    from slow import check\n", "finally:\n    pass\n"), False),
+    ],
+)
+def test_a_name_that_is_imported_from_several_places_hides_no_addition(new: str, alone: bool) -> None:
+    assert says_less({"test_calc.py": CHOOSING}, {"test_calc.py": new}) is not alone
+
+
+PATHS = (
+    "from calc.helpers import check\n\n\n@pytest.mark.usefixtures('armed')\n"
+    "def test_a():\n    check(near, near.helpers.far)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "alone"),
+    [
+        ("from calc import helpers", True),
+        ("import calc.helpers", True),
+        ("from fake import check", False),
+        ("from fake import armed", False),
+        ("from fake import near", False),
+        ("from fake import *", False),
+    ],
+)
+def test_an_import_may_bind_a_word_of_another_imports_path(line: str, alone: bool) -> None:
+    assert says_less({"test_calc.py": PATHS}, {"test_calc.py": f"{line}\n{PATHS}"}) is not alone
+    assert says_less({"test_calc.py": PATHS}, {"test_calc.py": f"{PATHS}{line}\n"}) is not alone
+
+
 def test_tests_that_moved_say_no_less_and_those_that_went_do() -> None:
     moved = {"test_calc.py": PYTHON[: PYTHON.index("    def test_cases")], "test_more.py": PYTHON}
     assert not says_less({"test_calc.py": PYTHON}, {"test_new.py": PYTHON})

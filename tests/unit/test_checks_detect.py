@@ -161,6 +161,116 @@ other = {path = "../other"}
             ["npm ci && cargo fetch", "npm install --no-package-lock && cargo fetch"],
         ),
         ({"pom.xml": ""}, ["mvn -B -q test -Dmaven.test.failure.ignore=true && mvn -B -q clean"]),
+        # Extras of setuptools, pbr, and flit.
+        (
+            {
+                "setup.py": "from setuptools import setup\nEXTRAS = {'tests': ['pytest', 'pytz'], 'docs': []}\n"
+                "EXTRAS['dev'] = EXTRAS['tests'] + ['tox']\nsetup(name='a', extras_require=EXTRAS)\n",
+                "tests/test_a.py": PLAIN,
+            },
+            ["pip install -e .[tests] pytest", "pip install -e . pytest"],
+        ),
+        (
+            {
+                "setup.py": "import setuptools\nwanted = dict(dev=LATER)\n"
+                "setuptools.setup(**{'extras_require': wanted})\n"
+            },
+            ["pip install -e .[dev]", "pip install -e ."],
+        ),
+        ({"setup.py": "import os\nsetup(extras_require=os.environ)\n"}, ["pip install -e ."]),
+        ({"setup.py": "def broken(:\n"}, ["pip install -e ."]),
+        (
+            {"setup.py": "", "setup.cfg": "[options.extras_require]\ntesting =\n  pytest\n  pytz\n"},
+            ["pip install -e .[testing]", "pip install -e ."],
+        ),
+        (
+            {"setup.py": "", "setup.cfg": "[extras]\ntest =\n  pytest\n"},
+            ["pip install -e .[test]", "pip install -e ."],
+        ),
+        (
+            {"setup.py": "", "setup.cfg": "[options]\ntests_require =\n  mock>=2\n  nose\n"},
+            ["pip install -e . 'mock>=2' nose", "pip install -e ."],
+        ),
+        (
+            {
+                "setup.py": "needs = ['mock']\n"
+                "needs += ['nose; python_version > \"3\"']\nsetup(tests_require=needs)\n"
+            },
+            ["pip install -e . mock 'nose; python_version > \"3\"'", "pip install -e ."],
+        ),
+        (
+            {"pyproject.toml": "[build-system]\n[tool.flit.metadata.requires-extra]\ntest = ['pytest']\n"},
+            ["pip install -e .[test]", "pip install -e ."],
+        ),
+        # Environments of hatch, pdm, uv, tox, and nox.
+        (
+            {
+                "pyproject.toml": "[project]\nname = 'a'\n"
+                "[tool.hatch.envs.default]\ndependencies = ['pytest', 'time-machine>=2']\n"
+                "[tool.hatch.envs.docs]\ndependencies = ['mkdocs']\n"
+            },
+            ["pip install -e . pytest 'time-machine>=2'", "pip install -e ."],
+        ),
+        (
+            {
+                "pyproject.toml": "[project]\nname = 'a'\n[tool.pdm.dev-dependencies]\ntest = ['pytest', '-e file:///x']\n"
+            },
+            ["pip install -e . pytest", "pip install -e ."],
+        ),
+        (
+            {"pyproject.toml": "[project]\nname = 'a'\n[tool.uv]\ndev-dependencies = ['pytest']\n"},
+            ["pip install -e . pytest", "pip install -e ."],
+        ),
+        (
+            {
+                "setup.py": "",
+                "tox.ini": "[testenv]\ndeps =\n  pytest # runner\n  py27: mock\n  {env:X:}\n  hypothesis<7\n",
+                "tests/test_a.py": PLAIN,
+            },
+            ["pip install -e . pytest 'hypothesis<7'", "pip install -e .", "pip install -e . pytest"],
+        ),
+        (
+            {
+                "pyproject.toml": "[project]\nname = 'a'\n[project.optional-dependencies]\ncrypto = ['x']\n"
+                "[tool.tox.env_run_base]\nextras = ['crypto', 'absent']\ndeps = ['pytest']\n"
+            },
+            ["pip install -e .[crypto] pytest", "pip install -e ."],
+        ),
+        (
+            {
+                "setup.py": "",
+                "tox.ini": "[testenv]\ndeps = -r{toxinidir}/needs/tests.txt\n  -r absent.txt\n",
+                "needs/tests.txt": "pytest",
+            },
+            ["pip install -r needs/tests.txt -e .", "pip install -e ."],
+        ),
+        (
+            {
+                "setup.py": "",
+                "noxfile.py": "@nox.session\ndef lint(session):\n    session.install('ruff')\n"
+                "@nox.session(python='3')\ndef tests(session):\n    session.install('virtue', WHERE)\n"
+                "    session.install('-e', '.[x]')\n    session.run('pytest')\n",
+            },
+            ["pip install -e . virtue", "pip install -e ."],
+        ),
+        # The website of a project in another language.
+        ({"mkdocs-requirements.txt": "mkdocs", "go.sum": "", "go.mod": ""}, ["go mod download"]),
+        ({"docs-requirements.txt": "sphinx", "requirements.txt": "x"}, ["pip install -r requirements.txt"]),
+        # The requirements of the project itself come first, then those of tox.
+        (
+            {
+                "requirements/tests.txt": "pytest",
+                "requirements/tests-min.txt": "pytest==1",
+                "pyproject.toml": "[project]\nname = 'a'\n",
+                "tox.ini": "[testenv]\ndeps = -r requirements/tests.txt\n",
+            },
+            [
+                "pip install -r requirements/tests-min.txt -r requirements/tests.txt -e .",
+                "pip install -r requirements/tests.txt -e .",
+                "pip install -e .",
+                "pip install -r requirements/tests.txt",
+            ],
+        ),
     ],
 )
 def test_what_else_may_install_it_comes_after(files: dict[str, str], commands: list[str]):

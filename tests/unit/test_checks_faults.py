@@ -338,3 +338,10 @@ def test_tests_that_were_only_added_to_are_measured_briefly() -> None:
     assert fault_seconds(120.0, must_measure=True) == 120.0
     assert fault_seconds(120.0, must_measure=False) < 30.0
     assert fault_seconds(1.0, must_measure=False) == 1.0
+
+
+@pytest.mark.parametrize(("load", "seconds"), [(0.1, 120.0), (1.0, 120.0), (2.0, 240.0), (9.0, 360.0)])
+def test_a_busy_machine_has_more_time_before_a_person_has_to_decide(load: float, seconds: float) -> None:
+    assert fault_seconds(120.0, must_measure=True, load=load) == seconds
+    assert fault_seconds(120.0, must_measure=False, load=load) == fault_seconds(120.0, must_measure=False)
+    assert fault_seconds(1.0, must_measure=True, load=load) == 1.0, "it is off"

@@ -131,6 +131,8 @@ def test_a_failing_test_of_a_sub_directory_is_placed_in_the_repository(run: Run)
         ({"test_a.py": PASSING, "conftest.py": "import os\nos._exit(0)\n"}, ("error", "no_report", None)),
         ({"test_a.py": PASSING, "pytest.py": "print('2 passed')\n"}, ("error", "no_report", None)),
         ({"pytest.ini": "[pytest]\naddopts = --of-no-such-name\n"}, ("failed", "usage_error", None)),
+        ({"conftest.py": "import of_no_such_name\n", "test_a.py": PASSING}, ("failed", "collection_error", None)),
+        ({"conftest.py": "raise ValueError('x')\n", "test_a.py": PASSING}, ("failed", "collection_error", None)),
         (
             {"test_a.py": "import pytest\n@pytest.fixture\ndef f(): 1/0\ndef test_a(f): ...\n"},
             ("failed", "tests_failed", 1),

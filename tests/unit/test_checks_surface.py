@@ -7,6 +7,7 @@ from tests.unit._inspecting import findings, rules
 
 from chargehand.checks.areas import Areas
 from chargehand.checks.inspection import base_tests_tree_plan
+from chargehand.checks.reads import changed_settings
 from chargehand.checks.trees import MemoryTrees
 
 
@@ -166,6 +167,61 @@ MAKE = (
 )
 def test_only_the_part_that_checks_use_counts(path: str, old: str | None, new: str | None, touched: bool):
     assert touches(old, new, path) is touched
+
+
+WORKFLOW = """jobs:
+  test:
+    steps:
+      - uses: actions/checkout@v6.0.3
+      - name: Python
+        uses: "actions/setup-python@v6"
+      - uses: codecov/codecov-action@671740ac38dd9b0130fbe1cec585b89eea48d3de # v5.5.2
+      - uses: owner/tool@main
+      - run: pytest
+"""
+HOOKS = "repos:\n- repo: https://example.org/x\n  rev: v1.9.0\n  hooks:\n  - id: x\n"
+CI = ".github/workflows/ci.yml"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "before", "after", "asks"),
+    [
+        (CI, WORKFLOW, "@v6.0.3", "@v7.0.0", False),
+        (CI, WORKFLOW, "@v6.0.3", "@v6.0.10", False),
+        (CI, WORKFLOW, '@v6"', '@v7"', False),
+        (".forgejo/workflows/ci.yaml", WORKFLOW, "@v6.0.3", "@v7", False),
+        (CI, WORKFLOW, "@v6.0.3", "@v6.0.2", True),  # older
+        (CI, WORKFLOW, "@v6.0.3", "@11bd71901bbe5b1630ceea73d27597364c9af683", True),
+        (CI, WORKFLOW, "@671740ac38dd9b0130fbe1cec585b89eea48d3de # v5", "@57e3a136b779b570 # v6", True),
+        (CI, WORKFLOW, "@main", "@v9", True),
+        (CI, WORKFLOW, "actions/checkout@v6.0.3", "action/checkout@v7.0.0", True),  # another owner
+        (CI, WORKFLOW, "@v6.0.3", "@v7.0.0\n        with: {token: x}", True),
+        (CI, WORKFLOW, "@v6.0.3", "@v7.0.0 # ${{ secrets }}", True),
+        (CI, WORKFLOW, "run: pytest", "run: true", True),
+        (".github/actions/own/action.yml", WORKFLOW, "@v6.0.3", "@v7.0.0", True),
+        (".pre-commit-config.yaml", HOOKS, "v1.9.0", "v1.10.0", False),
+        (".pre-commit-config.yaml", HOOKS, "v1.9.0", "v1.8.0", True),
+        (".pre-commit-config.yaml", HOOKS, "example.org/x", "example.org/y", True),
+        (".pre-commit-config.yaml", HOOKS, "id: x", "id: y", True),
+    ],
+)
+def test_a_newer_version_of_what_ci_or_a_hook_runs_already_needs_no_person(
+    path: str, text: str, before: str, after: str, asks: bool
+) -> None:
+    changed = text.replace(before, after)
+    assert changed != text
+    found = findings({path: text}, {path: changed}, commands=("pytest",))
+    assert any(each.needs_person for each in found) is asks, found
+    assert any(each.needs_person for each in findings({}, {path: text})), "a new file does"
+
+
+@pytest.mark.parametrize(("revision", "counts"), [("v1.10.0", False), ("v1.8.0", True)])
+def test_newer_hooks_are_no_settings_of_a_check_that_opens_their_file(revision: str, counts: bool) -> None:
+    trees = MemoryTrees()
+    path = ".pre-commit-config.yaml"
+    base, tree = trees.add({path: HOOKS}), trees.add({path: HOOKS.replace("v1.9.0", revision)})
+    found = changed_settings(trees.changes(base, tree), lambda _: True, trees)
+    assert found == ((path,) if counts else ())
 
 
 def test_the_targets_of_make_come_from_the_commands():

@@ -280,6 +280,7 @@ def test_nothing_to_trust(desk: Desk) -> None:
 def test_init_writes_what_is_detected_once(desk: Desk) -> None:
     first = desk.json("init")
     assert (first["created"], first["checks"]) == (True, ["python -m unittest discover"])
+    assert first["ignored"] is False
     path = desk.repository / "chargehand.toml"
     assert first["path"] == str(path)
     assert tomllib.loads(path.read_text())["project"]["checks"] == first["checks"]
@@ -301,6 +302,15 @@ def test_init_begins_the_file_with_the_licence_header_of_the_projects_configurat
     text = (other / "chargehand.toml").read_text()
     assert text.startswith(f"{header}\n# What a mission")
     assert tomllib.loads(text)["project"] == {"checks": ["make test"]}
+
+
+@pytest.mark.parametrize("ignore", ["/*\n!/Makefile\n!/.gitignore\n", "*.toml\n"])
+def test_init_names_the_command_that_adds_an_ignored_file(desk: Desk, ignore: str) -> None:
+    other = make_repository(desk.place / "other", {".gitignore": ignore, "Makefile": "test:\n\ttrue\n"})
+    assert "git add --force chargehand.toml" in desk("init", "--repo", str(other)).stdout
+    assert git(other, "status", "--porcelain") == ""
+    (other / "chargehand.toml").unlink()
+    assert desk.json("init", "--repo", str(other))["ignored"] is True
 
 
 def test_init_where_nothing_is_detected_says_so(desk: Desk) -> None:

@@ -47,13 +47,17 @@ _HEAD = """\
 
 
 class InitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The file that was written, or was there already (`created` is false, and the rest null)."""
+    """The file that was written, or was there already (`created` is false, and the rest null).
+
+    `ignored` is true if a `.gitignore` covers the file, so that `git add` needs `--force`.
+    """
 
     path: str
     created: bool
     checks: tuple[str, ...] | None
     setup: str | None
     agent: str | None
+    ignored: bool = False
 
 
 class Prompts(Protocol):
@@ -160,7 +164,8 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
         reader, located.base.tree
     )
     created = _write_project_file(path, header, checks, setup, found.setup)
-    return InitResult(path=str(path), created=created, checks=checks, setup=setup, agent=name)
+    ignored = depot.repository.ignores(path)
+    return InitResult(path=str(path), created=created, checks=checks, setup=setup, agent=name, ignored=ignored)
 
 
 def _offer_agent(app: App, prompts: Prompts) -> str | None:

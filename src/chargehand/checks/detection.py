@@ -14,21 +14,15 @@ from chargehand.checks import _dependencies
 from chargehand.checks.areas import OWN_CONFIG
 from chargehand.checks.reads import PROJECT_FILES
 from chargehand.checks.runners.base import RunnableCheck
-from chargehand.checks.runners.python import Pytest
 from chargehand.checks.runners.table import RUNNERS
+from chargehand.checks.setups.inputs import ignores_requirements
+from chargehand.checks.setups.python import pip_commands
 from chargehand.checks.stacks import Stack, table
 from chargehand.checks.surface.makefile import MAKEFILES, targets
 from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change
 from chargehand.core.text import late_pattern, printable
 
-_EXTRAS = ("test", "tests", "testing", "dev")
-# Requirements that no test needs, and that contradict others more often than those of tests do.
-_OTHER_PURPOSE = late_pattern(
-    r"(?<![a-z])(?:docs?|documentation|lint\w*|typing|mypy|build|release|publish|bench\w*|examples?)(?![a-z])"
-)
-_REGISTRY_KEYS = frozenset({"version", "extras", "python", "markers"})
-_NEW_PIP = 'pip install --quiet --upgrade "pip>=25.1" && '  # the first that knows `--group`
 # `ci` and `--frozen-lockfile` install what the lock names and never rewrite it.
 _NODE_INSTALLS = {
     "package-lock.json": "npm ci",
@@ -176,7 +170,7 @@ def detect_setups(reader: TreeReader, tree: str, directory: str = "") -> tuple[s
             break
     if not node and {"dependencies", "devDependencies"} & set(stack.json("package.json")):
         node = ["npm install"]
-    kinds = [_pip_commands(stack), node, *([command] for path, command in _FETCHES if stack.has(path))]
+    kinds = [pip_commands(stack), node, *([command] for path, command in _FETCHES if stack.has(path))]
     found = [kind for kind in kinds if kind]
     tries = range(max(map(len, found), default=0))
     # The kinds do not depend on each other: where one has no more to try, its last one stands.
@@ -197,6 +191,18 @@ def find_new_packages(changes: Iterable[Change], reader: TreeReader, directory: 
     return _dependencies.find_new_packages(changes, reader, is_ours)
 
 
+def leave_out_unread_requirements(
+    paths: Iterable[str], reader: TreeReader, trees: Iterable[str], directory: str, setup: str
+) -> tuple[str, ...]:
+    """Return the paths without requirements files that `setup`, run in a directory, reads in none of the trees."""
+    known = tuple(trees)
+    return tuple(
+        path
+        for path in paths
+        if not all(ignores_requirements(reader, tree, directory, setup, path) for tree in known)
+    )
+
+
 def _locked_installs(stack: Stack) -> list[str]:
     command = next((command for lock, command in _NODE_INSTALLS.items() if stack.has(lock)), None)
     if command is None:
@@ -205,61 +211,3 @@ def _locked_installs(stack: Stack) -> list[str]:
     # A client that is no part of node can be had from the registry; scripts of checks call it too.
     install = f"npm install --silent --global --prefix {NODE_PROGRAMS} {_NODE_CLIENTS.get(client)} && {command}"
     return [command, *([install] if client in _NODE_CLIENTS else []), "npm install --no-package-lock"]
-
-
-def _pip_commands(stack: Stack) -> list[str]:
-    files = [path for path in stack.requirements() if not _OTHER_PURPOSE.search(path)]
-    own, prefix = _install_project(stack)
-    pytest = ["pytest"] if Pytest().detect(stack) else []
-    unnamed = pytest if stack.pytest_required() is None else []
-    tries = [
-        [*_options("-r", stack.requirements()), *own, *unnamed],
-        [*_options("-r", files), *own, *unnamed],
-        [*own, *pytest] if own else [],
-        [*_options("-r", files), *pytest] if files else [],
-        [*own[:1], ".", *pytest] if own else [],
-    ]
-    locked: list[str] = []
-    # The addresses in uv's lock are those of its own registry: only a network reaches them.
-    if stack.has("uv.lock"):
-        pyproject = stack.toml("pyproject.toml")
-        extras, groups = (
-            table(pyproject, "project", "optional-dependencies"),
-            table(pyproject, "dependency-groups"),
-        )
-        chosen = [
-            *_options("--group", (name for name in _EXTRAS if name in groups)),
-            *_options("--extra", (name for name in _EXTRAS if name in extras)),
-        ]
-        export = " ".join(["uv export --quiet --frozen --no-hashes", *chosen, "--output-file /tmp/locked.txt"])
-        locked = [f"pip install --quiet uv && {export} && pip install -r /tmp/locked.txt"]
-    # Of an older pip's options a command needs a newer one for.
-    lines = ((prefix if "--group" in words else "") + "pip install " + " ".join(words) for words in tries if words)
-    return list(dict.fromkeys((*locked, *lines)))
-
-
-def _options(name: str, values: Iterable[str]) -> list[str]:
-    return [word for value in values for word in (name, value)]
-
-
-def _install_project(stack: Stack) -> tuple[list[str], str]:
-    """Return the words that install a Python project and what its tests need, and what goes before `pip`."""
-    pyproject = stack.toml("pyproject.toml")
-    poetry = table(pyproject, "tool", "poetry")
-    if not ({"project", "build-system"} & set(pyproject) or poetry or stack.has("setup.py")):
-        return [], ""
-    extras = {**table(pyproject, "project", "optional-dependencies"), **table(poetry, "extras")}
-    extra = next((name for name in _EXTRAS if name in extras), None)
-    groups = [name for name in _EXTRAS if name in table(pyproject, "dependency-groups")]
-    # Poetry's own groups are nothing that pip knows: their names, without what lies elsewhere than in a registry.
-    tables = [
-        table(poetry, "dev-dependencies"),
-        *(table(poetry, "group", name, "dependencies") for name in _EXTRAS),
-    ]
-    named = {
-        name: None
-        for each in tables
-        for name, wanted in each.items()
-        if name != "python" and (isinstance(wanted, str) or _REGISTRY_KEYS.issuperset(wanted))
-    }
-    return ["-e", f".[{extra}]" if extra else ".", *_options("--group", groups), *named], _NEW_PIP

@@ -184,6 +184,10 @@ _ERROR = late_pattern(
     r"|[\w./@+-]{1,200}:\d{1,7}(?::\d+)?:? "
 )
 
+_PASSED = late_pattern(
+    r"\s*(?:ok \d+\b|[✓✔√]\s|PASS\b|--- PASS:|\[\s*OK\s*\])|test .{1,200} \.\.\. ok$|.{1,200} PASSED\b"
+)
+
 
 def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
     """Return the failures that an output tells of; one without a name where its tests are not told apart.
@@ -219,7 +223,7 @@ def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
                 FailureExcerpt(name=name, lines=found) for name, found in [*reasons.items()][:_MOST_TESTS]
             )
     told = [line for line in lines if line.strip()]
-    wrong = [line for line in told if _ERROR.match(line)] or told
+    wrong = [line for line in told if _tells_error(line)] or told
     # The first error is often the cause of those after it; of words that are no errors the last ones tell the end.
     shown = wrong[:_TAIL_LINES] if wrong is not told else told[-_TAIL_LINES:]
     return (FailureExcerpt(name="", lines=tuple(shown)),) if shown else ()
@@ -228,7 +232,12 @@ def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
 def error_lines(output: str) -> list[str]:
     """Return all lines that look like errors, in order, each cut to 240 characters."""
     lines = (printable(line[:_LONGEST]).strip() for line in output.splitlines())
-    return [line for line in lines if _ERROR.match(line)]
+    return [line for line in lines if _tells_error(line)]
+
+
+def _tells_error(line: str) -> bool:
+    # A test that passed may have a name such as "throws an error".
+    return bool(_ERROR.match(line)) and not _PASSED.match(line)
 
 
 def end_of_output(output: str) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from msgspec import Struct
 from chargehand.checks.paths import is_source, is_test_path
 from chargehand.checks.surface.analysers import linter_of
 from chargehand.checks.surface.parts import parts_of
+from chargehand.checks.surface.pins import only_moves_pins
+from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import shown_path
 from chargehand.sandbox.contract import ObservesReads, Sandbox
@@ -119,7 +121,9 @@ def changed_code(changes: Iterable[Change]) -> tuple[str, ...]:
     return tuple(change.path for change in changes if _is_code(change))
 
 
-def changed_settings(changes: Iterable[Change], is_project: Callable[[str], bool]) -> tuple[str, ...]:
+def changed_settings(
+    changes: Iterable[Change], is_project: Callable[[str], bool], reader: TreeReader
+) -> tuple[str, ...]:
     """Return changed files that are settings if a check opens them: no code, no test, no prose.
 
     Settings lie at the root of a project or are hidden; data of the code itself lies beside the code. Files of
@@ -133,6 +137,7 @@ def changed_settings(changes: Iterable[Change], is_project: Callable[[str], bool
         and not is_test_path(change.path)
         and not change.path.lower().endswith((*_PROSE, *_LOCKS))
         and parts_of(posixpath.basename(change.path)) is None
+        and not only_moves_pins(change, reader)
         and (
             any(part.startswith(".") for part in change.path.split("/"))
             or is_project(posixpath.dirname(change.path))

@@ -20,7 +20,7 @@ from chargehand.checks.paths import holds_tests, is_source, is_test_path, langua
 from chargehand.checks.ran_tests import TestMoves
 from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
-from chargehand.checks.suites.equivalence import equivalent_forms
+from chargehand.checks.suites.equivalence import align_evenly, equivalent_forms
 from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
 from chargehand.checks.suites.inner import InnerTests
@@ -42,6 +42,10 @@ _FAULTS_FOR_ADDITIONS = 8
 _FAULTS_UNREAD = 2
 _ENOUGH_FAULTS = 5
 """Faults that have to be tried before their being noticed says anything."""
+_OFF = 1.0
+"""A limit of so many seconds turns the measurement off."""
+_MOST_PATIENCE = 3.0
+"""How much longer than its limit a measurement may take on a busy machine."""
 _LINES_AROUND = 6
 """Lines before and behind one that a test lost, in which it names what it is about."""
 _SHOWN = 3
@@ -137,7 +141,7 @@ def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: Tree
 
     They may where lines that did something are gone, or where others came that end a test early, skip it or give
     another meaning to what it uses. Further tests, data and assertions take nothing away. Python is also compared
-    without differences of form (`equivalent_forms`).
+    without differences of form (`equivalent_forms`), and Go, Rust and Java without alignment.
     """
     known = tuple(changes)
     return all(_may_say_less(known, inner, reader, simplified=simplified) for simplified in (False, True))
@@ -160,6 +164,8 @@ def _may_say_less(
         )
         if simplified and language_of(change.path) == "python":
             old, new = equivalent_forms(old, new)
+        elif simplified:
+            old, new = (align_evenly(language_of(change.path), text) for text in (old, new))
         # Within what a test may move: where it is collected is known by its name for some languages alone.
         suffix = posixpath.splitext(change.path)[1]
         named = language_of(change.path) is not None
@@ -312,7 +318,7 @@ async def measure_tests(
             f"with {unbuilt} of {tried + unbuilt} faults that were tried the code could not be built or loaded"
         )
     # A time of a second is how a person says that nothing is to be measured.
-    return (_describe_unmeasured(message, asks=must_measure and seconds > 1),)
+    return (_describe_unmeasured(message, asks=must_measure and seconds > _OFF),)
 
 
 class _Measurement:
@@ -405,9 +411,15 @@ class _Measurement:
         return self._guard
 
 
-def fault_seconds(limit: float, *, must_measure: bool) -> float:
-    """Return how long faults may be tried: briefly where tests were only added to, as far as their text tells."""
-    return limit if must_measure else min(limit, _BRIEF_SECONDS)
+def fault_seconds(limit: float, *, must_measure: bool, load: float = 1.0) -> float:
+    """Return how long faults may be tried: briefly where tests were only added to, as far as their text tells.
+
+    `load` is the number of programs that want to run, per processor. On a busy machine each run takes longer, and
+    so may the measurement: without it a person has to decide.
+    """
+    if not must_measure:
+        return min(limit, _BRIEF_SECONDS)
+    return limit * min(max(load, 1.0), _MOST_PATIENCE) if limit > _OFF else limit
 
 
 def describe_no_faults(

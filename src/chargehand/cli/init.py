@@ -52,7 +52,8 @@ def init(repo: Path | None, yes: bool, out: Output) -> None:
         out.text(f"agent     {done.agent}, in your own configuration")
     named = f"--agent {done.agent}" if done.agent else '--agent "command:PROGRAM ARG"'
     file = Path(done.path).name
-    out.text(f"next:     git add {file} && git commit -m 'Add {file}'")
+    force = "--force " if done.ignored else ""
+    out.text(f"next:     git add {force}{file} && git commit -m 'Add {file}'")
     out.text(f'          chargehand run {named} "TEXT"')
 
 

@@ -124,6 +124,11 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def measure_load() -> float:
+    """Return how many programs want to run on this machine, per processor, over the last minute."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
 class PrepareTask(Protocol):
     """Returns the request of a task's mission; agents to `avoid` are taken only if no other can do the task."""
 

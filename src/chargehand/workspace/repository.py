@@ -34,6 +34,10 @@ class Repository(Struct, frozen=True, kw_only=True):
         """Git in this repository, with the user's own configuration and without hooks."""
         return user_git(self.path)
 
+    def ignores(self, path: Path) -> bool:
+        """Return whether the file at `path` is untracked and ignored, so that `git add` needs `--force`."""
+        return bool(self.git.run("ls-files", "--others", "--ignored", "--exclude-standard", "--", str(path)).out)
+
 
 def find_repository(path: Path) -> Repository:
     """Return the repository that holds `path`.

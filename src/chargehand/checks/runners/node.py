@@ -6,7 +6,14 @@ import re
 
 from chargehand.checks.failure_excerpts import read_failures
 from chargehand.checks.junit import TestCounts
-from chargehand.checks.runners.base import Outcome, RunnableCheck, Runner, judge_counted, judge_exit
+from chargehand.checks.runners.base import (
+    COVERAGE_GATE,
+    Outcome,
+    RunnableCheck,
+    Runner,
+    judge_counted,
+    judge_exit,
+)
 from chargehand.checks.stacks import Stack, table
 from chargehand.core.text import late_pattern
 
@@ -19,6 +26,16 @@ _TAP_RAN = late_pattern(r"^\W{0,3}\s?(?:pass|fail) (\d+)$", re.MULTILINE)
 _RAN = late_pattern(r"(\d+) (?:passed|failed|passing|failing)\b")
 _BAD = late_pattern(r"(\d+) (?:failed|failing)\b")
 _TAP_BAD = late_pattern(r"^\W{0,3}\s?fail (\d+)$", re.MULTILINE)
+# tap writes no counts: the points at the left margin are counted, if there is a plan such as "1..51".
+_TAP_PLAN = late_pattern(r"^1\.\.\d+\b", re.MULTILINE)
+_TAP_POINT = late_pattern(r"^(?P<bad>not )?ok \d+\b(?!.*[ \t]# (?:SKIP|TODO)\b)", re.MULTILINE | re.IGNORECASE)
+# nyc, c8 and vitest; jest; `node --test`.
+_COVERAGE_FAILED = late_pattern(
+    r"^(?:ERROR: Coverage for \w+ \(|Jest: .*coverage threshold .*not met"
+    r"|\W{0,3}\s?Error: [\d.]+% \w+ coverage does not meet threshold)",
+    re.MULTILINE,
+)
+_UNLOADED = late_pattern(r"^\s*Test (?:Suites:|Files)\s+\d+ failed\b|Test suite failed to run", re.MULTILINE)
 # TAP ("ok 1 - adds"), and the marks that node, mocha, jest and vitest set before a name, its duration behind it.
 # TAP tells what a test is in by what is above it: a heading, or the line of a group that goes on with "{".
 _NAMED = late_pattern(
@@ -58,11 +75,14 @@ class NodeTest(Runner):
         """Judge by the counts of all summaries together; without one, a script may be no runner at all."""
         summaries = [words or line for words, line in _SUMMARY.findall(text)]
         counts = _TAP_RAN.findall(text) + [n for line in summaries for n in _RAN.findall(line)]
-        if not counts and not summaries:
-            return judge_exit(code)
         tests = sum(map(int, counts))
+        if self._has_points_alone(text):
+            tests = len(_TAP_POINT.findall(text))
+        elif not counts and not summaries:
+            return judge_exit(code)
         if code and tests and not self.says_failed(text):
-            return Outcome(status="failed", reason="no_test_failed", tests=tests)
+            gate = self._fails_coverage_alone(text)
+            return Outcome(status="failed", reason="exit_code" if gate else "no_test_failed", tests=tests)
         return judge_counted(code, tests)
 
     def says_failed(self, text: str) -> bool:
@@ -70,14 +90,33 @@ class NodeTest(Runner):
         return self._count_bad(text) > 0
 
     def _count_bad(self, text: str) -> int:
+        if self._has_points_alone(text):
+            return sum(1 for bad in _TAP_POINT.findall(text) if bad)
         summaries = [words or line for words, line in _SUMMARY.findall(text)]
         return sum(map(int, _TAP_BAD.findall(text) + [n for line in summaries for n in _BAD.findall(line)]))
 
+    def _has_points_alone(self, text: str) -> bool:
+        """Return whether the output is TAP without a summary of its counts, as that of tap is."""
+        return bool(_TAP_PLAN.search(text)) and not _SUMMARY.search(text) and not _TAP_RAN.search(text)
+
+    def _fails_coverage_alone(self, text: str) -> bool:
+        """Return whether all tests passed, and too little of the code ran."""
+        return bool(_COVERAGE_FAILED.search(text)) and not _UNLOADED.search(text) and not self.says_failed(text)
+
     def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
-        """Return the failed tests, from where they ran or from the report of failures: as many as were counted."""
-        for found in (self._split_names(text)[1], {each.name for each in read_failures(text)} - {""}):
-            if found and len(found) == self._count_bad(text):
-                return tuple(sorted(found))
+        """Return the failed tests, from where they ran or from the report of failures: as many as were counted.
+
+        Points of TAP without a summary have the names of files at the left margin, and each group names its own.
+        """
+        if self._fails_coverage_alone(text):
+            return (COVERAGE_GATE,)
+        gate = {COVERAGE_GATE} if _COVERAGE_FAILED.search(text) else set[str]()
+        bad, count = self._split_names(text)[1], self._count_bad(text)
+        if bad and self._has_points_alone(text):
+            return tuple(sorted(bad | gate))
+        for found in (bad, {each.name for each in read_failures(text)} - {""}):
+            if found and len(found) == count:
+                return tuple(sorted(found | gate))
         return None
 
     def find_names(self, text: str) -> list[str]:

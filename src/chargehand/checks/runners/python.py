@@ -27,6 +27,7 @@ from chargehand.core.text import late_pattern
 _REPORT = "/tmp/chargehand-report-"
 _USAGE_ERROR_CODE = 4
 _NO_MODULE = late_pattern(r"No module named '?(?:pytest|unittest)\b")
+_CONFTEST_FAILED = late_pattern(r"^(?:E? *)?(?:\w+)?Error while loading conftest", re.MULTILINE)
 _EXPLICIT_REPORT = late_pattern(r"--junit-?xml[= ]+['\"]?([^\s'\";&|]+)")
 _OWN_OPTIONS = late_pattern(r"\bPYTEST_ADDOPTS=")
 _IMPORTS_PYTEST = late_pattern(r"^\s*(?:import|from)\s+pytest\b", re.MULTILINE)
@@ -150,7 +151,11 @@ class Pytest(Runner):
                 return Outcome(status="error", reason="no_report")
             if code == 1 and _NO_MODULE.search(text):
                 return Outcome(status="missing", reason="command_not_found")
-            return Outcome(status="failed", reason="usage_error" if code == _USAGE_ERROR_CODE else "exit_code")
+            if code == _USAGE_ERROR_CODE:
+                # pytest ends with this code also if a `conftest.py` cannot be imported.
+                unloaded = _CONFTEST_FAILED.search(text)
+                return Outcome(status="failed", reason="collection_error" if unloaded else "usage_error")
+            return Outcome(status="failed", reason="exit_code")
         if report.ran == 0 and not report.bad:
             return Outcome(status="failed", reason="no_tests_ran", tests=0)
         if report.bad:

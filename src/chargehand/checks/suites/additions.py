@@ -128,7 +128,11 @@ class _Python:
 
     def __init__(self, module: ast.Module, words: frozenset[str]) -> None:
         self._words = words
-        self._imports = dict(_bindings(ast.walk(module)))
+        bound = list(dict.fromkeys(_bindings(ast.walk(module))))
+        self._imports = dict(bound)
+        self._used = _bare_names(module) | self._imports.keys()
+        # Names that are imported from several places, for example by the version of Python.
+        self._ambiguous = {name for name, count in Counter(name for name, _ in bound).items() if count > 1}
 
     def extends(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt], *, owner: ast.AST | None = None) -> bool:
         """Tell whether statements are all there in their order, and those between them change nothing of them.
@@ -136,6 +140,7 @@ class _Python:
         Inside a function, the `owner` or in it, other things harm than beside one.
         """
         wanted, at = [each for each in old if not _is_passive(each)], 0
+        passive = _Ordered(each for each in old if _is_passive(each))
         inside = owner is not None and not isinstance(owner, ast.ClassDef)
         ends = isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef)
         # A test of its own may have the name of one elsewhere, but not of one that its class takes over.
@@ -144,9 +149,11 @@ class _Python:
         tests = self._words if inherits else {each.name for each in old if isinstance(each, _DEFINITIONS)}
         for statement in new:
             if _is_passive(statement):
+                if passive.pass_over(statement):
+                    continue
                 # What the file names already must be what it was.
                 imported = _bindings([statement])
-                if any(to == "*" or (to in self._words and self._imports.get(to) != of) for to, of in imported):
+                if any(to == "*" or to in self._ambiguous or self._differs(to, of) for to, of in imported):
                     return False
             elif at < len(wanted) and self._same(wanted[at], statement):
                 at += 1
@@ -155,15 +162,21 @@ class _Python:
                     return False
             elif not self._is_harmless(statement, inside=inside, last=ends and at == len(wanted)):
                 return False
-        return at == len(wanted)
+        gone = {to for to, _ in _bindings(passive.left)}
+        return at == len(wanted) and self._ambiguous.isdisjoint(gone)
+
+    def _differs(self, name: str, place: str) -> bool:
+        return name in self._used and self._imports.get(name) != place
 
     def _same(self, old: ast.AST, new: ast.AST) -> bool:
         """Tell whether a node is as it was but for what was added to blocks of statements and to lists of data."""
         if type(old) is not type(new):
             return False
+        if ast.dump(old) == ast.dump(new):
+            return True
         # What an assertion compares with says more the less is in it.
         if isinstance(old, ast.Assert) or _is_assertion(old):
-            return ast.dump(old) == ast.dump(new)
+            return False
         return all(
             self._same_part(old, name, getattr(old, name, None), getattr(new, name, None)) for name in old._fields
         )
@@ -240,6 +253,25 @@ class _Python:
         return False
 
 
+class _Ordered:
+    """Statements that are found again in their order; those that are not found stay `left`."""
+
+    def __init__(self, statements: Iterable[ast.stmt]) -> None:
+        self._statements = list(statements)
+        self._at = 0
+        self.left: list[ast.stmt] = list(self._statements)
+
+    def pass_over(self, statement: ast.stmt) -> bool:
+        """Return whether an equal statement comes next, or later; those before it are passed over."""
+        text = ast.dump(statement)
+        for at in range(self._at, len(self._statements)):
+            if ast.dump(self._statements[at]) == text:
+                self._at = at + 1
+                self.left.remove(self._statements[at])
+                return True
+        return False
+
+
 def _is_passive(node: ast.stmt) -> bool:
     if isinstance(node, ast.Import | ast.ImportFrom | ast.Pass):
         return True
@@ -255,6 +287,20 @@ def _bindings(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
                 # `import a.b` binds `a`, which is the same whatever of it was loaded.
                 bound = alias.asname or alias.name.partition(".")[0]
                 yield bound, f"{place}{alias.name if alias.asname or place else bound}"
+
+
+def _bare_names(module: ast.Module) -> frozenset[str]:
+    """Return the names that another import could give another meaning: no attributes, and no words of paths."""
+    found = set[str]()
+    for node in ast.walk(module):
+        match node:
+            case ast.Name(id=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Constant(value=str() as text):  # a fixture may be named in a string
+                found |= words_of(text)
+    return frozenset(found)
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:

@@ -18,6 +18,7 @@ from chargehand.checks.surface.makefile import MAKEFILES, whole_text
 from chargehand.checks.surface.modules import can_hide, hidden_library, is_usual_root, module_names, new_module
 from chargehand.checks.surface.names import CHECKS, LATER
 from chargehand.checks.surface.parts import Parts, later_parts_of, parts_of, parts_without
+from chargehand.checks.surface.pins import is_workflow, only_moves_pins
 from chargehand.checks.surface.programs import Programs, find_outside_programs, find_programs
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change
@@ -63,7 +64,7 @@ class Surface:
         """Return why this change touches how checks run, `None` where it does not."""
         by_path = self.path_reason(change)
         if by_path is not None:
-            return by_path
+            return None if is_workflow(change.path) and only_moves_pins(change, reader) else by_path
         name = posixpath.basename(change.path)
         if name.endswith("_test.go") and self._is_beside(change.path) and change.new_id is not None:
             text = new_text(reader, change)
@@ -115,7 +116,8 @@ class Surface:
             return "git fetches another repository for it"
         by_name = LATER.reason(change.path)
         if by_name is not None:
-            return by_name
+            # As with packages: a newer version of a program that the project runs already is no new source.
+            return None if only_moves_pins(change, reader) else by_name
         parts = later_parts_of(posixpath.basename(change.path))
         if parts is not None and not _is_same(parts, change, reader, self._areas.commands):
             return "a package manager or git runs programs that it names"

@@ -12,6 +12,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from chargehand.checks.detection import could_not_run
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.records import Base, MissionRequest, Verdict, VerdictScope
 from chargehand.missions.attempt.inspection import Inspector
@@ -84,15 +85,19 @@ class TreeJudge:
         self.fault("environment")
         verdict = await validator.judge_base()
         tried: list[str] = []
+        kept, progress = validator, -1
         # A setup that works may still lack the program that runs the tests: then the next one is tried.
         find = partial(needed_setup, self._services, self._journal, provisioner=self.provisioner, tried=tried)
         while configured is None and (detected := await find(validator.environment, verdict)):
             tried.append(detected)
             validator = await self._open_validator(base, detected, gates)
             verdict = await validator.judge_base()
-        areas = areas_of(self._services, request, gates, validator.environment)
+            # Later setups leave packages out: one that gets no further does not replace an earlier one.
+            if (reached := measure_progress(verdict)) > progress:
+                kept, progress = validator, reached
+        areas = areas_of(self._services, request, gates, kept.environment)
         inspector = Inspector(self._services, base, areas, seconds_left=self._control.seconds_left)
-        return BaseContext(base=base, validator=validator, inspector=inspector)
+        return BaseContext(base=base, validator=kept, inspector=inspector)
 
     def _find_gates(
         self, request: MissionRequest, base: Base, added: Sequence[str], without: Collection[str]
@@ -162,3 +167,17 @@ class TreeJudge:
             await asyncio.wait([beside])
         self._journal.record(VerdictGiven(verdict=verdict))
         return verdict, context
+
+
+def measure_progress(verdict: Verdict) -> int:
+    """Return how far the checks of a verdict got: to be found, to load what they check, to run it, to pass."""
+    return sum(
+        3
+        if check.status == "passed"
+        else 2
+        if not could_not_run(check.reason)
+        else 1
+        if check.status != "missing"
+        else 0
+        for check in verdict.checks
+    )

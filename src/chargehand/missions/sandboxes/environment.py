@@ -20,6 +20,7 @@ from chargehand.checks.detection import (
     detect_setups,
     find_new_packages,
     lacks_packages,
+    leave_out_unread_requirements,
 )
 from chargehand.checks.installs import InstallReader, Setup
 from chargehand.core.attempt_events import CommandFinished
@@ -280,12 +281,18 @@ class CandidateLayers:
             self.base_environment.base,
             self.base_environment.setup,
         )
+        reader, directory = DepotReader(self.services.depot), self.base_environment.directory
         if setup:
             # The setup of a mere version bump would fail without network, and no package depends on it.
             described = Setup(command=setup, versions=project.setup_network)
-            describe = InstallReader(DepotReader(self.services.depot), described)
-            return self._layers.changed(base, tree, inputs=project.setup_inputs, describe=describe), (setup,)
-        reader, directory = DepotReader(self.services.depot), self.base_environment.directory
+            changed = self._layers.changed(
+                base, tree, inputs=project.setup_inputs, describe=InstallReader(reader, described)
+            )
+            # A person who names inputs means all of them.
+            if not project.setup_inputs:
+                trees = (base.tree, tree)
+                changed = leave_out_unread_requirements(changed, reader, trees, directory, setup)
+            return changed, (setup,)
         changed = find_new_packages(self.services.depot.diff(base.tree, tree), reader, directory)
         # A person who wants no setup has none looked for.
         return changed, detect_setups(reader, tree, directory) if changed and project.setup is None else ()

@@ -48,6 +48,8 @@ from chargehand.store.store import Store
 FLAKY_TEST = "flaky_test"
 _SHOWN = 5
 _KEPT_NAMES = 20
+# Reasons for which no test could be loaded.
+_UNLOADED = ("collection_error", "no_report")
 # New and changed tests run so many times in all.
 _RUNS_OF_NEW_TESTS = 3
 
@@ -196,7 +198,7 @@ class FailureClassifier:
         if excused and not compared.told and not found:
             # Perhaps the failure is new: without a word about known ones that counts as one.
             excused = self._policy.accepted
-            findings += [_describe_untold(check)] if excused else []
+            findings += [_describe_untold(check)] if excused else _find_blocked(check, failures, before)
         again = [name for name in compared.known if name in remembered or name in carried]
         still = await self._repeat_remembered(check, [name for name in again if name not in carried], place)
         old = [name for name in compared.known if before is not None and name in _units(before)]
@@ -421,6 +423,14 @@ def _describe_untold(check: CheckResult) -> Finding:
         f"{printable(check.name)} fails on the base too, and its output does not tell whether a failure is new"
     )
     return _finding("failures_untold", "warning", message, asks=True)
+
+
+def _find_blocked(check: CheckResult, failures: CheckFailures, before: CheckFailures | None) -> list[Finding]:
+    """Return an error if no test of a check could run, on the base neither: no other change helps then."""
+    if before is None or before.reason != failures.reason or check.tests or check.reason not in _UNLOADED:
+        return []
+    message = f"{printable(check.name)}: no test could run on the base either, perhaps for lack of packages"
+    return [_finding("checks_blocked", "error", message)]
 
 
 def _finding(rule: str, severity: Severity, message: str, *, asks: bool = False) -> Finding:

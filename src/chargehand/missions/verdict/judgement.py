@@ -144,7 +144,10 @@ def judge_verdict(verdict: Verdict) -> AttemptEnd:
                 why = f"ended with exit code {check.exit_code}" if check.reason == "exit_code" else why
                 failed.append(Reason(code=f"check_{check.status}", message=f"{check.name}: {why}"))
         errors = [found for found in verdict.findings if found.severity in ("error", "critical")]
-        return _refuse(*failed, *_reasons(errors))
+        # The first reason decides which remedy is named, and no further attempt helps a check that cannot run.
+        blocked = [found for found in errors if found.rule == "checks_blocked"]
+        others = [found for found in errors if found.rule != "checks_blocked"]
+        return _refuse(*_reasons(blocked), *failed, *_reasons(others))
     if verdict.needs_person:
         return _ask_person(*_reasons(verdict.needs_person))
     return AttemptEnd(status="succeeded", mission="promoted", reasons=())

@@ -46,7 +46,7 @@ def look_at_change(
 
     code, reader = changed_code(changes), DepotReader(depot)
     copies = find_installed_copies(layer, code, reader, tree)
-    settings = changed_settings(changes, is_project)
+    settings = changed_settings(changes, is_project, reader)
     inner = inner_tests(changes, reader, base_tree)
     tests = changed_tests(changes, inner, reader)
     # Faults are put into what the tests open: that is watched only where tests were changed.

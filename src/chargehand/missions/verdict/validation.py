@@ -49,7 +49,7 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.sandboxes.environment import CandidateLayers
 from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner
 from chargehand.missions.sandboxes.slots import SlotQueue
-from chargehand.missions.services import DepotReader, Services
+from chargehand.missions.services import DepotReader, Services, measure_load
 from chargehand.missions.verdict.ahead import OwnRun, RunKey, RunsAhead
 from chargehand.missions.verdict.base_tests import SideRun, check_with_base_tests, lay_base_tests, run_beside
 from chargehand.missions.verdict.check_runs import GUARD_PLACE, CheckRuns
@@ -426,7 +426,8 @@ class Validator:
             return describe_no_faults("a check fails without any fault", must_measure=must_measure)
         if not faults:
             return describe_no_faults(must_measure=must_measure)
-        seconds = fault_seconds(self.services.config.limits.fault_time, must_measure=must_measure)
+        limit = self.services.config.limits.fault_time
+        seconds = fault_seconds(limit, must_measure=must_measure)
         key = "/".join(("noticed", mixed, f"{seconds:g}", self.gates.plan.digest(), self.services.toolchain))
         known = verdicts.get(project, tree, plan_digest=key)
         if known is not None:
@@ -448,7 +449,7 @@ class Validator:
                 tree=subject_sandbox,
                 base=open_guard,
                 inner=inner,
-                seconds=seconds,
+                seconds=fault_seconds(limit, must_measure=must_measure, load=measure_load()),
                 must_measure=must_measure,
                 most=most_faults(tests),
                 own=find_own_tests(tests, reader, run.ran, self._ran_on_base),
