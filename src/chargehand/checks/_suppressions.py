@@ -7,12 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+from chargehand.checks.surface.analysers import TYPE_CHECKERS
 from chargehand.checks.surface.coverage import CoverageScope
 from chargehand.core.records import Finding
 from chargehand.core.text import late_pattern, printable
 
-TYPE_CHECKERS = frozenset({"mypy", "dmypy", "pyright", "basedpyright", "ty", "pyre", "pyrefly", "tsc"})
-"""Words by which a command starts a type checker."""
 _COVERAGE = frozenset({"cov", "coverage", "nyc", "c8", "istanbul", "tarpaulin", "llvm"})
 _LINTERS = frozenset({
     "ruff", "flake8", "pylint", "bandit", "eslint", "biome", "oxlint", "golangci", "staticcheck", "clippy",

@@ -35,25 +35,18 @@ from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _MOST_FAULTS = 20
-_SPARE_FAULTS = 20
-"""More of them, for those with which the code cannot be built or loaded: that says nothing of the tests."""
-_FAULTS_FOR_ADDITIONS = 8
-"""Faults to try where tests were only added: nearly all of them are honest."""
+_SPARE_FAULTS = 20  # more of them, for those with which the code cannot be built: they say nothing of the tests
+_FAULTS_FOR_ADDITIONS = 8  # faults to try where tests were only added: nearly all of them are honest
 _FAULTS_UNREAD = 2
-_ENOUGH_FAULTS = 5
-"""Faults that have to be tried before their being noticed says anything."""
-_OFF = 1.0
-"""A limit of so many seconds turns the measurement off."""
-_MOST_PATIENCE = 3.0
-"""How much longer than its limit a measurement may take on a busy machine."""
-_LINES_AROUND = 6
-"""Lines before and behind one that a test lost, in which it names what it is about."""
+_ENOUGH_FAULTS = 5  # faults that have to be tried before their being noticed says anything
+_OFF = 1.0  # a limit of so many seconds turns the measurement off
+_MOST_PATIENCE = 3.0  # how much longer than its limit a measurement may take on a busy machine
+_LINES_AROUND = 6  # lines before and behind one that a test lost, in which it names what it is about
 _SHOWN = 3
 _EXECUTABLE = 0o100755
 _MOST_FILES = 60
 _BRIEF_SECONDS = 20.0
-_SHORTEST_SECONDS = 5.0
-"""Seconds that a check may take on a fault at least, however quick it is without one."""
+_SHORTEST_SECONDS = 5.0  # seconds that a check may take on a fault at least, however quick it is without one
 _WRITE_FILE = 'cat > "$1" && touch -d "@$2" "$1"'
 # They are run by tools, not by tests.
 _NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
@@ -526,8 +519,7 @@ class _FaultyTree:
     async def _write(self, path: str, content: str) -> None:
         if path in self._inner:  # whose tests would go with the code
             content = lay_tests_over(self._inner[path], content)
-        # Each time two seconds later: caches that know a file by size and second (Python's) would take one fault
-        # for another, and builders by time (make) look for what is newer.
+        # Two seconds later each time: Python's cache knows a file by size and second, make builds what is newer.
         self._written += 2
         await self._sandbox.exec(
             ["sh", "-c", _WRITE_FILE, "sh", path, str(self._written)],
@@ -537,10 +529,10 @@ class _FaultyTree:
 
 
 class _Nowhere:
-    """Keeps no output: what is printed on a fault is of no use to anybody."""
+    """Keeps no output: nobody needs what is printed on a fault."""
 
     def put(self, content: bytes, *, kind: str, mission: str | None = None) -> str:
-        """Forget it."""
+        """Return no id."""
         return ""
 
 
@@ -551,8 +543,7 @@ def _describe_weakening(fault: Mutant) -> Finding:
         path=fault.path,
         line=fault.line,
         message=(
-            "the changed tests do not notice a fault that the base's notice, "
-            f"{shown_path(fault.path)}:{fault.line}: "
+            f"the changed tests miss a fault that the base's notice, {shown_path(fault.path)}:{fault.line}: "
             f"{printable(fault.after)!r} in place of {printable(fault.before)!r}"
         ),
         needs_person=True,

@@ -13,6 +13,8 @@ from collections.abc import Collection
 from chargehand.checks.paths import is_source
 from chargehand.core.text import late_pattern
 
+TYPE_CHECKERS = frozenset({"mypy", "dmypy", "pyright", "basedpyright", "ty", "pyre", "pyrefly", "tsc"})
+"""Words by which a command starts a type checker."""
 # By program: the tables and files of settings that it alone reads are called after it.
 _LINTERS = (
     "ruff", "flake8", "pylint", "isort", "black", "bandit", "mypy", "pyright", "basedpyright", "ty", "pyrefly",

@@ -9,10 +9,9 @@ import re
 from collections import OrderedDict
 from functools import cached_property
 
-from chargehand.checks._suppressions import TYPE_CHECKERS
 from chargehand.checks.areas import Areas
 from chargehand.checks.paths import is_source, is_test_file, is_test_path
-from chargehand.checks.surface.analysers import idle_linters, linter_of
+from chargehand.checks.surface.analysers import TYPE_CHECKERS, idle_linters, linter_of
 from chargehand.checks.surface.coverage import CoverageScope
 from chargehand.checks.surface.makefile import MAKEFILES, whole_text
 from chargehand.checks.surface.modules import can_hide, hidden_library, is_usual_root, module_names, new_module

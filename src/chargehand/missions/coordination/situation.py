@@ -12,7 +12,6 @@ from chargehand.core.plans import Task
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.core.text import shown_path
 
-_TURN = "collision_conflict"
 _OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "paused"})
 
 
@@ -107,7 +106,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     def waits_for_turn(self, task: str) -> bool:
         """Tell whether a task waits for others that conflicted with it."""
         held = self.of(task).held
-        return held is not None and held.code == _TURN and not self.needs_person(task)
+        return held is not None and held.code == "collision_conflict" and not self.needs_person(task)
 
     def overdue(self, task: Task) -> Reason | None:
         """Return why a task that has no good result goes on no longer, `None` where its deadline is not over."""
@@ -150,5 +149,5 @@ def wait_for_turn(now: Situation, task: Task, changes: Callable[[], Collection[s
         shared = next((path for path in changes() if path in conflicted), None) if is_first else None
         if shared is not None:
             message = f"task {other} makes its change to {shown_path(shared)} again first"
-            return Reason(code=_TURN, message=message)
+            return Reason(code="collision_conflict", message=message)
     return None
