@@ -11,6 +11,7 @@ from chargehand.app.progress.crew import Crew, CrewFacts, describe_crew
 from chargehand.app.progress.event_text import describe
 from chargehand.app.progress.live_output import LOOK_SECONDS, Patience
 from chargehand.core.attempt_events import SandboxOpened
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import MissionPaused, MissionResumed, QuestionAnswered, QuestionExpired
 from chargehand.core.plan_events import (
     PlanMade,
@@ -29,7 +30,7 @@ from chargehand.store.rows import MissionFilter
 
 if TYPE_CHECKING:
     from chargehand.app.reading import StateReader
-    from chargehand.core.events import Event, read_payload
+    from chargehand.core.events import Event
 
 # No event says that a worker died: the rows of missions are read again after so long even without one.
 _AGAIN_SECONDS = 2.0
