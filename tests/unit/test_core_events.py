@@ -52,7 +52,7 @@ def test_an_unknown_type_and_a_malformed_payload_are_told_apart() -> None:
 
 
 def test_types_are_named_once_and_stable() -> None:
-    assert len(set(event_types())) == len(event_types()) == 75
+    assert len(set(event_types())) == len(event_types()) == 76
     assert MissionCreated.type == "mission.created"
     assert BaseResolved.type == "base.resolved"
 

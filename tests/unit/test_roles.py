@@ -284,7 +284,14 @@ def test_every_event_has_its_step_or_is_known_to_have_none() -> None:
         "verdict.given",
     }
     none = {
-        *("mission.claimed", "mission.released", "mission.paused", "mission.resumed", "mission.continued"),
+        *(
+            "mission.claimed",
+            "mission.worked",
+            "mission.released",
+            "mission.paused",
+            "mission.resumed",
+            "mission.continued",
+        ),
         *("plan.slept", "plan.woken"),
         "mission.cancel_asked",
         *(

@@ -202,6 +202,7 @@ def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
         for attempt in state.attempts
     ]
     state.status, state.reasons = "running" if event.in_place else "planned", ()
+    state.asleep = state.asleep and not event.in_place
     state.finished, state.cancel_asked = "", False
     # A person's word starts the count anew: the mission is not given up for what was before.
     state.fruitless_claims = 0
@@ -282,7 +283,7 @@ def _change_attempt(state: MissionSummary, id: str | None, **changes: Any) -> No
 @_on(_SUMMARY, a.AttemptStarted)
 def _start_attempt(state: MissionSummary, event: a.AttemptStarted) -> None:
     # Also after a question: the attempt that goes on with its answer says itself that it runs.
-    state.status = "running"
+    state.status, state.asleep = "running", False
     started = AttemptState(id=event.attempt, number=event.number, agent=event.agent, workspace=event.workspace)
     state.attempts = [*state.attempts, started]
 
