@@ -177,9 +177,8 @@ def test_six_that_add_to_one_file_without_saying_so_are_all_merged(crew: Crew, u
         git(crew.repo, "add", "chargehand.toml")
         git(crew.repo, "commit", "-qm", "Keep both sides of sub/h.txt")
     names = [f"t{number}" for number in range(6)]
-    mission = crew.record(
-        [task(name, shell(f"echo {name} >> sub/h.txt"), priority=-n) for n, name in enumerate(names)]
-    )
+    # All begin on the same base, so that all but the first to be merged conflict.
+    mission = crew.record([task(name, shell(f"echo {name} >> sub/h.txt")) for name in names], at_once=6)
     state = crew.work(mission)
     assert (state.status, state.reasons) == ("promoted", ())
     assert not state.questions

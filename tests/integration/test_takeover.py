@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,10 @@ def state_of(yard: Yard, site: Site) -> MissionState:
     return state
 
 
+def has_worked(yard: Yard, site: Site, seconds: float) -> bool:
+    return state_of(yard, site).worked_seconds >= seconds
+
+
 def promoted_once(yard: Yard, site: Site) -> MissionState:
     """Hold that the mission is promoted, with all that this promises; return its state."""
     outcome = yard.examine(site)
@@ -92,7 +97,7 @@ def test_a_time_limit_does_not_start_again_with_another_worker(yard: Yard) -> No
     yard.detach(site)
     for number, seconds in ((signal.SIGKILL, 4.0), (signal.SIGTERM, 8.0), (signal.SIGKILL, 12.0)):
         worker = yard.worker()
-        wait_until(lambda: state_of(yard, site).worked_seconds >= seconds)  # noqa: B023
+        wait_until(partial(has_worked, yard, site, seconds))
         worker.send_signal(number)
         worker.wait(60)
     assert yard.worker().wait(60) == 0, yard.said()

@@ -270,7 +270,7 @@ class World:
     def hold(self, move: Hold) -> None:
         if move.reason.code == "collision_conflict":
             known = self.progress.tasks[move.task]
-            assert known.given_back is not None or not known.returned
+            assert known.given_back is not None or not known.conflicts
         else:
             others = self.shared - {move.task}
             # One that it waits for may have been about to begin, when its tests were found to conflict.
@@ -282,9 +282,13 @@ class World:
         assert known.given_back is not None
         for task in self.plan.tasks:
             other = self.progress.tasks[task.id]
-            paths = {path for each in other.returned for path in each.paths}
             by_person = bool(other.runs) and other.runs[-1].rung == "person"  # who waits for nobody
-            if other is not known and other.end is None and not by_person and paths & {*known.given_back.paths}:
+            if (
+                other is not known
+                and other.end is None
+                and not by_person
+                and other.conflicts & {*known.given_back.paths}
+            ):
                 assert other.given_back is not None or not self.situation().goes_on(task.id)
 
     def review(self, move: Review) -> None:

@@ -288,6 +288,11 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
         current, merged = {run.mission for run in self.current}, {each.mission for each in self.merged}
         return back if back is not None and back.mission in current - merged else None
 
+    @property
+    def conflicts(self) -> frozenset[str]:
+        """The files in which its results conflicted with what was merged before them."""
+        return frozenset(path for each in self.returned for path in each.paths)
+
     def reviews_of(self, mission: str) -> tuple[ReviewStarted, ...]:
         """The reviews of what a child mission made."""
         return tuple(each for each in self.reviews if each.of == mission)

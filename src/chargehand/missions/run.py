@@ -113,7 +113,7 @@ class MissionRun:
 
         async def note_often() -> None:
             while True:
-                await asyncio.sleep(min(_NOTE_SECONDS, seconds * _NOTE_SHARE))
+                await asyncio.sleep(max(_SHORTEST_NOTED_SECONDS, min(_NOTE_SECONDS, seconds * _NOTE_SHARE)))
                 note()
 
         async with control.limited(limit):

@@ -245,7 +245,7 @@ def _let_in(now: Situation, task: Task, chosen: ChildMission) -> list[Move]:
     known = now.of(task.id)
     decided = known.decision_on(chosen.id)
     if not task.reviewers or (decided is not None and decided.decision == "accepted"):
-        held = None if known.returned else wait_for_turn(now, task, lambda: now.changes(chosen.id))
+        held = None if known.conflicts else wait_for_turn(now, task, lambda: now.changes(chosen.id))
         if held is not None:
             return [] if held == known.held else [Hold(task=task.id, reason=held)]
         return [Merge(task=task.id, mission=chosen.id)]

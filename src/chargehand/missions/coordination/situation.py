@@ -138,15 +138,14 @@ def wait_for_turn(now: Situation, task: Task, changes: Callable[[], Collection[s
     order = [each.id for each in now.progress.plan.tasks]
     for other in order:
         known = now.of(other)
-        conflicted = {path for each in known.returned for path in each.paths}
-        if not conflicted or other == task.id or known.end is not None:
+        if not known.conflicts or other == task.id or known.end is not None:
             continue
         if known.given_back is not None:
-            is_before = not now.of(task.id).returned or order.index(other) < order.index(task.id)
+            is_before = not now.of(task.id).conflicts or order.index(other) < order.index(task.id)
             is_first = is_before and not now.needs_person(other)
         else:
             is_first = now.goes_on(other) or not now.needs_person(other)
-        shared = next((path for path in changes() if path in conflicted), None) if is_first else None
+        shared = next((path for path in changes() if path in known.conflicts), None) if is_first else None
         if shared is not None:
             message = f"task {other} makes its change to {shown_path(shared)} again first"
             return Reason(code="collision_conflict", message=message)
