@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -27,11 +27,20 @@ _SOURCES = late_pattern(r"(?:^|\s)--(?:cov|source|source-pkgs)[=\s]+[\"']?(?P<na
 _OMITTED = late_pattern(r"(?:^|\s)--omit[=\s]+[\"']?(?P<names>[^\s\"']+)")
 _GATE = late_pattern(r"--(?:cov-)?fail-under\b")
 _LONGEST_PATTERN, _LONGEST_LINE = 200, 300
+_MATCH_SECONDS = 0.1  # an honest pattern takes microseconds
 # A comment is there to leave code out. Other patterns are about code that needs no test while it is short.
 _FEW_LINES = 3
 _NO_CODE = late_pattern(r"\s*(?:#.*|[()\[\]{},:]*|(?:from|import)\b.*|pass|\.\.\.)\s*")
 _RUNS_OTHERS = late_pattern(r"(?<![\w.])exec\s*\(|\brunpy\.run_(?:path|module)\s*\(")
 _DEFINED = late_pattern(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
+
+
+class _LinePattern(Protocol):
+    """A pattern of the `regex` library, which can stop a match that takes too long."""
+
+    def search(self, line: str, *, timeout: float) -> Any:
+        """Return the match, or `None`. Raises `TimeoutError`."""
+        ...
 
 
 class CoverageScope(Struct, frozen=True, kw_only=True):
@@ -46,7 +55,7 @@ class CoverageScope(Struct, frozen=True, kw_only=True):
     sources: tuple[str, ...] = ()
     included: tuple[re.Pattern[str], ...] = ()
     omitted: tuple[re.Pattern[str], ...] = ()
-    excluded: tuple[re.Pattern[str], ...] = ()
+    excluded: tuple[_LinePattern, ...] = ()
 
     def measures(self, path: str) -> bool:
         """Return whether a file is measured. Outside of the directory this is unknown, and counts as measured."""
@@ -60,13 +69,20 @@ class CoverageScope(Struct, frozen=True, kw_only=True):
         return not _matches(self.omitted, path)
 
     def find_excluded(self, old: str | None, new: str) -> str | None:
-        """Return the first new line of a file that leaves code out, `None` if there is none."""
+        """Return the first new line of a file that leaves code out, `None` if there is none.
+
+        A line counts if its match takes too long: the repository has the patterns, the agent writes the lines.
+        """
         known = {line.strip() for line in (old or "").splitlines()}
         lines = new.splitlines()
         for number, line in enumerate(lines):
             if line.strip() in known or not line.strip() or len(line) > _LONGEST_LINE:
                 continue
-            found = next(filter(None, (each.search(line) for each in self.excluded)), None)
+            try:
+                matches = (each.search(line, timeout=_MATCH_SECONDS) for each in self.excluded)
+                found = next(filter(None, matches), None)
+            except TimeoutError:
+                return line.strip()
             if found is not None and ("#" in line[: found.end()] or _counts(lines, number) > _FEW_LINES):
                 return line.strip()
         return None
@@ -178,12 +194,16 @@ def _globs(words: Iterable[str]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(translate(word.removeprefix("./").lstrip("/"))) for word in words)
 
 
-def _expressions(words: Sequence[str]) -> tuple[re.Pattern[str], ...]:
-    found = []
+def _expressions(words: Sequence[str]) -> tuple[_LinePattern, ...]:
+    if not words:
+        return ()
+    import regex  # takes longer to import than most commands run
+
+    found = list[_LinePattern]()
     for word in words:
         try:
-            found += [re.compile(word)] if len(word) <= _LONGEST_PATTERN else []
-        except re.error:
+            found += [regex.compile(word)] if len(word) <= _LONGEST_PATTERN else []
+        except regex.error:
             continue
     return tuple(found)
 

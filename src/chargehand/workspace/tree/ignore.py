@@ -17,6 +17,8 @@ from chargehand.core.text import late_pattern
 
 _SPECIAL = late_pattern(rb"[*?\[\\]")
 _NEVER = rb"(?!)"
+# The wildcards; `_join_pieces` makes them lazy or greedy.
+_STAR, _DIRECTORIES, _REST = rb"[^/]*", rb"(?:[^/]*/)*", rb".*"
 # By git's own table, not C's: ASCII alone, and neither vertical tab nor form feed is a space.
 _MEMBERS: dict[bytes, Callable[[str], bool]] = {
     b"alnum": lambda char: char.isalnum(),
@@ -173,11 +175,11 @@ def _glob(text: bytes) -> bytes:
             rest = text[end:]
             # Two stars mean something only as a whole component; anywhere else they are one.
             if end - position < 2 or not bounded or not (rest == b"" or rest.startswith((b"/", b"\\/"))):
-                piece, position = b"[^/]*", end
+                piece, position = _STAR, end
             elif rest.startswith(b"/"):
-                piece, position = b"(?:.*/)?", end + 1
+                piece, position = _DIRECTORIES, end + 1
             else:
-                piece, position = b".*", end
+                piece, position = _REST, end
         elif char == b"[":
             try:
                 piece, position = _bracket(text, position + 1)
@@ -190,7 +192,46 @@ def _glob(text: bytes) -> bytes:
         else:
             piece, position = (b"[^/]" if char == b"?" else re.escape(char)), position + 1
         out.append(piece)
+    return _join_pieces(out)
+
+
+def _join_pieces(pieces: list[bytes]) -> bytes:
+    """Return the expression of a pattern: only the last wildcard of its kind is matched more than once.
+
+    An agent writes both the patterns and the names. If each wildcard could give back what it took, matching
+    `*a*a*a*a*b` with a long name would block the process for hours. It need not: the text after a `*` has a fixed
+    length and the text after a `**/` a fixed number of directories, so the first match of each leaves most for
+    the rest. Only the last wildcard has to reach the end.
+    """
+    head, parts = _split_at(pieces, (_DIRECTORIES, _REST))
+    out = [_join_within_directories(head, last=not parts)]
+    for number, (wildcard, rest) in enumerate(parts, start=1):
+        last = number == len(parts)
+        inside = _join_within_directories(rest, last=last)
+        out.append((b"%s?%s" if last else b"(?>%s?%s)") % (wildcard, inside))
     return b"".join(out)
+
+
+def _join_within_directories(pieces: list[bytes], *, last: bool) -> bytes:
+    head, parts = _split_at(pieces, (_STAR,))
+    for number, (wildcard, rest) in enumerate(parts, start=1):
+        reaches_end = last and number == len(parts)
+        head.append((b"%s%s" if reaches_end else b"(?>%s?%s)") % (wildcard, b"".join(rest)))
+    return b"".join(head)
+
+
+def _split_at(
+    pieces: list[bytes], wildcards: tuple[bytes, ...]
+) -> tuple[list[bytes], list[tuple[bytes, list[bytes]]]]:
+    """Return the pieces before the first of the wildcards, and each wildcard with the pieces up to the next."""
+    head: list[bytes] = []
+    parts: list[tuple[bytes, list[bytes]]] = []
+    for piece in pieces:
+        if piece in wildcards:
+            parts.append((piece, []))
+        else:
+            (parts[-1][1] if parts else head).append(piece)
+    return head, parts
 
 
 def _bracket(text: bytes, position: int) -> tuple[bytes, int]:
