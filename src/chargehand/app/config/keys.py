@@ -338,7 +338,7 @@ def _list_hint(key: ConfigKey, value: object) -> str:
 
 
 def _check_form(key: ConfigKey, item: str, place: str) -> None:
-    """Raise `ConfigError` where a text does not match the key's form."""
+    """Raise `ConfigError` if a text does not match the key's form."""
     rows = (row for row in _FORMS if key.form in row[0].split() and not row[1].fullmatch(item))
     _, _, problem, hint = next(rows, ("", None, "", ""))
     if key.form == "host":
@@ -372,10 +372,10 @@ def _is_plain_address(item: str) -> bool:
 
 
 _SEGMENT = r"(?!\.{1,2}(?:/|\Z))[^/]+"
-# For the forms named first: what a text has to match in full, what it is otherwise, and the way out.
+# For the forms named first: the pattern for the full text, the problem otherwise, and a hint.
 _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     ("command agent", late_pattern(r".*\S.*", re.DOTALL), "an empty command", ""),
-    # Nothing at all says that none is wanted.
+    # An empty text means that no setup is wanted.
     ("setup", late_pattern(r"|.*\S.*", re.DOTALL), "an empty command", ""),
     (
         "command agent setup",
@@ -440,7 +440,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     ),
     ("model", late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
     ("login", late_pattern(r"[!-~]{1,256}"), "not a name to log in with", ""),
-    # What stands in a header and in a command of SMTP: no blank, no line break, nothing that ends an address.
+    # The address is inserted into a header and an SMTP command: no blank, line break or end-of-address character.
     (
         "mail",
         late_pattern(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}"),
@@ -463,13 +463,13 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
 
 
 def is_short_form(model: str) -> bool:
-    """Return whether a text names provider and model, such as `ollama:qwen3:8b`."""
+    """Return whether a text has the form `PROVIDER:MODEL`, such as `ollama:qwen3:8b`."""
     provider, colon, rest = model.partition(":")
     return bool(colon and rest) and provider in _SHORT_FORM_PROVIDERS
 
 
 def model_hint(model: str, names: list[str]) -> str:
-    """Return what a person may have meant by the name of a model, and how to name one."""
+    """Return a hint with the nearest known model name, and the ways to name a model."""
     forms = "or write " + " or ".join(f"{provider}:MODEL" for provider in _SHORT_FORM_PROVIDERS)
     guess = nearest(model, names)
     known = f"{guess} known: {', '.join(sorted(names))}" if guess.startswith("did") else guess
