@@ -226,7 +226,7 @@ def _progress_of(facts: CrewFacts, task: Task) -> TaskProgress:
 
 
 def _missions_of(facts: CrewFacts, task: Task) -> list[MissionSummary]:
-    """Return the missions that work on a task now, and those that review what they made."""
+    """Return the missions that work on a task now, and those that review their results."""
     known = _progress_of(facts, task)
     names = [run.mission for run in known.current]
     names += [each.mission for run in known.current for each in known.reviews_of(run.mission)]
@@ -236,7 +236,7 @@ def _missions_of(facts: CrewFacts, task: Task) -> list[MissionSummary]:
 
 
 def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str]) -> tuple[CrewStanding, str, str]:
-    """Return how a task stands, the words for it, and since when it does what it does."""
+    """Return a task's standing, its description, and when its current activity began."""
     missions = _missions_of(facts, task)
     if known.end is not None:
         outcome: CrewStanding = "left out" if known.end.outcome == "left_out" else known.end.outcome
@@ -263,7 +263,7 @@ def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str])
     under_way = [each for each in missions if each.status not in ENDED]
     if not under_way:
         good = any(each.status == "promoted" for each in missions)
-        # Its missions have ended, and the coordinator has not decided yet: it judges what it merges.
+        # Its missions have ended, and the coordinator has not decided yet: it judges the tree that it merges.
         recorded = bool(missions) and all(run.mission in facts.children for run in known.current)
         if recorded:
             return "merging", "its result is judged and merged" if good else "what is tried next is decided", ""
@@ -283,7 +283,7 @@ def _end_missing(facts: CrewFacts, task: str) -> bool:
 
 
 def _blockers(facts: CrewFacts, plan: Plan, task: Task, waiting: set[str]) -> list[str]:
-    """Return what a task waits for, at any distance, that itself waits for a person."""
+    """Return the tasks that a task depends on, directly or indirectly, and that wait for a person."""
     after = {each.id: each.after for each in plan.tasks}
     seen: set[str] = set()
     open_ = list(task.after)
@@ -315,7 +315,7 @@ def _tell_work(facts: CrewFacts, task: Task, known: TaskProgress, under_way: lis
 
 
 def _who(mission: MissionSummary, task: Task) -> str:
-    """Return the role, agent and model that work in a mission."""
+    """Return the role, agent and model of a mission."""
     request, role = mission.request, mission.role
     agent = role.agent if role is not None else request.agent if request is not None else task.agent
     kind, colon, program = agent.partition(":")
@@ -341,7 +341,7 @@ def _tell_reviews(facts: CrewFacts, known: TaskProgress) -> str:
 
 
 def _tell_round(known: TaskProgress) -> str:
-    """Return why a task is done once more, "" in its first round."""
+    """Return why a task is repeated, "" in its first round."""
     if known.round < 2:
         return ""
     rung = known.current[0].rung
