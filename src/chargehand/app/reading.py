@@ -165,7 +165,7 @@ class StateReader:
         return any(not self.mission_reader.live(row) for row in self.store.log.takeable())
 
     def identity(self) -> str:
-        """Return the acting identity: an account of the server, else the operating system's user name or number."""
+        """Return the acting identity: an account of the server, or the operating system's user name or number."""
         if self._actor:
             return self._actor
         user = os.getuid()

@@ -1,7 +1,7 @@
-"""Missions as a person reads them: line by line while they run, and in pages.
+"""Missions as readable text: line by line while they run, and in pages.
 
-`run`, `mission watch` and the demo show the lines of `MissionStory`. `describe` has one for every event of a
-log, sandboxes, claims and temporary files as well. Pages are for clients that show many missions, or a long log.
+`run`, `mission watch` and the demo show the lines of `MissionStory`. `describe` has a line for every event of a
+log, including sandboxes, claims and temporary files. Pages are for clients that show many missions, or a long log.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ if TYPE_CHECKING:
 _SUBJECTS = ("path", "pattern", "command", "question", "summary")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
 _MOST_COMPLAINTS = 4
-# Characters that a call's subject is padded to, and of the longest line.
+# The width to which a call's subject is padded, and the longest line, in characters.
 _SUBJECT_CHARACTERS = 46
 _LONGEST = 200
-# Bytes of a payload in a page of events: longer ones stand in `mission log --json`.
+# The limit of a payload in a page of events, in bytes; `mission log --json` has longer ones.
 _LONGEST_PAYLOAD = 16_000
-# Lines that a step of a transcript has at most, and characters of a page of one.
+# The maximum lines of a step of a transcript, and characters of a page of it.
 _STEP_LINES = 1 << 24
 _PAGE_CHARACTERS = 2_000_000
 _COLOURS = {"green": "green", "red": "red", "succeeded": "green", "refused": "red", "failed": "red"}
 _JUDGED = {"passed": "green", "failed": "red"}
-# The person decides or waits: at the margin, in their words already.
+# Decisions of a person and waits: shown at the margin, as described by `describe`.
 _OF_THE_MISSION = (
     *(m.MissionPaused, m.MissionResumed, m.MissionContinued, m.CancelAsked, m.MissionQueued, m.MissionInterrupted),
     *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, m.QuestionExpired, a.BreakerChanged),
@@ -84,7 +84,7 @@ _OF_THE_MISSION = (
 
 
 class StoryLine(Struct, frozen=True, kw_only=True):
-    """One line, and how it looks on a terminal."""
+    """One line, and its style on a terminal."""
 
     text: str
     colour: str | None = None
@@ -92,9 +92,9 @@ class StoryLine(Struct, frozen=True, kw_only=True):
 
 
 class MissionStory:
-    """Tells a mission event by event; `first` leaves out what came before that attempt.
+    """Describes a mission event by event; `first` omits everything before that attempt.
 
-    With `catch_up` a mission that began before is told from its beginning, as soon as an event of it comes.
+    With `catch_up`, a mission that began before is shown from its beginning at its first event.
     """
 
     def __init__(self, store: Store, *, first: int = 1, catch_up: bool = False) -> None:
@@ -105,24 +105,24 @@ class MissionStory:
         self._number = 0
         self._agent = ""
         self._talks = False
-        # A red verdict on the base, until it is known whether it only showed that a setup is needed.
+        # A red verdict on the base is held until it is known whether it only showed that a setup is needed.
         self._red_base: list[StoryLine] = []
-        # A mission that goes on after an answer begins with the setup and the verdict on its base again.
+        # A mission that continues after an answer repeats the setup and the verdict on its base.
         self._told_of_base: set[str] = set()
         self._calls: dict[tuple[int, int], ToolCall] = {}
 
     def tell(self, event: Event) -> list[StoryLine]:
-        """Return the lines of the next event, none for what a person need not see."""
+        """Return the lines for the next event, [] for events that a person need not see."""
         missed: list[Event] = []
         if self._seen == 0 and event.seq > 1:
-            # The number of its attempt, and the calls whose results come now, stand in earlier lines.
+            # The number of the attempt, and the calls for the coming results, are in earlier lines.
             missed = [each for each in self._store.log.read(event.mission) if each.seq < event.seq]
         self._seen = event.seq
         before = [line for each in missed for line in self._tell_event(each)]
         return [*(before if self._catch_up else ()), *self._tell_event(event)]
 
     def _after_red_base(self, payload: Payload | None, lines: list[StoryLine]) -> list[StoryLine]:
-        """Return the lines of an event, after those of a red base if they are still to be told."""
+        """Return the lines of an event, preceded by held lines of a red base if they are still relevant."""
         held, self._red_base = self._red_base, []
         if isinstance(payload, m.SetupDetected):
             return lines
@@ -173,12 +173,12 @@ class MissionStory:
                 yield from self._tell_step(payload)
             case a.AttemptStarted():
                 more = ", with the report of what was wrong" if payload.number > 1 else ""
-                # The first one's agent was named before; a later one may have another.
+                # The first attempt's agent was named before; a later attempt may have another agent.
                 who = f" by {payload.agent}" if self._agent not in ("", payload.agent) else ""
                 self._agent = payload.agent
                 yield StoryLine(text=f"  attempt {payload.number}{who}{more}", bold=True)
             case m.QuestionAsked(question=m.PROMOTE):
-                return  # the result says it, with the commands
+                return  # the result shows it, with the commands
             case m.VerdictGiven():
                 yield from self._tell_verdict(payload.verdict, reused=payload.reused)
             case m.AttemptFinished():
@@ -190,10 +190,10 @@ class MissionStory:
                 yield StoryLine(text=f"  {text}")
 
     def _note(self, payload: Payload) -> str | None:
-        """Return what is to be said of the agent's own doing beside its words, `None` where that is nothing."""
+        """Return a note about the agent's actions apart from its messages, `None` if there is nothing to note."""
         match payload:
             case a.CheckpointMade() if not self._talks and payload.checkpoint.changed:
-                # A tool's own line says what it changed; of a program there is only this.
+                # A tool's own line says what it changed; for a program there is only this line.
                 count = payload.checkpoint.changed
                 return f"changed     {count} {'file' if count == 1 else 'files'}"
             case a.ModelCalled() if payload.status not in ("ok", "replayed"):
@@ -207,10 +207,10 @@ class MissionStory:
         return None
 
     def _tell_step(self, done: m.StepFinished) -> Iterator[StoryLine]:
-        """Yield a line for each text of the model and each call that has its result."""
+        """Yield a line for each text of the model and each call with a result."""
         if "/work/" not in done.step:
             return
-        # Imported here: these load what runs attempts, half a second that other agents need not cost.
+        # Imported here: these modules load what runs attempts, half a second that other agents avoid.
         from chargehand.agents.recorded import read_reply
         from chargehand.missions.transcript import parse_act
 
@@ -231,7 +231,7 @@ class MissionStory:
             return
         made = self._calls.get((step.turn, step.index))
         if made is not None and made.name != "finish":
-            # It comes with its result, in one line.
+            # It is shown with its result, in one line.
             outcome = _outcome(made.name, output.get("output", output))
             yield StoryLine(text=f"    {made.name:<11} {_subject(made):<{_SUBJECT_CHARACTERS}} {outcome}")
 
