@@ -250,20 +250,20 @@ class MissionStory:
 
 
 def verdict_of(state: MissionState, number: int) -> Verdict | None:
-    """Return the verdict on what an attempt left, `None` where there is none."""
+    """Return the verdict on an attempt's result, `None` without a verdict."""
     given = [verdict for verdict in state.verdicts if verdict.scope == "attempt"]
     return given[number - 1] if number <= len(given) else None
 
 
 def complaints(store: Store, check: CheckResult) -> list[str]:
-    """Return a few lines that say what is wrong in a check that did not pass: each failing test and why."""
+    """Return a few lines that explain a check that did not pass: each failing test with its reason."""
     failure = explain_check(store, check)
     tests = [line for test in failure.tests for line in (test.name, *test.lines[:1])]
     return [line[:_LONGEST] for line in (*tests, *failure.lines)][:_MOST_COMPLAINTS]
 
 
 def attempt_costs(state: MissionState) -> Iterator[str]:
-    """Yield what each attempt cost, in words."""
+    """Yield the cost of each attempt, in words."""
     for attempt in state.attempts:
         cost = f"{attempt.cost_usd:.4f} USD" if attempt.cost_known else "unknown"
         yield f"attempt {attempt.number} {cost} for {attempt.calls} replies"
@@ -278,7 +278,7 @@ def _subject(call: ToolCall) -> str:
 
 
 def _outcome(tool: str, result: dict[str, Any]) -> str:
-    """Return the end of a result, which is where tools say how it went."""
+    """Return the end of a result, where tools report the outcome."""
     lines = [line for line in result["text"].splitlines() if line.strip()]
     if tool == "search" and not result["failed"]:
         return f"{len(lines)} matches"
@@ -295,9 +295,9 @@ def _describe_check(check: CheckResult) -> str:
 
 
 class MissionPage(Document, frozen=True):
-    """A page of missions, the newest first; `next` is the `before` of the page that follows.
+    """A page of missions, the newest first; `next` is the `before` of the following page.
 
-    `counts` are over all missions of the project and user. `position` is where the feed of events goes on.
+    `counts` are over all missions of the project and user. `position` is where the feed of events continues.
     """
 
     missions: list[ListedMission]
@@ -307,9 +307,9 @@ class MissionPage(Document, frozen=True):
 
 
 class PageRequest(Struct, frozen=True, kw_only=True):
-    """Which page of missions: at most `limit` that were created before the mission `before`.
+    """Selects a page of missions: at most `limit` that were created before the mission `before`.
 
-    `text` is looked for in ids and requests, in any case.
+    `text` is searched in ids and requests, case-insensitively.
     """
 
     project: str | None = None
@@ -324,7 +324,7 @@ class PageRequest(Struct, frozen=True, kw_only=True):
 def page_missions(reader: StateReader, request: PageRequest) -> MissionPage:
     """Return a page of missions, the newest first. Raises `NotFoundError` for an unknown cursor, `UsageError`."""
     log, is_live = reader.store.log, reader.workers.live
-    # First, so that who follows the feed from there misses nothing of the page.
+    # First, so that a client that follows the feed from there misses nothing after the page.
     position = log.last_position()
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else None
     page = log.summaries(
@@ -354,7 +354,7 @@ def page_missions(reader: StateReader, request: PageRequest) -> MissionPage:
 
 
 class EventLine(Document, frozen=True):
-    """One line of any log in words; `position` is its place among the lines of all logs, where that is asked."""
+    """One line of any log in words; `position` is its place among the lines of all logs, if requested."""
 
     mission: str
     seq: int
@@ -367,7 +367,7 @@ class EventLine(Document, frozen=True):
 
 
 class EventPage(Document, frozen=True):
-    """A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line of all."""
+    """A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line's number."""
 
     mission: str
     events: list[EventLine]
@@ -376,9 +376,9 @@ class EventPage(Document, frozen=True):
 
 
 def page_events(reader: StateReader, name: str, *, after: int = 0, limit: int = 200) -> EventPage:
-    """Return a page of a mission's log, in words and with payloads; long payloads are left out."""
+    """Return a page of a mission's log, in words and with payloads, except long ones."""
     mission = reader.find_mission(name)
-    # One more than is shown: whether another page follows.
+    # One more than shown reveals whether another page follows.
     lines = reader.store.log.read(mission, after=after, limit=limit + 1)
     shown = lines[:limit]
     return EventPage(
@@ -390,9 +390,9 @@ def page_events(reader: StateReader, name: str, *, after: int = 0, limit: int = 
 
 
 class LogPage(Document, frozen=True):
-    """A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`.
+    """A page of a mission's log, or of a project's own, as written; `next` as in `EventPage`.
 
-    `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves.
+    `status` is the mission's, "" for a project's log; `settled` says that no worker will continue it by itself.
     """
 
     log: str
@@ -405,7 +405,7 @@ class LogPage(Document, frozen=True):
 def page_log(
     reader: StateReader, log: str, *, after: int = 0, limit: int = 200, of_project: bool = False
 ) -> LogPage:
-    """Return a page of the log of this exact id. A mission's status is from before its lines were read."""
+    """Return a page of the log with this exact id. A mission's status is from before its lines were read."""
     state = None if of_project else reader.mission_reader.state(log)
     lines = reader.store.log.read(log, after=after, limit=limit + 1)
     return LogPage(
@@ -420,13 +420,13 @@ def page_log(
 def events_after(
     reader: StateReader, position: int, *, mission: str | None = None, project: str | None = None, limit: int = 500
 ) -> list[EventLine]:
-    """Return the lines of all logs, or of one, behind a position; ask again with the last one's to follow."""
+    """Return lines of all logs, or of one, after a position; pass the last line's position to follow."""
     found = reader.store.log.after(position, mission=mission, project=project, limit=limit)
     return [event_line(each.event, position=each.position) for each in found]
 
 
 def event_line(event: Event, *, with_payload: bool = False, position: int | None = None) -> EventLine:
-    """Return one line of a log in words, without its payload where that is long or cannot be read."""
+    """Return one line of a log in words, without its payload if that is long or unreadable."""
     payload = None
     if with_payload and event.payload is not None and len(event.payload) <= _LONGEST_PAYLOAD:
         payload = event_document(event).payload
@@ -443,9 +443,9 @@ def event_line(event: Event, *, with_payload: bool = False, position: int | None
 
 
 class TranscriptPage(Document, frozen=True):
-    """A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now.
+    """A page of a mission's transcript; `next` is the `after` of the following page, if it exists already.
 
-    `end` is the `after` of whoever waits for what is said after this page.
+    `end` is the `after` for clients that wait for entries after this page.
     """
 
     mission: str
@@ -455,14 +455,14 @@ class TranscriptPage(Document, frozen=True):
 
 
 def page_transcript(reader: StateReader, name: str, *, after: int = 0, limit: int = 200) -> TranscriptPage:
-    """Return a page of the conversation of a mission's agents, and read no more of it than that.
+    """Return a page of the conversation of a mission's agents, reading no more than the page.
 
-    At most `limit` lines, and fewer where they are long; `after` is 0, or comes from the page before.
+    At most `limit` lines, and fewer if they are long; `after` is 0, or comes from the page before.
     """
     from chargehand.missions.transcript import transcript_steps
 
     state = reader.mission_state(name)
-    # A step of an agent is some lines: a place is the step's number and how many of its lines came before.
+    # A step of an agent has several lines: a position is the step's number and the number of its preceding lines.
     first, skipped = divmod(after, _STEP_LINES)
     lines, room = list[TranscriptDocument](), _PAGE_CHARACTERS
     for number, entries in transcript_steps(reader.store, state, first=first):

@@ -155,7 +155,7 @@ def _sum_cost(missions: Iterable[MissionSummary]) -> CrewCost:
     return CrewCost(usd=sum(each.cost_usd or each.booked_usd for each in attempts), known=known)
 
 
-# --- what a person has to do
+# --- needs for a person
 
 
 def _needs(facts: CrewFacts, tasks: Iterable[Task]) -> Iterator[PersonNeed]:
@@ -217,7 +217,7 @@ def _command(*words: str) -> tuple[str, ...]:
     return ("chargehand", "mission", *map(shlex.quote, words))
 
 
-# --- how each task stands
+# --- standings of tasks
 
 
 def _progress_of(facts: CrewFacts, task: Task) -> TaskProgress:

@@ -143,7 +143,7 @@ def _money(cost: CrewCost) -> str:
     return usd if cost.known else f"up to {usd}" if cost.usd else "cost unknown"
 
 
-# --- what a person has to do
+# --- needs for a person
 
 
 def _need_rows(needs: Sequence[PersonNeed], width: int, room: int) -> list[CrewRow]:
