@@ -277,7 +277,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GcOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to collect: `max_age` such as `24h`, `max_bytes` such as `500MB`; by default as configured."""
+    """The limits of a collection: `max_age` such as `24h`, `max_bytes` such as `500MB`; default: configured."""
 
     repo: Path | None = None
     dry_run: bool = False

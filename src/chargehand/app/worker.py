@@ -246,9 +246,7 @@ class Worker:
                     raise asyncio.CancelledError from error  # not the mission's fault: a worker takes it later
                 if error.code != "mission_held":
                     self._give_up(mission, error.code, error.message)
-            except (
-                Exception
-            ) as error:  # our own fault: without an end the mission would be retried for ever
+            except Exception as error:  # our own fault: without an end the mission would be retried for ever
                 _LOG.exception("mission %s", mission)
                 self._give_up(mission, "internal", f"{type(error).__name__}: {error}")
             finally:

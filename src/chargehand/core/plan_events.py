@@ -274,7 +274,7 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
 
     @property
     def round(self) -> int:
-        """How often the task was begun."""
+        """The number of the last round, 0 before the task was begun."""
         return self.runs[-1].round if self.runs else 0
 
     @property

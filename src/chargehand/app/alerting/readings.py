@@ -41,7 +41,7 @@ class SettledMission(msgspec.Struct, frozen=True):
 
 
 class AlertMemo(msgspec.Struct, kw_only=True):
-    """What alerts remember between rounds: the log up to `position`, and the last value of each rule.
+    """The memo of alerts between rounds: the log up to `position`, and the last value of each rule.
 
     `checking` adds up, by mission, the seconds that the project's own commands ran since its last verdict.
     `settled` holds the missions of the window, `faults` the failed calls in a row of each provider, `breakers`

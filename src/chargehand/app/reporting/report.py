@@ -77,7 +77,7 @@ class ReportedEvent(Document, frozen=True):
 
 
 class UndoAdvice(Document, frozen=True):
-    """How to undo the mission in its current state; no commands if there is nothing to undo."""
+    """Advice for undoing the mission in its current state; no commands if there is nothing to undo."""
 
     text: str
     commands: tuple[str, ...]
