@@ -141,7 +141,7 @@ class _Demo:
         self._step("repository", clean and commits == "1")
 
     def close(self, directory: Path, *, keep: bool) -> None:
-        """Say where everything is kept, and how to do the same with one's own model."""
+        """Say where everything is kept, and how to do the same with another model."""
         self._text()
         if not all(step["ok"] for step in self.steps):
             line = "Not every step ended as expected; chargehand doctor may say why."

@@ -210,7 +210,7 @@ class MissionStory:
         """Yield a line for each text of the model and each call with a result."""
         if "/work/" not in done.step:
             return
-        # Imported here: these modules load what runs attempts, half a second that other agents avoid.
+        # Imported here: these modules load what runs attempts, half a second that other agents save.
         from chargehand.agents.recorded import read_reply
         from chargehand.missions.transcript import parse_act
 

@@ -16,14 +16,14 @@ from chargehand.core.errors import MessageError, nearest
 from chargehand.core.records import CheckStatus, Conflict, Finding, Reverted, VerdictScope, VerdictStatus
 from chargehand.core.text import late_pattern
 
-# Characters of one text of an agent.
+# Limit of one text from an agent, in characters.
 LONGEST_TEXT = 50_000
-# Entries of one list of an agent.
+# Limit of one list from an agent, in entries.
 MOST_ENTRIES = 500
 Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
 Said = Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=MOST_ENTRIES)]
-# As the reader of a note: every task of the plan.
+# The reader that means every task of a plan.
 EVERYONE = "everyone"
 _Reader = Annotated[str, Meta(min_length=1, max_length=100)]
 Notes = Annotated[dict[_Reader, Said], Meta(max_length=50)]
@@ -170,7 +170,7 @@ MESSAGE_VERSION = 2
 # Bytes of a message as JSON; a longer one is refused unread.
 LARGEST_MESSAGE = 4 << 20
 MessageStatus = Literal["success", "failure", "in_progress", "request_clarification"]
-# Characters of an id or a sender's name; see `_fit_name` for agents named by a command line.
+# Limit of an id or a sender's name, in characters; see `_fit_name` for agents named by a command line.
 _LONGEST_NAME = 200
 _Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
 # msgspec gives the place of an error only in its message: "... - at `$.payload.files[0]`".

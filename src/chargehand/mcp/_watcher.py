@@ -15,7 +15,7 @@ from chargehand.core.errors import ChargehandError
 
 _LOG = logging.getLogger("chargehand.mcp")
 _POLL_SECONDS = 0.25
-# Every so many polls, three seconds: checking whether a worker is needed is a query over all missions.
+# Polls between checks (three seconds): checking whether a worker is needed is a query over all missions.
 _POLLS_PER_WORKER_CHECK = 12
 
 

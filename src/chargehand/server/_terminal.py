@@ -31,7 +31,7 @@ _CLOSE_SECONDS = 2.0
 _MOST_TERMINALS = 100
 _MOST_TERMINALS_OF_ACCOUNT = 20
 PROTOCOL = "chargehand.terminal"
-# Close codes: below 2000 of the WebSocket protocol, from 4000 on ours, named after the HTTP statuses.
+# Close codes: below 2000 of the WebSocket protocol, from 4000 on ours, derived from the HTTP statuses.
 ENDED = 1000
 AWAY = 1001
 NOT_TAKEN = 1003

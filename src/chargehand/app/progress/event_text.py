@@ -464,7 +464,7 @@ def _describe_step(event: StepFinished) -> str:
         return f"asked again for its message: {_first_line(event.output['problem'])}"
     if "/work/" not in event.step:
         return ""
-    # Imported here: these modules load what runs attempts, half a second that a log without native steps avoids.
+    # Imported here: these modules load what runs attempts, half a second that logs without native steps save.
     from chargehand.agents.recorded import read_reply
     from chargehand.missions.transcript import parse_act
 
