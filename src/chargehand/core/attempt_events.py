@@ -293,7 +293,7 @@ class ActionJudged(Payload, frozen=True, kw_only=True):
 
 @event("state.captured")
 class StateCaptured(Payload, frozen=True, kw_only=True):
-    """The processes in an attempt's sandbox when it ended badly, as an artifact (JSON).
+    """A failure snapshot of an attempt's sandbox: processes, limits, disk and output, as an artifact (JSON).
 
     `why` is `timeout`, `sandbox_died` or `failed`; `processes` is how many still ran.
     """
@@ -306,7 +306,7 @@ class StateCaptured(Payload, frozen=True, kw_only=True):
 
 @event("breaker.changed")
 class BreakerChanged(Payload, frozen=True, kw_only=True):
-    """The breaker of an agent and its model is now `closed` (works), `open` (stopped) or `half_open` (a probe).
+    """The breaker of an agent and its model is `closed` (works), `open` (stopped) or `half_open` (one probe).
 
     There were `failures` in a row; `until` is when a probe may begin, "" if none is due.
     """

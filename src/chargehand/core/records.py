@@ -84,7 +84,7 @@ class TierCandidate(Struct, frozen=True, kw_only=True):
 
 
 class TierChoice(Struct, frozen=True, kw_only=True):
-    """The chosen tier, the weakest tier that the facts allow, the reason in words, and all candidates."""
+    """The chosen tier, the weakest tier that the facts require, the reason in words, and all candidates."""
 
     tier: TierName
     needed: TierName
