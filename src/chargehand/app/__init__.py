@@ -1,1 +1,1 @@
-"""Builds the product from its configuration; the only place that knows concrete classes."""
+"""Wires the product from its configuration; the only place that knows concrete classes."""

@@ -1,7 +1,7 @@
-"""Accounts of the server, logins and their sessions, tokens for programs, and the log of all that.
+"""Accounts of the server, logins and their sessions, tokens for programs, and the access log.
 
-Whoever may write the state directory owns it: they have no account, log in by a code that a command prints, and
-may do everything. Others have an account with a role.
+A person who can write the state directory owns it: they have no account, log in with a code that a command prints,
+and may do everything. Other people have an account with a role.
 """
 
 from __future__ import annotations
@@ -46,22 +46,23 @@ from chargehand.policy.access import (
 from chargehand.store.accounts import AccountRow, Actor, LoginAttempt, SessionRow, TokenRow, as_moment
 
 TOKEN_PREFIX = "chg_"
-# A secret without it opens no session: browsers sent those of earlier versions, as cookies, to other servers too.
+# A secret without this prefix opens no session: browsers sent earlier versions' cookies to other servers too.
 SESSION_PREFIX = "chs_"
 _CODE_LASTS = timedelta(minutes=10)
 _IDLE = timedelta(hours=12)
 _LONGEST = timedelta(days=7)
-# Use is written at most this often, so that requests do not queue for the writer; a session may end so much early.
+# Use is recorded at most this often, so that requests do not queue for the writer; a session may end this much
+# early.
 _NOTED_EVERY = timedelta(minutes=1)
 _TOKEN_DAYS = range(1, 3651)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks for something, as a session, a token or the command line proves it.
+    """The authenticated caller of an operation: a session, a token or the command line.
 
-    `scopes` are a token's, and all for a person. `expires` (ISO 8601 in UTC) is "" for the command line, `address`
-    (where the request came from) for this machine.
+    `scopes` are those of a token, and all of them for a person. `expires` (ISO 8601 in UTC) is "" for the command
+    line, `address` (the origin of the request) is "" for this machine.
     """
 
     user: str
@@ -80,12 +81,12 @@ class OpenedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owner(reader: StateReader) -> Caller:
-    """Return the caller of a command on this machine: whoever runs it can write the state directory anyway."""
+    """Return the caller of a command on this machine, whose user can write the state directory anyway."""
     return Caller(user=reader.identity(), role="admin", scopes=SCOPES, via="owner")
 
 
 def require_access(reader: StateReader, caller: Caller, action: str, subject: str = "") -> None:
-    """Return if the caller may do an action; else log that and raise `RefusedError` (`access_denied`)."""
+    """Return if the caller may do an action; otherwise log that and raise `RefusedError` (`access_denied`)."""
     judgement = judge_access(action, caller.role, caller.scopes)
     if not judgement.allowed:
         reader.store.access_log.append(_actor(caller), action, subject, outcome="refused")
@@ -99,10 +100,7 @@ def require_access(reader: StateReader, caller: Caller, action: str, subject: st
 def create_user(
     reader: StateReader, name: str, *, role: str, password: str | None = None, by: Caller
 ) -> UserDocument:
-    """Add an account; without a password only its tokens give access. Hashing a password takes 0.3 s.
-
-    Raises `UsageError` (`user_invalid`, `password_weak`, `account_exists`), `RefusedError` (`access_denied`).
-    """
+    """Add an account; without a password only its tokens give access. Hashing a password takes 0.3 s."""
     require_access(reader, by, "user.create", name)
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -129,10 +127,10 @@ def find_user(reader: StateReader, name: str, *, by: Caller) -> UserDocument:
 
 
 def set_user_role(reader: StateReader, name: str, role: str, *, by: Caller) -> UserDocument:
-    """Give an account another role; its sessions and tokens have it at once.
+    """Change the role of an account; its sessions and tokens have the new one at once.
 
-    Raises `NotFoundError`, `UsageError` (`user_invalid`), `RefusedError` (`access_denied`; `last_administrator`
-    where an account would leave none).
+    Raises `NotFoundError`, `UsageError` (`user_invalid`), `RefusedError` (`access_denied`; `last_administrator` if
+    no administrator would be left).
     """
     require_access(reader, by, "user.role", name)
     reader.store.accounts.set_role(
@@ -142,7 +140,7 @@ def set_user_role(reader: StateReader, name: str, role: str, *, by: Caller) -> U
 
 
 def set_user_password(reader: StateReader, name: str, password: str, *, by: Caller) -> UserDocument:
-    """Give an account another password: its sessions are closed, a lock is lifted. Takes 0.3 s of work.
+    """Change the password of an account: closes its sessions and lifts a lock. Takes 0.3 s of work.
 
     Raises `NotFoundError`, `UsageError` (`password_weak`), `RefusedError` (`access_denied`).
     """
@@ -152,9 +150,9 @@ def set_user_password(reader: StateReader, name: str, password: str, *, by: Call
 
 
 def change_own_password(reader: StateReader, current: str, password: str, *, by: Caller) -> UserDocument:
-    """Give the caller's own account another password; closes all its sessions. Takes 0.6 s of work.
+    """Change the password of the caller's account; closes all its sessions. Takes 0.6 s of work.
 
-    A wrong current one counts as a failed login. Raises `UsageError` (`password_weak`), `RefusedError`
+    A wrong current password counts as a failed login. Raises `UsageError` (`password_weak`), `RefusedError`
     (`access_denied`, `login_failed`).
     """
     require_access(reader, by, "password.own.set", by.user)
@@ -189,12 +187,12 @@ def remove_user(reader: StateReader, name: str, *, by: Caller) -> UserRemovedDoc
 def log_in(
     reader: StateReader, user: str, password: str, *, address: str = "", replaces: str | None = None
 ) -> OpenedSession:
-    """Open a session for whoever knows an account's password; `replaces` is the browser's last session.
+    """Open a session with an account's name and password; `replaces` is the browser's previous session.
 
-    Takes 0.3 s of work and 64 MiB, whether or not there is such an account: call it in a thread, few at once.
-    After five failures in a row an account is locked for 1 minute, doubled up to 15, but not for addresses from
-    which it has logged in before; the caller bounds how often one address may try. Raises `RefusedError`
-    (`login_failed`), the same for every cause; `StoreError`.
+    Takes 0.3 s of work and 64 MiB, whether or not the account exists: call it in a thread, few at once. After five
+    failures in a row an account is locked for 1 minute, doubling up to 15, except for addresses from which it has
+    logged in before; the caller bounds how often one address may try. Raises `RefusedError` (`login_failed`), the
+    same for every cause; `StoreError`.
     """
     attempt, rehashed = _verify_password(reader, user, password, address=address)
     secret, digest = _new_secret(SESSION_PREFIX)
@@ -202,13 +200,13 @@ def log_in(
     row = reader.store.grants.open_session(
         user, attempt=attempt, rehashed=rehashed, digest=digest, expires=expires, ends=ends
     )
-    if row is None:  # the account was disabled, or got another password, in the 0.3 s
+    if row is None:  # the account was disabled, or its password changed, in the 0.3 s
         raise _login_failed()
     return _begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
 def create_login_code(reader: StateReader) -> LoginCodeDocument:
-    """Make a code that logs the owner of the state directory in once, within 10 minutes; it voids older ones.
+    """Create a code that logs the owner of the state directory in once, within 10 minutes; it voids older codes.
 
     Raises `StoreError`.
     """
@@ -219,10 +217,7 @@ def create_login_code(reader: StateReader) -> LoginCodeDocument:
 
 
 def require_accounts(reader: StateReader, host: str) -> None:
-    """Return if a server may listen at an address: one beyond loopback needs accounts.
-
-    Raises `UsageError` (`accounts_needed`), `StoreError`.
-    """
+    """Return if a server may listen on an address; an address other than loopback requires accounts."""
     try:
         is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -245,8 +240,8 @@ def redeem_login_code(
 ) -> OpenedSession:
     """Redeem a login code and open the owner's session. Raises `RefusedError` (`login_failed`), `StoreError`.
 
-    An unknown code costs one read. `note_unknown` decides whether the access log gets a line of it, which costs a
-    durable write: a code has 256 bits, so that guessing needs no limit, but whoever guesses must not fill the log.
+    An unknown code costs one read. `note_unknown` decides whether the access log gets a line about it, which costs
+    a durable write: a code has 256 bits, so guessing needs no limit, but an attacker must not fill the log.
     """
     if not reader.store.grants.has_code(_digest(code)):
         if note_unknown():
@@ -264,9 +259,9 @@ def redeem_login_code(
 
 
 def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
-    """Return the caller that a session's secret stands for, `None` for none; extend the session by 12 hours.
+    """Return the caller of a session's secret, `None` if it is invalid; extend the session by 12 hours.
 
-    It lasts 7 days at most. The role is the account's present one. Raises `StoreError`.
+    A session lasts 7 days at most. The role is the account's current one. Raises `StoreError`.
     """
     row = reader.store.grants.session(_digest(secret)) if secret.startswith(SESSION_PREFIX) else None
     if row is None:
@@ -280,7 +275,7 @@ def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> C
 
 
 def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
-    """Return a session, or what stands for one where a token was given, as its browser sees it."""
+    """Return the caller's session, or token as a session, as its browser sees it."""
     return SessionDocument(
         user=caller.user,
         role=caller.role,
@@ -304,10 +299,10 @@ def create_token(
     user: str | None = None,
     days: int = 90,
 ) -> CreatedTokenDocument:
-    """Make a token for the caller, or for another `user`: at most the scopes of that role, and of the caller.
+    """Create a token for the caller or another `user`, limited to the scopes of that role and of the caller.
 
-    `days` (1 to 3650) is how long it counts. Raises `UsageError` (`token_invalid`), `NotFoundError`,
-    `RefusedError` (`access_denied`).
+    It is valid for `days` (1 to 3650). Raises `UsageError` (`token_invalid`), `NotFoundError`, `RefusedError`
+    (`access_denied`).
     """
     whose = by.user if user is None else user
     require_access(reader, by, "token.own.create" if whose == by.user else "token.create", whose)
@@ -346,13 +341,13 @@ def create_token(
 
 
 def list_tokens(reader: StateReader, *, by: Caller, user: str | None = None) -> TokenListDocument:
-    """Return the tokens of a user, or of all. Raises `RefusedError` (`access_denied`)."""
+    """Return the tokens of a user, or all tokens. Raises `RefusedError` (`access_denied`)."""
     require_access(reader, by, "token.own.list" if user == by.user else "token.list", user or "")
     return TokenListDocument(tokens=tuple(_token(row) for row in reader.store.grants.tokens(user)))
 
 
 def revoke_token(reader: StateReader, token: str, *, by: Caller) -> TokenDocument:
-    """Revoke a token, the caller's own or anybody's. Raises `NotFoundError`, `RefusedError`."""
+    """Revoke a token of the caller or, if permitted, of another user. Raises `NotFoundError`, `RefusedError`."""
     own = any(row.id == token for row in reader.store.grants.tokens(by.user))
     require_access(reader, by, "token.own.revoke" if own else "token.revoke", token)
     reader.store.grants.revoke_token(token, actor=_actor(by))
@@ -360,7 +355,7 @@ def revoke_token(reader: StateReader, token: str, *, by: Caller) -> TokenDocumen
 
 
 def resolve_token(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
-    """Return the caller that a bearer token stands for, with the account's present role; `None` for none.
+    """Return the caller of a bearer token, with the account's current role; `None` if the token is invalid.
 
     Raises `StoreError`.
     """
@@ -376,7 +371,7 @@ def resolve_token(reader: StateReader, secret: str, *, address: str = "") -> Cal
 
 
 def token_has_expired(reader: StateReader, secret: str) -> bool:
-    """Tell whether a token that was refused has only expired. Raises `StoreError`."""
+    """Return whether a refused token has merely expired. Raises `StoreError`."""
     return reader.store.grants.has_expired(_digest(secret))
 
 
@@ -392,7 +387,7 @@ def list_access(
 def _verify_password(
     reader: StateReader, name: str, password: str, *, address: str
 ) -> tuple[LoginAttempt, str | None]:
-    """Return the login attempt, and a new hash where the account's has old parameters.
+    """Return the login attempt, and a new hash if the account's hash has old parameters.
 
     Raises `RefusedError` (`login_failed`).
     """
@@ -426,7 +421,7 @@ def _code_refused() -> RefusedError:
 
 
 def _new_secret(prefix: str = "") -> tuple[str, str]:
-    """Return a secret of 256 random bits and the digest that is kept."""
+    """Return a secret of 256 random bits and the digest that is stored."""
     secret = prefix + secrets.token_urlsafe(32)
     return secret, _digest(secret)
 
@@ -479,7 +474,7 @@ def _actor(caller: Caller) -> Actor:
 
 
 def _has_account(reader: StateReader, caller: Caller) -> bool:
-    """Return whether the caller needs an account to come back: the owner of the state directory does not."""
+    """Return whether the caller needs an account to log in again; the owner of the state directory does not."""
     return caller.user != reader.identity()
 
 

@@ -1,4 +1,4 @@
-"""Actions: git and `exec` by hand as records with an id, a status that is derived, and output as it comes."""
+"""Actions: manual git and `exec` as records with an id, a derived status, and live output."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
 
 OnOutputLine = Callable[[OutputLine], None]
-# An action and those who follow it are different processes, which talk by files: each polls them.
+# An action and its followers are different processes, which communicate by files: each polls them.
 _POLL_SECONDS = 0.1
-# How long a sandbox may take to prepare, before the command's own time begins.
+# The limit for preparing a sandbox, before the command's own time begins.
 _PREPARING_SECONDS = 600.0
 _RESULT_BYTES = 6000
 _REDACTOR = Redactor()
@@ -62,7 +62,7 @@ _CANCELLED = Reason(code="cancelled", message="a person cancelled the action")
 
 
 class ActionDocument(Document, frozen=True):
-    """One action: what it does, how it stands and why, what came of it.
+    """One action: its arguments, status with reasons, and result.
 
     Times are ISO 8601 in UTC, "" for not yet.
     """
@@ -90,14 +90,14 @@ class ActionDocument(Document, frozen=True):
 
 
 class QueuedActionDocument(Document, frozen=True):
-    """The first line that a command prints whose work is an action."""
+    """The first line printed by a command that runs as an action."""
 
     action: str
     status: Literal["queued"]
 
 
 class ActionLineDocument(Document, frozen=True):
-    """One line that an action printed."""
+    """One line of an action's output."""
 
     action: str
     time: str
@@ -106,7 +106,7 @@ class ActionLineDocument(Document, frozen=True):
 
 
 class ActionOutputPage(Document, frozen=True):
-    """What an action printed from some place on; `next` is where to read on, `status` how the action stands."""
+    """An action's output from an offset on; `next` is the offset to continue at, `status` the action's status."""
 
     action: str
     status: str
@@ -115,20 +115,20 @@ class ActionOutputPage(Document, frozen=True):
 
 
 def action_document(state: ActionState) -> ActionDocument:
-    """Return an action as it is printed."""
+    """Return an action as a document."""
     known = {field.name: getattr(state, field.name) for field in structs.fields(state)}
     return ActionDocument(action=known.pop("id"), **known)
 
 
 class Actions:
-    """Makes, runs, reads and ends the actions of one state directory."""
+    """The actions of one state directory: creates, runs, reads and cancels them."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self.places = ActionRegistry(app.home)
 
     def config(self, limit: str | None = None) -> ActionsConfig:
-        """Return how actions are limited, by the user's own configuration alone; `limit` is from `--time`."""
+        """Return the limits of actions, from the user's own configuration alone; `limit` is from `--time`."""
         app = self._app
         options = {"actions.time": OptionValue(value=limit, name="--time")}
         user = load_user_file(user_config_path(app.environ))
@@ -144,10 +144,10 @@ class Actions:
         seconds: float,
         detached: bool,
     ) -> ActionLock:
-        """Record a new action and own it; it is `queued` until it runs."""
+        """Record a new action and lock it; it is `queued` until it runs."""
         app = self._app
         log = mission or project
-        # Taken before the append: readers begin after this line, and have to see the action's first one.
+        # Taken before the append: readers begin after this line, and must see the action's first one.
         after = app.store.log.last_seq(log)
         held = self.places.make()
         created = ActionCreated(
@@ -161,21 +161,21 @@ class Actions:
             detached=detached,
         )
         app.store.log.append(log, created, durable=True)
-        # After the log, so that no action is listed without its first line. A crash before this leaves a directory
-        # without a record, which is swept later.
+        # After the log, so that every listed action has its first line. A crash before this leaves a directory
+        # without a record, which is cleaned up later.
         self.places.put(ActionLocation(action=held.action, log=log, after=after))
         return held
 
     def state(self, action: str) -> ActionState:
         """Return an action's state, derived from the log and its lock. Raises `NotFoundError`."""
         place = self.places.get(action)
-        # The lock is read first: an action that ends in between has left all its lines in the log by then.
+        # Read the lock first: if the action ends in between, all its lines are in the log by then.
         live = self.places.live(action)
         lines = self._app.store.log.read(place.log, after=place.after, types=ACTION_TYPES)
         return fold_action(action, lines, live=live)
 
     def all(self, *, running: bool = False) -> list[ActionState]:
-        """Return the actions that are still kept, the oldest first; with `running` those that have not ended."""
+        """Return the actions still stored, the oldest first; with `running` only those that have not ended."""
         states = [self.state(action) for action in self.places.ids()]
         return [state for state in states if not (running and state.status in ACTION_ENDED)]
 
@@ -189,7 +189,7 @@ class Actions:
         limit: str | None = None,
         detached: bool = False,
     ) -> ActionLock:
-        """Record an action on a mission (by its id) or else a project, ended after `limit` (`actions.time`)."""
+        """Record an action on a mission (by its id) or else a project, with the time `limit` (`actions.time`)."""
         if mission is not None:
             project = self._app.store.log.get(mission).project
         assert project is not None
@@ -197,7 +197,7 @@ class Actions:
         return self.create(kind, arguments, project=project, mission=mission, seconds=seconds, detached=detached)
 
     def begin_exec(self, request: ExecRequest) -> ActionLock:
-        """Record a command for a sandbox, to be run without waiting for it. Raises `UsageError`."""
+        """Record a command to run in a sandbox, detached from the caller. Raises `UsageError`."""
         request.check()
         app = self._app
         arguments: dict[str, Any] = {"command": list(request.command)}
@@ -209,8 +209,8 @@ class Actions:
         return self.begin("exec", arguments, project=found.id, limit=request.time, detached=True)
 
     def read_output(self, action: str, after: int = 0) -> ActionOutputPage:
-        """Return the lines that an action printed from the byte `after` of its output on."""
-        state = self.state(action)  # before the lines: all that an ended action wrote is among them
+        """Return the lines that an action printed, from byte `after` of its output on."""
+        state = self.state(action)  # before the lines: they include all output of an ended action
         lines, offset = self.places.read(action, after)
         return ActionOutputPage(
             action=action,
@@ -223,7 +223,7 @@ class Actions:
         )
 
     def cancel_and_wait(self, action: str) -> ActionState:
-        """End an action and return how it stands once it has ended, or after 15 seconds."""
+        """Cancel an action and return its state once it has ended, or after 15 seconds."""
         self.cancel(action)
         until = time.monotonic() + _CANCEL_SECONDS
         while True:
@@ -233,10 +233,10 @@ class Actions:
             time.sleep(_POLL_SECONDS)
 
     def follow(self, action: str) -> Iterator[OutputLine]:
-        """Yield what an action printed and prints, until it has ended or asks something."""
+        """Yield past and future output of an action, until it has ended or asks a question."""
         offset = 0
         while True:
-            state = self.state(action)  # before the lines: all that an ended action wrote is among them
+            state = self.state(action)  # before the lines: they include all output of an ended action
             lines, offset = self.places.read(action, offset)
             yield from lines
             if state.status in ACTION_ENDED or state.status == "waiting":
@@ -244,15 +244,16 @@ class Actions:
             time.sleep(_POLL_SECONDS)
 
     def start(self, held: ActionLock) -> subprocess.Popen[bytes]:
-        """Hand an action to a process of its own, which owns it from now on without a moment in between."""
+        """Hand an action over to a new process, which takes the lock without a gap."""
         app = self._app
         logs = app.home / "logs"
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         with Path(logs, "actions.log").open("ab") as log:
             process = subprocess.Popen(
-                # `pass_fds` keeps the number of a descriptor, so the child finds the lock where `--lock` says.
+                # `pass_fds` keeps the number of a descriptor, so the child finds the lock at the number in
+                # `--lock`.
                 [sys.executable, "-m", "chargehand", "action", "run", held.action, "--lock", str(held.fileno())],
-                # The action may outlive the directory that it was asked for in.
+                # The action may outlive the directory that it was requested in.
                 cwd="/",
                 env={**os.environ, **app.environ, "CHARGEHAND_HOME": str(app.home)},
                 pass_fds=(held.fileno(),),
@@ -262,12 +263,12 @@ class Actions:
                 # The terminal's Ctrl-C and hang-up are meant for the command that started it, not for the action.
                 start_new_session=True,
             )
-        # Closed and not unlocked: an flock is of the open file, so unlocking would take it from the child as well.
+        # Closed, not unlocked: an flock belongs to the open file, so unlocking would release the child's lock too.
         held.let_go(handed_on=True)
         return process
 
     async def run(self, held: ActionLock, *, on_line: OnOutputLine = lambda line: None) -> ActionState:
-        """Run an action that is owned to its end, or to its question, and let go of it."""
+        """Run a locked action to its end, or to its question, and release it."""
         action = held.action
         clock = self._app.clock
         place = self.places.get(action)
@@ -301,17 +302,17 @@ class Actions:
             # Not by `action cancel`, so by a signal to this process: the caller has to end as well.
             if status == "cancelled" and not self.places.cancel_asked(action):
                 raise asyncio.CancelledError
-        # No end is noted: with the answer the action begins again, from the top.
+        # No end is recorded: after the answer the action starts again from the beginning.
         except ApprovalNeededError as asks:
             note(ActionAsked(action=action, text=asks.text, rule=asks.rule, subject=asks.subject))
         finally:
-            # The lock goes last: without an owner what has not ended counts as lost.
+            # Release the lock last: an unfinished action without an owner counts as lost.
             output.close()
             held.let_go()
         return self.state(action)
 
     async def _run_to_end(self, work: ActionContext, place: ActionLocation) -> tuple[ActionEnd, ActionResult]:
-        """Do the work and return how it ended; raises `ApprovalNeededError` where it has to wait for a person."""
+        """Do the work and return its ending; raise `ApprovalNeededError` if it has to wait for a person."""
         seconds = work.state.limit_seconds
         try:
             done = await self._work_within_limits(work)
@@ -320,10 +321,10 @@ class Actions:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             assert task is not None
-            # The cancellation is used up here: the end still has to be written.
+            # The cancellation is consumed here: the end still has to be recorded.
             task.uncancel()
             return "cancelled", ActionResult(reasons=(_CANCELLED,))
-        # Before `ChargehandError`, its base class: the log has more to tell of a conflict alone.
+        # Before `ChargehandError`, its base class: only a conflict has more details in the log.
         except MergeConflictError as error:
             lines = self._app.store.log.read(place.log, after=place.after, types=(MergeConflicted.type,))
             told = decode(MergeConflicted.type, lines[-1].payload or b"{}") if lines else None
@@ -340,7 +341,7 @@ class Actions:
         return ("failed" if done.reasons else "done"), done
 
     async def _work_within_limits(self, work: ActionContext) -> ActionResult:
-        """Wait for a place and do the work within its time limit; a request to cancel ends both."""
+        """Wait for a place and do the work within its time limit; a cancel request ends both."""
         state = work.state
         assert state.kind is not None
         task = asyncio.current_task()
@@ -361,17 +362,18 @@ class Actions:
             task.cancel()
 
         watching = asyncio.create_task(cancel_when_asked())
-        # The sandbox enforces a command's limit; this one leaves time to prepare it.
+        # The sandbox enforces a command's limit; this limit leaves time to prepare it.
         limit = state.limit_seconds + (_PREPARING_SECONDS if state.kind == "exec" else 0.0)
         asked = clock.monotonic()
         try:
             async with contextlib.AsyncExitStack() as stack:
-                # The git actions of all processes wait for a place. A command needs none: its sandbox bounds it.
+                # The git actions of all processes wait for a place. A command needs no place: its sandbox bounds
+                # it.
                 if state.kind != "exec":
                     slots = ConcurrencyLimit(self._app.home / "slots" / "git", places=places)
                     await stack.enter_async_context(slots.place(on_wait=note_wait))
                 work.note(ActionBegan(action=state.id, pid=os.getpid(), waited=clock.monotonic() - asked))
-                # Waiting is outside of the limit: the time of an action counts once it began.
+                # Waiting does not count: the time limit of an action starts when it begins.
                 async with asyncio.timeout(limit):
                     return await WORK[state.kind](work)
         finally:
@@ -380,11 +382,11 @@ class Actions:
                 await watching
 
     def answer(self, action: str, *, yes: bool) -> ActionLock | None:
-        """Answer what an action asks; return it, owned, where it may go on.
+        """Answer an action's question; return its lock if it may continue.
 
         Raises `RefusedError` (`no_question`, `action_held`).
         """
-        # Owned before its state is read: of two answers at the same moment only one can start it.
+        # Locked before its state is read: of two simultaneous answers only one can start it.
         held = self.places.hold(action)
         if held is None:
             raise RefusedError(
@@ -408,11 +410,11 @@ class Actions:
         return None
 
     def cancel(self, action: str) -> ActionState:
-        """End an action; its owner does so within a second or two. One that has ended is left as it is."""
+        """Cancel an action; its owner ends it within a second or two. An ended action is left unchanged."""
         state = self.state(action)
         if state.status in ACTION_ENDED:
             return state
-        # Asked before the lock is taken: whoever comes to own the action in between finds the request.
+        # Requested before the lock is taken: a process that takes ownership in between finds the request.
         self.places.ask_cancel(action)
         held = self.places.hold(action)
         if held is not None:

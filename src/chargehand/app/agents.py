@@ -1,4 +1,4 @@
-"""Agents and roles: which there are, what each can do, and who works in which role."""
+"""Agents and roles: their lists, abilities, probes and assignments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class AgentEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent that can be named after `--agent`; `acknowledge`: it confirms that it read a critical message."""
+    """An agent for `--agent`; `acknowledge`: it confirms that it read a critical message."""
 
     name: str
     kind: str
@@ -59,14 +59,14 @@ class InstalledProgram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentList(msgspec.Struct, frozen=True, kw_only=True):
-    """The agents there are, and what else is installed."""
+    """The available agents, and other installed coding agents."""
 
     agents: tuple[AgentEntry, ...]
     found: tuple[InstalledProgram, ...]
 
 
 class AgentProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an agent can work, and what was found out, in words."""
+    """Whether an agent can work, and the details in words."""
 
     name: str
     fine: bool
@@ -81,7 +81,7 @@ class AgentProbes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_agents(app: App, repo: Path | None) -> AgentList:
-    """Return the agents that can be named in a repository or outside of any, and what is installed on PATH."""
+    """Return the agents available in a repository, or outside any repository, and those installed on PATH."""
     resolved = app.configuration_here(repo)
     entries = []
     for name in _agent_names(resolved):
@@ -125,7 +125,7 @@ def installed_programs(environ: Mapping[str, str]) -> tuple[InstalledProgram, ..
 
 
 def agent_option(program: str) -> str:
-    """Return what to write after `--agent` to run an installed program, such as `cli:claude`; "" for none."""
+    """Return the `--agent` value for an installed program, such as `cli:claude`; "" if it has none."""
     ways = {spec.program: "" if spec.outside else f"cli:{spec.name}" for spec in SPECS.values()}
     return ways.get(program, "")
 
@@ -135,8 +135,8 @@ async def probe_agents(
 ) -> AgentProbes:
     """Return whether one agent, or each, can work: its program starts in a sandbox, or its model answers.
 
-    `asking` is told what is tried next before anything that takes a while. Raises `NotFoundError`, `ConfigError`
-    for a bad name.
+    `asking` is called with a text before each step that takes a while. Raises `NotFoundError`, `ConfigError` for a
+    bad name.
     """
     resolved = app.configuration_here(repo)
     probes = []
@@ -158,7 +158,7 @@ async def probe_agents(
 async def _probe_native(
     app: App, resolved: ResolvedConfig, name: str, asking: Callable[[str], None]
 ) -> tuple[bool, str]:
-    """Return whether the model of a native agent answers, and how."""
+    """Return whether the model of a native agent answers, with details."""
     try:
         choice = choose_agent(resolved.config, app.environ, app.credentials, agent=name, which=_which(app.environ))
     except ChargehandError as error:
@@ -178,7 +178,7 @@ async def _probe_native(
 async def _probe_in_sandbox(
     app: App, resolved: ResolvedConfig, agent: AgentConfig, asking: Callable[[str], None]
 ) -> tuple[bool, str]:
-    """Return whether an agent's program starts inside a sandbox, and what it says it is."""
+    """Return whether an agent's program starts inside a sandbox, with its version."""
     program = agent.command[0] if agent.command else SPECS[agent.cli].program if agent.cli else ""
     toolchain = app.toolchain(resolved)
     if toolchain.find(program) is None:
@@ -192,7 +192,7 @@ async def _probe_in_sandbox(
 
 
 def _probe_program(app: App, resolved: ResolvedConfig, agent: AgentConfig) -> tuple[bool, str]:
-    """Return whether a sandbox finds an agent's program, and where."""
+    """Return whether a sandbox finds an agent's program, and its path."""
     program = agent.command[0]
     if "/" in program and not program.startswith("/"):
         return True, f"{program} is looked up in the repository"
@@ -204,9 +204,9 @@ def _probe_program(app: App, resolved: ResolvedConfig, agent: AgentConfig) -> tu
 
 
 class RoleEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A role with its file's place and digest; `hides` are files of that name not in force.
+    """A role with its file's path and digest; `hides` are overridden files of the same name.
 
-    `problem` says what is wrong with the file, and then there is no `role`.
+    `problem` describes an error in the file; then `role` is missing.
     """
 
     name: str
@@ -220,7 +220,7 @@ class RoleEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleList(msgspec.Struct, frozen=True, kw_only=True):
-    """Every role, the directory of the user's own, and configured names that no role has."""
+    """All roles, the directory of the user's roles, and configured names without a role."""
 
     roles: tuple[RoleEntry, ...]
     directory: str
@@ -228,7 +228,7 @@ class RoleList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleView(msgspec.Struct, frozen=True, kw_only=True):
-    """One role as it is in force; `works` names who works in it, the first that says anything first."""
+    """A role as it is in force; `works` lists the sources of its agent and model, the deciding one first."""
 
     name: str
     level: str
@@ -252,7 +252,7 @@ def _roles_here(app: App, repo: Path | None) -> tuple[RoleCatalogue, ResolvedCon
 
 
 def list_roles(app: App, repo: Path | None) -> RoleList:
-    """Return every role of a repository or outside of any, those with a fault in their file included."""
+    """Return the roles of a repository, or outside any repository, including those with an invalid file."""
     roles, resolved = _roles_here(app, repo)
     entries = tuple(
         RoleEntry(
@@ -281,9 +281,9 @@ def show_role(app: App, name: str, repo: Path | None) -> tuple[RoleView, str]:
 
 
 def role_path(app: App, name: str | None, repo: Path | None) -> RolePath:
-    """Return the directory of the user's own roles, or the file of one role.
+    """Return the directory of the user's roles, or the file of one role.
 
-    Raises `ConfigError` (`role_shipped`) for a role that has no file on this machine.
+    Raises `ConfigError` (`role_shipped`) for a role without a file on this machine.
     """
     roles, resolved = _roles_here(app, repo)
     if name is None:
@@ -299,9 +299,9 @@ def role_path(app: App, name: str | None, repo: Path | None) -> RolePath:
 
 
 class TeamEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A team that `--team` takes: a request goes through its `steps`, roles; `members` say who works in them.
+    """A team for `--team`: `steps` are the roles that a request passes through, `members` their agents.
 
-    `problem` says what is wrong with the file, and then there is no `team`.
+    `problem` describes an error in the file; then `team` is missing.
     """
 
     name: str
@@ -312,14 +312,14 @@ class TeamEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TeamList(msgspec.Struct, frozen=True, kw_only=True):
-    """Every team, and the directory of the user's own."""
+    """All teams, and the directory of the user's teams."""
 
     teams: tuple[TeamEntry, ...]
     directory: str
 
 
 def list_teams(environ: Mapping[str, str]) -> TeamList:
-    """Return every team, those with a fault in their file included."""
+    """Return all teams, including those with an invalid file."""
     entries = []
     for found in team_files(environ).values():
         team, problem = None, None
@@ -340,5 +340,5 @@ def list_teams(environ: Mapping[str, str]) -> TeamList:
 
 
 def role_names(environ: Mapping[str, str]) -> list[str]:
-    """Return the names of the roles outside of any repository. Raises `ConfigError` for unreadable files."""
+    """Return the names of the roles outside any repository. Raises `ConfigError` for unreadable files."""
     return sorted({file.name for file in RoleCatalogue(environ).files()})

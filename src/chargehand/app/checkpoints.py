@@ -1,4 +1,4 @@
-"""Use cases of checkpoints: list, show, compare, restore, undo; and the preview of a roll-back."""
+"""Use cases of checkpoints: list, show, compare, restore, undo; and previews of roll-backs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.core.events import OnEvent
 
-# Stand for a mission's base and its result wherever a checkpoint is named.
+# Names of a mission's base and result, accepted like a checkpoint's name.
 BASE = "base"
 RESULT = "result"
-# A larger file is not shown whole beside another one.
+# A larger file is not shown in full in a comparison.
 _LARGEST_FILE_BYTES = 1_000_000
 
 
 class CheckpointDocument(Document, frozen=True):
-    """`checkpoint show`: one checkpoint, and the lines by which its files differ from the base."""
+    """`checkpoint show`: one checkpoint, and the line counts by which its files differ from the base."""
 
     mission: str
     checkpoint: Checkpoint
@@ -40,9 +40,9 @@ class CheckpointDocument(Document, frozen=True):
 
 
 class DiffDocument(Document, frozen=True):
-    """`mission diff`, `checkpoint diff`: two trees and how they differ; without the patch where `--stat` is given.
+    """`mission diff`, `checkpoint diff`: two trees and their difference; without the patch if `--stat` is given.
 
-    A patch that is no UTF-8 is in base64, as `patch_encoding` says: no byte of it is lost.
+    A patch that is not UTF-8 is encoded as base64, as `patch_encoding` says, so that no byte is lost.
     """
 
     mission: str
@@ -54,7 +54,7 @@ class DiffDocument(Document, frozen=True):
 
 
 class RollbackPlanDocument(Document, frozen=True):
-    """What a restore or roll-back does: which paths become what, and the exact tree that is left."""
+    """The plan of a restore or roll-back: the change of each path, and the exact resulting tree."""
 
     kind: str
     source: str
@@ -66,7 +66,7 @@ class RollbackPlanDocument(Document, frozen=True):
 
 
 class RestoreDocument(Document, frozen=True):
-    """`checkpoint restore`, `checkpoint undo`: the plan and, once it is carried out, the new last checkpoint."""
+    """`checkpoint restore`, `checkpoint undo`: the plan and, once carried out, the new last checkpoint."""
 
     mission: str
     source: str = msgspec.field(name="from")
@@ -76,7 +76,7 @@ class RestoreDocument(Document, frozen=True):
 
 
 class RollbackPreviewDocument(Document, frozen=True):
-    """`mission rollback --dry-run`: what a new commit on `ref` would do, to the whole or to these `tasks`."""
+    """`mission rollback --dry-run`: the effect of a new commit on `ref`, for all changes or these `tasks`."""
 
     mission: str
     tasks: tuple[str, ...]
@@ -87,7 +87,7 @@ class RollbackPreviewDocument(Document, frozen=True):
 
 
 class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to go back to, and how far: wholly, these files, these hunks (`PATH:LINES`), or what breaks a rule."""
+    """The target of a restore, and its extent: everything, files, hunks (`PATH:LINES`), or what breaks a rule."""
 
     mission: str
     checkpoint: str
@@ -105,11 +105,11 @@ class TreeDifference(msgspec.Struct, frozen=True, kw_only=True):
     new: str
 
     def line_counts(self) -> tuple[LineCount, ...]:
-        """Return how many lines each differing file gained and lost."""
+        """Return the number of added and removed lines of each differing file."""
         return self.depot.numstat(self.old, self.new)
 
     def patch(self) -> bytes:
-        """Return the difference as git applies it."""
+        """Return the difference as a git patch."""
         return self.depot.patch(self.old, self.new)
 
     def document(self, *, with_patch: bool) -> DiffDocument:
@@ -126,7 +126,7 @@ class TreeDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileDifference(Document, frozen=True):
-    """One file of two trees: both texts, null where there is none or more than 1 MB, and the patch."""
+    """One file in two trees: both texts, null if missing or larger than 1 MB, and the patch."""
 
     mission: str
     path: str
@@ -136,14 +136,14 @@ class FileDifference(Document, frozen=True):
 
 
 class PlannedRestore(msgspec.Struct, frozen=True, kw_only=True):
-    """A restore that is worked out and not carried out; `target` is a checkpoint's commit, or `base`."""
+    """A planned restore, not carried out yet; `target` is a checkpoint's commit, or `base`."""
 
     mission: str
     target: str
     plan: RollbackPlan
 
     def document(self, *, dry_run: bool, checkpoint: Checkpoint | UnsetType = UNSET) -> RestoreDocument:
-        """Return the plan as a document, with the new last checkpoint once it is carried out."""
+        """Return the plan as a document, with the new last checkpoint once carried out."""
         return RestoreDocument(
             mission=self.mission,
             source=self.target,
@@ -154,7 +154,7 @@ class PlannedRestore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mission_difference(reader: StateReader, name: str, *, checkpoint: str | None) -> TreeDifference:
-    """Return what a mission changed against its base, up to a checkpoint if one is named."""
+    """Return what a mission changed against its base, up to `checkpoint` if given."""
     state = reader.mission_state(name)
     old = base_tree(state)
     new = result_tree(state) if checkpoint is None else find_checkpoint(state, checkpoint).tree
@@ -164,10 +164,10 @@ def mission_difference(reader: StateReader, name: str, *, checkpoint: str | None
 def checkpoint_difference(
     reader: StateReader, old: str, new: str, *, mission: str = LAST, inverse: bool = False
 ) -> TreeDifference:
-    """Return what changed from one checkpoint to another of the same project.
+    """Return the difference between two checkpoints of the same project.
 
-    Each is named `CHECKPOINT` or `MISSION:CHECKPOINT`; `inverse` is what takes that back.
-    Raises `NotFoundError`, `UsageError`.
+    Each is named `CHECKPOINT` or `MISSION:CHECKPOINT`; `inverse` returns the reverse difference. Raises
+    `NotFoundError`, `UsageError`.
     """
     states = [reader.mission_state(name.rpartition(":")[0] or mission) for name in (old, new)]
     if states[0].project != states[1].project:
@@ -182,9 +182,9 @@ def checkpoint_difference(
 
 
 def compare_file(reader: StateReader, name: str, path: str, *, old: str, new: str) -> FileDifference:
-    """Return one file of two of a mission's trees, each a checkpoint, `base` or `result`.
+    """Return one file in two of a mission's trees, each a checkpoint, `base` or `result`.
 
-    Raises `NotFoundError` where neither has it.
+    Raises `NotFoundError` if neither has it.
     """
     state = reader.mission_state(name)
     depot = reader.mission_depot(state)
@@ -205,7 +205,7 @@ def compare_file(reader: StateReader, name: str, path: str, *, old: str, new: st
 
 
 def show_checkpoint(reader: StateReader, checkpoint: str, *, mission: str) -> CheckpointDocument:
-    """Return one checkpoint and how its tree differs from the base."""
+    """Return one checkpoint and its tree's difference from the base."""
     state = reader.mission_state(mission)
     point = find_checkpoint(state, checkpoint)
     files = reader.mission_depot(state).numstat(base_tree(state), point.tree)
@@ -213,7 +213,7 @@ def show_checkpoint(reader: StateReader, checkpoint: str, *, mission: str) -> Ch
 
 
 async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
-    """Work out how to go back to an earlier checkpoint. Raises `NotFoundError`, `UsageError`."""
+    """Plan the restore of an earlier checkpoint. Raises `NotFoundError`, `UsageError`."""
     state = await asyncio.to_thread(_state_with_checkpoints, app, request.mission)
     drops = [*(Drop(path=path) for path in request.files), *map(parse_hunk, request.hunks)]
     if request.smart:
@@ -227,7 +227,7 @@ async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
         drops += wrong
     target = named_tree(state, request.checkpoint)
     name = BASE if request.checkpoint == BASE else find_checkpoint(state, request.checkpoint).commit
-    # `None` is everything; an empty list would be nothing.
+    # `None` means everything; an empty list would mean nothing.
     chosen = drops if request.files or request.hunks or request.smart else None
     depot = await asyncio.to_thread(app.mission_depot, state)
     plan = await asyncio.to_thread(plan_rollback, depot, state.checkpoints[-1].tree, target, drops=chosen)
@@ -235,7 +235,7 @@ async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
 
 
 def plan_undo(reader: StateReader, mission: str) -> PlannedRestore:
-    """Work out how to go back to the checkpoint before the last one. Raises `NotFoundError`."""
+    """Plan the restore of the checkpoint before the last one. Raises `NotFoundError`."""
     state = _state_with_checkpoints(reader, mission)
     before = state.checkpoints[-2] if len(state.checkpoints) > 1 else None
     target = before.tree if before else base_tree(state)
@@ -244,7 +244,7 @@ def plan_undo(reader: StateReader, mission: str) -> PlannedRestore:
 
 
 async def carry_out_restore(app: App, planned: PlannedRestore) -> Checkpoint:
-    """Do what a plan says, by a new checkpoint. Raises `RefusedError` (`plan_stale`)."""
+    """Carry out a plan as a new checkpoint. Raises `RefusedError` (`plan_stale`)."""
     async with app.mission_session(planned.mission) as (_, session):
         return await session.missions.restore(planned.mission, planned.target, plan=planned.plan)
 
@@ -252,7 +252,7 @@ async def carry_out_restore(app: App, planned: PlannedRestore) -> Checkpoint:
 async def roll_back_task(
     app: App, name: str, task: str, *, with_dependents: bool, watch: OnEvent | None = None
 ) -> MissionState:
-    """Take back a task of a coordinator by a new commit; its export may be blocked. Raises `RefusedError`."""
+    """Revert a task of a coordinator by a new commit; its export may be blocked. Raises `RefusedError`."""
     mission = app.find_mission(name)
     async with app.mission_session(mission, watch=watch) as (found, session):
         return await session.missions.roll_back_task(found, task, with_dependents=with_dependents)
@@ -261,9 +261,9 @@ async def roll_back_task(
 def preview_roll_back(
     reader: StateReader, name: str, *, task: str | None = None, with_dependents: bool = False
 ) -> RollbackPreviewDocument:
-    """Return what rolling back a promotion, or a task of it, would do. Raises `RefusedError` as that would.
+    """Return the effect of rolling back a promotion, or a task of it. Raises `RefusedError` as that would.
 
-    Whether what is left passes every gate is known only once it is tried.
+    Only the roll-back itself shows whether the remaining tree passes every gate.
     """
     state = reader.mission_state(name)
     if task is not None:
@@ -273,7 +273,7 @@ def preview_roll_back(
     check_whole(state)
     if state.commit is None or state.tree is None or state.promoted_on is None:
         raise not_promoted_error(state)
-    # Not the mission's base: a promotion may stand on a branch that had moved on.
+    # Not the mission's base: a promotion may be based on a branch that had moved.
     before = state.promoted_on.tree
     if state.tree == before:
         raise already_rolled_back_error(state)
@@ -304,8 +304,8 @@ def plan_document(plan: RollbackPlan) -> RollbackPlanDocument:
 
 
 def parse_hunk(text: str) -> Drop:
-    """Return what `PATH:LINE` or `PATH:FIRST-LAST` names. Raises `UsageError`."""
-    # From the right, since a path may hold colons. `isdecimal` alone takes digits of every script.
+    """Parse `PATH:LINE` or `PATH:FIRST-LAST`. Raises `UsageError`."""
+    # From the right, since a path may contain colons. `isdecimal` alone accepts digits of every script.
     path, colon, lines = text.rpartition(":")
     first, dash, last = lines.partition("-")
     numbers = (first, last) if dash else (first, first)
@@ -318,7 +318,7 @@ def parse_hunk(text: str) -> Drop:
 
 
 def base_tree(state: MissionState) -> str:
-    """Return the tree a mission started from. Raises `RefusedError` where it ended before it had a base."""
+    """Return the tree a mission started from. Raises `RefusedError` if it ended before it had a base."""
     if state.base is None:
         hint = f"chargehand mission show {state.id}"
         raise RefusedError(f"mission {state.id!r} ended before it had a base", code="no_base", hint=hint)
@@ -326,9 +326,9 @@ def base_tree(state: MissionState) -> str:
 
 
 def result_tree(state: MissionState) -> str:
-    """Return the promoted tree, else the last one that was kept, else the base's."""
+    """Return the promoted tree, otherwise the last checkpoint's, otherwise the base's."""
     base = base_tree(state)
-    # After a roll-back the promoted tree is the base's: what the mission made is in its last checkpoint then.
+    # After a roll-back the promoted tree is the base's: then the mission's result is in its last checkpoint.
     if state.tree is not None and state.tree != base:
         return state.tree
     return state.checkpoints[-1].tree if state.checkpoints else base

@@ -1,4 +1,4 @@
-"""The composition root: builds everything that changes something, from the configuration."""
+"""The composition root: builds everything that changes state, from the configuration."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ from chargehand.store.projects import ProjectRow
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.repository import find_repository
 
-# How long an order is tried again while a worker holds a mission, and the errors that say that it does.
+# How long an order is retried while a worker holds a mission, and the error codes that mean this.
 _RETRY_SECONDS = 10.0
 _TRANSIENT_ERRORS = frozenset({"mission_held", "not_running", "promoting", "task_busy"})
 
 
 class App(StateReader):
-    """Chargehand for one state directory: what reads it, and everything that is built to change something.
+    """Chargehand for one state directory: reads it, and builds everything that changes it.
 
-    `role` says what this process is among the workers: a `command` ends with what a person named.
+    `role` is the role of this process among the workers: a `command` ends with the missions that a person named.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class App(StateReader):
     def open(
         cls, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None, role: Role = "command"
     ) -> Iterator[App]:
-        """Open the state directory as `StateReader.open` does, and leave the workers at the end."""
+        """Open the state directory as `StateReader.open` does; leave the workers at the end."""
         app = cls(environ=os.environ if environ is None else environ, cwd=cwd or working_directory(), role=role)
         try:
             yield app
@@ -114,36 +114,37 @@ class App(StateReader):
 
     @property
     def engine_url(self) -> str:
-        """The engine's database."""
+        """The URL of the engine's database."""
         return self.engine.url or f"sqlite:///{self.home / 'engine.db'}"
 
     @property
     def member(self) -> Membership:
-        """This process among the workers, joined when it is first needed."""
+        """This process's membership among the workers, joined at first use."""
         if self._member is None:
             with system_errors():
                 self._member = self.workers.join(self._role, on_lost=self._stop_lost_missions)
         return self._member
 
     def _stop_lost_missions(self) -> None:
-        """Stop every mission, since the other workers take this process for dead; called in another thread."""
+        """Stop every mission, since the other workers consider this process dead; called in another thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.controls.stop_all, "lost")
 
     def order(self, mission: str, order: str, **more: str) -> bool:
-        """Give an order to the worker that holds a mission; `False` where none does. Raises `RefusedError`."""
+        """Give an order to a mission's worker; return `False` if it has none. Raises `RefusedError`."""
         row = self.store.log.get(mission)
         if row.owner is None:
             return False
         request = {"mission": mission, "order": order, "identity": self.identity(), **more}
-        # Where nobody listens the owner is dead or about to end: the caller then steers the mission itself.
+        # If the socket has no listener, the owner is dead or about to end: the caller then steers the mission
+        # itself.
         return give_order(self._local.socket(row.owner), request) is not None
 
     def steer(self, mission: str, order: str, at_rest: Callable[[], object], **more: str) -> None:
-        """Give an order to the worker that holds a mission, or do it `at_rest`. Raises `RefusedError`.
+        """Give an order to a mission's worker, or call `at_rest` if it has none. Raises `RefusedError`.
 
-        Tried again for a while where a worker is taking the mission, leaving it, or in a step that it does not
-        interrupt: coordinators are held for moments only.
+        Retried for a while if a worker is claiming or releasing the mission, or is in a step that it does not
+        interrupt: coordinators are held only for moments.
         """
         deadline = time.monotonic() + _RETRY_SECONDS
         while True:
@@ -158,7 +159,7 @@ class App(StateReader):
 
     @property
     def steering(self) -> Steering:
-        """Steers missions that no worker runs."""
+        """The operations on missions that no worker runs."""
         return Steering(
             store=self.store,
             look=self.acting_reader,
@@ -185,7 +186,7 @@ class App(StateReader):
                 await self._tiers.close()
 
     def register_project(self, repository: Path | None = None) -> ProjectRow:
-        """Return the project of a repository (the working directory's by default), registered when new."""
+        """Return the project of a repository (the working directory's by default); register a new one."""
         found = find_repository(self.cwd / repository if repository else self.cwd)
         return self.registry.find(found, register=True)
 
@@ -199,11 +200,10 @@ class App(StateReader):
         recorded: bool = False,
         mission: MissionState | None = None,
     ) -> ProjectBase:
-        """Return the project of a repository, or of a `mission`, its depot and a base; raises what each does.
+        """Return the project of a repository, or of a `mission`, with its depot and a base; raise their errors.
 
-        `directory` is where work is to start, as `--dir` names it; by default where the person stands. With
-        `only_reads` neither a project nor a depot is made, so that it works on a full disk.
-        `recorded`: see `resolve_base`.
+        `directory` is where work starts, as given by `--dir`; by default the current directory. With `only_reads`
+        neither a project nor a depot is created, so that it works on a full disk. `recorded`: see `resolve_base`.
         """
         with system_errors():
             at = self.cwd / repository if repository else self.cwd
@@ -223,10 +223,10 @@ class App(StateReader):
             return ProjectBase(project=project, depot=depot, base=base, start=start)
 
     def places(self, found: ProjectBase, resolved: ResolvedConfig) -> WorkPlaces:
-        """Return where a mission works: its agent in its start's project, its checks where they are set."""
+        """Return the directories where a mission's agent and checks start."""
         directory = find_project(DepotReader(found.depot), found.base.tree, found.start)
         checks = directory if resolved.commands_from is None else resolved.commands_from
-        # The deeper one: a configuration that is not committed yet makes its directory a project as well.
+        # The deeper one: an uncommitted configuration makes its directory a project as well.
         return WorkPlaces(agent=max(directory, checks, key=len), checks=checks)
 
     def configuration(
@@ -234,7 +234,7 @@ class App(StateReader):
     ) -> ResolvedConfig:
         """Return the configuration in force for a project at a base.
 
-        `head` says that the base is what is checked out, so that an uncommitted `chargehand.toml` counts.
+        `head` says that the base is checked out, so that an uncommitted `chargehand.toml` counts.
         """
         project = found.project
         trust = self.store.trust
@@ -257,7 +257,7 @@ class App(StateReader):
         options: Mapping[str, OptionValue] | None = None,
         only_reads: bool = False,
     ) -> ConfiguredBase:
-        """Return a repository's base, as `find` does, with the configuration in force there."""
+        """Return a repository's base, as `find` does, with the configuration in force for it."""
         found = self.find(repository, revision=revision, directory=directory, only_reads=only_reads)
         resolved = self.configuration(found, options=options, head=revision is None)
         return ConfiguredBase(
@@ -265,7 +265,7 @@ class App(StateReader):
         )
 
     def configuration_here(self, repository: Path | None) -> ResolvedConfig:
-        """Return the configuration in force in a repository, or the user's own outside of any."""
+        """Return the configuration in force in a repository, or the user's own outside any repository."""
         if self.current_project(repository) is None:
             return self.user_configuration()
         return self.configured(repository, only_reads=True).resolved
@@ -280,7 +280,7 @@ class App(StateReader):
     def require_ready_agent(
         self, found: ProjectBase, resolved: ResolvedConfig, name: str, models: tuple[str, ...]
     ) -> None:
-        """Return if an agent with these models can be started on a base; raises as `require_ready` does."""
+        """Return if an agent with these models can start on a base; raise as `require_ready` does."""
         places = self.places(found, resolved)
         setup = resolved.config.project.setup
         place = StartPlace(
@@ -293,9 +293,9 @@ class App(StateReader):
         require_ready(resolved.config, name, models, place=place, keys=self.credentials, environ=self.environ)
 
     def require_recorded_agent(self, state: MissionState, model: str | None = None) -> None:
-        """Return if the agent that a mission was recorded with can be started, by default with its own model.
+        """Return if a mission's recorded agent can start, by default with its recorded model.
 
-        Raises as `require_ready` does, and where its repository is gone.
+        Raises as `require_ready` does, and if its repository is gone.
         """
         request = state.request
         config = state.config
@@ -307,14 +307,14 @@ class App(StateReader):
         self.require_ready_agent(found, ResolvedConfig(config=config, origins={}), request.agent, models)
 
     def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
-        """Return the rules in force, of a base or outside of any; raises `ConfigError` where they are wrong."""
+        """Return the rules in force, of a base or outside any repository; raise `ConfigError` if invalid."""
         rules = load_rules(self.environ, depot, base.tree if base is not None else None)
-        if len(rules.sources) > 1:  # the shipped rules are right, and parsed when they are first asked
+        if len(rules.sources) > 1:  # the shipped rules are valid, and parsed at first use
             rules.check()
         return rules
 
     def roles(self, found: ProjectBase | None = None) -> RoleCatalogue:
-        """Return the roles of a project at a base, or those outside of any; files are read when it is asked."""
+        """Return the roles of a project at a base, or those outside any repository; files are read at use."""
         if found is None:
             return RoleCatalogue(self.environ)
         is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
@@ -333,14 +333,14 @@ class App(StateReader):
         )
 
     def set_up_machines(self, packages: Sequence[Path] = ()) -> VmKernel:
-        """Put the kernel of virtual machines into the state directory; see `set_up_kernel`."""
+        """Install the kernel of virtual machines in the state directory; see `set_up_kernel`."""
         from chargehand.sandbox.vm_kernel import set_up_kernel
 
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         return set_up_kernel(self.home / MACHINES, packages=packages, environ=self.environ)
 
     async def probe(self, tier: TierName = "process") -> ProbeReport:
-        """Try for real what sandboxes of a tier this machine can offer."""
+        """Probe what sandboxes of a tier can offer on this machine, by real tries."""
         config = replace(self.user_configuration().config.sandbox, tier=tier)
         return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
 
@@ -364,22 +364,22 @@ class App(StateReader):
     ) -> AsyncIterator[Session]:
         """Open everything for one project at one base; first finish promotions that dead processes began.
 
-        `found` is what `find` returned for the same repository and revision, so that git is not asked again;
-        `config` is what was in force when a mission was asked for, instead of what is in force now; `choice` is
-        the tier that it had.
+        `found` is the result of `find` for the same repository and revision, so that git is not called again;
+        `config` is the configuration in force when a mission was requested, used instead of the current one;
+        `choice` is the mission's tier.
         """
         with system_errors():
             if found is None:
                 found = await asyncio.to_thread(self.find, repository, revision=revision)
             if config is not None:
-                # Trust is of the repository's file as it was recorded with the base, not as it lies there now.
+                # Trust refers to the repository's file as recorded with the base, not to the current file.
                 own = found.repository_file(head=False)
                 resolved = ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
             else:
                 resolved = self.configuration(found, options=options, head=revision is None)
             places = await asyncio.to_thread(self.places, found, resolved)
             resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
-            # The launcher keeps this worker alive to the others until the last of its sandboxes is gone.
+            # The launcher keeps this worker alive for the others until its last sandbox is gone.
             opening = self._tiers.use(
                 resolved.config.sandbox,
                 toolchain,
@@ -387,7 +387,7 @@ class App(StateReader):
                 alive=self.member.fileno(),
                 environ=self.environ,
             )
-            # Orders first: what runs here has to be within reach of `mission cancel` and `pause`.
+            # Orders first: `mission cancel` and `pause` must reach what runs here.
             async with self.taking_orders(), opening as tier, SessionSnippets() as snippets:
                 driver = await choose_driver(
                     self.home,
@@ -406,7 +406,7 @@ class App(StateReader):
                     open_snippets=snippets,
                 )
                 missions = Missions(services, controls=self.controls)
-                # Before anything new: a process may have died between swapping a branch and recording that.
+                # Before anything new: a process may have died between swapping a branch and recording it.
                 await missions.recover()
                 yield Session(
                     project=found.project, depot=found.depot, base=found.base, start=found.start, places=places,
@@ -416,7 +416,7 @@ class App(StateReader):
     async def _settle_tier(
         self, found: ProjectBase, resolved: ResolvedConfig, choice: TierChoice | None
     ) -> tuple[ResolvedConfig, TierChoice, Toolchain]:
-        """Return the configuration with the tier that is taken, how it was chosen, and the programs it may use."""
+        """Return the configuration with the chosen tier, the choice, and the toolchain."""
         require_tier(resolved.config.sandbox.tier)
         toolchain = await asyncio.to_thread(self.toolchain, resolved)
         trusted = self.store.trust.is_trusted(found.project.id, resolved.trusted_by)
@@ -426,9 +426,9 @@ class App(StateReader):
         return with_tier(resolved, choice), choice, toolchain
 
     async def prove_tier(self, found: ProjectBase, resolved: ResolvedConfig) -> None:
-        """Return if the tier that a mission would take works here; tried for real where no earlier probe tells.
+        """Return if the tier that a mission would use works here; probe it unless an earlier probe decided it.
 
-        Raises `TierUnavailableError`. Workers that share a database may be elsewhere: nothing is tried then.
+        Raises `TierUnavailableError`. Workers that share a database may be elsewhere: then nothing is tried.
         """
         if self.engine.url is not None:
             return
@@ -439,11 +439,11 @@ class App(StateReader):
         )
 
     def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
-        """Return what tells whether a person wrote a command, or trusts the repository that it is from."""
+        """Return a function that says whether a person wrote a command, or trusts the repository it comes from."""
         file = found.repository_file(head=head)
         if file is not None and self.store.trust.is_trusted(found.project.id, content_digest(file.content)):
             return lambda command: True
-        # Not the configuration in force, which has the repository's commands in it.
+        # Not the configuration in force, which includes the repository's commands.
         own = self.user_configuration().config.project
         typed = {
             *(own.checks or ()),
@@ -457,7 +457,7 @@ class App(StateReader):
     def _services(
         self, found: ProjectBase, resolved: ResolvedConfig, *, tier: Tier, driver: DriverName, toolchain: Toolchain
     ) -> Services:
-        """Return what the mission flow of one session uses; its sockets lie in the scratch directory."""
+        """Return the services of one session's missions; its sockets are in the scratch directory."""
         scratch = self._local.scratch(self.member.id)
         sandbox = resolved.config.sandbox
         gateways = AttemptGateways(
@@ -470,7 +470,7 @@ class App(StateReader):
             user=self.user,
             standings=self._standings,
         )
-        # An environment layer and a kept verdict belong to the programs that made them: host toolchain and image.
+        # Environment layers and stored verdicts depend on the programs that made them: host toolchain and image.
         image = sandbox.container_image
         return Services(
             home=self.home,
@@ -499,7 +499,7 @@ class App(StateReader):
         )
 
     def task_assigner(self, found: ProjectBase, resolved: ResolvedConfig) -> TaskAssigner:
-        """Return what assigns the tasks of a plan on a base."""
+        """Return the assigner for tasks of a plan on a base."""
         return TaskAssigner(
             resolved=resolved,
             roles=self.roles(found),
@@ -509,7 +509,7 @@ class App(StateReader):
         )
 
     def plan_check(self, found: ProjectBase, resolved: ResolvedConfig) -> PlanCheck:
-        """Return what finds out whether somebody can do each task of a plan on a base."""
+        """Return the check whether an agent can do each task of a plan on a base."""
         return PlanCheck(
             assigner=self.task_assigner(found, resolved),
             require_ready=lambda agent, models: self.require_ready_agent(found, resolved, agent, models),
@@ -527,17 +527,17 @@ class App(StateReader):
     ) -> AsyncIterator[tuple[str, Session]]:
         """Open the session of a mission given by its id or a part of it: its repository, at its base.
 
-        `recorded` says that the configuration it was asked for with is in force, not the present one.
+        `recorded` selects the configuration in force when it was requested, instead of the current one.
         """
         # In threads: a worker has other missions on its loop, and a long log takes long to read.
         found = await asyncio.to_thread(self.store.log.find, mission)
         state = await asyncio.to_thread(self.mission_reader.state, found)
-        # The recorded commit and not the branch, which may have moved on.
+        # The recorded commit, not the branch, which may have moved.
         revision = state.base.commit if state.base else None
-        # The environment layer and the checks' results depend on the tier: a mission keeps the one that it had.
+        # The environment layer and the checks' results depend on the tier: a mission keeps its tier.
         config, choice = (state.config, state.tier) if recorded else (None, None)
         at = await asyncio.to_thread(self.find, revision=revision, recorded=True, mission=state)
-        # The directory that was asked for, wherever the person stands now.
+        # The directory that was requested, wherever the person is now.
         at = replace(at, start=state.request.directory if state.request else "")
         seen = watch or ignore_event
         async with self.session(revision=revision, found=at, config=config, choice=choice, watch=seen) as session:

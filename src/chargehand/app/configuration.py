@@ -1,4 +1,4 @@
-"""Use cases of what a person sets: configuration, secrets, tokens of servers, the rules for what agents do."""
+"""Use cases of settings: configuration, secrets, tokens of servers, rules for agents' actions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["check_user_value", "set_user_values"]
 
 
 class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
-    """Every key with its value. `origins` is absent unless it was asked for; `untrusted` keys are not in force."""
+    """Every key with its value. `origins` is absent unless requested; `untrusted` keys are not in force."""
 
     values: dict[str, Any]
     origins: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
@@ -50,7 +50,7 @@ class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that was set, its value as it was given, and the file it stands in."""
+    """A key that was set, its value as given, and the file that contains it."""
 
     key: str
     value: str
@@ -58,7 +58,7 @@ class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_configuration(app: App, repo: Path | None, *, with_origins: bool) -> ConfigurationView:
-    """Return every key with its value in force. Raises `ConfigError` for anything wrong in any source."""
+    """Return every key with its value in force. Raises `ConfigError` for any error in any source."""
     resolved = app.configuration_here(repo)
     values: dict[str, Any] = {}
     for dotted in resolved.origins:
@@ -75,35 +75,35 @@ def show_configuration(app: App, repo: Path | None, *, with_origins: bool) -> Co
 
 
 def set_configuration(reader: StateReader, key: str, value: str) -> ConfigurationChange:
-    """Set one key in the user's own file, with everything else in it left as it is; raises `ConfigError`."""
+    """Set one key in the user's own file, keeping everything else in it; raise `ConfigError`."""
     path = user_config_path(reader.environ)
     set_user_value(path, key, value)
     return ConfigurationChange(key=key, value=value, path=str(path))
 
 
 def format_setting(name: str, value: object) -> str:
-    """Return the value of a dotted key as a person writes it: durations as `30m`, `-` for nothing."""
+    """Return the value of a dotted key as a person writes it: durations as `30m`, `-` for `None`."""
     key = find_key(name)
     return str(value) if key is None else format_key_value(key, value)
 
 
 class SecretEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that is kept; `origin` is where it would come from now, null where its keyring does not answer."""
+    """A stored secret; `origin` is the source it would be read from now, null if its keyring does not answer."""
 
     name: str
     origin: Origin | None
 
 
 class SecretList(msgspec.Struct, frozen=True, kw_only=True):
-    """All secrets that are kept."""
+    """All stored secrets."""
 
     secrets: tuple[SecretEntry, ...]
 
 
 class SecretKept(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that was kept; `hidden_by_environment`: a variable of that name takes its place.
+    """A secret that was stored; `hidden_by_environment`: a variable of the same name takes precedence.
 
-    `warning` says how far it is protected where that is less than for most keys, else null.
+    `warning` describes its protection if that is weaker than for most keys, otherwise null.
     """
 
     name: str
@@ -113,7 +113,7 @@ class SecretKept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretRemoved(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that was removed; `origin` is where it still comes from, null for nowhere."""
+    """A secret that was removed; `origin` is a source that still has it, null if there is none."""
 
     name: str
     removed: bool
@@ -121,12 +121,12 @@ class SecretRemoved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_secret(reader: StateReader, name: str, *, read: Callable[[], str]) -> SecretKept:
-    """Keep a secret whose value `read` returns.
+    """Store a secret whose value `read` returns.
 
-    `read` is called only once the name and the file are known to be right, so that nobody types in vain. Raises
-    `UsageError` (`secret_invalid`), `ConfigError`.
+    `read` is called only once the name and the file are known to be valid, so that a person does not type in vain.
+    Raises `UsageError` (`secret_invalid`), `ConfigError`.
     """
-    # Called for its errors alone, before anybody types.
+    # Called only for its errors, before a person types.
     reader.credentials.describe(name)
     from chargehand.models.key_filter import explain_weak_key
 
@@ -138,19 +138,19 @@ def keep_secret(reader: StateReader, name: str, *, read: Callable[[], str]) -> S
 
 
 def list_secrets(reader: StateReader) -> SecretList:
-    """Return the names of the secrets that are kept, and where each would come from."""
+    """Return the names of the stored secrets, and the source of each."""
     names = reader.credentials.names()
     return SecretList(secrets=tuple(SecretEntry(name=each.name, origin=each.origin) for each in names))
 
 
 def remove_secret(reader: StateReader, name: str) -> SecretRemoved:
-    """Remove a secret from where it is kept; raises `NotFoundError`."""
+    """Remove a stored secret; raise `NotFoundError`."""
     reader.credentials.remove(name)
     return SecretRemoved(name=name, removed=True, origin=reader.credentials.describe(name))
 
 
 class ServerLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """`login`: who a token is for a server, and where it is kept; with `hidden_by` a variable goes before it."""
+    """`login`: the account of a server's token, and its location; the variable `hidden_by` takes precedence."""
 
     server: str
     user: str
@@ -160,19 +160,19 @@ class ServerLogin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerLogout(msgspec.Struct, frozen=True, kw_only=True):
-    """`logout`: the server whose token is not kept any more; there it counts until it is revoked."""
+    """`logout`: the server whose token was removed here; the server accepts it until it is revoked."""
 
     server: str
     removed: bool
 
 
 def keep_server_token(reader: StateReader, server: str, token: str) -> str:
-    """Keep a token for a server in place of an earlier one, and return where; raises as `Credentials.set`."""
+    """Store a token for a server, replacing an earlier one; return its location. Raises as `Credentials.set`."""
     return reader.credentials.set(server_secret(server), token)
 
 
 def remove_server_token(reader: StateReader, server: str) -> ServerLogout:
-    """Forget the token for a server; raises `NotFoundError` (`not_logged_in`)."""
+    """Remove the token for a server; raise `NotFoundError` (`not_logged_in`)."""
     try:
         reader.credentials.remove(server_secret(server))
     except NotFoundError as error:
@@ -185,7 +185,7 @@ def remove_server_token(reader: StateReader, server: str) -> ServerLogout:
 
 
 class RuleSource(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of rules as it is written."""
+    """One file of rules with its text."""
 
     origin: str
     name: str
@@ -193,7 +193,7 @@ class RuleSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleList(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules in force; `digest` changes when any of them does."""
+    """The rules in force; `digest` changes when any of them changes."""
 
     digest: str
     rules: tuple[Rule, ...]
@@ -201,13 +201,13 @@ class RuleList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """What rules may ask about, as a Cedar schema."""
+    """The facts available to rules, as a Cedar schema."""
 
     schema: str
 
 
 class LoggedJudgement(msgspec.Struct, frozen=True, kw_only=True):
-    """One judgement of a mission, as it stands in its log."""
+    """One judgement of a mission, as recorded in its log."""
 
     mission: str
     seq: int
@@ -216,9 +216,9 @@ class LoggedJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgementPage(msgspec.Struct, frozen=True, kw_only=True):
-    """What was judged in a mission; `counts` are over all of its log, by effect.
+    """The judgements of a mission; `counts` are over its whole log, by effect.
 
-    `next` is the line to go on after, null at the end.
+    `next` is the line after which to continue, null at the end.
     """
 
     mission: str
@@ -228,7 +228,7 @@ class JudgementPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleOverride(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that was set aside, why and when, and the file that says so."""
+    """A rule that was overridden, with reason and condition, and the file with the override."""
 
     rule: str
     reason: str
@@ -237,7 +237,7 @@ class RuleOverride(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str | None] | None]:
-    """Return the rules of a repository at its HEAD and what reads its scripts, or those outside of any."""
+    """Return the rules of a repository at its HEAD and a reader of its scripts, or those outside any."""
     if app.current_project(repo) is None:
         return app.rules(), None
     found = app.find(repo, only_reads=True)
@@ -249,7 +249,7 @@ def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str
         entry = found.depot.lookup(found.base.tree, path.removeprefix(f"{WORKSPACE}/"))
         if entry is None or entry.mode not in (0o100644, 0o100755):
             return None
-        # One byte more than is allowed tells a script that is too long.
+        # One byte more than allowed reveals a script that is too long.
         content = found.depot.read_blob(entry.id, limit=LARGEST_SCRIPT + 1)
         fits = len(content) <= LARGEST_SCRIPT and b"\0" not in content
         return content.decode("utf-8", "surrogateescape") if fits else None
@@ -258,14 +258,14 @@ def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str
 
 
 def list_rules(app: App, repo: Path | None) -> RuleList:
-    """Return the rules in force; raises `ConfigError` (`policy_invalid`) where a file is wrong."""
+    """Return the rules in force; raise `ConfigError` (`policy_invalid`) if a file is invalid."""
     rules, _ = _rules_here(app, repo)
     sources = tuple(RuleSource(origin=each.origin, name=each.name, text=each.text) for each in rules.sources)
     return RuleList(digest=rules.digest, rules=tuple(rules.all), sources=sources)
 
 
 def rule_schema() -> RuleSchema:
-    """Return what rules may ask about."""
+    """Return the facts available to rules."""
     return RuleSchema(schema=facts_schema())
 
 
@@ -317,7 +317,7 @@ def judge_action(app: App, wanted: Mapping[str, object], *, cwd: str | None, rep
 
 
 def mission_judgements(reader: StateReader, mission: str) -> Iterator[LoggedJudgement]:
-    """Yield what was judged in a mission of this exact id, in the order of its log."""
+    """Yield the judgements of a mission with this exact id, in the order of its log."""
     for event in reader.store.log.read(mission):
         if isinstance(judged := read_payload(event), ActionJudged):
             yield LoggedJudgement(mission=mission, seq=event.seq, time=event.time, judged=judged)
@@ -326,7 +326,7 @@ def mission_judgements(reader: StateReader, mission: str) -> Iterator[LoggedJudg
 def page_judgements(
     reader: StateReader, name: str, *, everything: bool = False, after: int = 0, limit: int = 200
 ) -> JudgementPage:
-    """Return a page of what was judged in a mission; with `everything` also what was simply allowed."""
+    """Return a page of a mission's judgements; with `everything` also plain permissions."""
     mission = reader.find_mission(name)
     counts: dict[str, int] = {}
     found: list[LoggedJudgement] = []
@@ -341,15 +341,15 @@ def page_judgements(
 
 
 def is_notable(logged: LoggedJudgement) -> bool:
-    """Tell whether a judgement was more than a plain yes: what only an override or an answer allowed is, too."""
+    """Return whether a judgement was more than a plain permission: also if an override or an answer allowed it."""
     judged = logged.judged
     return judged.effect != "allow" or bool(judged.overridden) or bool(judged.answer)
 
 
 def override_rule(reader: StateReader, rule: str, *, reason: str, when: str) -> RuleOverride:
-    """Set aside a rule that asks or denies, in the user's own policy.cedar; `when` is in Cedar, "" for always.
+    """Override a rule that asks or denies, in the user's own policy.cedar; `when` is in Cedar, "" for always.
 
-    Raises `NotFoundError`, `UsageError`, `ConfigError`; the file is then as it was.
+    Raises `NotFoundError`, `UsageError`, `ConfigError`; the file is then unchanged.
     """
     path = add_override(reader.environ, rule, reason=reason, when=when)
     return RuleOverride(rule=rule, reason=reason, when=when, path=str(path))

@@ -1,4 +1,4 @@
-"""The demo's story: the product's own machinery on a small project, with a model whose words are scripted."""
+"""The demo's story: the product itself on a small project, with a scripted model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _YOURS = (
 
 
 class DemoDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether every step came out as it should; `directory` holds all of it where it was kept."""
+    """Whether every step ended as expected; `directory` contains everything if it was kept."""
 
     ok: bool
     steps: tuple[dict[str, Any], ...]
@@ -62,18 +62,18 @@ class DemoDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoStage(Protocol):
-    """Where the story is told and its missions run, so that a signal ends them as it ends any mission."""
+    """The stage that shows the story and runs its missions, so that a signal ends them like any mission."""
 
     def show(self, line: StoryLine, /) -> None:
         """Show a line."""
         ...
 
     def run_mission(self, app: App, request: RunRequest, /, *, on_event: OnEvent) -> RunOutcome:
-        """Run a new mission to where it is settled."""
+        """Run a new mission until it is settled."""
         ...
 
     def continue_mission(self, app: App, mission: str, /, *, on_event: OnEvent) -> RunOutcome:
-        """Run a recorded mission to where it is settled."""
+        """Run a recorded mission until it is settled."""
         ...
 
     def roll_back(self, app: App, mission: str, /) -> MissionState:
@@ -82,7 +82,7 @@ class DemoStage(Protocol):
 
 
 def run_demo(stage: DemoStage, *, keep: bool) -> DemoDocument | None:
-    """Tell the story in a temporary directory, kept for `keep`; `None` where a signal broke it off."""
+    """Tell the story in a temporary directory, kept with `keep`; return `None` if a signal interrupted it."""
     with temporary_directory(keep) as directory:
         project = make_project(directory)
         environ = own_environment(directory)
@@ -98,7 +98,7 @@ def run_demo(stage: DemoStage, *, keep: bool) -> DemoDocument | None:
 
 
 class _Demo:
-    """The scenes of the story, and how each came out."""
+    """The scenes of the story, and their results."""
 
     def __init__(self, app: App, stage: DemoStage, *, project: Path, acceptance: Path) -> None:
         self.app = app
@@ -109,7 +109,7 @@ class _Demo:
         self._acceptance = acceptance
 
     def tell(self, directory: Path) -> None:
-        """Say what is scripted, then tell scene after scene; without a promotion what follows one is left out."""
+        """Say what is scripted, then run the scenes; without a promotion, skip the scenes that depend on it."""
         self._text("A small shop with a bug in its discount, and a model that is asked to fix it.", bold=True)
         for line in _SCRIPTED:
             self._text(line)
@@ -141,7 +141,7 @@ class _Demo:
         self._step("repository", clean and commits == "1")
 
     def close(self, directory: Path, *, keep: bool) -> None:
-        """Say where everything is kept, and how to do the same with one's own model."""
+        """Say where everything is kept, and how to do the same with another model."""
         self._text()
         if not all(step["ok"] for step in self.steps):
             line = "Not every step ended as expected; chargehand doctor may say why."
@@ -159,7 +159,7 @@ class _Demo:
         self._stage.show(StoryLine(text=text, colour=colour, bold=bold))
 
     def _step(self, name: str, ok: bool, **facts: object) -> None:
-        """Note how a step came out."""
+        """Record the result of a step."""
         self.steps.append({"step": name, "ok": ok, **facts})
         if not ok:
             self._text("  this did not end as expected", colour="red", bold=True)
@@ -168,12 +168,12 @@ class _Demo:
         return mission_document(state, explain_failures(self.app.store, state))
 
     def _command(self, words: str) -> None:
-        """Show the command that does what comes next."""
+        """Show the command for the next step."""
         self._text()
         self._text(f"$ {words}", bold=True)
 
     def _mission(self, work: Callable[[OnEvent], RunOutcome], *, first: int = 1) -> MissionState:
-        """Let a mission run to its end; tell it from attempt `first` on as it comes, and how it ended."""
+        """Run a mission to its end; show its events from attempt `first` on, and its ending."""
         story = MissionStory(self.app.store, first=first, catch_up=True)
 
         def tell(event: Event, payload: Payload) -> None:
@@ -211,7 +211,7 @@ class _Demo:
                 self._text(f"    branch  {branch}")
             self._text(f"    cost    {'; '.join(attempt_costs(state))} (play money)")
             after = self._fingerprint()
-            # A promotion adds a ref; the files and all other refs stay as they were.
+            # A promotion adds a ref; the files and all other refs stay unchanged.
             ok = (
                 state.status == "promoted"
                 and branch is not None
@@ -221,7 +221,7 @@ class _Demo:
                 and set(before[0].splitlines()) <= set(after[0].splitlines())
             )
             self._step("run", ok, result=self._document(state))
-            # The first attempt's claim was not believed, for a reason that it could not see before.
+            # The first attempt's claim was rejected, for a reason that it could not see before.
             store, verdict = self.app.store, verdict_of(state, 1)
             why = [line for check in verdict.checks for line in complaints(store, check)] if verdict else []
             claimed = [(attempt.status, attempt.verdict) for attempt in state.attempts]
@@ -234,7 +234,7 @@ class _Demo:
         return state
 
     def _fingerprint(self) -> tuple[str, str]:
-        """Return all refs and all that differs from HEAD: what no refused agent may change."""
+        """Return all refs and all differences from HEAD: no refused agent may change them."""
         return git(self.project, "show-ref"), git(self.project, "status", "--porcelain", "--ignored")
 
     def _show_change(self, state: MissionState) -> None:
@@ -271,7 +271,7 @@ class _Demo:
         self._text("  Any program can be an agent. This one deletes the tests that fail.")
         before = self._fingerprint()
         request = RunRequest(text=CHEAT_REQUEST, agent=CHEAT, yes=True)
-        # From the second attempt, which it does not have: a command's work is no conversation to tell.
+        # From the second attempt, which it does not have: a command has no conversation to show.
         cheated = self._mission(lambda tell: self._stage.run_mission(self.app, request, on_event=tell), first=2)
         ok = cheated.status == "refused" and before == self._fingerprint()
         ok = ok and "check_failed" in {reason.code for reason in cheated.reasons}

@@ -1,4 +1,4 @@
-"""What this machine can offer, tried for real: sandbox tiers, tools inside a sandbox, snippets, disk space."""
+"""Diagnosis of this machine by real tries: sandbox tiers, tools inside a sandbox, snippets, disk space."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from chargehand.store.rows import MissionFilter
 if TYPE_CHECKING:
     from chargehand.sandbox.vm_kernel import VmKernel
 
-# Settings reach git by GIT_CONFIG_COUNT, which came with 2.31.
+# Settings reach git by GIT_CONFIG_COUNT, introduced in 2.31.
 _OLDEST_GIT = (2, 31)
 _LEAST_FREE_MB = 1024
 
 
 class Drivers(msgspec.Struct, frozen=True, kw_only=True):
-    """How workspaces are laid on disk, by strategy; null where no sandbox works."""
+    """The workspace drivers on this machine, by strategy; null if no sandbox works."""
 
     shadow: DriverName | None
     direct: DriverName | None
 
 
 class MachineView(msgspec.Struct, frozen=True, kw_only=True):
-    """This machine's size (MiB), the profile of defaults that follows from it, and whether it is large enough."""
+    """This machine's size (MiB), the resulting profile of defaults, and whether it is large enough."""
 
     name: str
     memory_mb: int
@@ -73,7 +73,7 @@ class ToolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Every part that was tried. `container` and `vm` are null where nothing of them is installed."""
+    """The result of every trial. `container` and `vm` are null if their programs are not installed."""
 
     ok: bool
     tier: Literal["process"] | None
@@ -90,12 +90,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unneeded(self) -> tuple[str, ...]:
-        """The drivers behind the one that is used: their failures matter to nobody."""
+        """The drivers after the one in use: their failures do not matter."""
         return DRIVERS[DRIVERS.index(self.driver) + 1 :] if self.driver is not None else ()
 
 
 class MachinesReady(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernel that virtual machines run, and its file."""
+    """The kernel for virtual machines, and its file."""
 
     tier: Literal["vm"]
     kernel: str
@@ -145,7 +145,7 @@ async def diagnose(reader: StateReader) -> Diagnosis:
             fits=size.fits,
         ),
         vm=machines,
-        # A snippet runs in the process tier: where that fails, its own failures would only repeat it.
+        # A snippet runs in the process tier: if that fails, the snippets' failures would only repeat it.
         snippets={part.name.rpartition(" ")[2]: part for part in languages} if works else {},
         tools=tuple(
             ToolView(
@@ -168,7 +168,7 @@ _NOT_TRIED = "tools are checked once a sandbox works"
 
 
 async def _try_process_tier(reader: StateReader, *, usable: bool) -> _ProcessTrial:
-    """Try the process tier, and in its best driver every known program of the toolchain."""
+    """Try the process tier, and with its best driver every known program of the toolchain."""
     report = await _try_tier(reader, "process") if usable else None
     if report is None or report.driver is None or not report.ok:
         return report, (), _NOT_TRIED, ()
@@ -211,7 +211,7 @@ def _try_essentials(home: Path) -> tuple[ProbePart, ...]:
         ok = found is not None and (int(found[1]), int(found[2])) >= _OLDEST_GIT
         mend = "" if ok else f"install git {'.'.join(map(str, _OLDEST_GIT))} or later"
         git = ProbePart(name="git", ok=ok, detail=said or path, mend=mend)
-    # A file is written, since permission bits do not tell of quotas and read-only mounts.
+    # A file is written, since permission bits do not reveal quotas and read-only mounts.
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=home) as file:
@@ -221,7 +221,7 @@ def _try_essentials(home: Path) -> tuple[ProbePart, ...]:
         mend = "make it writable, or set CHARGEHAND_HOME to a directory that is"
         state = ProbePart(name="state", ok=False, detail=f"{home}: {error.strerror}", mend=mend)
     else:
-        # Not f_bfree, which counts what the file system keeps for root.
+        # Not f_bfree, which includes the space reserved for root.
         free = room.f_bavail * room.f_frsize // (1 << 20)
         ok = free >= _LEAST_FREE_MB
         mend = "" if ok else "free some space there (chargehand gc), or set CHARGEHAND_HOME to a larger disk"
@@ -230,7 +230,7 @@ def _try_essentials(home: Path) -> tuple[ProbePart, ...]:
 
 
 def _describe_limits(reader: StateReader) -> tuple[ProbePart, ...]:
-    """Say what follows from this machine's size, and which hosts sandboxes may reach by the user's configuration.
+    """Describe the limits due to this machine's size, and the hosts that sandboxes may reach.
 
     For a machine that is too small there is advice, and no refusal.
     """
@@ -254,9 +254,9 @@ def _describe_limits(reader: StateReader) -> tuple[ProbePart, ...]:
 
 
 def set_up_machines(reader: StateReader, packages: Sequence[Path] = ()) -> MachinesReady:
-    """Put the kernel of virtual machines into the state directory, from Debian `packages` or downloaded ones.
+    """Install the kernel of virtual machines in the state directory, from Debian `packages` or a download.
 
-    Installs nothing and needs no root. Raises `UsageError`, `InfrastructureError`.
+    Installs no packages and needs no root. Raises `UsageError`, `InfrastructureError`.
     """
     from chargehand.sandbox.vm_kernel import set_up_kernel
 
@@ -266,7 +266,7 @@ def set_up_machines(reader: StateReader, packages: Sequence[Path] = ()) -> Machi
 
 
 class LivingWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """A living process of this state directory, and how many missions it holds."""
+    """A living process of this state directory, and the number of missions it holds."""
 
     id: str
     role: str
@@ -276,7 +276,7 @@ class LivingWorker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SystemView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is running: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB."""
+    """The running system: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB."""
 
     version: str
     home: str
@@ -291,7 +291,7 @@ class SystemView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_system(reader: StateReader) -> SystemView:
-    """Return who is alive, what waits, and how much room is left."""
+    """Return the living workers, the waiting missions, and the free space."""
     log = reader.store.log
     held = Counter(log.owners())
     members = reader.watched_workers.members()

@@ -1,6 +1,6 @@
-"""The documents about missions: what `--json` prints, an MCP tool returns and a REST body holds, one record each.
+"""Documents about missions: one record for each `--json` output, MCP tool result and REST body.
 
-Field order is the order in which they are printed. What is not known is null, never 0 or "".
+Fields are printed in order of declaration. An unknown value is null, never 0 or "".
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ArtifactEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CauseDocument(Document, frozen=True):
-    """Why a mission or an attempt ended without success: its class, a stable code, and what to do."""
+    """The cause of an ending without success: its class, a stable code, and a remedy."""
 
     kind: str = msgspec.field(name="class")
     code: str | None
@@ -71,7 +71,7 @@ class CauseDocument(Document, frozen=True):
 
 
 class ReportDocument(Document, frozen=True):
-    """The last report of a mission whose role changes nothing; `artifact` holds all of it."""
+    """The last report of a mission whose role changes no files; `artifact` holds the whole report."""
 
     role: str
     kind: str
@@ -80,16 +80,16 @@ class ReportDocument(Document, frozen=True):
 
 
 class DifferingSums(Document, frozen=True):
-    """Two sums in USD over the same calls: as the provider reported them, and by tokens and price."""
+    """Two sums in USD over the same calls: as the provider reported them, and from tokens and price."""
 
     reported_usd: float
     computed_usd: float
 
 
 class MoneyDocument(Document, frozen=True):
-    """How far an attempt's cost is known: its calls to models, and the USD that count for the limits.
+    """The known part of an attempt's cost: its calls to models, and the USD counted against the limits.
 
-    `differing` is there where what providers report and what we compute are 1 % apart or more.
+    `differing` is set if the providers' reports and our computation differ by 1 % or more.
     """
 
     calls: int
@@ -99,7 +99,7 @@ class MoneyDocument(Document, frozen=True):
 
 
 class AttemptDocument(Document, frozen=True):
-    """One attempt of an agent; `seconds` is null while it runs, `cost_usd` where the cost is not known."""
+    """One attempt of an agent; `seconds` is null while it runs, `cost_usd` if the cost is unknown."""
 
     agent: str
     model: str | None
@@ -134,13 +134,13 @@ class AttemptDetails(Document, frozen=True):
 
 
 class MissionOutline(Document, frozen=True):
-    """How a mission stands, as far as its projected row knows.
+    """The status of a mission, from its projected row.
 
     `directory` is where its agent starts, "." at the top of the repository. `branch` is in the user's repository,
-    `commit` in the depot. `unread` is the changed code that no check opened, null where that was not observed.
-    `cost_usd` is null as soon as one attempt's cost is not known. `seconds` are from the first event to the last
-    or the end, without pauses and waits for a person. `rolled_back`: what was promoted was undone. `parent` is the
-    coordinator of a `task`'s mission; `tasks` counts a coordinator's, whose cost is that of all its missions.
+    `commit` in the depot. `unread` is the changed code that no check opened, null if reads were not observed.
+    `cost_usd` is null if one attempt's cost is unknown. `seconds` are from the first event to the last or the end,
+    without pauses and waits for a person. `rolled_back`: its promotion was undone. `parent` is the coordinator of
+    a `task`'s mission; `tasks` counts those of a coordinator, whose cost includes all their missions.
     """
 
     mission: str
@@ -169,11 +169,11 @@ class MissionOutline(Document, frozen=True):
 
 
 class MissionDocument(MissionOutline, frozen=True):
-    """How a mission stands: what `run`, `fork` and every command that changes a mission print.
+    """The status of a mission, printed by `run`, `fork` and every command that changes a mission.
 
-    `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings`
-    are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree:
-    failures that the base has too, and tests that both passed and failed.
+    `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands
+    that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are
+    from the last verdict on that tree: failures that the base has too, and tests that both passed and failed.
     """
 
     failures: tuple[FailureDocument, ...]
@@ -184,10 +184,10 @@ class MissionDocument(MissionOutline, frozen=True):
 
 
 class ListedMission(MissionOutline, frozen=True):
-    """One mission of `mission list`; `waits` says why it does not go on although it should.
+    """One mission of `mission list`; `waits` is the reason if it should run and does not.
 
-    `waiting` are the tasks of a coordinator that wait for a person. `damaged` says that lines of its log cannot be
-    read: nobody goes on with it.
+    `waiting` are the tasks of a coordinator that wait for a person. `damaged` says that lines of its log are
+    unreadable: no worker continues it.
     """
 
     repository: str
@@ -200,9 +200,9 @@ class ListedMission(MissionOutline, frozen=True):
 
 
 class MissionListDocument(Document, frozen=True):
-    """`mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out.
+    """`mission list`: the oldest first; `left_out` counts older missions omitted by `--limit`.
 
-    The missions of a listed coordinator's tasks are there with it, and do not count.
+    The missions of a listed coordinator's tasks are included, and do not count.
     """
 
     missions: list[ListedMission]
@@ -210,14 +210,14 @@ class MissionListDocument(Document, frozen=True):
 
 
 class SandboxKind(Document, frozen=True):
-    """A sandbox tier and the workspace driver that was used with it."""
+    """A sandbox tier and the workspace driver used with it."""
 
     tier: str
     driver: str
 
 
 class DamagedLine(Document, frozen=True):
-    """A line of a mission's log that is not what was written, and in what; `audit verify` tells more."""
+    """A line of a mission's log that is not as written, and its difference; `audit verify` gives details."""
 
     seq: int | None
     kind: str
@@ -225,10 +225,10 @@ class DamagedLine(Document, frozen=True):
 
 
 class MissionDetails(Document, frozen=True):
-    """`mission show`: everything that is known of one mission; it begins with the keys of the result.
+    """`mission show`: all details of one mission; it begins with the keys of the result.
 
-    With `damaged` lines it is what the others tell, and nobody goes on with the mission. `budget_usd` is what all
-    of it may cost on models, as it stands now; `None` where there is no limit.
+    With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its
+    current limit of costs for models; `None` without a limit.
     """
 
     mission: str
@@ -288,7 +288,7 @@ class MissionDetails(Document, frozen=True):
 class EventDocument(Document, frozen=True):
     """One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
 
-    `damaged` says that the line cannot be read as what it was: `audit verify` tells more.
+    `damaged` says that the line is unreadable; `audit verify` gives details.
     """
 
     mission: str
@@ -302,7 +302,7 @@ class EventDocument(Document, frozen=True):
 
 
 class TranscriptDocument(Document, frozen=True):
-    """One line of `mission log --transcript`; `reply` is what `mission fork --at` takes."""
+    """One line of `mission log --transcript`; `reply` is the value for `mission fork --at`."""
 
     mission: str
     speaker: str
@@ -324,7 +324,7 @@ class CheckpointsDocument(Document, frozen=True):
 
 
 class QuestionDocument(Document, frozen=True):
-    """`mission answer` without an answer: what is asked."""
+    """`mission answer` without an answer: the open question."""
 
     mission: str
     question: str
@@ -340,11 +340,11 @@ Delivery = Literal["next_step", "next_attempt", "next_task", "no_attempt_left", 
 
 
 class MessageDocument(Document, frozen=True):
-    """`mission send`: the message that was recorded, when it reaches the agent, and how many the mission has.
+    """`mission send`: the recorded message, when it reaches the agent, and the number of the mission's messages.
 
-    `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not,
-    `no_attempt_left` where this is its last one, `on_resume` of a mission that does not run, or `next_task` of one
-    with a plan, whose tasks are told that begin from then on.
+    `delivery` is `next_step` if the agent listens while it works, `next_attempt` if it does not, `no_attempt_left`
+    if this is its last one, `on_resume` if the mission is not running, or `next_task` if it has a plan: tasks that
+    begin from then on get the message.
     """
 
     mission: str
@@ -356,7 +356,7 @@ class MessageDocument(Document, frozen=True):
 
 
 def mission_document(state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> MissionDocument:
-    """Return how a mission stands; `failures` are what `explain_failures` finds."""
+    """Return the status of a mission; `failures` come from `explain_failures`."""
     return MissionDocument(**_outline(state), **conclude(state, failures))
 
 
@@ -384,10 +384,10 @@ def mission_details(
     failures: tuple[FailureDocument, ...] = (),
     waiting: tuple[WaitingTask, ...] = (),
 ) -> MissionDetails:
-    """Return everything that is known of a mission.
+    """Return all details of a mission.
 
-    `places` are the kinds of sandboxes that it had, `damaged` is where its log is not what was written, `failures`
-    are what `explain_failures` finds, `waiting` the tasks of a coordinator that wait for a person.
+    `places` are the kinds of sandboxes that it used, `damaged` the problems of its log, `failures` come from
+    `explain_failures`, `waiting` are the tasks of a coordinator that wait for a person.
     """
     known: dict[str, Any] = _outline(state) | {
         "base": state.base,
@@ -435,7 +435,7 @@ def mission_details(
 
 
 def _outline(state: MissionSummary) -> dict[str, Any]:
-    """Return the fields that every document of a mission begins with."""
+    """Return the fields that every mission document begins with."""
     cost, known = mission_cost(state)
     base = state.base.commit if state.base else None
     reported = ended_with_report(state)
@@ -485,7 +485,7 @@ def _attempt(attempt: AttemptState, mission: str) -> dict[str, Any]:
 
 
 def event_document(event: Event) -> EventDocument:
-    """Return one line of a log as it is printed."""
+    """Return one line of a log as a document."""
     payload = None
     damaged = False
     try:
@@ -505,20 +505,20 @@ def event_document(event: Event) -> EventDocument:
 
 
 def event_step(event: Event) -> str:
-    """Return which of a mission's seven steps a line of the log belongs to, "" for none."""
+    """Return the step of a mission that a line of the log belongs to, "" without a step."""
     payload = read_payload(event)
     return (step_of(payload) or "") if payload is not None else ""
 
 
 def cause_document(cause: Cause | None, mission: str) -> CauseDocument | None:
-    """Return why something ended without success, the mission named in what to do; `None` where it did not."""
+    """Return the cause of an ending without success, its remedy naming the mission; `None` on success."""
     if cause is None:
         return None
     return CauseDocument(kind=cause.kind, code=cause.code, remedy=cause.remedy.replace("MISSION", mission))
 
 
 def money_document(attempt: AttemptState) -> MoneyDocument:
-    """Return how far an attempt's cost is known, what the limits count, and both sums where they differ."""
+    """Return the known part of an attempt's cost, its amount for the limits, and sums that differ."""
     sums = DifferingSums(reported_usd=attempt.reported_usd, computed_usd=attempt.computed_usd)
     return MoneyDocument(
         calls=attempt.calls,
@@ -529,7 +529,7 @@ def money_document(attempt: AttemptState) -> MoneyDocument:
 
 
 def to_json(value: object) -> Any:
-    """Return `value` as what JSON has; a path's bytes that are not UTF-8 are shown as `\\xNN`."""
+    """Return `value` as JSON values; a path's bytes that are not UTF-8 are shown as `\\xNN`."""
     return _without_surrogates(msgspec.to_builtins(value))
 
 
@@ -544,6 +544,6 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def _escape_byte(found: re.Match[str]) -> str:
-    # Python shows a byte B of a path that is not UTF-8 as U+DC00 + B; other surrogates mean nothing.
+    # Python shows a byte B of a path that is not UTF-8 as U+DC00 + B; other surrogates have no meaning.
     code = ord(found[0]) - 0xDC00
     return f"\\x{code:02x}" if 0x80 <= code <= 0xFF else "\N{REPLACEMENT CHARACTER}"

@@ -47,7 +47,7 @@ _FREE = Price(input=0.0, output=0.0, source="nothing is asked of a provider")
 
 
 class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to serve and where; `budget` is in USD, `faults` a specification such as `429/7@2`."""
+    """The options of `gateway serve`; `budget` is in USD, `faults` a specification such as `429/7@2`."""
 
     models: tuple[str, ...] = ()
     listen: str = "127.0.0.1:0"
@@ -60,19 +60,19 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def offline(self) -> bool:
-        """Whether no provider is asked."""
+        """Whether no provider is called."""
         return self.script is not None or self.replay is not None
 
 
 class GatewayModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that is served, and the dialect its replies are in."""
+    """A served model, and the dialect of its replies."""
 
     name: str
     dialect: str
 
 
 class GatewayAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a gateway listens, the token that clients send as their key, and what it serves for how much."""
+    """A gateway's addresses, the token that clients send as their key, the served models and the budget."""
 
     openai_base_url: str
     anthropic_base_url: str
@@ -84,7 +84,7 @@ class GatewayAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewayCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call: tokens and cost are null where nobody knows them."""
+    """One call: tokens and cost are null if unknown."""
 
     call: str
     turn: int
@@ -105,7 +105,7 @@ class GatewayCall(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: CallRecord) -> GatewayCall:
-        """Return what a person is told of a call."""
+        """Return a call record as shown to a person."""
         return cls(
             call=record.call,
             turn=record.turn,
@@ -127,19 +127,19 @@ class GatewayCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewayAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit of money that is nearly used up."""
+    """A spending limit that is nearly used up."""
 
     alert: Spent
 
 
 class GatewayDivergence(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is not the recorded one."""
+    """A call that differs from the recorded one."""
 
     divergence: Divergence
 
 
 class GatewayNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a person should know that is no result."""
+    """A message for a person that is not a result."""
 
     notice: str
 
@@ -149,7 +149,7 @@ Tell = Callable[[GatewayEvent], None]
 
 
 class _Service(msgspec.Struct, frozen=True, kw_only=True):
-    """The models to serve, their budget in USD, and what is redacted from recordings."""
+    """The models to serve, their budget in USD, and the redactor for recordings."""
 
     models: tuple[ServedModel, ...]
     budget: float | None
@@ -161,7 +161,8 @@ class _Service(msgspec.Struct, frozen=True, kw_only=True):
 def check_options(options: GatewayOptions) -> tuple[str, int]:
     """Return the loopback host and the port to listen on (0: any).
 
-    Raises `UsageError`; only this machine may ask (`listen_invalid`), because the token travels in the clear.
+    Raises `UsageError` (`listen_invalid`) for other hosts: the token is not encrypted, so only this machine may
+    connect.
     """
     if options.script is not None and options.replay is not None:
         raise UsageError("both --script and --replay were given", hint="give one of them")
@@ -174,7 +175,7 @@ def check_options(options: GatewayOptions) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
-    # Compared as a whole, because urlsplit also takes a user, a path and a query.
+    # Compared as a whole, because urlsplit also accepts a user, a path and a query.
     if host is None or port is None or f"{_url_host(host)}:{port}" != options.listen.lower():
         raise _listen_error(f"--listen: {options.listen!r} is not HOST:PORT")
     if not is_loopback(f"http://{options.listen}"):
@@ -191,7 +192,7 @@ def _listen_error(message: str) -> UsageError:
 
 
 async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended: asyncio.Event) -> None:
-    """Serve until `ended` is set; `tell` gets the address once calls are answered, then each call as it ends.
+    """Serve until `ended` is set; pass to `tell` the address once calls are answered, then each finished call.
 
     Raises `UsageError`, `ConfigError` before anything is served.
     """
@@ -234,7 +235,7 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
 
 def _prepare_service(app: App, options: GatewayOptions, tell: Tell) -> _Service:
     config = app.user_configuration().config
-    # Every secret that this user keeps or names is redacted, needed by this gateway or not.
+    # Every secret that this user stores or names is redacted, whether this gateway needs it or not.
     named = [] if options.offline else [model_config(config, name) for name in options.models]
     names = {key_name(model) for model in (*config.models.values(), *named)} - {None}
     names |= {secret.name for secret in app.credentials.names()}
@@ -244,7 +245,7 @@ def _prepare_service(app: App, options: GatewayOptions, tell: Tell) -> _Service:
         return _Service(
             models=_offline_models(options, redactor, tell),
             budget=options.budget,
-            # Nothing is paid here, so the book of the user and the day is left alone.
+            # Nothing is paid here, so the spending of the user and the day stays unchanged.
             ledger=MemoryLedger(options.budget),
             redactor=redactor,
         )
@@ -290,7 +291,7 @@ def _offline_models(options: GatewayOptions, redactor: Redactor, tell: Tell) -> 
             lenient=options.lenient,
             on_divergence=lambda divergence: tell(GatewayDivergence(divergence=divergence)),
         )
-    # A model is served in the dialects it was recorded in; the gateway translates others, as it did then.
+    # A model is served in the dialects of its recording; the gateway translates others, as it did when recording.
     return tuple(
         ServedModel(name=name, dialect=dialect, model=name, upstream=upstream, price=_FREE)
         for name in options.models or sorted(known)
@@ -303,7 +304,7 @@ def _offline_models(options: GatewayOptions, redactor: Redactor, tell: Tell) -> 
 def _wrapped_upstreams(
     service: _Service, record: Path | None, faults: Faults | None
 ) -> Iterator[tuple[ServedModel, ...]]:
-    """Put faults and the recording around each upstream; what is recorded is what clients see, faults included."""
+    """Wrap each upstream in faults and the recording; the recording has what clients see, faults included."""
     writer = None if record is None else RecordingWriter(record)
     wrapped: dict[int, ModelUpstream] = {}
     for upstream in (model.upstream for model in with_fallbacks(service.models)):

@@ -1,7 +1,7 @@
 """Use cases of missions: list, show, follow, steer, answer, promote, roll back.
 
 Those that read take a `StateReader` and import nothing that runs a mission. A mission that a worker holds is
-changed by an order to that worker, any other one in this process.
+changed by an order to that worker, any other mission in this process.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
     from chargehand.core.events import OnEvent
 
 _CANCEL_SECONDS = 30.0
-# A message or an answer reaches agents as one environment variable, of which Linux takes 128 KiB.
+# A message or an answer reaches agents as one environment variable, which Linux limits to 128 KiB.
 _LARGEST_TEXT_BYTES = 100_000
 _OPTION_DIGITS = 9
-# Lists that a reader keeps, so that the same question is answered without making one anew.
+# Cached lists of a reader, so that an unchanged list is not built again.
 _MOST_LISTS = 16
 
 
 class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
-    """How a mission stands after it was changed, and whether a worker had to be started for it."""
+    """A mission's state after a change, and whether a worker was started for it."""
 
     state: MissionState
     worker_started: bool = False
@@ -69,10 +69,10 @@ class MissionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which missions are listed: of a repository (the working directory's by default) or of all projects.
+    """The filter of a list: missions of a repository (the working directory's by default) or of all projects.
 
-    With any `statuses` only those, `since` as `7d` or a date, `limit` the newest so many; 0 is no limit. The
-    missions of a listed coordinator's tasks come with it and do not count.
+    With any `statuses` only those, `since` as `7d` or a date, `limit` the number of newest missions; 0 is no
+    limit. The missions of a listed coordinator's tasks are included and do not count.
     """
 
     repository: Path | None = None
@@ -83,13 +83,13 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocument:
-    """Return missions, the oldest first, and how many `limit` leaves out. Raises `UsageError`."""
+    """Return missions, the oldest first, and how many `limit` omits. Raises `UsageError`."""
     project = None if request.everywhere else reader.current_project(request.repository)
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else ""
     queue = reader.mission_reader.queue()
-    # The projected rows, not the logs: a list must not grow with what its missions did.
+    # The projected rows, not the logs: a list must not grow with the history of its missions.
     listings = reader.mission_reader.listings(project=project.id if project else None)
-    # The same rows and the same queue give the same list: a reader that is asked again makes none anew.
+    # The same rows and the same queue give the same list, which is not built again.
     key = (project and project.id, since, request.statuses, request.limit)
     made = reader.lists.get(key)
     if made is None or made[0] is not listings or made[1] != queue:
@@ -109,12 +109,12 @@ def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocum
 
 
 def listed_status(listed: ListedMission) -> str:
-    """Return the status that a list shows: of one that is promoted and undone, that it was."""
+    """Return the status shown in a list; a promoted mission that was undone is `rolled-back`."""
     return "rolled-back" if listed.rolled_back else listed.status
 
 
 def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionDetails]:
-    """Return how a mission stands, and everything that is known of it. Raises `NotFoundError`, `UsageError`."""
+    """Return a mission's state, and all its details. Raises `NotFoundError`, `UsageError`."""
     state = reader.mission_state(name)
     places = [SandboxKind(tier=tier, driver=driver) for tier, driver in state.sandbox_kinds]
     waits = waiting_reason(state, reader.mission_reader.waits((state.id,)))
@@ -125,7 +125,7 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
 
 
 def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
-    """Return the report on a mission as it stands, and the same as Markdown; raises as `show_mission`."""
+    """Return the report on a mission in its current state, and the same as Markdown; raise as `show_mission`."""
     from chargehand.app.checkpoints import mission_difference
     from chargehand.app.reporting.markdown import render_report
     from chargehand.app.reporting.report import ReportSource, build_report
@@ -135,7 +135,7 @@ def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
     try:
         difference = mission_difference(reader, state.id, checkpoint=None)
         files, depot = difference.line_counts(), difference.depot
-    except ChargehandError:  # no base, no repository or no such tree any more: the rest is reported all the same
+    except ChargehandError:  # no base, or repository or tree is gone: the rest is still reported
         files, depot = None, None
     report = build_report(
         ReportSource(
@@ -152,7 +152,7 @@ def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
 
 
 def review_mission(reader: StateReader, name: str) -> ChangeReview:
-    """Return a mission's change as a person reviews it. Raises `RefusedError` (`no_base`), `RepositoryError`."""
+    """Return a mission's change for a person's review. Raises `RefusedError` (`no_base`), `RepositoryError`."""
     from chargehand.app.checkpoints import result_tree
     from chargehand.app.reporting.review import ReviewSource, build_review
 
@@ -172,18 +172,18 @@ def review_mission(reader: StateReader, name: str) -> ChangeReview:
 
 
 def read_events(reader: StateReader, mission: str) -> Iterator[Event]:
-    """Yield what is in a mission's log, or in a project's own."""
+    """Yield the events of a mission's log, or of a project's own."""
     yield from reader.store.log.read(mission)
 
 
 def follow_mission(
     reader: StateReader, mission: str, *, with_output: bool = False
 ) -> Iterator[Event | Reason | OutputLine]:
-    """Yield the events of a mission until it is settled, and why it waits whenever that changes.
+    """Yield the events of a mission until it is settled, and its reason for waiting whenever that changes.
 
-    No event says why a mission waits that no worker has taken up: it depends on the workers that are alive now.
-    A coordinator waits for a moment between any two of its decisions: that is yielded only where it lasts.
-    `with_output` yields, in the order of time, also the lines that its agents print.
+    No event records why a mission waits that no worker has taken up: it depends on the workers that are alive now.
+    A coordinator waits for a moment between any two of its decisions: that is yielded only if it lasts.
+    `with_output` also yields, in order of time, the lines that its agents print.
     """
     followed = reader.mission_reader.followed(mission)
     last_wait = ""
@@ -214,7 +214,7 @@ def follow_mission(
 
 
 def start_needed_worker(reader: StateReader, mission: str) -> bool:
-    """Start a worker where a mission should go on and none lives; return whether one was started."""
+    """Start a worker if a mission should run and no worker lives; return whether one was started."""
     state = reader.mission_reader.state(mission)
     sleeps = state.waits_for_quota is not None or state.held is not None or bool(state.expiring)
     needed = reader.has_work() or sleeps
@@ -222,7 +222,7 @@ def start_needed_worker(reader: StateReader, mission: str) -> bool:
 
 
 def read_transcript(reader: StateReader, name: str) -> Iterator[TranscriptDocument]:
-    """Yield the conversation of a mission's agents: of native ones as it was, of others as they report it."""
+    """Yield the conversation of a mission's agents: exact for native agents, as reported by others."""
     from chargehand.missions.transcript import read_transcript
 
     state = reader.mission_state(name)
@@ -231,7 +231,7 @@ def read_transcript(reader: StateReader, name: str) -> Iterator[TranscriptDocume
 
 
 def question_document(mission: str, asked: Question) -> QuestionDocument:
-    """Return what a mission asks."""
+    """Return a mission's question as a document."""
     return QuestionDocument(
         mission=mission,
         question=asked.id,
@@ -245,7 +245,7 @@ def question_document(mission: str, asked: Question) -> QuestionDocument:
 
 
 def show_question(reader: StateReader, name: str, *, task: str | None = None) -> QuestionDocument:
-    """Return what a mission, or the one task of it, asks. Raises `RefusedError` as an answer would."""
+    """Return the question of a mission, or of one of its tasks. Raises `RefusedError` as an answer would."""
     from chargehand.missions.steering import require_question
 
     meant = addressed_mission(reader, name, "answer", task=task)
@@ -257,13 +257,13 @@ def show_question(reader: StateReader, name: str, *, task: str | None = None) ->
 
 
 def addressed_mission(reader: StateReader, name: str, deed: Deed, *, task: str | None = None) -> Addressee:
-    """Return which mission a person means by name and task, as `find_addressee`. Raises `NotFoundError` too."""
+    """Return the mission that a person means by name and task, as `find_addressee`. Raises `NotFoundError` too."""
     state = reader.mission_state(name)
     return find_addressee(state, children_of(reader, state.id), deed, task)
 
 
 def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
-    """Stop a mission where it is; nothing of it runs any more when this returns. Raises `RefusedError`."""
+    """Pause a mission; nothing of it runs any more when this returns. Raises `RefusedError`."""
     mission = app.find_mission(name)
     if not app.order(mission, "pause", reason=reason):
         app.steering.pause(mission, reason)
@@ -274,7 +274,7 @@ def pause_mission(app: App, name: str, *, reason: str) -> MissionState:
 
 
 def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = False) -> MissionChange:
-    """Let a mission go on: in its worker, or in one that is started for it. Raises `RefusedError`, `UsageError`.
+    """Resume a mission, in its worker or in a new one. Raises `RefusedError`, `UsageError`.
 
     With `step` until the next of its steps, with `to_end` past all breakpoints.
     """
@@ -282,11 +282,11 @@ def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = Fa
         raise UsageError("--step and --to-end were both given", hint="give one of them")
     mission = app.find_mission(name)
     more = {name: "yes" for name, wanted in (("step", step), ("to_end", to_end)) if wanted}
-    # A worker that is about to let go of the mission takes the order without effect: the mission stays held.
+    # A worker that is about to release the mission takes the order without effect: the mission stays held.
     is_held = app.order(mission, "resume", **more) and app.mission_reader.state(mission).held is None
     if not is_held:
         before = app.mission_reader.state(mission)
-        # A mission whose agent has done its work goes on with its verdict, which needs no agent.
+        # A mission whose agent has finished continues with its verdict, which needs no agent.
         if before.status in ("paused", "cancelled", "failed") and not any(
             attempt.status == "succeeded" for attempt in before.attempts
         ):
@@ -294,7 +294,7 @@ def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = Fa
         app.steering.resume(mission, step=step, to_end=to_end)
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it waits for something else
-            # Its worker still holds a child that was paused while it ran, and has to be told.
+            # A child that was paused while it ran is still held by its worker, which needs the order.
             if not app.order(child, "resume"):
                 app.steering.resume(child)
     state = app.mission_reader.state(mission)
@@ -302,7 +302,7 @@ def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = Fa
 
 
 def send_message(app: App, name: str, text: str, *, critical: bool = False) -> MissionState:
-    """Tell the agent of a mission something, by order where it runs. Raises `UsageError`, `RefusedError`."""
+    """Send the agent of a mission a message, by order if it runs. Raises `UsageError`, `RefusedError`."""
     mission = app.find_mission(name)
     if not text.strip():
         raise UsageError("the message is empty", hint="write what the agent should know")
@@ -318,7 +318,7 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
 
 
 def message_document(state: MissionState) -> MessageDocument:
-    """Return the last message that was sent to a mission, and when its agent gets it."""
+    """Return the last message sent to a mission, and when its agent gets it."""
     from chargehand.agents.contract import ABILITIES
     from chargehand.app.selection.agents import named_agent
 
@@ -345,30 +345,30 @@ def message_document(state: MissionState) -> MessageDocument:
 
 
 def cancel_mission(app: App, name: str) -> MissionState:
-    """Stop a mission, waiting up to 30 s for what runs, or close one that waits. Raises `RefusedError`."""
+    """Stop a mission, waiting up to 30 s for its processes, or close a waiting one. Raises `RefusedError`."""
     mission = app.find_mission(name)
     state = _cancel_and_wait(app, mission)
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it ended meanwhile
             _cancel_and_wait(app, child)
-    if state.parent:  # its coordinator goes on without it
+    if state.parent:  # its coordinator continues without it
         ensure_worker(app)
     return state
 
 
 def open_children(app: StateReader, mission: str) -> tuple[str, ...]:
-    """Return the missions that do tasks of a coordinator and have not ended."""
+    """Return the missions of a coordinator's tasks that have not ended."""
     listed = app.store.log.summaries(app.workers.live, MissionFilter(parent=mission))
     return tuple(each.summary.id for each in listed if each.summary.status not in ENDED)
 
 
 def _cancel_and_wait(app: App, mission: str) -> MissionState:
-    # The worker of a mission that has just ended may refuse for a moment: `steer` tries again.
+    # The worker of a mission that has just ended may refuse for a moment: `steer` retries.
     app.steer(mission, "cancel", lambda: app.steering.cancel(mission))
     deadline = time.monotonic() + _CANCEL_SECONDS
     while True:
         state = app.mission_reader.state(mission)
-        # A paused mission counts as settled, though it is still to be cancelled.
+        # A paused mission counts as settled, although the cancellation is still pending.
         if state.cancel_asked and state.status in ENDED:  # its worker died before it could settle it
             with contextlib.suppress(RefusedError):
                 state = app.steering.cancel(mission)
@@ -378,7 +378,7 @@ def _cancel_and_wait(app: App, mission: str) -> MissionState:
 
 
 def discard_mission(app: App, name: str, *, reason: str = "") -> MissionState:
-    """Settle a mission as not wanted. Raises `RefusedError`."""
+    """Settle a mission as discarded. Raises `RefusedError`."""
     state = app.steering.discard(app.find_mission(name), reason)
     if state.parent:
         ensure_worker(app)
@@ -386,9 +386,9 @@ def discard_mission(app: App, name: str, *, reason: str = "") -> MissionState:
 
 
 def answer_mission(app: App, asked: Addressee, text: str, *, question: str | None = None) -> MissionChange:
-    """Answer what a mission asks, and see to it that a worker goes on; `question` is the one that was read.
+    """Answer a mission's question, and make sure that a worker continues; `question` is the id that was shown.
 
-    Raises `RefusedError` (`no_question` where another one is asked by now), `UsageError`.
+    Raises `RefusedError` (`no_question` if the mission now asks another question), `UsageError`.
     """
     now = asked.question.id if asked.question is not None else ""
     if question is not None and question != now:
@@ -401,16 +401,16 @@ def answer_mission(app: App, asked: Addressee, text: str, *, question: str | Non
     try:
         state = answer_question(app, asked.mission, check_answer(asked.question, text), question=question)
     except RefusedError as error:
-        if error.code == "question_expired" and app.has_work():  # the default lets the mission go on
+        if error.code == "question_expired" and app.has_work():  # the default lets the mission continue
             ensure_worker(app)
         raise
     return MissionChange(state=state, worker_started=ensure_worker(app).started)
 
 
 def answer_question(app: App, mission: str, text: str, *, question: str = "") -> MissionState:
-    """Answer what a mission asks, by order where it runs; the first open `question` where none is named.
+    """Answer a mission's `question`, by default the first open one; by order if the mission runs.
 
-    Raises `RefusedError` (`no_question`; `question_answered` where somebody was first, `question_expired`).
+    Raises `RefusedError` (`no_question`; `question_answered` if it was already answered, `question_expired`).
     """
     app.steer(
         mission, "answer", lambda: app.steering.answer(mission, text, question), text=text, question=question
@@ -419,7 +419,7 @@ def answer_question(app: App, mission: str, text: str, *, question: str = "") ->
 
 
 def check_answer(asked: Question | None, text: str) -> str:
-    """Return an answer as it is recorded. Raises `UsageError` where it is empty or too long."""
+    """Return an answer as it is recorded. Raises `UsageError` if it is empty or too long."""
     if asked is not None and not text.strip():
         raise UsageError("the answer is empty", hint="write something the agent can go on with")
     if len(text.encode(errors="replace")) > _LARGEST_TEXT_BYTES:
@@ -428,11 +428,11 @@ def check_answer(asked: Question | None, text: str) -> str:
 
 
 def resolve_option(asked: Question, text: str) -> str:
-    """Return an answer: the number of an option stands for its text, and so do its words in any case."""
+    """Return an answer, with an option's number, or its text in any case, replaced by the option's text."""
     # No longer number: Python refuses to parse thousands of digits.
     if len(text) <= _OPTION_DIGITS and text.isdecimal() and 1 <= int(text) <= len(asked.options):
         return asked.options[int(text) - 1]
-    # "Stop" means `stop`, and not a text with which a task is tried again.
+    # "Stop" means `stop`; it must not become a text for another try of a task.
     alike = [option for option in asked.options if option.casefold() == text.casefold()]
     return alike[0] if len(alike) == 1 else text
 
@@ -443,9 +443,9 @@ def resolve_option(asked: Question, text: str) -> str:
 async def promote_mission(
     app: App, name: str, *, reason: str = "", tree: str = "", watch: OnEvent | None = None
 ) -> MissionState:
-    """Promote what a mission left, by the calling person's decision; `tree` is the one they reviewed.
+    """Promote a mission's result, by the calling person's decision; `tree` is the tree that they reviewed.
 
-    Raises `RefusedError`: `tree_changed` where it is another one by now.
+    Raises `RefusedError`: `tree_changed` if the result is another tree by now.
     """
     mission = app.find_mission(name)
     async with app.mission_session(mission, watch=watch) as (found, session):

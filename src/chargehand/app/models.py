@@ -1,4 +1,4 @@
-"""Use cases of models: what they cost and can do, whether their key is there, and whether they answer."""
+"""Use cases of models: prices, abilities, keys, and probes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """USD per million tokens, and who says so."""
+    """USD per million tokens, and the source of the price."""
 
     input: float
     output: float
@@ -43,7 +43,7 @@ class ListPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
-    """The key a model needs (null: none), whether it is there, and where in words; never its value."""
+    """The key that a model needs (null: no key), whether it exists, and where in words; never its value."""
 
     name: str | None
     found: bool
@@ -51,14 +51,14 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FactView(msgspec.Struct, frozen=True, kw_only=True):
-    """A value and who says so; both are null where nobody knows."""
+    """A value and its source; both are null if unknown."""
 
     value: Any
     source: str | None
 
 
 class ModelFactsView(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a model. Sizes in tokens; `takes` and `gives` are kinds of content, such as `image`."""
+    """All known facts of a model. Sizes in tokens; `takes` and `gives` are kinds of content, such as `image`."""
 
     context: FactView
     max_output: FactView
@@ -75,7 +75,7 @@ class ModelFactsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):
-    """One model that can be named after `--model`."""
+    """A model for `--model`."""
 
     name: str
     provider: str
@@ -88,13 +88,13 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """The models that are configured, else those that were found."""
+    """The configured models, otherwise the detected ones."""
 
     models: tuple[ModelView, ...]
 
 
 class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of the catalogue; what the catalogue does not say is null."""
+    """One model of the catalogue; values missing in the catalogue are null."""
 
     provider: str
     model: str
@@ -118,9 +118,9 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelProbeView(msgspec.Struct, frozen=True, kw_only=True):
-    """How one model answered; null is what was not found out. `abilities` is null where none were tried.
+    """The result of probing a model; unknown values are null. `abilities` is null if they were not tried.
 
-    `warning` says how far its key is protected where that is less than for most keys, else null.
+    `warning` describes the key's protection if that is weaker than for most keys, otherwise null.
     """
 
     name: str
@@ -137,13 +137,13 @@ class ModelProbeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelProbes(msgspec.Struct, frozen=True, kw_only=True):
-    """How each model answered."""
+    """The results of probing models."""
 
     models: tuple[ModelProbeView, ...]
 
 
 def list_models(app: App, repo: Path | None) -> ModelList:
-    """Return the configured models, else the default ones whose key is there and those that Ollama serves."""
+    """Return the configured models, otherwise default models with a key and those that Ollama serves."""
     resolved = app.configuration_here(repo)
     reports = open_probe_reports(app.environ)
     names = model_names(resolved.config, app.environ, app.credentials)
@@ -153,13 +153,13 @@ def list_models(app: App, repo: Path | None) -> ModelList:
 
 
 def show_model(app: App, name: str, repo: Path | None) -> ModelView:
-    """Return all that is known of an entry of `[models]` or of a short form; raises `NotFoundError`."""
+    """Return all known facts of an entry of `[models]` or a short form; raise `NotFoundError`."""
     resolved = app.configuration_here(repo)
     return _describe_model(app, resolved.config, resolved.origins, name, open_probe_reports(app.environ))
 
 
 def list_catalogue(provider: str | None) -> Catalogue:
-    """Return the models of the shipped catalogue; raises `NotFoundError` for a provider that it does not have."""
+    """Return the models of the shipped catalogue; raise `NotFoundError` for a provider missing in it."""
     found = list(listed_models(provider))
     if not found:
         guess = nearest(str(provider), listed_providers())
@@ -190,7 +190,7 @@ def list_catalogue(provider: str | None) -> Catalogue:
 
 
 def model_names(config: Config, environ: Mapping[str, str], keys: KeySource) -> list[str]:
-    """Return the names of the configured models, else of those whose key is there or that Ollama serves."""
+    """Return the names of the configured models, otherwise of those with a key or served by Ollama."""
     if config.models:
         return sorted(config.models)
     keyed = [model for provider, model in DEFAULT_MODELS.items() if keys.get(USUAL_KEYS[provider])]
@@ -204,7 +204,7 @@ def _describe_model(
     facts = known_facts(
         name, entry, reports=reports, environ=app.environ, assume=config.limits.assume_usd_per_mtok
     )
-    # A script costs nothing unless its entry says otherwise.
+    # A script is free unless its entry has a price.
     if facts.price is None and entry.provider == "script":
         facts = replace(facts, price=Price(input=0.0, output=0.0, source="script"))
     price = facts.price
@@ -255,10 +255,10 @@ async def probe_models(
     quick: bool = False,
     asking: Callable[[str], None] = lambda name: None,
 ) -> ModelProbes:
-    """Ask one model, or each that is listed, for real; raises `NotFoundError`, `OSError`.
+    """Call one model, or each listed model, for real; raise `NotFoundError`, `OSError`.
 
-    Unless `quick`, four more calls try what an answering model can do, and the results are kept for `model show`
-    and every later mission. `asking` is told each name before it is asked.
+    Unless `quick`, four more calls try the abilities of an answering model, and the results are stored for `model
+    show` and every later mission. `asking` is called with each name before the model is called.
     """
     config = app.configuration_here(repo).config
     names = [name] if name is not None else model_names(config, app.environ, app.credentials)
@@ -298,7 +298,7 @@ async def probe_models(
 
 
 def describe_probe(probe: ModelProbe | ModelProbeView) -> str:
-    """Return in one line how a model answered."""
+    """Describe in one line how a model answered."""
     if probe.error:
         return probe.error
     tools = {

@@ -1,4 +1,4 @@
-"""`chargehand init`: a first chargehand.toml from what the repository's files suggest, and a first agent."""
+"""`chargehand init`: a first chargehand.toml, suggested from the repository's files, and a first agent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _HEAD = """\
 
 
 class InitResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The file that was written, or was there already (`created` is false, and the rest null).
+    """The file that was written, or that already existed (then `created` is false, and the rest null).
 
     `ignored` is true if a `.gitignore` covers the file, so that `git add` needs `--force`.
     """
@@ -61,7 +61,7 @@ class InitResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompts(Protocol):
-    """What asks a person, a question at a time; each method raises what ends the command where they stop."""
+    """Asks a person one question at a time; each method raises what ends the command if the person stops."""
 
     def notice(self, text: str, /) -> None:
         """Show a line."""
@@ -72,7 +72,7 @@ class Prompts(Protocol):
         ...
 
     def text(self, question: str, /, *, default: str | None = None, hidden: bool = False) -> str:
-        """Return a line without blanks at its ends; `hidden` does not show what is typed."""
+        """Return a line without blanks at its ends; `hidden` hides the input."""
         ...
 
     def number(self, question: str, /, *, largest: int) -> int:
@@ -90,14 +90,14 @@ class Prompts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """A key as it was pasted, and the name it is to be stored under; its representation hides it."""
+    """A pasted key, and the name to store it under; its representation hides the value."""
 
     name: str
     value: str = field(repr=False)
 
 
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent as it was chosen: keys and values for the user's own file, and a key to store."""
+    """A chosen agent: keys and values for the user's own file, and a key to store."""
 
     name: str
     values: Mapping[str, str]
@@ -105,7 +105,7 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _PastedKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys that are there, and before them the one that was just pasted."""
+    """The stored keys, preceded by the key that was just pasted."""
 
     stored: KeySource
     pasted: Secret | None
@@ -123,7 +123,7 @@ class _ChooseAgainError(Exception):
 def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResult:
     """Write chargehand.toml into a person's project, and ask for an agent; an existing file is not changed.
 
-    Without `prompts` it takes the detected checks and asks for no agent. Raises `RepositoryError` (`bare`),
+    Without `prompts` it uses the detected checks and asks for no agent. Raises `RepositoryError` (`bare`),
     `UsageError`, `ConfigError`.
     """
     located = app.find(repo)
@@ -143,7 +143,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     if os.path.lexists(path):
         offered = None if prompts is None else _offer_agent(app, prompts)
         return InitResult(path=str(path), created=False, checks=None, setup=None, agent=offered)
-    # An unconfirmed setup is not written: a mission tries those that are detected.
+    # An unconfirmed setup is not written: a mission tries the detected ones.
     checks = found.checks
     setup: str | None = None
     name: str | None = None
@@ -159,7 +159,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
         if found.setup is not None and prompts.confirm(f"Always set up with `{found.setup}`?", default=True):
             setup = found.setup
         name = _ask_agent(app, prompts)
-    # A build may refuse files without the project's licence header, and it runs in the missions' checks too.
+    # A build may refuse files without the project's licence header, and it also runs in the missions' checks.
     header = find_licence_header(reader, located.base.tree, directory) or find_licence_header(
         reader, located.base.tree
     )
@@ -169,7 +169,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
 
 
 def _offer_agent(app: App, prompts: Prompts) -> str | None:
-    """Offer an agent to a person whose project has its file already, as every colleague's has."""
+    """Offer an agent to a person whose project already has its file, for example from a colleague."""
     config = app.user_configuration().config
     missing = not config.models and not config.agents
     if not missing and not prompts.confirm("You have an agent or model. Set up another one?", default=False):
@@ -178,7 +178,7 @@ def _offer_agent(app: App, prompts: Prompts) -> str | None:
 
 
 def _ask_agent(app: App, prompts: Prompts) -> str | None:
-    """Ask for an agent, write it into the user's own configuration, and return its name, `None` without one."""
+    """Ask for an agent, write it into the user's configuration, and return its name (`None`: no agent)."""
     agent = _AgentQuestions(app, prompts).ask()
     if agent is None:
         return None
@@ -197,10 +197,10 @@ def _write_project_file(
     setup: str | None,
     detected_setup: str | None,
 ) -> bool:
-    """Write a project's file in one step, unless there is one; return whether it was written."""
+    """Write a project's file atomically, unless it exists; return whether it was written."""
 
     def toml(value: object) -> str:
-        # JSON's strings and lists are TOML's, but for DEL.
+        # JSON's strings and lists are valid TOML, except for DEL.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
     lines = [f"# {line}".rstrip() for line in header]
@@ -219,7 +219,7 @@ def _write_project_file(
     try:
         with fresh.open("x", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
-        os.link(fresh, path)  # unlike a rename, it fails where another process was quicker
+        os.link(fresh, path)  # unlike a rename, it fails if another process was quicker
     except FileExistsError:
         return False
     except OSError as error:
@@ -236,7 +236,7 @@ Offer = tuple[str, Callable[[], AgentPlan | None]]
 
 
 class _AgentQuestions:
-    """Asks for an agent; nothing is written until all is answered, so that stopping leaves nothing behind."""
+    """Asks for an agent; nothing is written until all questions are answered, so that stopping has no effect."""
 
     def __init__(self, app: App, prompts: Prompts) -> None:
         self._app = app
@@ -244,7 +244,7 @@ class _AgentQuestions:
         self._config: Config = app.user_configuration().config
 
     def ask(self) -> AgentPlan | None:
-        """Return the agent that was chosen, `None` for none."""
+        """Return the chosen agent, `None` if the person chose no agent."""
         offers: list[Offer] = [
             (f"a model from {title} ({USUAL_KEYS[provider]} is set)", partial(self._ask_provider, provider))
             for provider, title in _PROVIDERS.items()
@@ -291,7 +291,7 @@ class _AgentQuestions:
         price = self._ask_value(
             "USD per million tokens (0: free, empty: unknown)",
             f"models.{name}.price",
-            # Nobody charges for what runs on this machine.
+            # No one charges for models that run on this machine.
             default="0" if is_loopback(base_url) else "",
             optional=True,
         )
@@ -316,7 +316,7 @@ class _AgentQuestions:
             return AgentPlan(name=name, values={f"agents.{name}.command": words})
 
     def _try_model(self, name: str, model: ModelConfig, secret_name: str | None) -> AgentPlan:
-        """Ask for the key, call the model once, and show the result; a person decides what a failure means."""
+        """Ask for the key, call the model once, and show the result; a person decides after a failure."""
         while True:
             secret = None
             while secret_name and secret is None:
@@ -346,7 +346,7 @@ class _AgentQuestions:
                 "model": model.model,
                 "base_url": model.base_url,
                 "key": model.key,
-                # Without an exponent: the parser of configuration values does not take 1e-05 for a number.
+                # Without an exponent: the parser of configuration values does not accept 1e-05 as a number.
                 "price": None if model.price is None else f"{model.price:.9f}".rstrip("0").rstrip("."),
             }
             values = {f"models.{name}.{field}": value for field, value in said.items() if value is not None}
@@ -354,7 +354,7 @@ class _AgentQuestions:
             return AgentPlan(name=NATIVE, values=values, secret=secret)
 
     def _free_name(self, name: str) -> str:
-        """Return the name, with a number after it where it is taken."""
+        """Return the name, followed by a number if it is taken."""
         taken = self._config.models.keys()
         numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
         return name if name not in taken else next(each for each in numbered if each not in taken)
@@ -370,7 +370,7 @@ class _AgentQuestions:
             return name
 
     def _ask_value(self, question: str, key: str, *, default: str | None = None, optional: bool = False) -> str:
-        """Ask until the answer is a value of the key; empty where that is allowed."""
+        """Ask until the answer is a valid value of the key; empty if that is allowed."""
         while True:
             value = self._prompts.text(question, default=default)
             if optional and not value:

@@ -1,4 +1,4 @@
-"""The outcome of a mission: what it left, why it was not promoted, and which commands make sense next."""
+"""The outcome of a mission: its result, the reasons for not promoting it, and sensible next commands."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _BAD_ENDS = ("failed", "timed_out", "lost")
 
 
 class FailingTestDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A test that failed, as its runner names it, and the lines of the output that say why."""
+    """A failed test, as its runner names it, and the lines of the output that explain the failure."""
 
     name: str
     lines: tuple[str, ...]
 
 
 class FailureDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A check that did not pass, or an agent that ended badly; `artifact` has all of its output.
+    """A check that did not pass, or an agent that ended badly; `artifact` has the whole output.
 
-    `lines` are those that matter where no tests are named: of an agent the last ones, with stderr at the end.
+    `lines` are the relevant lines if no tests are named: for an agent the last ones, with stderr at the end.
     """
 
     kind: Literal["check", "agent"]
@@ -45,25 +45,25 @@ class FailureDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended_with_report(state: MissionSummary) -> bool:
-    """Tell whether a mission ended well with a report, so that there was nothing to promote."""
+    """Return whether a mission ended well with a report, so that there was nothing to promote."""
     return state.status == "promoted" and state.commit is None and state.report is not None
 
 
 def was_rolled_back(state: MissionSummary) -> bool:
-    """Tell whether a mission was promoted and undone: its branch has the tree of its base again."""
+    """Return whether a mission was promoted and undone: its branch has the tree of its base again."""
     promoted = state.status == "promoted" and state.commit is not None
     return promoted and state.base is not None and state.tree == state.base.tree
 
 
 def exported_branch(state: MissionSummary) -> str | None:
-    """Return the mission's branch in the user's repository, `None` where there is none."""
+    """Return the mission's branch in the user's repository, `None` if there is no branch."""
     if state.export is None or state.exported is None:
         return None
     return state.export.ref.removeprefix(_BRANCHES)
 
 
 def mission_seconds(state: MissionSummary) -> float | None:
-    """Return the seconds from the first event to the last, to the millisecond, without those that it waited."""
+    """Return the seconds from the first event to the last, rounded to milliseconds, without waiting time."""
     if not state.created or not state.updated:
         return None
     spent = datetime.fromisoformat(state.finished or state.updated) - datetime.fromisoformat(state.created)
@@ -71,16 +71,16 @@ def mission_seconds(state: MissionSummary) -> float | None:
 
 
 def mission_cost(state: MissionSummary) -> tuple[float | None, bool]:
-    """Return what all attempts cost in USD, and whether that is known: one unknown makes the sum unknown.
+    """Return the cost of all attempts in USD, and whether it is known: one unknown cost makes the sum unknown.
 
-    Of a plan these are the attempts of all its child missions, whether their tasks ended or not.
+    For a plan it includes the attempts of all child missions, whether their tasks ended or not.
     """
     own, tasks = total_cost((state,)), state.tasks.cost_usd if state.tasks is not None else 0.0
     return (None, False) if own is None or tasks is None else (own + tasks, True)
 
 
 def inspection_warnings(state: MissionState) -> tuple[Finding, ...]:
-    """Return what inspection warns of in the mission's last tree; of a plan, in all that was merged."""
+    """Return inspection's warnings about the mission's last tree; for a plan, about all that was merged."""
     verdicts = [verdict for verdict in state.verdicts if verdict.scope != "base"]
     good = [verdict for verdict in verdicts if verdict.status == "green"]
     judged = good if state.plan is not None else verdicts[-1:]
@@ -89,15 +89,15 @@ def inspection_warnings(state: MissionState) -> tuple[Finding, ...]:
 
 
 def sums_differ(attempt: AttemptState) -> bool:
-    """Return whether reported and computed cost, over the calls that have both, are 1 % apart or more."""
+    """Return whether reported and computed cost, over the calls that have both, differ by 1 % or more."""
     most = max(attempt.reported_usd, attempt.computed_usd)
     return abs(attempt.reported_usd - attempt.computed_usd) > most / 100
 
 
 def explain_failures(store: Store, state: MissionState) -> tuple[FailureDocument, ...]:
-    """Return what failed in a mission that is not promoted: checks of its last tree, or the agent itself.
+    """Return the failures of a mission that is not promoted: checks of its last tree, or the agent itself.
 
-    Of an agent that printed nothing there is nothing to return.
+    An agent that printed nothing gives no failure.
     """
     if state.status in ("planned", "promoted"):
         return ()
@@ -113,7 +113,7 @@ def explain_failures(store: Store, state: MissionState) -> tuple[FailureDocument
         if event.type == "attempt.started":
             break
         payload = read_payload(event) if event.type == "command.finished" else None
-        # Setup ends in the same event, with a command of its own.
+        # Setup ends in the same event, with its own command.
         if isinstance(payload, CommandFinished) and payload.argv == (last.agent,):
             lines = end_of_output(_read_output(store, payload.artifact))
             ended = FailureDocument(
@@ -124,7 +124,7 @@ def explain_failures(store: Store, state: MissionState) -> tuple[FailureDocument
 
 
 def explain_check(store: Store, check: CheckResult) -> FailureDocument:
-    """Return a check with the tests that failed in it and the lines that say why, from its kept output."""
+    """Return a check with its failed tests and the lines that explain them, from its kept output."""
     tests: tuple[FailingTestDocument, ...] = ()
     lines: tuple[str, ...] = ()
     if check.status != "passed":
@@ -141,7 +141,7 @@ def explain_check(store: Store, check: CheckResult) -> FailureDocument:
 def _read_output(store: Store, artifact: str | None) -> str:
     try:
         return store.artifacts.get(artifact).decode(errors="replace") if artifact else ""
-    except (NotFoundError, StoreError):  # removed by `gc`, or damaged: `store check` names it
+    except (NotFoundError, StoreError):  # removed by `gc`, or damaged: `store check` reports it
         return ""
 
 
@@ -151,7 +151,7 @@ def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = (
         resume = f"chargehand mission resume {state.id}"
         return (resume, f"{resume} --step", f"{resume} --to-end", *_commands_to_inspect(state, failures))
     if state.plan is not None and was_rolled_back(state):
-        return ()  # its tasks were promoted one after the other: there is no single result to promote again
+        return ()  # its tasks were promoted one by one: there is no single result to promote again
     if state.plan is not None and state.status not in ENDED:
         return tuple(_commands_to_coordinate(state))
     if state.plan is not None and state.status not in ("promoted", "discarded"):
@@ -160,7 +160,7 @@ def next_commands(state: MissionState, failures: tuple[FailureDocument, ...] = (
 
 
 def conclude(state: MissionState, failures: tuple[FailureDocument, ...]) -> dict[str, Any]:
-    """Return the fields of a mission's documents that say what failed, what comes next, and what to look at."""
+    """Return the fields of a mission's documents about failures, next commands and warnings."""
     verdict = state.last_verdict
     return {
         "failures": failures,
@@ -190,7 +190,7 @@ def _commands_to_coordinate(state: MissionState) -> Iterator[str]:
 
 
 def _commands_after_plan(state: MissionState) -> Iterator[str]:
-    """Yield what makes sense once a plan ended before all of its tasks were done."""
+    """Yield the commands that make sense once a plan ended before all of its tasks were done."""
     mission = f"chargehand mission {{}} {state.id}"
     cause = mission_cause(state)
     if state.status == "cancelled" or (state.status == "failed" and cause is not None and cause.kind in RESUMED):
@@ -211,7 +211,7 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
     elif state.status == "promoted":
         if branch is not None and (state.applied is None or state.applied.state != "done"):
             yield f"git merge {branch}"
-    # The worker first: it goes on by itself when the quota is back; an answer only makes it try earlier.
+    # The worker first: it continues by itself once the quota is back; an answer only makes it try earlier.
     elif state.waits_for_quota is not None:
         yield "chargehand worker"
         yield mission.format("answer") + ' "go on"'
@@ -220,7 +220,7 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
         answer = shlex.quote(asked.options[0]) if asked is not None and asked.closed else "TEXT"
         yield mission.format("answer") + f" {answer}" if asked else mission.format("resume")
     elif any(reason.code == "failing_test_added" for reason in state.reasons):
-        # A failing test was asked for: it can never be green, so it is applied by hand.
+        # A failing test was requested: it can never be green, so it is applied by hand.
         yield mission.format("diff") + " | git apply"
         yield 'chargehand run "make the new tests pass"  # once they are committed'
     elif state.status == "waiting":
@@ -235,7 +235,7 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
 
 
 def _commands_to_inspect(state: MissionState, failures: tuple[FailureDocument, ...]) -> Iterator[str]:
-    # A role that changes nothing leaves no result in its workspace; after a roll-back nothing is left.
+    # A role that changes no files leaves no result in its workspace; after a roll-back there is no result either.
     if not state.checkpoints or ended_with_report(state) or was_rolled_back(state):
         return
     yield f"chargehand mission diff {state.id}"

@@ -1,4 +1,4 @@
-"""Use cases of projects: what is known of a repository, its trust, its setup, and the pre-commit hook."""
+"""Use cases of projects: details of a repository, its trust, its setup, and the pre-commit hook."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def remember_registries(app: App, state: MissionState) -> None:
 
 
 class ProjectEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One registered repository and how many missions it has had."""
+    """One registered repository and its number of missions."""
 
     id: str
     name: str
@@ -48,7 +48,7 @@ class ProjectList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`.
+    """The settings that a mission started now would use. `checks_from` is `configured`, `detected` or `none`.
 
     Its agent would start in `directory`, "." at the top of the repository.
     """
@@ -69,7 +69,7 @@ class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The file of the pre-commit hook, and whether this changed it."""
+    """The file of the pre-commit hook, and whether it was changed."""
 
     path: str
     changed: bool
@@ -83,7 +83,7 @@ class RoleDigest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrustView(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the exact content of the repository's file is trusted, and what asks for trust."""
+    """Whether the exact content of the repository's file is trusted, and the keys and roles that need trust."""
 
     project: str
     digest: str | None
@@ -93,7 +93,7 @@ class TrustView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevokedTrust(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository that nobody trusts any more, and how many of its contents a person trusted until now."""
+    """A repository whose trust was revoked, and the number of its contents that were trusted until now."""
 
     project: str
     path: str
@@ -101,25 +101,25 @@ class RevokedTrust(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetupResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The setup command whose environment layer is there now (null: none is configured), and how long it took."""
+    """The setup command whose environment layer was built (null without a setup), and the time it took."""
 
     setup: str | None
     seconds: float
 
 
 def install_project_hook(repo: Path | None) -> HookDocument:
-    """Write the pre-commit hook that checks the format of what is staged; another program's hook is never changed.
+    """Write the pre-commit hook that checks the format of staged files; another program's hook is never changed.
 
     Raises `RepositoryError`, `RefusedError`.
     """
-    # Written into the hook in full: git may be started with another PATH, as by an editor.
+    # The full path is written into the hook: git may be started with another PATH, for example by an editor.
     program = shutil.which("chargehand") or str(Path(sys.executable).with_name("chargehand"))
     hook = install_hook(find_repository(repo or working_directory()), Path(program).absolute())
     return HookDocument(path=str(hook.path), changed=hook.changed)
 
 
 def remove_project_hook(repo: Path | None) -> HookDocument:
-    """Remove the pre-commit hook, where it is ours."""
+    """Remove the pre-commit hook if it is ours."""
     hook = remove_hook(find_repository(repo or working_directory()))
     return HookDocument(path=str(hook.path), changed=hook.changed)
 
@@ -136,7 +136,7 @@ def list_projects(reader: StateReader) -> ProjectList:
 
 
 class MovedProject(msgspec.Struct, frozen=True, kw_only=True):
-    """The project that a repository is from now on; `before` is where it was, null for a new one."""
+    """The project that a repository now belongs to; `before` is its previous path, null for a new project."""
 
     id: str
     name: str
@@ -145,10 +145,10 @@ class MovedProject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def move_project(reader: StateReader, project: str | None, repo: Path | None, *, new: bool) -> MovedProject:
-    """Record by a person's word which project a repository is; with `new`, none that is known yet.
+    """Record a person's decision about the project of a repository; with `new`, as a new project.
 
-    Raises `NotFoundError`, `UsageError`, `RepositoryError`, and
-    `RefusedError` (`project_here`) if the repository is another project already, which has missions.
+    Raises `NotFoundError`, `UsageError`, `RepositoryError`, and `RefusedError` (`project_here`) if the repository
+    already is another project that has missions.
     """
     repository = find_repository(repo or working_directory())
     if new:
@@ -160,7 +160,7 @@ def move_project(reader: StateReader, project: str | None, repo: Path | None, *,
         )
     wanted = reader.store.projects.find(project)
     present = None
-    with contextlib.suppress(RefusedError):  # which one it is, is what the person says now
+    with contextlib.suppress(RefusedError):  # the person decides now which one it is
         present = reader.registry.find(repository)
     if present is not None and present.id != wanted.id and reader.store.log.missions(project=present.id, limit=1):
         raise RefusedError(
@@ -173,7 +173,7 @@ def move_project(reader: StateReader, project: str | None, repo: Path | None, *,
 
 
 def show_project(app: App, repo: Path | None) -> ProjectView:
-    """Return what would be in force for a mission started now; raises `RepositoryError`, `ConfigError`."""
+    """Return the settings that a mission started now would use; raise `RepositoryError`, `ConfigError`."""
     found = app.configured(repo, only_reads=True)
     project = found.project
     resolved = found.resolved
@@ -201,7 +201,7 @@ def show_project(app: App, repo: Path | None) -> ProjectView:
 
 
 async def set_up_project(app: App, repo: Path | None, *, base: str | None) -> SetupResult:
-    """Build the environment layer of a base where it is not there yet; `base` is a revision, HEAD by default."""
+    """Build the environment layer of a base if it is missing; `base` is a revision, HEAD by default."""
     started = time.monotonic()
     async with app.session(repo, revision=base) as session, session.open_workspace():
         command = session.resolved.config.project.setup
@@ -211,7 +211,7 @@ async def set_up_project(app: App, repo: Path | None, *, base: str | None) -> Se
 def revoke_trust(reader: StateReader, repo: Path | None) -> RevokedTrust:
     """Revoke all trust in a repository: every content of its files, and its setup's access to registries.
 
-    Every content, and not only that of HEAD: a person who takes trust back means the repository. Raises
+    Every content, not only that of HEAD: a person who revokes trust means the repository. Raises
     `RepositoryError`, `StoreError`.
     """
     project = reader.project(repo)
@@ -219,18 +219,19 @@ def revoke_trust(reader: StateReader, repo: Path | None) -> RevokedTrust:
 
 
 class TrustRequest:
-    """What a repository asks a person to trust: keys of `chargehand.toml`, and files of roles.
+    """The parts of a repository that need a person's trust: keys of `chargehand.toml`, and files of roles.
 
-    A person trusts one exact content: any change of a file asks anew.
+    A person trusts one exact content: any change of a file needs trust again.
     """
 
     def __init__(self, app: App, repo: Path | None, *, base: str | None) -> None:
         self._app = app
         self._prepared = app.configured(repo, revision=base)
         resolved = self._prepared.resolved
-        # Trust covers the whole file, so its agents may then work with the person's models.
+        # Trust covers the whole file, so its agents may then use the person's models.
         self._asked = replace(resolved, untrusted=(*resolved.untrusted, *resolved.strangers.values()))
-        # With the tier `auto`, trust decides how strong sandboxes are: a repository without a file needs it too.
+        # With the tier `auto`, trust decides how strong sandboxes are: a repository without a file needs trust
+        # too.
         self.decides_tier = resolved.config.sandbox.tier == "auto"
         self._digest = resolved.trusted_by if self.decides_tier else resolved.digest
         self._roles: list[RoleFile] = [
@@ -240,25 +241,25 @@ class TrustRequest:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """One line for each thing that asks for trust, for a person to read before they answer."""
+        """One line for each part that needs trust, for a person to read before they answer."""
         roles = (f"{each.place}: a role's prompt and tools (sha256 {each.digest[:12]}…)" for each in self._roles)
         return (*describe_untrusted(self._asked), *roles)
 
     @property
     def is_needed(self) -> bool:
-        """Whether granting it would change anything."""
+        """Whether granting trust would change anything."""
         return bool(self.lines) or (self.decides_tier and not self._trusted)
 
     def grant(self) -> None:
         """Record that the calling user trusts these contents."""
-        # Trust of chargehand.toml vouches for its commands too: it is given only where it was asked for.
+        # Trust of chargehand.toml vouches for its commands too: it is granted only if it was asked for.
         whole = [self._digest] if self.decides_tier or self._asked.untrusted else []
         for content in (*whole, *(each.digest for each in self._roles)):
             self._app.store.trust.grant(self._prepared.project.id, content, identity=self._app.identity())
         self._trusted = self._trusted or bool(whole)
 
     def view(self) -> TrustView:
-        """Return how trust stands now."""
+        """Return the current trust."""
         return TrustView(
             project=self._prepared.project.id,
             digest=self._digest or None,

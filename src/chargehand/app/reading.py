@@ -48,17 +48,17 @@ if TYPE_CHECKING:
 _TOKEN = "CHARGEHAND_TOKEN"
 _AGO = re.compile(r"([0-9]{1,6})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-# The name that stands for the newest mission.
+# The name of the newest mission.
 LAST = "last"
 
 
 class StateReader:
-    """One state directory of the calling user, read; a context manager by `open`.
+    """Read access to one state directory of the calling user; a context manager by `open`.
 
-    The store is opened, and the configuration read, when they are first needed. `actor` is who acts where that is
-    not the operating system's user; with `starts_workers` what needs a worker starts one. With `keeps_missions`
-    only what is new is read of a mission that was asked for before. Raises `StoreError` as
-    `open_store` does, `ConfigError` where the user's configuration is wrong.
+    The store is opened, and the configuration read, at first use. `actor` is the acting identity if it is not the
+    operating system's user; `starts_workers` allows starting a worker when one is needed. With `keeps_missions` a
+    mission that was read before is only updated with new lines. Raises `StoreError` as `open_store` does,
+    `ConfigError` if the user's configuration is invalid.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class StateReader:
         self._local = LocalWorkers(self.home, version=__version__)
         self._store: Store | None = None
         self.keeps_missions = False
-        # By mission: its summary, what it waits for, and its line in lists.
+        # By mission: its summary, the reasons why it waits, and its list entry.
         self.listed: dict[str, tuple[MissionSummary, object, ListedMission]] = {}
         self.tallied: TalliedBlocks = {}
         # By request: the rows and the queue that a list was made from, and the list.
@@ -109,22 +109,22 @@ class StateReader:
 
     @cached_property
     def engine(self) -> EngineConfig:
-        """What schedules missions over workers: the user's own configuration, never a repository's."""
+        """The configuration of the scheduler: the user's own, never a repository's."""
         return self.user_configuration().config.engine
 
     @cached_property
     def workers(self) -> Workers:
-        """Who is alive: on this machine by locks, with a shared database also by leases."""
+        """The living workers: on this machine by locks, with a shared database also by leases."""
         if self.engine.url is None:
             return self._local
         from chargehand.durable.leases import LeasedWorkers
 
-        # Renewed four times as often as it runs out, so one renewal that fails gives nobody up.
+        # Renewed four times per lease, so that one failed renewal does not count as death.
         return LeasedWorkers(self.engine.url, self._local, ttl=self.engine.lease, beat=self.engine.lease / 4)
 
     @cached_property
     def watched_workers(self) -> WatchedWorkers:
-        """Who is alive, as far as that is known also while the shared database is away."""
+        """The living workers, as far as known, even while the shared database is not reachable."""
         return WatchedWorkers(self.workers, self._local)
 
     @property
@@ -137,14 +137,14 @@ class StateReader:
 
     @cached_property
     def kept_missions(self) -> FoldedMissions:
-        """The missions that were read before, for a reader that is asked often (`keeps_missions`)."""
+        """The missions read before, for a reader that is used often (`keeps_missions`)."""
         from chargehand.missions.reading import FoldedMissions
 
         return FoldedMissions(self.store.log)
 
     @property
     def acting_reader(self) -> MissionReader:
-        """The mission reader for decisions: it raises where nobody knows which workers are alive."""
+        """The mission reader for decisions: it raises if it is unknown which workers are alive."""
         from chargehand.missions.reading import MissionReader
 
         return MissionReader(store=self.store, workers=self.workers)
@@ -157,15 +157,15 @@ class StateReader:
         return open_credentials(self.environ, user_config_path(self.environ).parent)
 
     def server_token(self, server: str) -> str | None:
-        """Return the token for a server: of `CHARGEHAND_TOKEN`, else the one that is kept, `None` without any."""
+        """Return the token for a server: from `CHARGEHAND_TOKEN`, else the stored one, `None` without a token."""
         return self.environ.get(_TOKEN, "").strip() or self.credentials.get(server_secret(server))
 
     def has_work(self) -> bool:
-        """Tell whether any mission should go on that no live worker holds."""
+        """Return whether any mission should run that no live worker holds."""
         return any(not self.mission_reader.live(row) for row in self.store.log.takeable())
 
     def identity(self) -> str:
-        """Return who acts: an account of the server, else the operating system's name (or number) for the user."""
+        """Return the acting identity: an account of the server, or the operating system's user name or number."""
         if self._actor:
             return self._actor
         user = os.getuid()
@@ -176,21 +176,21 @@ class StateReader:
 
     @property
     def user(self) -> str:
-        """Who pays for the missions that are started here: an account, `CHARGEHAND_USER`, else `identity`."""
+        """The user who pays for missions started here: an account, `CHARGEHAND_USER`, else `identity`."""
         return self._actor or self.environ.get("CHARGEHAND_USER", "").strip()[:200] or self.identity()
 
     def user_configuration(self) -> ResolvedConfig:
-        """Return the configuration in force outside of any repository."""
+        """Return the configuration in force outside any repository."""
         from chargehand.app.config.resolve import resolve
 
         user = load_user_file(user_config_path(self.environ))
         return resolve(user=user, environ=self.environ, machine=self.profile.said())
 
     def clients_may_decide(self) -> bool:
-        """Tell whether the user's own file lets clients of the MCP server decide in the person's place."""
+        """Return whether the user's own file lets clients of the MCP server decide in the person's place."""
         from chargehand.app.config.resolve import resolve
 
-        # Without the environment: whoever starts the server sets that, and that may be the client.
+        # Without the environment: it is set by the process that starts the server, which may be the client.
         return resolve(user=load_user_file(user_config_path(self.environ))).config.server.may_decide
 
     @cached_property
@@ -199,7 +199,7 @@ class StateReader:
         from chargehand.app.config.resolve import resolve
         from chargehand.app.wiring.profile import profile_for, read_machine
 
-        # Without the machine's own defaults, which are what this property derives.
+        # Without the machine's own defaults, which this property derives.
         own = resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
         return profile_for(read_machine(), budget_mb=own.config.engine.memory_mb)
 
@@ -209,7 +209,7 @@ class StateReader:
 
     @cached_property
     def registry(self) -> ProjectRegistry:
-        """What finds the project of a repository, and the repository of a project."""
+        """The registry that maps repositories to projects and back."""
         from chargehand.app.wiring.project_registry import ProjectRegistry
 
         log = self.store.log
@@ -220,9 +220,9 @@ class StateReader:
         )
 
     def mission_repository(self, state: MissionState) -> Repository:
-        """Return the repository of a mission's project, wherever it is by now.
+        """Return the repository of a mission's project, at its current path.
 
-        Raises `RepositoryError` (`repository_gone`) if it is in no place that is known, nor the working directory.
+        Raises `RepositoryError` (`repository_gone`) if it is at no known path and is not the working directory.
         """
         try:
             return self.registry.find_repository(state.project, Path(state.repository))
@@ -238,7 +238,7 @@ class StateReader:
             return here
 
     def current_project(self, repository: Path | None = None) -> ProjectRow | None:
-        """Return the project of `repository`; without one that of the working directory, `None` outside of any."""
+        """Return the project of `repository`, by default of the working directory; `None` outside any."""
         if repository is not None:
             return self.project(repository)
         try:
@@ -257,15 +257,15 @@ class StateReader:
         rows = (project and self.store.log.missions(project=project.id)) or self.store.log.missions()
         if not rows:
             raise NotFoundError("there are no missions yet", hint='chargehand run "TEXT" starts one')
-        # Not the mission of a coordinator's task: no person asked for those.
+        # Not the mission of a coordinator's task: no person requested it.
         return next(row.id for row in reversed(rows) if not row.parent)
 
     def mission_state(self, name: str) -> MissionState:
-        """Return how the mission stands that `find_mission` finds. Raises `NotFoundError`, `UsageError`."""
+        """Return the state of the mission that `find_mission` finds. Raises `NotFoundError`, `UsageError`."""
         return self.mission_reader.state(self.find_mission(name))
 
     def depot(self, project: ProjectRow, *, repository: Repository | None = None) -> Depot:
-        """Open the depot of a project; `repository` is its own, where the caller has found it already."""
+        """Open the depot of a project; `repository` is its repository, if the caller has already found it."""
         from chargehand.missions.services import system_errors
         from chargehand.workspace.depot import Depot
 
@@ -274,7 +274,7 @@ class StateReader:
             return Depot.open(home, repository=repository or project.path, room=self.room)
 
     def mission_depot(self, state: MissionState) -> Depot:
-        """Open the depot that holds a mission's trees. Raises `RepositoryError` where its repository is gone."""
+        """Open the depot that holds a mission's trees. Raises `RepositoryError` if its repository is gone."""
         found = self.mission_repository(state)
         return self.depot(mission_project(state, found), repository=found)
 
@@ -293,14 +293,14 @@ class StateReader:
 
     @property
     def needed(self) -> StillNeeded:
-        """What of the state directory the missions need now."""
+        """The parts of the state directory that missions need now."""
         from chargehand.app.wiring.disk import StillNeeded
 
         return StillNeeded(self.mission_reader.summaries())
 
 
 def server_secret(server: str) -> str:
-    """Return the name of a server's token among secrets: readable, and different for every server."""
+    """Return the name of the secret with a server's token: readable, and different for every server."""
     words = re.sub(r"[^A-Z0-9]+", "_", server.partition("://")[2].upper()).strip("_")[:32]
     return f"{_TOKEN}_{words}_{hashlib.sha256(server.encode()).hexdigest()[:8].upper()}"
 
@@ -311,7 +311,7 @@ def mission_project(state: MissionState, repository: Repository) -> ProjectRow:
 
 
 def repository_of(state: MissionState) -> Path:
-    """Return where the repository of a mission lies. Raises `RepositoryError` (`repository_gone`)."""
+    """Return the path of a mission's repository. Raises `RepositoryError` (`repository_gone`)."""
     if not Path(state.repository).is_dir():
         raise RepositoryError(
             f"the repository of mission {state.id!r} is gone: {state.repository!r}",
@@ -322,7 +322,7 @@ def repository_of(state: MissionState) -> Path:
 
 
 def parse_since(text: str, *, now: datetime) -> datetime:
-    """Return the moment that `7d`, `12h`, `30m`, `2w` before `now`, or a date in ISO 8601 (UTC by default), means.
+    """Parse `7d`, `12h`, `30m` or `2w` before `now`, or a date in ISO 8601 (UTC by default).
 
     Raises `UsageError` (`since_invalid`).
     """
@@ -332,7 +332,7 @@ def parse_since(text: str, *, now: datetime) -> datetime:
             return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         moment = datetime.fromisoformat(text.strip())
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    # Six digits of weeks lie before the year 1: an OverflowError.
+    # Six digits of weeks reach before the year 1: an OverflowError.
     except (ValueError, OverflowError) as error:
         raise UsageError(
             f"--since: {text!r} is not a point in time",

@@ -1,4 +1,4 @@
-"""Records requests for a worker: with a plan, under a caller's own key, as a fork or a follow-up."""
+"""Records missions for a worker: with a plan, under a caller's own key, as a fork or a follow-up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.config.trust import ConfirmTrust
 
-# Values of `--plan`: no plan, whatever is configured, and a plan that a planner makes.
+# Values of `--plan`: no plan, whatever is configured, and a plan made by a planner.
 NO_PLAN = "none"
 AUTO_PLAN = "auto"
 _LARGEST_PLAN_BYTES = 1 << 20
@@ -43,7 +43,7 @@ _FILE_HINT = "name a file of YAML or JSON; `docs/how-to/plans.md` describes it"
 
 
 def read_plan_file(app: App, name: str, *, option: str = "--plan") -> Plan:
-    """Return the plan in a file. Raises `UsageError`."""
+    """Read the plan in a file. Raises `UsageError`."""
     from chargehand.missions.plan_documents import parse_plan
 
     path = app.cwd / name
@@ -58,12 +58,12 @@ def read_plan_file(app: App, name: str, *, option: str = "--plan") -> Plan:
 
 
 def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWanted | None]:
-    """Return a request with its text, and the plan to record with it: none where that has but one plain task.
+    """Return a request with its text, and the plan to record with it; without a plan if that has one plain task.
 
     With one task there is nothing to coordinate: it becomes the request. Raises `UsageError`.
     """
     request, plan = _resolve_plan(app, request)
-    # Nobody knows the tasks of a plan that is still to be made.
+    # The tasks of a plan that a planner will make are not known yet.
     known = tuple(task.id for task in plan.tasks) if isinstance(plan, Plan) else () if plan is None else None
     parse_breakpoints(request.break_at, known)
     return request, plan
@@ -91,9 +91,9 @@ def _resolve_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | Pla
         plan = plan if team is None else with_team(plan, team)
     only = plan.tasks[0]
     conditional = only.done_when or only.when or only.loop is not None
-    # An ordinary mission cannot say what it will touch, and other missions on the branch wait for that.
+    # An ordinary mission cannot declare which files it will touch, and other missions on the branch wait for that.
     touches = request.apply and (only.make or only.change or only.delete or only.contracts)
-    # A task's own limits hold beside those of the whole, and its models are tried one after the other.
+    # A task's own limits apply in addition to those of the whole, and its models are tried one after the other.
     limits = only.budget_usd or only.seconds or only.deadline or len(only.models) > 1
     shared = only.candidates > 1 or only.reviewers or only.needs
     if len(plan.tasks) == 1 and not (touches or plan.ambiguities or conditional or limits or shared):
@@ -104,7 +104,7 @@ def _resolve_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | Pla
             request,
             text=f"{whole}\n\nIt is done when:{duties}" if duties else whole,
             file=None,
-            # As in a larger plan, the task's own word comes before that of the whole.
+            # As in a larger plan, the task's own settings take precedence over those of the whole.
             role=only.role or request.role,
             agent=only.agent or request.agent,
             model=next(iter(only.models), request.model),
@@ -114,7 +114,7 @@ def _resolve_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | Pla
         ), None
     reviews = {role for task in plan.tasks for role in task.reviewers}
     named = all(task.agent for task in plan.tasks) and all(plan.member(role).agent for role in reviews)
-    # Where every task and review names its agent, the request needs none.
+    # If every task and review names its agent, the request needs no agent.
     return replace(request, text=text, file=None, agent=request.agent or (only.agent if named else None)), plan
 
 
@@ -127,7 +127,7 @@ def record_mission(
     mission: str | None = None,
     noted: Mapping[str, object] | None = None,
 ) -> str:
-    """Record a mission, one that coordinates the tasks of its plan where it has one or wants one.
+    """Record a mission; with a plan, or a request for one, it coordinates the plan's tasks.
 
     Raises as `runs.record_mission`, for the agent of each task, or of the planner, too.
     """
@@ -150,7 +150,7 @@ def record_mission(
 
 
 class PlanChangeDocument(Document, frozen=True):
-    """`mission plan --set`: the tasks by which the plan differs from the one that `replaced` had made."""
+    """`mission plan --set`: the tasks that differ from the previous plan, made by `replaced`."""
 
     mission: str
     status: str
@@ -162,10 +162,10 @@ class PlanChangeDocument(Document, frozen=True):
 
 
 def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
-    """Let a coordinator go on with the plan in a file instead of the one it has, whoever holds it.
+    """Replace the plan of a coordinator by the plan in a file, whether or not a worker holds the mission.
 
-    Raises `UsageError` (`plan_invalid`), `RefusedError` (`no_plan`, `not_plannable`, `plan_fixed`), and what
-    `record_mission` does for the agent of each task.
+    Raises `UsageError` (`plan_invalid`), `RefusedError` (`no_plan`, `not_plannable`, `plan_fixed`), and the errors
+    of `record_mission` for the agent of each task.
     """
     state = app.mission_state(name)
     plan = read_plan_file(app, file, option="--set")
@@ -174,14 +174,14 @@ def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
     # An agent must be able to start on each of the new tasks.
     if state.config is not None and state.base is not None and state.request is not None:
         found = app.find(revision=state.base.commit, mission=state)
-        # Its worker assigns tasks by the configuration that was recorded with the mission.
+        # Its worker assigns tasks by the configuration recorded with the mission.
         resolved = ResolvedConfig(config=state.config, origins={})
         configured = ConfiguredBase(**msgspec.structs.asdict(found), resolved=resolved)
         app.plan_check(configured, resolved)(state.request, msgspec.structs.replace(plan, tasks=new))
     text = msgspec.json.encode(plan).decode()
     app.steer(state.id, "plan", lambda: app.steering.change_plan(state.id, plan), plan=text)
     started = ensure_worker(app).started
-    # Read from the log: somebody else may have changed the plan since it was read above.
+    # Read from the log: another person may have changed the plan since it was read above.
     events = map(read_payload, app.store.log.read(state.id, types=(PlanMade.type,)))
     made = [event for event in events if isinstance(event, PlanMade)]
     at = max(number for number, event in enumerate(made) if event.plan == plan)
@@ -199,7 +199,7 @@ def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
 
 
 class TaskAllowedDocument(Document, frozen=True):
-    """`mission plan --start`: a held `task` begins, `beside` those that work on what it touches."""
+    """`mission plan --start`: a held `task` begins while the tasks in `beside` work on the same files."""
 
     mission: str
     task: str
@@ -208,9 +208,9 @@ class TaskAllowedDocument(Document, frozen=True):
 
 
 def start_held_task(app: App, name: str, task: str) -> TaskAllowedDocument:
-    """Let a held task of a coordinator begin, whoever holds the mission.
+    """Let a held task of a coordinator begin, whether or not a worker holds the mission.
 
-    Raises `RefusedError` (`no_plan`, `not_plannable`, `not_held`), `NotFoundError` for a task that is not there.
+    Raises `RefusedError` (`no_plan`, `not_plannable`, `not_held`), `NotFoundError` for a missing task.
     """
     mission = app.mission_state(name).id
     app.steer(mission, "allow", lambda: app.steering.allow_task(mission, task), task=task)
@@ -222,9 +222,9 @@ def start_held_task(app: App, name: str, task: str) -> TaskAllowedDocument:
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
-    """A caller's own key for a mission; `asked` is a digest of all that was asked for with it.
+    """A caller's own key for a mission; `asked` is a digest of everything requested with it.
 
-    `via` tells the interfaces apart, so that no two callers mean one mission by chance.
+    `via` distinguishes the interfaces, so that two callers do not share a mission by accident.
     """
 
     via: Literal["mcp", "rest", "run"]
@@ -233,13 +233,13 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 
 
 def client_request(given: msgspec.Struct, *, text: str, repo: Path | None) -> RunRequest:
-    """Return what a client's record asks for: its fields mean what those of `RunRequest` of the same names do.
+    """Convert a client's record to a request: its fields mean the same as those of `RunRequest`.
 
     Numbers become the texts that a person would write.
     """
     fields = {name: getattr(given, name) for name in RunRequest.__struct_fields__ if hasattr(given, name)}
     numbers = {name: repr(fields[name]) for name in ("budget", "attempts") if fields.get(name) is not None}
-    # Nobody sits at a terminal. It grants no trust: what needs a person's is refused.
+    # No person is at a terminal. `yes` grants no trust: a request that needs a person's trust is refused.
     return RunRequest(**(fields | numbers | {"text": text, "repo": repo, "yes": True}))
 
 
@@ -251,11 +251,11 @@ def record_once(
     confirm_trust: ConfirmTrust | None = None,
     plan: Plan | PlanWanted | None = None,
 ) -> tuple[str, bool]:
-    """Record a mission, or find the one that the key stands for; return its id and whether it is new.
+    """Record a mission, or find the mission of the key; return its id and whether it is new.
 
-    Raises `RefusedError` (`key_reused`) for a key of something else, and what `record_mission` does.
+    Raises `RefusedError` (`key_reused`) for a key of another request, and the errors of `record_mission`.
     """
-    # Clients of the MCP server had keys first: theirs have no prefix, so that recorded ones still count.
+    # Clients of the MCP server had keys first: their keys have no prefix, so that recorded ones stay valid.
     mission = keyed_id("mission", key.key if key.via == "mcp" else f"{key.via} {key.key}")
     if not _is_recorded(app, mission, key):
         noted: dict[str, object] = {key.via: {"key": key.key, "asked": key.asked}}
@@ -272,13 +272,13 @@ def record_once(
 
 
 def _is_recorded(app: App, mission: str, key: IdempotencyKey) -> bool:
-    """Tell whether a key has its mission already. Raises `RefusedError` where that was asked for otherwise."""
+    """Return whether a key already has its mission. Raises `RefusedError` if the request was a different one."""
     try:
         app.store.log.get(mission)
     except NotFoundError:
         return False
     first = app.store.log.read(mission, types=("mission.created",))[0].payload
-    # Where the payload was erased nothing can be compared, and the key's mission is still its mission.
+    # If the payload was erased, nothing can be compared, and the key still identifies its mission.
     if first is not None and msgspec.json.decode(first)["config"][key.via]["asked"] != key.asked:
         raise RefusedError(
             f"the key {key.key!r} belongs to mission {mission!r}, which was requested with other arguments",
@@ -289,8 +289,8 @@ def _is_recorded(app: App, mission: str, key: IdempotencyKey) -> bool:
 
 
 def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, IdempotencyKey]:
-    """Return a request with its text read, and the key that stands for all it asks for in its repository."""
-    # An empty key is mostly a variable that is not set: it would make one mission of all requests.
+    """Return a request with its text read, and the key for this request in its repository."""
+    # An empty key is usually a variable that is not set: it would merge all requests into one mission.
     if not key or not key.isprintable():
         raise UsageError(
             f"--idempotency-key: {key!r} is empty or has characters that are not printable",
@@ -303,10 +303,10 @@ def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, Id
 
 
 class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which reply of a mission to fork at, and what answers from there on.
+    """The reply of a mission to fork at, and the source of the replies from there on.
 
-    `at` is TURN or ATTEMPT.TURN (the last reply by default), `model` the model that answers, `reply` the reply to
-    go on with: a text, a JSON document, or @FILE with either.
+    `at` is TURN or ATTEMPT.TURN (the last reply by default), `model` the model that replies, `reply` a replacement
+    for that reply: a text, a JSON document, or @FILE with either.
     """
 
     mission: str
@@ -316,7 +316,7 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
-    """Record a new mission that takes another way from one of a mission's replies on.
+    """Record a new mission that continues differently from one of a mission's replies.
 
     Returns its id and the reply, as ATTEMPT.TURN. Raises `NotFoundError`, `UsageError`, `ConfigError`.
     """
@@ -331,7 +331,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
             raise UsageError(f"--at: {request.at!r} is not a reply", hint=hint)
         point = ForkPoint(attempt=int(match[1] or max(1, len(source.attempts))), turn=int(match[2]))
     edit = parse_reply(request.reply) if request.reply is not None else None
-    # Called for its errors alone: nothing is recorded for an unknown model, or an agent that is gone.
+    # Called only for its errors: nothing is recorded for an unknown model, or a missing agent.
     app.require_recorded_agent(source, request.model)
     depot = app.mission_depot(source)
     made = create_fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)
@@ -340,7 +340,7 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
 
 
 class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person wants further of a mission that ended, within limits as `run` takes them."""
+    """A person's further request to a mission that ended, with limits as for `run`."""
 
     mission: str
     text: str
@@ -350,10 +350,10 @@ class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def follow_up_mission(app: App, request: FollowUp) -> str:
-    """Let a mission that ended go on with what a person adds; return the id of the one to run.
+    """Continue an ended mission with a person's further request; return the id of the mission to run.
 
-    That is the mission itself, or a new one on top of what it promoted: a promotion stays what it was. Raises
-    `UsageError`, `ConfigError`, `RefusedError` (`not_continuable`).
+    This is the mission itself, or a new one based on its promotion, which never changes. Raises `UsageError`,
+    `ConfigError`, `RefusedError` (`not_continuable`).
     """
     from chargehand.app.runs import allowed_attempts
     from chargehand.missions.reading import has_open_tasks
@@ -382,7 +382,7 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     budget = limits.budget_usd if request.budget is not None else None  # `None` keeps the budget
     spent = app.store.spending.total(mission=state.id).booked_usd  # those of a plan's child missions too
     limit = budget or (state.config.limits.budget_usd if state.config is not None else None)
-    # A plan of which a part was exported goes on itself: a new mission would not have the tasks that are left.
+    # A plan with a partial export continues itself: a new mission would not have the remaining tasks.
     goes_on = state.status != "promoted" or has_open_tasks(state)
     if goes_on and limit is not None and spent >= limit:
         raise UsageError(

@@ -1,6 +1,6 @@
-"""Runs a mission: from a request with its options to where it is settled.
+"""Runs a mission, from a request with its options until the mission is settled.
 
-Everything that can be wrong with a request is found by `prepare_run`, before anything is recorded or started.
+`prepare_run` finds every error of a request before anything is recorded or started.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from chargehand.sandbox.contract import Stream
 
 _SLUG_CHARACTERS = 40
-# A native agent may fix what the checks refuse, twice; a program that failed once would only fail again.
+# A native agent may fix what the checks reject, twice; a program that failed once would only fail again.
 _NATIVE_ATTEMPTS = 3
-# The request reaches agents as one environment variable, of which Linux takes 128 KiB.
+# The request reaches agents as one environment variable, which Linux limits to 128 KiB.
 _LARGEST_REQUEST_BYTES = 100_000
 _LARGEST_CHECK_FILE_BYTES = 64 << 20
 _FILE_HINT = "name a file of UTF-8 text, or - for stdin"
@@ -54,15 +54,14 @@ _HOST_HINT = "name a file of this machine that you can read"
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked for with; every way in (command line, MCP, REST) takes its fields from here.
+    """The request of a run; every interface (command line, MCP, REST) takes its fields from here.
 
     Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
-    reads them, with the same errors everywhere. `file` is read instead of `text`; `yes` asks nothing and grants
-    nothing. Without `red_base` the project's policy counts; if that is to ask, the question comes before the work
-    if a person is there to answer (`interactive`), else at its end. `directory` is relative to where
-    the person stands, with `repo` to the top of that; `plan` is a file with the tasks that make up the request, or
-    `auto`: a planner names them. `team` names who does them, in which roles, `break_at` the breakpoints, with
-    commas between them.
+    parses them, with the same errors everywhere. `file` is read instead of `text`; `yes` suppresses questions and
+    grants nothing. Without `red_base` the project's policy applies; if that is to ask, the question comes before
+    the work if a person is there to answer (`interactive`), otherwise at its end. `directory` is relative to the
+    current directory, with `repo` to the top of the repository. `plan` is a file with the tasks of the request, or
+    `auto` for a planner. `team` assigns agents to roles; `break_at` has the breakpoints, separated by commas.
     """
 
     text: str | None = None
@@ -96,7 +95,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     yes: bool = False
 
     def configuration(self) -> Mapping[str, OptionValue]:
-        """Return the options that are configuration, by their dotted keys."""
+        """Return the options that are configuration keys, by dotted key."""
         return {
             "project.checks": OptionValue(value=self.checks, name="--check"),
             "only_checks": OptionValue(value=self.only_checks, name="--only-check"),
@@ -112,7 +111,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_text(options: RunRequest) -> str:
-    """Return what is asked for: the argument, or the content of `--file`. Raises `UsageError`."""
+    """Return the text of the request: the argument, or the content of `--file`. Raises `UsageError`."""
     if options.text is not None and options.file is not None:
         raise UsageError("both TEXT and --file were given", hint="give one of them")
     if options.file is not None:
@@ -158,7 +157,7 @@ def branch_slug(text: str) -> str:
 
 
 class RoleAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who works and in which role: the role with its file as it was read, the agent, its model and why."""
+    """The assignment of a role: the role with its file as read, the agent with its model, and the reason."""
 
     role: Role
     file: RoleFile
@@ -173,7 +172,7 @@ def assign_role(
     environ: Mapping[str, str],
     keys: KeySource,
 ) -> RoleAssignment:
-    """Return the role that was named and who works in it; raises what `Roles.find` and `choose` do."""
+    """Return the requested role with its agent; raise the errors of `RoleCatalogue.find` and `choose_agent`."""
     role, file = roles.find(options.role or DEVELOPER, resolved.config)
     choice = choose_agent(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
     return RoleAssignment(role=role, file=file, choice=choice)
@@ -182,10 +181,10 @@ def assign_role(
 def keep_check_files(
     files: Sequence[str], artifacts: Artifacts, *, option: str = "--check-file"
 ) -> tuple[tuple[str, str], ...]:
-    """Keep the content of each `HOST:PATH` and return (artifact id, path). Raises `UsageError`."""
+    """Store the content of each `HOST:PATH` and return (artifact id, path). Raises `UsageError`."""
     hosts: dict[str, Path] = {}
     for text in files:
-        # The last colon separates them: a host path may have one, and the path inside none.
+        # The last colon is the separator: a host path may contain one, the path inside may not.
         host, colon, path = text.rpartition(":")
         if not colon or not host or not path:
             raise UsageError(f"{option}: {text!r} is not HOST:PATH", hint="such as tests_new.py:tests/test_new.py")
@@ -228,9 +227,9 @@ def build_request(
     check_files: tuple[tuple[str, str], ...],
     outside_files: tuple[tuple[str, str], ...] = (),
 ) -> MissionRequest:
-    """Return the request of a mission as it is recorded; the role's file is kept as it is now.
+    """Return the request of a mission for recording; the current content of the role's file is stored.
 
-    Raises `ConfigError` where role and mission leave no area that may be changed.
+    Raises `ConfigError` if role and mission leave no area that may be changed.
     """
     choice = assignment.choice
     config = resolved.config
@@ -249,7 +248,7 @@ def build_request(
         forbid=config.project.forbid,
         attempts=allowed_attempts(resolved, choice.agent),
         seconds=config.limits.time,
-        # Only where a person limits this plan: the configuration's limit is for each mission.
+        # Only if a person limits this plan: the configuration's limit applies to each mission.
         plan_seconds=config.limits.time if options.plan is not None and options.time is not None else None,
         tier=config.sandbox.tier,
         partial=options.partial,
@@ -259,7 +258,7 @@ def build_request(
         fallback=choice.fallback,
         why=choice.why,
         role=assignment.role.name,
-        # The text and not the path: after a crash and in a fork the role has to be the same.
+        # The text, not the path: after a crash and in a fork the role has to be the same.
         role_text=artifacts.put(assignment.file.content, kind="role"),
         role_from=assignment.file.place,
         directory=places.agent,
@@ -277,7 +276,7 @@ def _choose_red_base(options: RunRequest, config: Config) -> RedBase:
 
 
 def allowed_attempts(resolved: ResolvedConfig, agent: str) -> int:
-    """Return how many attempts an agent is given: a native one may repair its work, unless a person said less."""
+    """Return the number of attempts for an agent: a native one may repair its work, unless a person set fewer."""
     # Only the default is raised: a person who writes 1 means it.
     repairs = resolved.origins.get("limits.attempts") == "default"
     native = named_agent(resolved.config, agent).kind == "native"
@@ -285,7 +284,7 @@ def allowed_attempts(resolved: ResolvedConfig, agent: str) -> int:
 
 
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that can be carried out: its base, its text, and the files that only its checks see."""
+    """A validated request: its base, its text, and the files that only its checks see."""
 
     request: RunRequest
     found: ConfiguredBase
@@ -295,7 +294,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person is told before work begins: who works on what, in which role and in which sandbox."""
+    """The facts shown to a person before work begins: mission, base, role, agent and sandbox."""
 
     mission: str
     base: Base
@@ -308,7 +307,7 @@ class RunStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a mission stands once it is settled, and what of our own failed meanwhile.
+    """A mission's state once it is settled, and an error during the run.
 
     `start` is `None` for a mission that was recorded before; `interrupted` says that a signal stopped it.
     """
@@ -320,23 +319,23 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunObserver(Protocol):
-    """Follows a run while it goes on; called on the event loop."""
+    """Observes a run; called on the event loop."""
 
     def begin(self, start: RunStart, /) -> None:
-        """Note that the mission is recorded and its work begins."""
+        """Handle that the mission is recorded and its work begins."""
         ...
 
     def watch(self, event: Event, payload: Payload, /) -> None:
-        """Note an event."""
+        """Handle an event."""
         ...
 
     def output(self, stream: Stream, piece: bytes, /) -> None:
-        """Note a piece of what the agent prints."""
+        """Handle a piece of the agent's output."""
         ...
 
 
 def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | None = None) -> PreparedRun:
-    """Check a request as far as that goes without starting anything.
+    """Validate a request without starting anything.
 
     Raises `UsageError`, `ConfigError`, `RepositoryError`, `WaitingError` (`trust_needed`), `TierUnavailableError`.
     """
@@ -363,7 +362,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
             "--outside-file: there is no outside check that would see it",
             hint="give --outside-check CMD, or write project.outside_checks",
         )
-    # Last, so that nobody is asked for trust for a request that cannot be carried out.
+    # Last, so that no person is asked to trust a repository for a request that cannot be carried out.
     settle_trust(
         add_stranger(found.resolved, choice.agent, choice.model),
         confirm_trust,
@@ -377,7 +376,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
 def _keep_mountable(
     app: App, found: ConfiguredBase, files: Sequence[str], *, option: str
 ) -> tuple[tuple[str, str], ...]:
-    """Keep files that are to be mounted in a base; raises `UsageError`."""
+    """Store files to be mounted in a base; raise `UsageError`."""
     kept = keep_check_files(files, app.store.artifacts, option=option)
     for _, path in kept:
         obstacle = found.depot.find_obstacle(found.base.tree, path)
@@ -401,13 +400,13 @@ def record_mission(
 ) -> str:
     """Record a mission for a worker and return its id; `mission` and `plan` as in `create_mission`.
 
-    `noted` is kept beside the configuration in the mission's first event; what `check` raises keeps the mission
-    from being recorded. Raises what `prepare_run` does, and `TierUnavailableError` where no worker of this machine
-    could open its sandboxes. Not for a thread with a loop.
+    `noted` is stored with the configuration in the mission's first event; an error raised by `check` prevents
+    recording. Raises the errors of `prepare_run`, and `TierUnavailableError` if no worker of this machine could
+    open its sandboxes. Not for a thread with a running loop.
     """
     prepared = prepare_run(app, request, confirm_trust=confirm_trust)
     found = prepared.found
-    # Resolved again: a person may just have trusted the repository's file, so that more of it counts.
+    # Resolved again: a person may just have trusted the repository's file, so that more of it applies.
     resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
     asked = _recorded_request(
         app, prepared, resolved, _assign_ready(app, found, resolved, request), app.places(found, resolved)
@@ -430,9 +429,9 @@ def record_mission(
 
 
 async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver) -> RunOutcome:
-    """Run one mission to where it is settled.
+    """Run one mission until it is settled.
 
-    Cancelling this before there is a mission raises `CancelledError`; after that it settles the mission.
+    A cancellation before the mission exists raises `CancelledError`; after that it settles the mission.
     """
     request = prepared.request
     async with app.session(
@@ -444,7 +443,7 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
     ) as session:
         resolved = session.resolved
         assignment = _assign_ready(app, prepared.found, resolved, request)
-        # Asked again: the session reads the repository's file anew, which may have changed since a person saw it.
+        # Checked again: the session re-reads the repository's file, which may have changed since a person saw it.
         require_trust(add_stranger(resolved, assignment.choice.agent, assignment.choice.model))
         recording = session.missions.created(
             _recorded_request(app, prepared, resolved, assignment, session.places),
@@ -469,7 +468,7 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
 
 
 async def continue_mission(app: App, mission: str, *, observer: RunObserver) -> RunOutcome:
-    """Run a recorded mission from where it stands to where it is settled."""
+    """Run a recorded mission from its current state until it is settled."""
     async with app.mission_session(mission, recorded=True, watch=observer.watch) as (found, session):
         state, failure = await _run_to_rest(app, session, found, observer)
     return RunOutcome(state=state, failure=failure)
@@ -488,7 +487,7 @@ def release_running(app: App) -> bool:
 async def _run_to_rest(
     app: App, session: Session, mission: str, observer: RunObserver
 ) -> tuple[MissionState, ChargehandError | None]:
-    """Return how the mission stands once it is settled, however that came."""
+    """Return the mission's state once it is settled, and the error that ended the run, if any."""
     try:
         return await run_with_output(app, session, mission, also=observer.output), None
     except asyncio.CancelledError:
@@ -500,15 +499,15 @@ async def _run_to_rest(
         remove_settled_output(app.home, state)
         return state, None
     except ChargehandError as error:
-        # At rest: on a full disk nothing could record that this process let go of the mission.
+        # At rest: on a full disk nothing could record that this process released the mission.
         state = session.missions.look.at_rest(mission)
-        # The log says already that the mission waits for space: a later failure for want of it tells nothing new.
+        # The log already says that the mission waits for space: a later failure for the same reason adds nothing.
         waits = state.status == "waiting" and any(reason.code == "no_space" for reason in state.reasons)
         return state, None if waits and error.code in ("no_space", "store_full") else error
 
 
 def _assign_ready(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
-    """Return who works, ready to start; raises what `assign_role` and `App.require_ready_agent` do."""
+    """Return an assignment ready to start; raise the errors of `assign_role` and `App.require_ready_agent`."""
     assignment = assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
     choice = assignment.choice
     models = (*((choice.model,) if choice.model else ()), *choice.fallback)

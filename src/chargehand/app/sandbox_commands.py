@@ -1,4 +1,4 @@
-"""Use cases of a sandbox by hand: run a snippet, run a command, run a project's formatters."""
+"""Use cases of sandboxes: run a snippet, run a command, run a project's formatters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class SnippetJudgement(msgspec.Struct, frozen=True, kw_only=True):
-    """How the policy judged a snippet, by which rule and why."""
+    """The policy's judgement of a snippet: effect, rule and reason."""
 
     effect: Effect
     rule: str
@@ -45,7 +45,7 @@ class SnippetJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnippetRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snippet gave: its value or an error; `peak_memory` in bytes, null where nobody counted."""
+    """The result of a snippet: its value or an error; `peak_memory` in bytes, null if not measured."""
 
     value: Any
     console: tuple[ConsoleLine, ...]
@@ -60,7 +60,7 @@ class SnippetRun(msgspec.Struct, frozen=True, kw_only=True):
 def plan_snippet(
     source: str, *, file: str, language: str | None, input: Any = None, time: str | None = None
 ) -> SnippetSpec:
-    """Return a snippet to run; without a `language` the file's name tells it.
+    """Return a snippet to run; without a `language` it is derived from the file's name.
 
     `time` is a duration such as `30s`. Raises `UsageError`, `ConfigError`.
     """
@@ -73,7 +73,7 @@ def plan_snippet(
 
 
 def judge_snippet(app: App, spec: SnippetSpec) -> SnippetJudgement:
-    """Judge a snippet by the person's own rules; raises `RefusedError` unless they allow it."""
+    """Judge a snippet by the user's rules; raise `RefusedError` unless they allow it."""
     action = Snippet(language=spec.language, source=spec.source)
     judged = judge(action, Surroundings(purpose="exec", who="person"), app.rules())
     if judged.effect != "allow":
@@ -82,7 +82,7 @@ def judge_snippet(app: App, spec: SnippetSpec) -> SnippetJudgement:
 
 
 async def run_judged_snippet(spec: SnippetSpec, judged: SnippetJudgement) -> SnippetRun:
-    """Run a snippet that was allowed; raises `TierUnavailableError` where this machine cannot."""
+    """Run an allowed snippet; raise `TierUnavailableError` if this machine cannot run it."""
     result = await run_snippet(spec)
     return SnippetRun(
         value=result.value,
@@ -100,7 +100,7 @@ _OUTPUT_LIMIT_BYTES = 10_000_000
 
 
 class ExecRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A command, and where it runs: on a base of a repository, or on what a mission left."""
+    """A command and its place: a base of a repository, or a mission's result."""
 
     command: tuple[str, ...]
     repo: Path | None = None
@@ -110,7 +110,7 @@ class ExecRequest(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: str | None = None
 
     def check(self) -> None:
-        """Raise `UsageError` for options that exclude each other."""
+        """Raise `UsageError` for mutually exclusive options."""
         if self.sandbox == "isolate":
             raise UsageError(
                 "the tier 'isolate' runs snippets, not commands",
@@ -123,7 +123,7 @@ class ExecRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgementDocument(Document, frozen=True):
-    """What the policy decided, by which rule and why."""
+    """The policy's decision: effect, rule and reason."""
 
     effect: str
     rule: str
@@ -131,7 +131,7 @@ class JudgementDocument(Document, frozen=True):
 
 
 class ExecDocument(Document, frozen=True):
-    """`exec`: how a command ended; `limit` is the sandbox's limit that ended it, if one did."""
+    """`exec`: the result of a command; `limit` is the sandbox limit that ended it, if any."""
 
     exit_code: int
     stdout: str
@@ -145,16 +145,16 @@ class ExecDocument(Document, frozen=True):
 
 
 class FormatterDocument(Document, frozen=True):
-    """A formatter and what in the project names it."""
+    """A formatter, and the file in the project that selects it."""
 
     name: str
     why: str
 
 
 class FormatDocument(Document, frozen=True, kw_only=True):
-    """`format`: the tree before and after, what each formatter did, and which files it changes.
+    """`format`: the tree before and after, the result of each formatter, and the files it changes.
 
-    `mission` and `checkpoint` are there where what a mission left was formatted, and where that changed anything.
+    `mission` is set if a mission's result was formatted, and `checkpoint` if that changed anything.
     """
 
     source: Literal["staged", "mission"]
@@ -170,7 +170,7 @@ class FormatDocument(Document, frozen=True, kw_only=True):
 
 
 class FormatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to format: the index of a repository, or what a mission left; `check` only looks."""
+    """The files to format: the index of a repository, or a mission's result; `check` changes nothing."""
 
     paths: tuple[str, ...] = ()
     repo: Path | None = None
@@ -236,7 +236,7 @@ async def _execute_in(
 
 
 class _FormatInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A tree, the formatters that it names, and the files that each is given."""
+    """A tree, the formatters that it selects, and the files for each."""
 
     tree: str
     formatters: tuple[Formatter, ...]
@@ -264,7 +264,7 @@ class _FormatInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def format_files(app: App, request: FormatRequest) -> FormatDocument:
-    """Run a project's formatters in a sandbox and return what they change.
+    """Run a project's formatters in a sandbox and return their changes.
 
     Raises `UsageError`, `NotFoundError`.
     """
@@ -278,11 +278,11 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
         return await _format_mission(app, app.find_mission(request.mission), request)
     found = await asyncio.to_thread(app.find, request.repo)
     staged = await asyncio.to_thread(staged_tree, found.depot, found.base)
-    # The person names paths from where they stand; formatters take them from the repository's top.
+    # Paths are relative to the person's current directory; formatters take them from the repository's top.
     root = found.depot.repository.path.resolve()
     within = []
     for path in request.paths:
-        # The directory is resolved and the path is not: to git a link below it is a file of its own.
+        # The directory is resolved, not the path: for git a link below it is an entry itself.
         real = Path(os.path.normpath(app.cwd.resolve() / path))
         if not real.is_relative_to(root):
             raise UsageError(
@@ -292,9 +292,9 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
     if request.staged:
         below = tuple("" if each == "" else f"{each}/" for each in within)
         within = [path for path in staged.changed if not within or path in within or path.startswith(below)]
-    # With nothing staged nothing is formatted: an empty `within` would stand for the whole tree.
+    # If nothing is staged, nothing is formatted: an empty `within` would mean the whole tree.
     given = _FormatInput.of(found.depot, staged.tree, within, nothing=request.staged and not within)
-    # No sandbox where there is nothing to format: the hook calls this at every commit.
+    # No sandbox if there is nothing to format: the hook calls this at every commit.
     if not any(given.files.values()):
         return given.document(request, None)
     async with app.session(request.repo, found=found) as session:

@@ -1,4 +1,4 @@
-"""Statistics: how missions ended, what they cost and how long they took; how each model did; alerts."""
+"""Statistics: outcomes, costs and durations of missions; results of each model; alerts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WATCHED_SECONDS = 60.0
 
 
 class CountedCause(Document, frozen=True):
-    """How many missions and attempts ended for one cause."""
+    """The number of missions and attempts that ended for one cause."""
 
     kind: str = msgspec.field(name="class")
     code: str | None
@@ -62,7 +62,7 @@ class StatisticsDocument(Document, frozen=True):
 
 
 class ModelStatisticsDocument(Document, frozen=True):
-    """`model stats`: one entry for each model, provider and address that was asked."""
+    """`model stats`: one entry for each model, provider and address called."""
 
     project: str | None
     since: str | None
@@ -70,9 +70,9 @@ class ModelStatisticsDocument(Document, frozen=True):
 
 
 class InvoiceLine(Document, frozen=True):
-    """One call that a provider may charge for; tokens and `cost_usd` are null where nobody told them.
+    """One call that a provider may charge for; tokens and `cost_usd` are null if not reported.
 
-    `input_tokens` include what was cached or written to a cache. `status` is as in the event `model.called`.
+    `input_tokens` include tokens read from or written to a cache. `status` is as in the event `model.called`.
     """
 
     provider: str
@@ -92,7 +92,7 @@ class InvoiceLine(Document, frozen=True):
 
 
 class InvoiceDocument(Document, frozen=True):
-    """`model invoice`: the calls in the order in which they ended, to hold against a provider's own invoice."""
+    """`model invoice`: the calls in the order in which they ended, for comparison with a provider's invoice."""
 
     project: str | None
     since: str | None
@@ -100,7 +100,7 @@ class InvoiceDocument(Document, frozen=True):
 
 
 class StatisticsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which missions count: of a repository (the working directory's by default) or of all; created since when."""
+    """The missions to count: of a repository (default: the working directory's) or all; created since when."""
 
     repo: Path | None = None
     everywhere: bool = False
@@ -108,9 +108,9 @@ class StatisticsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertDocument(Document, frozen=True):
-    """An alert: since when, its last breach, how many there were; `value` is the worst one against `limit`.
+    """An alert: its start, last breach and number of breaches; `value` is the worst one against `limit`.
 
-    `ended` is null while it is raised, `text` says it in words.
+    `ended` is null while it is raised, `text` describes it.
     """
 
     rule: str
@@ -125,14 +125,14 @@ class AlertDocument(Document, frozen=True):
 
 
 class ChannelDocument(Document, frozen=True):
-    """A way that notices take, and why it failed the last time; null where it did not, or was not used yet."""
+    """A channel for notices, and why it last failed; null if it succeeded, or was not used yet."""
 
     channel: str
     problem: str | None
 
 
 class AlertsDocument(Document, frozen=True):
-    """`alerts`: what is raised, and what was, the newest first; `looked` is when `up` looked last, null for never.
+    """`alerts`: the raised alerts, and the ended ones, the newest first; `looked`: `up` last looked then.
 
     `watched`: that was less than a minute ago.
     """
@@ -145,13 +145,13 @@ class AlertsDocument(Document, frozen=True):
 
 
 class TrialDocument(Document, frozen=True):
-    """`alerts test`: the ways that a trial notice took, and how that went."""
+    """`alerts test`: the channels of a trial notice, and the results."""
 
     channels: list[ChannelDocument]
 
 
 class AlertMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """How many alerts of each rule are raised, the last value of each, and when that was (seconds since 1970)."""
+    """The number of raised alerts by rule, the last value of each, and its time (seconds since 1970)."""
 
     raised: Mapping[str, int]
     values: Mapping[str, float]
@@ -168,7 +168,7 @@ class _Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mission_statistics(reader: StateReader, request: StatisticsRequest) -> StatisticsDocument:
-    """Return how missions ended. Raises `UsageError`, `StoreError`."""
+    """Return the outcomes of missions. Raises `UsageError`, `StoreError`."""
     chosen = _select(reader, request)
     counted = gather_statistics(
         reader.mission_reader, project=chosen.project, since=chosen.since, known=reader.tallied
@@ -197,14 +197,14 @@ def mission_statistics(reader: StateReader, request: StatisticsRequest) -> Stati
 
 
 def model_statistics(reader: StateReader, request: StatisticsRequest) -> ModelStatisticsDocument:
-    """Return how each model did. Raises `UsageError`, `StoreError`."""
+    """Return the results of each model. Raises `UsageError`, `StoreError`."""
     chosen = _select(reader, request)
     models = gather_model_statistics(reader.mission_reader, project=chosen.project, since=chosen.since)
     return ModelStatisticsDocument(project=chosen.project, since=chosen.since_text, models=list(models))
 
 
 def model_invoice(reader: StateReader, request: StatisticsRequest) -> InvoiceDocument:
-    """Return the calls that providers may charge for; `since` is about the call, not its mission.
+    """Return the calls that providers may charge for; `since` refers to the call, not its mission.
 
     Raises `UsageError`, `StoreError`.
     """
@@ -215,7 +215,7 @@ def model_invoice(reader: StateReader, request: StatisticsRequest) -> InvoiceDoc
         position = page[-1].position
         for event in (each.event for each in page):
             called = read_payload(event)
-            # A refused call never left, and a replayed one was paid for under the call that it repeats.
+            # A refused call was never sent, and a replayed one was paid for under the call that it repeats.
             if not isinstance(called, ModelCalled) or called.status in ("refused", "replayed"):
                 continue
             if chosen.since is None or datetime.fromisoformat(event.time) >= chosen.since:
@@ -241,7 +241,7 @@ def model_invoice(reader: StateReader, request: StatisticsRequest) -> InvoiceDoc
 
 
 async def watch_alerts(reader: StateReader) -> None:
-    """Raise, tell and end alerts until cancelled; one of the components of `chargehand up`."""
+    """Raise, report and end alerts until cancelled; one of the components of `chargehand up`."""
     from chargehand.app.alerting.watch import AlertWatch
 
     await AlertWatch(reader).run()
@@ -255,7 +255,7 @@ async def export_traces(reader: StateReader) -> None:
 
 
 def mission_trace(reader: StateReader, mission: str) -> dict[str, Any]:
-    """Return the spans of a mission so far as OTLP in JSON, for a collector by hand.
+    """Return the spans of a mission so far as OTLP in JSON, for sending to a collector by hand.
 
     Raises `NotFoundError`, `StoreError`.
     """
@@ -266,7 +266,7 @@ def mission_trace(reader: StateReader, mission: str) -> dict[str, Any]:
 
 
 def list_alerts(reader: StateReader, *, limit: int = 50) -> AlertsDocument:
-    """Return the alerts that are raised and at most `limit` that were. Raises `StoreError`, `ConfigError`."""
+    """Return the raised alerts and at most `limit` ended ones. Raises `StoreError`, `ConfigError`."""
     memo = decode_memo(reader.store.followers.load(FOLLOWER).content)
     looked = memo.looked
     return AlertsDocument(
@@ -286,12 +286,12 @@ def try_channels(reader: StateReader) -> TrialDocument:
 
 
 def alert_rules(reader: StateReader) -> str:
-    """Return the alerts as rules of Prometheus, as YAML. Raises `ConfigError`."""
+    """Return the alerts as Prometheus rules, as YAML. Raises `ConfigError`."""
     return prometheus_rules(thresholds_of(reader.user_configuration().config))
 
 
 def alert_metrics(reader: StateReader) -> AlertMetrics:
-    """Return what `/metrics` tells of alerts. Raises `StoreError`."""
+    """Return the metrics of alerts for `/metrics`. Raises `StoreError`."""
     memo = decode_memo(reader.store.followers.load(FOLLOWER).content)
     raised = Counter(alert.rule for alert in reader.store.alerts.raised())
     looked = None if memo.looked is None else memo.looked.timestamp()

@@ -30,7 +30,7 @@ from chargehand.workspace.space import GcReport, gc
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
-    """How much was checked, and where it is not what was written; `keys` made the signed heads that hold."""
+    """The extent of an audit, and the differences from the written log; `keys` signed the valid heads."""
 
     ok: bool
     missions: int
@@ -51,9 +51,9 @@ class AuditExport(msgspec.Struct, frozen=True, kw_only=True):
 def verify_log(
     reader: StateReader, mission: str | None, *, head: IO[bytes] | None = None, deep: bool = False
 ) -> AuditView:
-    """Check the chain of one mission or of all, also against signed heads that were kept elsewhere.
+    """Check the chain of one mission or of all, also against signed heads that were stored elsewhere.
 
-    `head` has one signed head on each line, as a git note has them; `deep` also reads artifacts and commits.
+    `head` has one signed head on each line, as in a git note; `deep` also reads artifacts and commits.
     Raises `UsageError` (`head_malformed`), `NotFoundError`.
     """
     witnesses = () if head is None else _read_heads(head)
@@ -66,29 +66,29 @@ def verify_log(
 
 
 def verify_file(export: IO[bytes], *, head: IO[bytes] | None = None) -> AuditView:
-    """Check an exported file, which needs neither a state directory nor this machine."""
+    """Check an exported file; this needs neither a state directory nor this machine."""
     report = verify_export(export, witnesses=() if head is None else _read_heads(head))
     return convert_to(report, AuditView, from_attributes=True)
 
 
 def _read_heads(file: Iterable[bytes]) -> tuple[SignedHead, ...]:
     heads = tuple(SignedHead.decode(line) for line in file if line.strip())
-    return heads or (SignedHead.decode(b""),)  # an empty file is an error of its own, not "nothing to compare"
+    return heads or (SignedHead.decode(b""),)  # an empty file is an error, not "nothing to compare"
 
 
 def missions_to_export(reader: StateReader, mission: str | None) -> tuple[str, ...]:
-    """Return the ids of one mission or of all; raises `NotFoundError`."""
-    # The logs of projects are among them, which no list of missions shows.
+    """Return the ids of one mission or of all; raise `NotFoundError`."""
+    # Includes the logs of projects, which no list of missions shows.
     return tuple(reader.store.log.names()) if mission is None else (reader.find_mission(mission),)
 
 
 def exported_lines(reader: StateReader, mission: str | None) -> Iterator[bytes]:
-    """Yield events, signed heads and the public key as JSON lines that verify with nothing else."""
+    """Yield events, signed heads and the public key as JSON lines that can be verified by themselves."""
     return export_log(reader.store, list(missions_to_export(reader, mission)))
 
 
 def export_to_file(reader: StateReader, mission: str | None, path: Path) -> AuditExport:
-    """Write an export to a new file; raises as `write_new_file`."""
+    """Write an export to a new file; raise as `write_new_file`."""
     names = missions_to_export(reader, mission)
     return AuditExport(
         output=str(path), missions=names, bytes=write_new_file(path, export_log(reader.store, names))
@@ -98,7 +98,7 @@ def export_to_file(reader: StateReader, mission: str | None, path: Path) -> Audi
 def write_new_file(path: Path, content: Iterable[bytes]) -> int:
     """Write a new file completely or not at all, however this process ends; return its size in bytes.
 
-    Raises `UsageError` (`output_exists`, `output_unwritable`), and what `content` does.
+    Raises `UsageError` (`output_exists`, `output_unwritable`), and the errors of `content`.
     """
     part = path.with_name(f".chargehand-{secrets.token_hex(8)}.part")
     try:
@@ -124,7 +124,7 @@ def write_new_file(path: Path, content: Iterable[bytes]) -> int:
             hint="choose a file in a directory that you may write to",
         ) from error
     finally:
-        with suppress(OSError):  # it is gone, or never was
+        with suppress(OSError):  # it was moved, or never created
             part.unlink()
     return size
 
@@ -132,8 +132,7 @@ def write_new_file(path: Path, content: Iterable[bytes]) -> int:
 class ProvenanceDocument(msgspec.Struct, frozen=True, kw_only=True):
     """`audit provenance`: every commit that a mission's branch was moved to, with its signed statement.
 
-    `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all
-    commits.
+    `statement` is the content of the envelope; both are null without a note. `problems` are those of all commits.
     """
 
     ok: bool
@@ -145,14 +144,14 @@ class ProvenanceDocument(msgspec.Struct, frozen=True, kw_only=True):
 def verify_provenance(
     reader: StateReader, mission: str | None, *, commit: str | None = None
 ) -> ProvenanceDocument:
-    """Verify the signed provenance of a mission's promotions, or of one commit of the repository one is in.
+    """Verify the signed provenance of a mission's promotions, or of one commit of the current repository.
 
     Raises `RefusedError` (`not_promoted`), `NotFoundError`, `RepositoryError`.
     """
     if commit is not None:
         depot = reader.depot(reader.project())
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-        # A commit that was not exported is in the depot alone.
+        # A commit that was not exported exists only in the depot.
         named = next(
             (done for git in (depot.repository.git, depot.git) if not (done := git.run(*words)).code), None
         )
@@ -178,14 +177,14 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kMG]i?)?B?", re.IGNORECASE)
 
 
 class ArtifactList(msgspec.Struct, frozen=True, kw_only=True):
-    """What a mission kept, the oldest first."""
+    """The artifacts of a mission, the oldest first."""
 
     mission: str
     artifacts: tuple[ArtifactEntry, ...]
 
 
 class ArtifactUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A mission that kept an artifact (null: none), as what and when."""
+    """A mission that stored an artifact (null: no mission), with kind and time."""
 
     mission: str | None
     kind: str
@@ -193,7 +192,7 @@ class ArtifactUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactView(msgspec.Struct, frozen=True, kw_only=True):
-    """One artifact with its content: text where `encoding` is `utf-8`, else base64."""
+    """One artifact with its content: text if `encoding` is `utf-8`, otherwise base64."""
 
     id: str
     size: int
@@ -203,9 +202,9 @@ class ArtifactView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Projected rows made anew: how many missions there are, and which had a row that differed from their log.
+    """Rebuilt projections: the number of missions, and those whose row differed from their log.
 
-    `renumbered` says that positions of events were missing or out of order, so that all have new ones.
+    `renumbered` says that positions of events were missing or out of order, so that all events got new ones.
     """
 
     missions: int
@@ -214,13 +213,13 @@ class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rebuild_projections(reader: StateReader) -> RebuildReport:
-    """Make the rows that lists and counts read anew from the log. Raises `StoreError`."""
+    """Rebuild the rows for lists and counts from the log. Raises `StoreError`."""
     rebuilt = reader.store.rebuild()
     return RebuildReport(missions=rebuilt.missions, differing=rebuilt.differing, renumbered=rebuilt.renumbered)
 
 
 class ErasedCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
-    """Checkpoints that can never be restored any more: their refs, how many commits, and bytes on disk."""
+    """Checkpoints that can never be restored any more: their refs, the number of commits, and bytes on disk."""
 
     refs: tuple[str, ...]
     commits: int
@@ -228,7 +227,7 @@ class ErasedCheckpoints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectedProject(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed of one project, by name; `skipped` says why its repository was left alone."""
+    """The removed parts of one project, by name; `skipped` says why its repository was left alone."""
 
     project: str
     path: str
@@ -242,7 +241,7 @@ class CollectedProject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed, or on a dry run would be; `taken` is what all took before, in bytes."""
+    """The removed parts, or on a dry run the removable ones; `taken` is the size before, in bytes."""
 
     dry_run: bool
     taken: int
@@ -251,13 +250,13 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, report: GcReport, rows: tuple[ProjectRow, ...]) -> Collection:
-        """Return what a collection removed of these projects, those first whose repository exists."""
+        """Return the result of a collection for these projects, those with an existing repository first."""
         by_name = {found.root.name: found for found in report.projects}
         collected = []
         for row in sorted(rows, key=lambda row: not row.path.is_dir()):
             found = by_name[row.id]
             gone = not row.path.is_dir()
-            # The state that is kept for a repository outlives it, and only here can it be freed.
+            # The state stored for a repository outlives it, and can be freed only here.
             note = "its repository is gone; only what is stored here was checked"
             collected.append(
                 CollectedProject(
@@ -278,7 +277,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GcOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to collect: `max_age` such as `24h`, `max_bytes` such as `500MB`; by default as configured."""
+    """The limits of a collection: `max_age` such as `24h`, `max_bytes` such as `500MB`; default: configured."""
 
     repo: Path | None = None
     dry_run: bool = False
@@ -288,7 +287,7 @@ class GcOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_artifacts(reader: StateReader, mission: str) -> ArtifactList:
-    """Return what a mission kept; raises `NotFoundError`."""
+    """Return the artifacts of a mission; raise `NotFoundError`."""
     found = reader.find_mission(mission)
     rows = reader.store.artifacts.list(found)
     return ArtifactList(
@@ -300,7 +299,7 @@ def list_artifacts(reader: StateReader, mission: str) -> ArtifactList:
 def read_artifact(reader: StateReader, name: str) -> tuple[bytes, ArtifactView]:
     """Return the content and the record of the one artifact whose id starts with `name`.
 
-    Raises `NotFoundError`, and `UsageError` where `name` has fewer than four digits or fits several (`ambiguous`).
+    Raises `NotFoundError`, and `UsageError` if `name` has fewer than four digits or matches several (`ambiguous`).
     """
     start = name.lower()
     if len(start) < _SHORTEST_NAME:
@@ -327,10 +326,10 @@ def read_artifact(reader: StateReader, name: str) -> tuple[bytes, ArtifactView]:
 def collect_garbage(
     reader: StateReader, options: GcOptions, *, confirm: Callable[[int, int], None] = lambda commits, refs: None
 ) -> Collection:
-    """Remove what no mission needs, least recently used first.
+    """Remove the parts that no mission needs, least recently used first.
 
     `confirm` gets the number of checkpoints and of workspaces before any checkpoint is erased for good, and raises
-    where nobody agrees. Raises `UsageError` for a bad age or size.
+    if the person declines. Raises `UsageError` for a bad age or size.
     """
     limits = reader.user_configuration().config.limits
     rules: dict[str, Any] = {"max_age": limits.workspace_age, "checkpoints": options.checkpoints}
@@ -339,7 +338,7 @@ def collect_garbage(
         if found is None:
             raise _wrong_amount("--max-age", options.max_age, "90s, 30m, 24h or 7d")
         age = float(found[1]) * _SECONDS_IN_UNIT[found[2]]
-        # Bases and layers are kept longer by default; an age that is named is for everything.
+        # Bases and layers are kept longer by default; an explicit age applies to everything.
         rules |= {"max_age": age, "shared_age": age}
     if options.max_bytes is not None:
         found = _SIZE.fullmatch(options.max_bytes.strip())

@@ -1,7 +1,7 @@
-"""Missions as a person reads them: line by line while they run, and in pages.
+"""Missions as readable text: line by line while they run, and in pages.
 
-`run`, `mission watch` and the demo show the lines of `MissionStory`. `describe` has one for every event of a
-log, sandboxes, claims and temporary files as well. Pages are for clients that show many missions, or a long log.
+`run`, `mission watch` and the demo show the lines of `MissionStory`. `describe` has a line for every event of a
+log, including sandboxes, claims and temporary files. Pages are for clients that show many missions, or a long log.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ if TYPE_CHECKING:
 _SUBJECTS = ("path", "pattern", "command", "question", "summary")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
 _MOST_COMPLAINTS = 4
-# Characters that a call's subject is padded to, and of the longest line.
+# The width to which a call's subject is padded, and the longest line, in characters.
 _SUBJECT_CHARACTERS = 46
 _LONGEST = 200
-# Bytes of a payload in a page of events: longer ones stand in `mission log --json`.
+# The limit of a payload in a page of events, in bytes; `mission log --json` has longer ones.
 _LONGEST_PAYLOAD = 16_000
-# Lines that a step of a transcript has at most, and characters of a page of one.
+# The maximum lines of a step of a transcript, and characters of a page of it.
 _STEP_LINES = 1 << 24
 _PAGE_CHARACTERS = 2_000_000
 _COLOURS = {"green": "green", "red": "red", "succeeded": "green", "refused": "red", "failed": "red"}
 _JUDGED = {"passed": "green", "failed": "red"}
-# The person decides or waits: at the margin, in their words already.
+# Decisions of a person and waits: shown at the margin, as described by `describe`.
 _OF_THE_MISSION = (
     *(m.MissionPaused, m.MissionResumed, m.MissionContinued, m.CancelAsked, m.MissionQueued, m.MissionInterrupted),
     *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, m.QuestionExpired, a.BreakerChanged),
@@ -84,7 +84,7 @@ _OF_THE_MISSION = (
 
 
 class StoryLine(Struct, frozen=True, kw_only=True):
-    """One line, and how it looks on a terminal."""
+    """One line, and its style on a terminal."""
 
     text: str
     colour: str | None = None
@@ -92,9 +92,9 @@ class StoryLine(Struct, frozen=True, kw_only=True):
 
 
 class MissionStory:
-    """Tells a mission event by event; `first` leaves out what came before that attempt.
+    """Describes a mission event by event; `first` omits everything before that attempt.
 
-    With `catch_up` a mission that began before is told from its beginning, as soon as an event of it comes.
+    With `catch_up`, a mission that began before is shown from its beginning at its first event.
     """
 
     def __init__(self, store: Store, *, first: int = 1, catch_up: bool = False) -> None:
@@ -105,24 +105,24 @@ class MissionStory:
         self._number = 0
         self._agent = ""
         self._talks = False
-        # A red verdict on the base, until it is known whether it only showed that a setup is needed.
+        # A red verdict on the base is held until it is known whether it only showed that a setup is needed.
         self._red_base: list[StoryLine] = []
-        # A mission that goes on after an answer begins with the setup and the verdict on its base again.
+        # A mission that continues after an answer repeats the setup and the verdict on its base.
         self._told_of_base: set[str] = set()
         self._calls: dict[tuple[int, int], ToolCall] = {}
 
     def tell(self, event: Event) -> list[StoryLine]:
-        """Return the lines of the next event, none for what a person need not see."""
+        """Return the lines for the next event, [] for events that a person need not see."""
         missed: list[Event] = []
         if self._seen == 0 and event.seq > 1:
-            # The number of its attempt, and the calls whose results come now, stand in earlier lines.
+            # The number of the attempt, and the calls for the coming results, are in earlier lines.
             missed = [each for each in self._store.log.read(event.mission) if each.seq < event.seq]
         self._seen = event.seq
         before = [line for each in missed for line in self._tell_event(each)]
         return [*(before if self._catch_up else ()), *self._tell_event(event)]
 
     def _after_red_base(self, payload: Payload | None, lines: list[StoryLine]) -> list[StoryLine]:
-        """Return the lines of an event, after those of a red base if they are still to be told."""
+        """Return the lines of an event, preceded by held lines of a red base if they are still relevant."""
         held, self._red_base = self._red_base, []
         if isinstance(payload, m.SetupDetected):
             return lines
@@ -173,12 +173,12 @@ class MissionStory:
                 yield from self._tell_step(payload)
             case a.AttemptStarted():
                 more = ", with the report of what was wrong" if payload.number > 1 else ""
-                # The first one's agent was named before; a later one may have another.
+                # The first attempt's agent was named before; a later attempt may have another agent.
                 who = f" by {payload.agent}" if self._agent not in ("", payload.agent) else ""
                 self._agent = payload.agent
                 yield StoryLine(text=f"  attempt {payload.number}{who}{more}", bold=True)
             case m.QuestionAsked(question=m.PROMOTE):
-                return  # the result says it, with the commands
+                return  # the result shows it, with the commands
             case m.VerdictGiven():
                 yield from self._tell_verdict(payload.verdict, reused=payload.reused)
             case m.AttemptFinished():
@@ -190,10 +190,10 @@ class MissionStory:
                 yield StoryLine(text=f"  {text}")
 
     def _note(self, payload: Payload) -> str | None:
-        """Return what is to be said of the agent's own doing beside its words, `None` where that is nothing."""
+        """Return a note about the agent's actions apart from its messages, `None` if there is nothing to note."""
         match payload:
             case a.CheckpointMade() if not self._talks and payload.checkpoint.changed:
-                # A tool's own line says what it changed; of a program there is only this.
+                # A tool's own line says what it changed; for a program there is only this line.
                 count = payload.checkpoint.changed
                 return f"changed     {count} {'file' if count == 1 else 'files'}"
             case a.ModelCalled() if payload.status not in ("ok", "replayed"):
@@ -207,10 +207,10 @@ class MissionStory:
         return None
 
     def _tell_step(self, done: m.StepFinished) -> Iterator[StoryLine]:
-        """Yield a line for each text of the model and each call that has its result."""
+        """Yield a line for each text of the model and each call with a result."""
         if "/work/" not in done.step:
             return
-        # Imported here: these load what runs attempts, half a second that other agents need not cost.
+        # Imported here: these modules load what runs attempts, half a second that other agents save.
         from chargehand.agents.recorded import read_reply
         from chargehand.missions.transcript import parse_act
 
@@ -231,7 +231,7 @@ class MissionStory:
             return
         made = self._calls.get((step.turn, step.index))
         if made is not None and made.name != "finish":
-            # It comes with its result, in one line.
+            # It is shown with its result, in one line.
             outcome = _outcome(made.name, output.get("output", output))
             yield StoryLine(text=f"    {made.name:<11} {_subject(made):<{_SUBJECT_CHARACTERS}} {outcome}")
 
@@ -250,20 +250,20 @@ class MissionStory:
 
 
 def verdict_of(state: MissionState, number: int) -> Verdict | None:
-    """Return the verdict on what an attempt left, `None` where there is none."""
+    """Return the verdict on an attempt's result, `None` without a verdict."""
     given = [verdict for verdict in state.verdicts if verdict.scope == "attempt"]
     return given[number - 1] if number <= len(given) else None
 
 
 def complaints(store: Store, check: CheckResult) -> list[str]:
-    """Return a few lines that say what is wrong in a check that did not pass: each failing test and why."""
+    """Return a few lines that explain a check that did not pass: each failing test with its reason."""
     failure = explain_check(store, check)
     tests = [line for test in failure.tests for line in (test.name, *test.lines[:1])]
     return [line[:_LONGEST] for line in (*tests, *failure.lines)][:_MOST_COMPLAINTS]
 
 
 def attempt_costs(state: MissionState) -> Iterator[str]:
-    """Yield what each attempt cost, in words."""
+    """Yield the cost of each attempt, in words."""
     for attempt in state.attempts:
         cost = f"{attempt.cost_usd:.4f} USD" if attempt.cost_known else "unknown"
         yield f"attempt {attempt.number} {cost} for {attempt.calls} replies"
@@ -278,7 +278,7 @@ def _subject(call: ToolCall) -> str:
 
 
 def _outcome(tool: str, result: dict[str, Any]) -> str:
-    """Return the end of a result, which is where tools say how it went."""
+    """Return the end of a result, where tools report the outcome."""
     lines = [line for line in result["text"].splitlines() if line.strip()]
     if tool == "search" and not result["failed"]:
         return f"{len(lines)} matches"
@@ -295,9 +295,9 @@ def _describe_check(check: CheckResult) -> str:
 
 
 class MissionPage(Document, frozen=True):
-    """A page of missions, the newest first; `next` is the `before` of the page that follows.
+    """A page of missions, the newest first; `next` is the `before` of the following page.
 
-    `counts` are over all missions of the project and user. `position` is where the feed of events goes on.
+    `counts` are over all missions of the project and user. `position` is where the feed of events continues.
     """
 
     missions: list[ListedMission]
@@ -307,9 +307,9 @@ class MissionPage(Document, frozen=True):
 
 
 class PageRequest(Struct, frozen=True, kw_only=True):
-    """Which page of missions: at most `limit` that were created before the mission `before`.
+    """Selects a page of missions: at most `limit` that were created before the mission `before`.
 
-    `text` is looked for in ids and requests, in any case.
+    `text` is searched in ids and requests, case-insensitively.
     """
 
     project: str | None = None
@@ -324,7 +324,7 @@ class PageRequest(Struct, frozen=True, kw_only=True):
 def page_missions(reader: StateReader, request: PageRequest) -> MissionPage:
     """Return a page of missions, the newest first. Raises `NotFoundError` for an unknown cursor, `UsageError`."""
     log, is_live = reader.store.log, reader.workers.live
-    # First, so that who follows the feed from there misses nothing of the page.
+    # First, so that a client that follows the feed from there misses nothing after the page.
     position = log.last_position()
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else None
     page = log.summaries(
@@ -354,7 +354,7 @@ def page_missions(reader: StateReader, request: PageRequest) -> MissionPage:
 
 
 class EventLine(Document, frozen=True):
-    """One line of any log in words; `position` is its place among the lines of all logs, where that is asked."""
+    """One line of any log in words; `position` is its place among the lines of all logs, if requested."""
 
     mission: str
     seq: int
@@ -367,7 +367,7 @@ class EventLine(Document, frozen=True):
 
 
 class EventPage(Document, frozen=True):
-    """A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line of all."""
+    """A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line's number."""
 
     mission: str
     events: list[EventLine]
@@ -376,9 +376,9 @@ class EventPage(Document, frozen=True):
 
 
 def page_events(reader: StateReader, name: str, *, after: int = 0, limit: int = 200) -> EventPage:
-    """Return a page of a mission's log, in words and with payloads; long payloads are left out."""
+    """Return a page of a mission's log, in words and with payloads, except long ones."""
     mission = reader.find_mission(name)
-    # One more than is shown: whether another page follows.
+    # One more than shown reveals whether another page follows.
     lines = reader.store.log.read(mission, after=after, limit=limit + 1)
     shown = lines[:limit]
     return EventPage(
@@ -390,9 +390,9 @@ def page_events(reader: StateReader, name: str, *, after: int = 0, limit: int = 
 
 
 class LogPage(Document, frozen=True):
-    """A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`.
+    """A page of a mission's log, or of a project's own, as written; `next` as in `EventPage`.
 
-    `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves.
+    `status` is the mission's, "" for a project's log; `settled` says that no worker will continue it by itself.
     """
 
     log: str
@@ -405,7 +405,7 @@ class LogPage(Document, frozen=True):
 def page_log(
     reader: StateReader, log: str, *, after: int = 0, limit: int = 200, of_project: bool = False
 ) -> LogPage:
-    """Return a page of the log of this exact id. A mission's status is from before its lines were read."""
+    """Return a page of the log with this exact id. A mission's status is from before its lines were read."""
     state = None if of_project else reader.mission_reader.state(log)
     lines = reader.store.log.read(log, after=after, limit=limit + 1)
     return LogPage(
@@ -420,13 +420,13 @@ def page_log(
 def events_after(
     reader: StateReader, position: int, *, mission: str | None = None, project: str | None = None, limit: int = 500
 ) -> list[EventLine]:
-    """Return the lines of all logs, or of one, behind a position; ask again with the last one's to follow."""
+    """Return lines of all logs, or of one, after a position; pass the last line's position to follow."""
     found = reader.store.log.after(position, mission=mission, project=project, limit=limit)
     return [event_line(each.event, position=each.position) for each in found]
 
 
 def event_line(event: Event, *, with_payload: bool = False, position: int | None = None) -> EventLine:
-    """Return one line of a log in words, without its payload where that is long or cannot be read."""
+    """Return one line of a log in words, without its payload if that is long or unreadable."""
     payload = None
     if with_payload and event.payload is not None and len(event.payload) <= _LONGEST_PAYLOAD:
         payload = event_document(event).payload
@@ -443,9 +443,9 @@ def event_line(event: Event, *, with_payload: bool = False, position: int | None
 
 
 class TranscriptPage(Document, frozen=True):
-    """A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now.
+    """A page of a mission's transcript; `next` is the `after` of the following page, if it exists already.
 
-    `end` is the `after` of whoever waits for what is said after this page.
+    `end` is the `after` for clients that wait for entries after this page.
     """
 
     mission: str
@@ -455,14 +455,14 @@ class TranscriptPage(Document, frozen=True):
 
 
 def page_transcript(reader: StateReader, name: str, *, after: int = 0, limit: int = 200) -> TranscriptPage:
-    """Return a page of the conversation of a mission's agents, and read no more of it than that.
+    """Return a page of the conversation of a mission's agents, reading no more than the page.
 
-    At most `limit` lines, and fewer where they are long; `after` is 0, or comes from the page before.
+    At most `limit` lines, and fewer if they are long; `after` is 0, or comes from the page before.
     """
     from chargehand.missions.transcript import transcript_steps
 
     state = reader.mission_state(name)
-    # A step of an agent is some lines: a place is the step's number and how many of its lines came before.
+    # A step of an agent has several lines: a position is the step's number and the number of its preceding lines.
     first, skipped = divmod(after, _STEP_LINES)
     lines, room = list[TranscriptDocument](), _PAGE_CHARACTERS
     for number, entries in transcript_steps(reader.store, state, first=first):

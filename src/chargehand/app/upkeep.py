@@ -1,4 +1,4 @@
-"""Upkeep of a state directory: checking it for damage, copying it, and going back to a copy."""
+"""Upkeep of a state directory: checking it for damage, backing it up, and restoring a backup."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from chargehand.workspace.identity import IDENTITY
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _PROJECTS = "projects"
-# The status of a call whose reply its attempt had before.
+# The status of a call whose reply the attempt already had.
 _REPLAYED = "replayed"
 _DEPOT = "depot.git"
 _WORKSPACES = "refs/chargehand/workspaces/"
 
 
 class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """How much was looked at, and what is not as it was written.
+    """The extent of a check, and the differences from what was written.
 
     `artifacts` were read and compared with their ids, `commits` with all of their files.
     """
@@ -54,7 +54,7 @@ class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """How many artifacts and commits were read, and what is wrong with them."""
+    """The number of artifacts and commits read, and the problems found."""
 
     artifacts: int
     commits: int
@@ -62,7 +62,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy that was made: its directory, what is in it, and its size in bytes."""
+    """A backup: its directory, contents, and size in bytes."""
 
     path: str
     missions: int
@@ -71,9 +71,9 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy that was gone back to; `before` is where the state directory of before was moved to (null: none).
+    """A restored backup; `before` is where the previous state directory was moved (null: there was none).
 
-    `paused` are the missions that were going on when the copy was made: a person resumes them.
+    `paused` are the missions that were running when the backup was made: a person resumes them.
     """
 
     path: str
@@ -85,7 +85,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
     """Check everything that missions need: the log, artifacts, and the commits of their depots.
 
-    Of an ended mission only the commits count that a ref still keeps, since `gc --checkpoints` erases old ones.
+    For an ended mission only commits that a ref still keeps are checked, since `gc --checkpoints` erases old ones.
     Raises `NotFoundError` for an unknown mission.
     """
     wanted = None if mission is None else reader.find_mission(mission)
@@ -94,7 +94,7 @@ def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
     content = find_lost_content(reader, wanted)
     problems = [*report.problems, *content.problems]
     if wanted is None:
-        with contextlib.suppress(StoreError):  # the report tells of it already
+        with contextlib.suppress(StoreError):  # the report already includes it
             damaged = store.grants.problems(roles=ROLES)
             problems += [audit_problem("", None, "access_damaged", problem) for problem in damaged]
         from chargehand.durable.engine_file import find_damage
@@ -133,7 +133,7 @@ def find_lost_content(reader: StateReader, mission: str | None = None) -> Conten
 
 
 class _ContentReader:
-    """Reads what the logs of missions name, each thing once."""
+    """Reads the content that the logs of missions name, each item once."""
 
     def __init__(self, store: Store, home: Path) -> None:
         self._store = store
@@ -150,7 +150,7 @@ class _ContentReader:
         return len(self._commits)
 
     def check_artifacts(self, mission: str | None) -> Iterator[AuditProblem]:
-        """Yield which artifacts of a mission, or of all and of none, are lost or changed."""
+        """Yield the lost or changed artifacts of a mission, or all of them, including those without a mission."""
         for row in self._store.artifacts.list(mission):
             if row.id not in self._artifacts:
                 self._artifacts[row.id] = None
@@ -162,7 +162,7 @@ class _ContentReader:
                 yield audit_problem(row.mission, None, "artifact_damaged", f"{row.kind}: {wrong}")
 
     def check_commits(self, state: MissionState) -> Iterator[AuditProblem]:
-        """Yield which commits of a mission cannot be read completely."""
+        """Yield the commits of a mission that cannot be read completely."""
         from chargehand.workspace.damage import find_damage
 
         if not state.project:
@@ -179,10 +179,10 @@ class _ContentReader:
                 yield audit_problem(state.id, None, "depot_damaged", f"{what} {commit[:12]}: {wrong}")
 
     def _check_notes(self, state: MissionState) -> Iterator[AuditProblem]:
-        """Yield which notes on a mission's promoted commit, its signed head and its provenance, are damaged."""
+        """Yield the damaged notes on a mission's promoted commit: its signed head and its provenance."""
         from chargehand.workspace.damage import read_depot_note
 
-        # Of a fork the promotion is its own, or not made yet; what it copied was signed for another mission.
+        # A fork has its own promotion, or none yet; the copied part was signed for another mission.
         if state.signed is None or state.forked_from:
             return
         depot = self._home / _PROJECTS / state.project / _DEPOT
@@ -210,9 +210,9 @@ class _ContentReader:
         return f"it has no head of mission {mission!r}"
 
     def check_spending(self, mission: str) -> Iterator[AuditProblem]:
-        """Yield which calls of a mission are not booked as its log says."""
+        """Yield the calls of a mission whose bookings differ from its log."""
         payloads = map(read_payload, self._store.log.read(mission))
-        # A reply that is given again costs nothing, and is booked by the call that it answered first.
+        # A replayed reply costs nothing, and is booked with the call that first got it.
         booked = {
             each.call: each.booked_usd
             for each in payloads
@@ -245,7 +245,7 @@ def _needed_commits(state: MissionState, depot: Path) -> Iterator[tuple[str, str
             found[path.name] = path.read_text(errors="replace").strip()
     for name, tip in found.items():
         if mission_of(name) == state.id:
-            # A damaged ref names no checkpoint, and what it names cannot be read.
+            # A damaged ref names no checkpoint, and the commit that it names cannot be read.
             yield tip, f"workspace {name} at"
             while tip in parents:
                 yield tip, "checkpoint"
@@ -253,10 +253,10 @@ def _needed_commits(state: MissionState, depot: Path) -> Iterator[tuple[str, str
 
 
 def back_up(reader: StateReader, target: Path) -> Backup:
-    """Copy the state directory to a new directory while others go on: log, keys, artifacts, replies and depots.
+    """Copy the state directory to a new directory while processes run: log, keys, artifacts, replies and depots.
 
-    Bases, layers and workspaces are left out: they are made anew. The copy is complete or does not exist, and as
-    secret as the state directory. Raises `UsageError` where `target` exists, `StoreError`, `InfrastructureError`.
+    Bases, layers and workspaces are left out: they can be rebuilt. The copy is complete or does not exist, and as
+    secret as the state directory. Raises `UsageError` if `target` exists, `StoreError`, `InfrastructureError`.
     """
     target = target.absolute()
     store = reader.store
@@ -269,7 +269,7 @@ def back_up(reader: StateReader, target: Path) -> Backup:
         taken = target if target.exists() else part
         raise UsageError(f"{str(taken)!r} exists", hint="name a directory that does not exist yet")
     try:
-        # The log first: what it names is in depots and replies that are copied after it.
+        # The log first: depots and replies, copied later, include everything that it names.
         store.backup(part)
         with _disk_errors(target):
             if (reader.home / "calls").is_dir():
@@ -309,12 +309,12 @@ def _copy_unless_gone(source: str, target: str) -> None:
 
 
 def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]) -> Restored:
-    """Put a copy in the place of the state directory, which is kept beside it under another name.
+    """Replace the state directory by a backup; the old one is kept next to it under another name.
 
-    `confirm` gets what will happen in words and raises where nobody agrees. Missions that were going on wait for
-    a person: nobody knows any more what they did since the copy was made. All sessions of the server are closed.
-    Raises `UsageError` for what is no backup, `StoreError` (`backup_damaged`), `RefusedError` (`workers_alive`),
-    `InfrastructureError`.
+    `confirm` gets a description of the effect and raises if the person declines. Missions that were running wait
+    for a person: their actions since the backup are unknown. All sessions of the server are closed. Raises
+    `UsageError` for a directory that is not a backup, `StoreError` (`backup_damaged`), `RefusedError`
+    (`workers_alive`), `InfrastructureError`.
     """
     backup = backup.absolute()
     if not (backup / "store.db").is_file():
@@ -349,9 +349,9 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
                 paused = tuple(row.id for row in (*store.log.takeable(), *store.log.sleeping()))
                 for mission in paused:
                     store.log.set_aside(mission)
-                # The owner of a session may have been locked out since the copy was made.
+                # The owner of a session may have been locked out since the backup was made.
                 store.grants.close_all(actor=Actor(user=reader.identity()))
-            # Asked again: copying takes a while.
+            # Checked again: copying takes a while.
             _refuse_beside_workers(reader)
         except BaseException:
             shutil.rmtree(before, ignore_errors=True)
@@ -375,7 +375,7 @@ def _refuse_beside_workers(reader: StateReader) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Exchange two directories in one step, so that `old` exists at every moment; it may be missing before."""
+    """Exchange two directories atomically, so that `old` always exists; it may be missing before."""
     if not old.exists():
         new.rename(old)
         return
@@ -383,7 +383,7 @@ def _exchange(new: Path, old: Path) -> None:
     arguments = (_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE)
     if rename is not None and rename(*arguments) == 0:
         return
-    # A C library or a file system that cannot: between the two renames there is no state directory.
+    # For a C library or file system without support: between the two renames there is no state directory.
     aside = old.with_name(f"{old.name}.aside")
     old.rename(aside)
     new.rename(old)
@@ -394,7 +394,7 @@ def _exchange(new: Path, old: Path) -> None:
 def _disk_errors(place: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # shutil's own error is one, with a list for a message
+    except OSError as error:  # shutil's own error is an OSError with a list as its message
         raise InfrastructureError(
             f"copying to {str(place)!r} failed: {error.strerror or error}",
             code="backup_failed",

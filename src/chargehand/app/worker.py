@@ -1,4 +1,4 @@
-"""Workers: run every mission that should go on and has no live holder, and start one where none lives."""
+"""Workers: run missions that have no live holder, and start a worker if none is alive."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from chargehand.durable.engine import Engine
 
 _LOG = logging.getLogger("chargehand.worker")
-# Reading the log takes 1 to 2 ms of processor time, the queue 1 ms: also all night long.
+# Reading the log takes 1 to 2 ms of processor time, the queue 1 ms, also while the machine is idle.
 _SCAN_SECONDS = 0.2
 _POLL_SECONDS = 0.3
 # How often a worker checks for lost work, and for missions that another worker left to be woken.
 _CHECK_SECONDS = 2.0
-# After so long without a scan by any worker none was at work: a slow machine may miss a few scans.
+# Without a scan for this long, no worker was at work: a slow machine may miss a few scans.
 _ABSENT_SECONDS = 10.0
 _IDLE_SCANS = 5
-# How long rows of ended turns are kept; the log has what became of their missions.
+# How long rows of ended turns are kept; the log has the outcome of their missions.
 _KEEP_SECONDS = 7 * 86_400.0
-# Turns per slot that one worker puts into the queue, where nothing overtakes them: the log has the rest, and a row
+# Turns per slot that one worker puts into the queue, where their order is fixed: the log has the rest, and a row
 # costs 4 ms.
 _QUEUED_PER_SLOT = 2
-# Turns of a mission per claim: where one ended without a claim, the next number is another row.
+# Turns of a mission per claim: if a turn ended without a claim, the next number is another row.
 _TURNS_PER_CLAIM = 1000
-# How long a worker that was alive counts as alive, where asking is a query.
+# How long a live worker counts as alive, if checking requires a query.
 _ASK_SECONDS = 0.5
 AWAY = "engine_database"
 _DAMAGED = "mission_damaged"
@@ -55,7 +55,7 @@ SLOTS = 5
 
 
 class Worker:
-    """Finds missions to take, hands them to the engine, and runs those that the engine gives it."""
+    """Finds missions to run, hands them to the engine, and runs those that the engine assigns to it."""
 
     def __init__(self, app: App, *, slots: int = SLOTS) -> None:
         self._app = app
@@ -74,7 +74,7 @@ class Worker:
         self._last_scan: datetime | None = None
 
     def stop(self) -> None:
-        """Let go of everything that runs, to be resumed by another worker, and end."""
+        """Release everything that runs, to be resumed by another worker, and end."""
         self._stopping = True
         self._news.set()
         self._app.controls.stop_all("release")
@@ -83,8 +83,8 @@ class Worker:
         """Work until stopped, given up by the others, or (`until_idle`) until there is nothing to do.
 
         With `sleepers` it also waits for missions that wait for quota, and wakes them. It waits for a database
-        that is away. A worker that was given up must join anew, under another id, before it works again. Raises
-        `StoreError`, `TierUnavailableError`, and `InfrastructureError` where it cannot begin.
+        that is not reachable. A worker that was given up must join again, under another id, before it works again.
+        Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` if it cannot begin.
         """
         from chargehand.app.progress.live_output import remove_unneeded_output
         from chargehand.durable.engine import Engine
@@ -104,7 +104,7 @@ class Worker:
                 poll_seconds=_POLL_SECONDS,
             ) as engine,
         ):
-            with contextlib.suppress(InfrastructureError):  # only tidying up: another start will do it
+            with contextlib.suppress(InfrastructureError):  # only cleaning up: a later start will do it
                 await engine.forget_finished(older_than=_KEEP_SECONDS)
             await asyncio.to_thread(remove_unneeded_output, app)
             idle = 0
@@ -114,7 +114,7 @@ class Worker:
                 if check:
                     next_check = time.monotonic() + _CHECK_SECONDS
                 if check or self._news.is_set() or self._seconds_to_next() <= 0:
-                    self._news.clear()  # before the scan: what comes meanwhile is for the next one
+                    self._news.clear()  # before the scan: later news is for the next one
                     await asyncio.to_thread(self._wake)
                 found = await self._hand_over_missions(engine, check=check)
                 busy = found or engine.active() or (sleepers and self._asleep)
@@ -124,7 +124,7 @@ class Worker:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(_SCAN_SECONDS, max(0.0, self._seconds_to_next()))):
                         await self._news.wait()
-            # Missions have to be told first: the engine waits for what runs before it closes.
+            # Missions need the order first: the engine waits for running work before it closes.
             app.controls.stop_all("release")
 
     @property
@@ -136,7 +136,7 @@ class Worker:
         return math.inf if self._next_wake is None else (self._next_wake - self._app.clock.now()).total_seconds()
 
     def _wake(self) -> bool:
-        """Wake the missions whose moment has come, and tell whether there are any.
+        """Wake the missions whose time has come; return whether there are any.
 
         Each worker tries, and the first that holds a mission wakes it.
         """
@@ -152,7 +152,7 @@ class Worker:
         self._asleep = len(found)
         self._next_wake = min((moment for moment in found.values() if moment > now), default=None)
         for mission in (mission for mission, moment in found.items() if moment <= now):
-            with contextlib.suppress(RefusedError):  # another one holds it
+            with contextlib.suppress(RefusedError):  # another worker holds it
                 try:
                     woken |= self._app.steering.wake(mission, now=now)
                 except StoreError as error:
@@ -162,16 +162,16 @@ class Worker:
         return woken
 
     async def _hand_over_missions(self, engine: Engine, *, check: bool) -> bool:
-        """Hand missions to the engine; return whether any should go on (true while the database is away)."""
+        """Hand missions to the engine; return whether any should run (true while the database is unreachable)."""
         try:
             if check:
-                # Recover what is lost: rows of dead workers, and missions handed over that no row waits for.
+                # Recover lost work: rows of dead workers, and missions handed over without a waiting row.
                 await asyncio.to_thread(self._app.workers.sweep)
                 await engine.rescue()
                 waiting = await engine.waiting()
                 open_now = {row.id for row in await asyncio.to_thread(self._app.store.log.takeable)}
                 ended = {mission: turn for mission, turn in self._handed.items() if mission not in waiting}
-                # Their numbers are used up: a row that has run once does not run again.
+                # Their numbers are used up: a row that has run does not run again.
                 self._spent = {
                     mission: turn for mission, turn in (self._spent | ended).items() if mission in open_now
                 }
@@ -180,7 +180,7 @@ class Worker:
             for row in rows[: _QUEUED_PER_SLOT * self._slots]:
                 if self._is_ending:
                     break
-                # Each claim raises the epoch, so no number from before the claim comes again.
+                # Each claim raises the epoch, so no number from before the claim is reused.
                 turn = max(row.epoch * _TURNS_PER_CLAIM, self._spent.get(row.id, -1) + 1)
                 if self._handed.get(row.id) != turn:
                     await engine.trigger(row.id, turn)
@@ -193,12 +193,12 @@ class Worker:
                 _LOG.warning("%s", error)
             self._away = True
             return True
-        if check:  # only a check is sure to have asked the database
+        if check:  # only a check is certain to have queried the database
             self._away = False
         return found
 
     def _find_free_missions(self) -> list[MissionRow]:
-        """Return the missions that should go on and that no live worker holds, in a fair order; may block."""
+        """Return the missions that should run and that no live worker holds, in a fair order; may block."""
         self._app.steering.tell_coordinators()
         rows = self._app.store.log.takeable()
         owners = {row.owner for row in rows if row.owner is not None}
@@ -209,7 +209,7 @@ class Worker:
             asked = time.monotonic()
             if is_query and asked - self._seen_alive.get(owner, -_ASK_SECONDS) < _ASK_SECONDS:
                 living.add(owner)
-            # Only that a worker is alive is remembered: its death has to show at once.
+            # Only that a worker is alive is cached: its death must be noticed at once.
             elif self._app.workers.live(owner):
                 self._seen_alive[owner] = asked
                 living.add(owner)
@@ -237,37 +237,35 @@ class Worker:
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is None or self._app.store.log.get(mission).runnable:
-                    raise  # let go of: its turn goes back to the queue
+                    raise  # released: its turn goes back to the queue
                 task.uncancel()
             except FencedError as error:
                 _LOG.warning("%s", error)
             except ChargehandError as error:
                 if error.code == AWAY:
-                    raise asyncio.CancelledError from error  # no fault of the mission: a worker takes it later
+                    raise asyncio.CancelledError from error  # not the mission's fault: a worker takes it later
                 if error.code != "mission_held":
                     self._give_up(mission, error.code, error.message)
-            except (
-                Exception
-            ) as error:  # a fault of our own: without an end the mission would be tried again for ever
+            except Exception as error:  # our own fault: without an end the mission would be retried for ever
                 _LOG.exception("mission %s", mission)
                 self._give_up(mission, "internal", f"{type(error).__name__}: {error}")
             finally:
                 self._news.set()
 
     def _see_event(self, event: Event, payload: Payload) -> None:
-        """End the wait where a coordinator has recorded missions; called from any thread."""
+        """End the wait if a coordinator has recorded missions; called from any thread."""
         if isinstance(payload, TaskStarted | ReviewStarted | PlannerStarted):
             self._loop.call_soon_threadsafe(self._news.set)
 
     def _is_takeable(self, mission: str) -> bool:
-        """Tell whether a mission should go on and no live worker holds it, asked anew."""
+        """Return whether a mission should run and no live worker holds it, read again from the store."""
         row = self._app.store.log.get(mission)
         return (row.runnable or row.owner is not None) and not self._app.acting_reader.live(row)
 
     def _give_up(self, mission: str, code: str, message: str) -> None:
-        """Settle a mission that could not be begun, unless somebody else has it by now.
+        """Settle a mission that could not be started, unless another worker holds it by now.
 
-        Nothing is added to a damaged log: no worker takes the mission up, and other missions go on.
+        Nothing is added to a damaged log: no worker takes the mission up, and other missions continue.
         """
         if code == _DAMAGED:
             _LOG.warning("%s; no worker goes on with it until a person resumes it", message)
@@ -278,17 +276,17 @@ class Worker:
 
 
 class WorkerStart(Struct, frozen=True):
-    """Whether a worker was started, and why none could be: the missions that need one stay recorded."""
+    """Whether a worker was started, and why it could not be: missions that need one stay recorded."""
 
     started: bool
     problem: str | None = None
 
 
 def ensure_worker(app: StateReader) -> WorkerStart:
-    """Start a detached worker where none lives.
+    """Start a detached worker if none is alive.
 
-    It ends when nothing is left to do, and stays for missions that wait for quota: nobody else may wake them. A
-    mission that was recorded before is accepted whatever becomes of the worker, so no failure is raised.
+    It ends when nothing is left to do, and stays for missions that wait for quota: no other process may wake them.
+    A recorded mission is accepted even if the worker cannot start, so no failure is raised.
     """
     try:
         return WorkerStart(start_worker(app) is not None)
@@ -298,7 +296,7 @@ def ensure_worker(app: StateReader) -> WorkerStart:
 
 
 def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
-    """Start a worker as `ensure_worker` does and return its process, for who asks again before it has joined."""
+    """Start a worker as `ensure_worker` does; return its process, for callers that check before it has joined."""
     if not app.starts_workers or _has_worker(app):
         return None
     path = _log_path(app.home)
@@ -321,7 +319,7 @@ def start_worker(app: StateReader) -> subprocess.Popen[bytes] | None:
 
 
 def engine_answers(reader: StateReader) -> bool | None:
-    """Tell whether the server of the engine's database takes connections now, `None` where it is a file.
+    """Return whether the server of the engine's database accepts connections, `None` if it is a file.
 
     May take seconds. Raises `ConfigError`.
     """
@@ -341,11 +339,11 @@ def _log_path(home: Path) -> Path:
 
 
 def fair_order(free: Sequence[MissionRow], running: Sequence[MissionRow]) -> list[MissionRow]:
-    """Return missions in the order in which they should be taken, given those that run; both oldest first.
+    """Return missions in the order in which they should be taken, given the running ones; both oldest first.
 
-    Projects take turns, in a project those who asked, and for each of these the missions that were asked for, each
-    with all its tasks: a plan of many tasks and a person with many missions keep nobody else waiting. What runs
-    counts as its own.
+    Projects take turns, then the users of a project, then the missions of a user, each with all its tasks: a plan
+    of many tasks or a person with many missions does not delay others. Running missions count for their project,
+    user and mission.
     """
     by_mission = _in_turns(free, running, lambda row: (row.project, row.user, row.parent or row.id))
     by_user = _in_turns(by_mission, running, lambda row: (row.project, row.user))
@@ -355,7 +353,7 @@ def fair_order(free: Sequence[MissionRow], running: Sequence[MissionRow]) -> lis
 def _in_turns(
     rows: Sequence[MissionRow], running: Sequence[MissionRow], share: Callable[[MissionRow], Hashable]
 ) -> list[MissionRow]:
-    """Return rows so that whoever has the fewest goes first; within a turn they keep their order."""
+    """Return rows so that the share with the fewest goes first; within a turn they keep their order."""
     taken = Counter(map(share, running))
     turns: list[tuple[int, MissionRow]] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Actions by hand (git, exec): their event payloads, and their state folded from the log."""
+"""Events of manual actions (git, `exec`), and an action's state folded from the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ActionEnd = Literal["done", "failed", "timed_out", "cancelled"]
 
 @event("action.created")
 class ActionCreated(Payload, frozen=True, kw_only=True):
-    """A person asked for an action; `arguments` say of what, `seconds` is the time it may take once it began.
+    """A person asked for an action with these `arguments`; it may run for `seconds` once it has begun.
 
     It may be the first line of a project's own log.
     """
@@ -34,7 +34,7 @@ class ActionCreated(Payload, frozen=True, kw_only=True):
 
 @event("action.queued")
 class ActionQueued(Payload, frozen=True, kw_only=True):
-    """The action waits until one of `places` is free and goes on by itself; `before` stand in line before it."""
+    """The action waits until one of `places` is free, then starts by itself; `before` others are ahead of it."""
 
     action: str
     before: int
@@ -44,7 +44,7 @@ class ActionQueued(Payload, frozen=True, kw_only=True):
 
 @event("action.began")
 class ActionBegan(Payload, frozen=True, kw_only=True):
-    """The action has its place, after `waited` seconds in line, and runs; `pid` is the process that owns it."""
+    """The action has its place, after waiting `waited` seconds, and runs; `pid` is the process that owns it."""
 
     action: str
     pid: int
@@ -53,7 +53,7 @@ class ActionBegan(Payload, frozen=True, kw_only=True):
 
 @event("action.asked")
 class ActionAsked(Payload, frozen=True, kw_only=True):
-    """A rule wants a person's word first; an answer holds for this `subject` alone, and once."""
+    """A rule asks for a person's answer first; an answer is valid for this `subject` only, and once."""
 
     action: str
     text: str
@@ -63,7 +63,7 @@ class ActionAsked(Payload, frozen=True, kw_only=True):
 
 @event("action.answered")
 class ActionAnswered(Payload, frozen=True, kw_only=True):
-    """A person said whether the action may go on."""
+    """A person allowed or denied the action."""
 
     action: str
     yes: bool
@@ -72,9 +72,10 @@ class ActionAnswered(Payload, frozen=True, kw_only=True):
 
 @event("action.finished")
 class ActionFinished(Payload, frozen=True, kw_only=True):
-    """The action ended; `exit_code` is that of the program it ran, `None` where it ran none.
+    """The action ended. `exit_code` is that of the program it ran, `None` if it ran no program.
 
-    `result` tells what came of it, by kind. `lines` of output were kept; `truncated`: there were more.
+    `result` depends on the kind of action. `lines` is the number of output lines kept; `truncated` marks that
+    there were more.
     """
 
     action: str
@@ -88,14 +89,14 @@ class ActionFinished(Payload, frozen=True, kw_only=True):
 
 
 ActionStatus = Literal["queued", "waiting", "running", "done", "failed", "timed_out", "cancelled", "lost"]
-# Statuses that stay; `waiting` (for a person's answer) stays until there is one.
+# Final statuses. `waiting` (for a person's answer) lasts until the answer.
 ACTION_ENDED: frozenset[ActionStatus] = frozenset({"done", "failed", "timed_out", "cancelled", "lost"})
 ACTION_TYPES = ("action.created", "action.queued", "action.began", "action.asked", "action.answered",
                 "action.finished")  # fmt: skip
 
 
 class ActionState(Struct, kw_only=True):
-    """What is known of one action; changed by `fold_action` alone. Times are ISO 8601 in UTC, "" for not yet."""
+    """The state of one action, changed only by `fold_action`. Times are ISO 8601 in UTC, "" for not yet."""
 
     id: str
     kind: ActionKind | None = None
@@ -120,9 +121,9 @@ class ActionState(Struct, kw_only=True):
 
 
 def fold_action(action: str, lines: Iterable[Event], *, live: bool) -> ActionState:
-    """Return the state of an action from its log; lines of others are passed over.
+    """Return the state of an action from its log; lines of other actions are skipped.
 
-    `live` says that a process holds its lock: an action that has not ended and is not asking is lost without one.
+    `live` says whether a process holds its lock. Without one, an action that has neither ended nor asks is lost.
     """
     state = ActionState(id=action)
     for line in lines:
@@ -130,12 +131,12 @@ def fold_action(action: str, lines: Iterable[Event], *, live: bool) -> ActionSta
             payload = decode(line.type, line.payload) if line.payload is not None else None
         except (KeyError, msgspec.DecodeError):  # damaged, or a newer version's
             continue
-        # An end is the last word: whoever was given up for dead may still write that it began.
+        # An end is final: a process that was given up for dead may still write that it began.
         if getattr(payload, "action", None) == action and not state.finished:
             _apply(state, payload, line.time)
     if state.finished or state.status == "waiting":
         return state
-    # No event says so: a process that was killed could not write one.
+    # No event records this: a process that was killed could not write one.
     if not live:
         state.status = "lost"
         state.reasons = (Reason(code="action_lost", message="the process that owned it is gone"),)
@@ -165,7 +166,7 @@ def _apply(state: ActionState, payload: object, time: str) -> None:
             state.answer = None
             state.reasons = (Reason(code="action_asks", message=payload.text),)
         case ActionAnswered():
-            # Nobody owned it while it waited, so it has to be taken up again.
+            # No process owned it while it waited, so a process has to take it up again.
             state.status = "queued"
             state.answer = payload.yes
             state.reasons = ()

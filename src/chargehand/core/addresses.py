@@ -1,4 +1,4 @@
-"""Where addresses lead, as far as that can be told without asking anybody."""
+"""Classification of addresses without any look-up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether a URL leads to this machine."""
+    """Return whether a URL points to this machine."""
     host = urlsplit(address).hostname or ""
     if host == "localhost":
         return True

@@ -15,7 +15,7 @@ _NUMBER = late_pattern(_AMOUNT)
 
 
 def parse_number(text: str) -> float | None:
-    """Return a plain number from 0, `None` where the text is none."""
+    """Return a plain number of at least 0, or `None` if the text is not one."""
     # By itself float() also takes `nan`, `inf` and `1_0`.
     return float(text) if _NUMBER.fullmatch(text) else None
 
@@ -23,8 +23,8 @@ def parse_number(text: str) -> float | None:
 def parse_seconds(value: object) -> float | None:
     """Return a duration in seconds from a text (`90s`, `1h30m`, `90`) or a number; `None` for anything else.
 
-    The range is the caller's to check; a number is at most twice `LONGEST_SECONDS`, and -1 for less than 0 or no
-    number at all.
+    The caller checks the range. A number is clipped to twice `LONGEST_SECONDS`; negative numbers and NaN become
+    -1.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -34,7 +34,7 @@ def parse_seconds(value: object) -> float | None:
         amounts = zip(match.groups(), _UNITS.values(), strict=True)
         return sum(float(amount) * size for amount, size in amounts if amount)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        # Clipped first: an integer may have more digits than a float can hold. What is not a number becomes -1.
+        # Clipped first: an integer may have more digits than a float can hold. NaN becomes -1.
         return float(max(-1, min(value, 2 * LONGEST_SECONDS)))
     return None
 

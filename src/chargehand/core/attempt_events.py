@@ -12,10 +12,10 @@ from chargehand.core.records import Checkpoint, Reason, TierChoice
 
 @event("message.delivered")
 class MessageDelivered(Payload, frozen=True, kw_only=True):
-    """A message lies before the agent of an attempt; that it was taken into its work is another event's word.
+    """A message was put before the agent of an attempt; another event says that the agent took it into its work.
 
-    One to a coordinator lies before the agents of the tasks that begin from then on: `attempt` is the mission of
-    the first.
+    A message to a coordinator goes to the agents of the tasks that begin after it: `attempt` is the mission of the
+    first of them.
     """
 
     message: str
@@ -24,7 +24,7 @@ class MessageDelivered(Payload, frozen=True, kw_only=True):
 
 @event("message.acknowledged")
 class MessageAcknowledged(Payload, frozen=True, kw_only=True):
-    """A message is in an agent's work: in its recorded conversation, or its turn with it began."""
+    """A message reached an agent's work: it is in the recorded conversation, or the agent's turn with it began."""
 
     message: str
     attempt: str
@@ -32,7 +32,7 @@ class MessageAcknowledged(Payload, frozen=True, kw_only=True):
 
 @event("message.undelivered")
 class MessageUndelivered(Payload, frozen=True, kw_only=True):
-    """A message reached no agent before its mission came to its end."""
+    """A message reached no agent before its mission ended."""
 
     message: str
     reason: Reason
@@ -40,19 +40,19 @@ class MessageUndelivered(Payload, frozen=True, kw_only=True):
 
 @event("message.received")
 class MessageReceived(Payload, frozen=True, kw_only=True):
-    """An agent's end of an attempt as a message; a claim, whatever its status."""
+    """An agent's final message of an attempt; a claim, whatever its status."""
 
     attempt: str
-    # A document and no `Message`: messages have versions of their own, and a log is read for ever.
+    # A document, not a `Message`: messages have their own versions, and a log must stay readable for ever.
     message: dict[str, Any] = field(default_factory=dict)
 
 
 @event("role.chosen")
 class RoleChosen(Payload, frozen=True, kw_only=True):
-    """The role that work is done in, with who works in it and why.
+    """The role that the work is done in, with its agent and models and the reason.
 
-    `digest` is the hex SHA-256 of the role's file as it was read, `artifact` holds that text, `origin` says where
-    it was read. `models` is the chain of models that may be called, the first one to begin with.
+    `digest` is the hex SHA-256 of the role's file as read, `artifact` holds that text, `origin` says where it was
+    read. `models` is the chain of models that may be called, in order.
     """
 
     role: str
@@ -68,7 +68,7 @@ class RoleChosen(Payload, frozen=True, kw_only=True):
 
 @event("report.made")
 class ReportMade(Payload, frozen=True, kw_only=True):
-    """An attempt in a role that changes nothing ended with what it was for.
+    """An attempt in a role that changes no files ended with its result.
 
     `kind` is `report` or `plan`; `text` is its beginning, at most 4,000 characters, `artifact` holds all of it.
     """
@@ -84,7 +84,7 @@ class ReportMade(Payload, frozen=True, kw_only=True):
 class SandboxOpened(Payload, frozen=True, kw_only=True):
     """A sandbox was opened for an attempt, a check or setup, with the limits that really bind.
 
-    `attempt` is `None` outside of one; `egress` says that it had a way to hosts.
+    `attempt` is `None` outside an attempt; `egress` says whether it could reach hosts.
     """
 
     sandbox: str
@@ -98,20 +98,20 @@ class SandboxOpened(Payload, frozen=True, kw_only=True):
 
 @event("tier.chosen")
 class TierChosen(Payload, frozen=True, kw_only=True):
-    """The tier of all sandboxes of the mission was settled: from which facts, among what, and why."""
+    """The tier of all sandboxes of the mission was chosen: the facts, the candidates and the reason."""
 
     choice: TierChoice
 
 
 @event("sandbox.closed")
 class SandboxClosed(Payload, frozen=True, kw_only=True):
-    """A sandbox is gone, and what it took: `None` stands for what nobody counted.
+    """A sandbox was closed, with its resource use; `None` means not measured.
 
     `ready_seconds` passed until its workspace was made and it ran; `freezes` are the seconds until each freeze
-    held. `written_files` and `written_bytes` count what an agent wrote into its workspace, ignored files included.
-    `peak_memory` in bytes and `peak_processes` are the most at once (with `sampled` the most that was seen),
-    `cpu_seconds` is processor time, `disk_written` the bytes on their way to a disk, `output` the bytes that
-    commands wrote to their streams. `attempt` is `None` outside of one.
+    held. `written_files` and `written_bytes` count the agent's writes to its workspace, ignored files included.
+    `peak_memory` in bytes and `peak_processes` are the highest values (with `sampled` the highest observed),
+    `cpu_seconds` is processor time, `disk_written` the bytes sent to a disk, `output` the bytes that commands
+    wrote to their streams. `attempt` is `None` outside an attempt.
     """
 
     sandbox: str
@@ -146,12 +146,12 @@ class CommandFinished(Payload, frozen=True, kw_only=True):
 
 @event("network.requested")
 class NetworkRequested(Payload, frozen=True, kw_only=True):
-    """A request of a sandbox to a host ended, or was refused; paths, queries, headers and bodies are not kept.
+    """A request of a sandbox to a host ended or was refused; paths, queries, headers and bodies are not kept.
 
-    `attempt` is `None` outside of one; `entry` is the rule that the host fits, `reason` why it was refused or cut,
-    `address` where it went, "" for nowhere. Bytes are those to (`bytes_out`) and from the host. A line with
-    `unlisted` is a mark of a gap: so many requests are not listed, `unlisted_refused` of them were refused; its
-    bytes and seconds are theirs together.
+    `attempt` is `None` outside an attempt; `entry` is the rule that the host matches, `reason` why it was refused
+    or cut, `address` the address connected to, "" if none. `bytes_out` went to the host, `bytes_in` came from it.
+    A line with `unlisted` summarises that many unlisted requests, of which `unlisted_refused` were refused; its
+    bytes and seconds are their totals.
     """
 
     purpose: str
@@ -173,17 +173,18 @@ class NetworkRequested(Payload, frozen=True, kw_only=True):
 
 @event("model.called")
 class ModelCalled(Payload, frozen=True, kw_only=True):
-    """A call to a model ended, however it did; `cost_usd` is `None` where it is not known.
+    """A call to a model ended, successfully or not; `cost_usd` is `None` if unknown.
 
     `status` is `ok`, `failed` (no reply came), `cut` (a reply began and did not end), `refused` (the budget),
-    `lost` (its worker died) or `replayed` (the attempt had the reply to `call` before, and gets it for nothing).
-    `booked_usd` is what the limits count: the cost, or the reserve where it is unknown. `reported_usd` is the cost
-    by the provider's own word, which counts, `computed_usd` that by tokens and price. `provider` is the address
-    that was asked, `operation` `reply` or `embed`, `first_seconds` the time until the reply began; `skipped` who
-    before it did not take the request and why, `converted` what of that has another form than it was given,
-    `left_out` which fields of it the model was not sent, told once for each model; `bare` a request that offered
-    no tool, as those for a title do; of `cache_write_tokens`, `hour_write_tokens` are kept for an hour; `retried`
-    after which answers it was sent again, as an HTTP status or `unreachable`. Older lines have none of these.
+    `lost` (its worker died) or `replayed` (the attempt already has the reply to `call` and gets it free of
+    charge). `booked_usd` is counted against the limits: the cost, or the reserve if the cost is unknown.
+    `reported_usd` is the cost that the provider reports, which takes precedence; `computed_usd` is derived from
+    tokens and price. `provider` is the address called, `operation` is `reply` or `embed`, `first_seconds` the time
+    until the reply began. `skipped` lists the providers tried before it, with the reason; `converted` the parts of
+    the request that were sent in another form; `left_out` the fields that were not sent to the model, recorded
+    once for each model. `bare` marks a request that offered no tools, such as one for a title. Of
+    `cache_write_tokens`, `hour_write_tokens` are cached for an hour. `retried` lists the answers after which it
+    was sent again: an HTTP status or `unreachable`. Older lines lack these fields.
     """
 
     call: str
@@ -226,9 +227,10 @@ class BudgetAlert(Payload, frozen=True, kw_only=True):
 
 @event("replay.diverged")
 class ReplayDiverged(Payload, frozen=True, kw_only=True):
-    """An attempt that began anew asked for something else than before: from `turn` on its model is asked.
+    """A restarted attempt sent a different request than before: from `turn` on, the model is called.
 
-    `pointer` is the JSON pointer of the first difference, with what stood there (`recorded`) and stands (`sent`).
+    `pointer` is the JSON pointer of the first difference, with the old value (`recorded`) and the new one
+    (`sent`).
     """
 
     attempt: str
@@ -240,7 +242,7 @@ class ReplayDiverged(Payload, frozen=True, kw_only=True):
 
 @event("attempt.started")
 class AttemptStarted(Payload, frozen=True, kw_only=True):
-    """An agent begins on a workspace at `tree`."""
+    """An agent begins to work on a workspace at `tree`."""
 
     attempt: str
     number: int
@@ -251,16 +253,16 @@ class AttemptStarted(Payload, frozen=True, kw_only=True):
 
 @event("attempt.resumed")
 class AttemptResumed(Payload, frozen=True, kw_only=True):
-    """An attempt whose worker was lost begins anew at `tree`.
+    """An attempt whose worker was lost restarts at `tree`.
 
-    `ignored_state` is `kept` where the workspace was found as the attempt must begin (ignored files included),
-    `lost` where it had to be set back.
+    `ignored_state` is `kept` if the workspace was already in the attempt's initial state (ignored files included),
+    `lost` if it had to be reset.
     """
 
     attempt: str
     workspace: str
     tree: str
-    # Kept only where a lock shows that nobody writes there any more, which a lease never does.
+    # Kept only if a lock proves that nothing writes there any more; a lease never proves that.
     ignored_state: str
 
 
@@ -268,11 +270,11 @@ class AttemptResumed(Payload, frozen=True, kw_only=True):
 class ActionJudged(Payload, frozen=True, kw_only=True):
     """An agent's action was judged before it happened: `effect` is `allow`, `ask` or `deny`, by `rule`.
 
-    `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another's name; `text` is the action and
-    `subject` what of it the rule is about, both shortened and without known secrets; it was judged in `parts`.
-    `overridden` are the rules that the person's own set aside, `answer` is what a person said where one was asked,
-    `rules` tells the rules that were in force from others. Where `action` is set, it is a person's action of that
-    id, and `attempt` is "".
+    `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another name; `text` is the action and
+    `subject` the part that the rule matched, both shortened and without known secrets; it was judged in `parts`.
+    `overridden` lists the rules that the person's own rules override, `answer` is a person's answer if one was
+    asked, `rules` identifies the rules in force. If `action` is set, it is the id of a person's action, and
+    `attempt` is "".
     """
 
     attempt: str
@@ -291,7 +293,7 @@ class ActionJudged(Payload, frozen=True, kw_only=True):
 
 @event("state.captured")
 class StateCaptured(Payload, frozen=True, kw_only=True):
-    """What was going on in an attempt's sandbox when it ended badly lies in an artifact (JSON).
+    """A failure snapshot of an attempt's sandbox: processes, limits, disk and output, as an artifact (JSON).
 
     `why` is `timeout`, `sandbox_died` or `failed`; `processes` is how many still ran.
     """
@@ -304,9 +306,9 @@ class StateCaptured(Payload, frozen=True, kw_only=True):
 
 @event("breaker.changed")
 class BreakerChanged(Payload, frozen=True, kw_only=True):
-    """An agent with its model is let work (`closed`), is not (`open`), or may show that it works (`half_open`).
+    """The breaker of an agent and its model is `closed` (works), `open` (stopped) or `half_open` (one probe).
 
-    `failures` came in a row; `until` is when a probe may begin, "" where that is not awaited.
+    There were `failures` in a row; `until` is when a probe may begin, "" if none is due.
     """
 
     agent: str
@@ -328,12 +330,12 @@ class CheckpointMade(Payload, frozen=True, kw_only=True):
 
 @event("files.seen")
 class FilesSeen(Payload, frozen=True, kw_only=True):
-    """What an agent did to its files, as it was watched: `changes` are (kind, path) in the order they happened.
+    """File changes by an agent, as the watcher saw them: `changes` are (kind, path) in the order they happened.
 
-    Kinds: `created`, `modified`, `touched`, `deleted`, `renamed_from` with `renamed_to` after it; with `found_`
-    before it where it was found by looking and not seen. A path that ends in "/" is a directory with all it holds.
-    `gap`: before these changes others may have been missed, `reasons` say why. `skipped` counts what is not
-    listed: `ignored` (paths outside the tree), `unlisted` (more than a log should hold). A large batch is several
+    Kinds: `created`, `modified`, `touched`, `deleted`, `renamed_from` followed by `renamed_to`; the prefix
+    `found_` marks a change found by a scan, not observed. A path that ends in "/" is a directory with its
+    contents. `gap`: changes before these may have been missed, for `reasons`. `skipped` counts unlisted changes:
+    `ignored` (paths outside the tree) and `unlisted` (more than a log should hold). A large batch takes several
     lines.
     """
 

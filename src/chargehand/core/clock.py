@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 
-# Two kinds of time, since wall time jumps where the machine's clock is set: a limit must not end early for that. A
+# Two kinds of time, since wall time jumps when the machine's clock is set, which must not end a limit early. A
 # monotonic value means nothing after a restart, so only differences of it are recorded.
 class Clock(Protocol):
     """Wall time for records and monotonic time for limits."""
@@ -17,7 +17,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never run backwards."""
+        """Return seconds that never go backwards."""
         ...
 
 
@@ -34,18 +34,18 @@ class SystemClock:
 
 
 class SteppedClock:
-    """A clock that moves only when told: `advance(seconds)`."""
+    """A clock that moves only by `advance(seconds)`."""
 
     def __init__(self, start: datetime | None = None) -> None:
         self._start = start or datetime(2026, 1, 1, tzinfo=UTC)
         self._seconds = 0.0
 
     def advance(self, seconds: float) -> None:
-        """Move both clocks forward by `seconds`."""
+        """Advance both clocks by `seconds`."""
         self._seconds += seconds
 
     def now(self) -> datetime:
-        """Return the start plus all that was advanced."""
+        """Return the start plus all seconds advanced."""
         return datetime.fromtimestamp(self._start.timestamp() + self._seconds, UTC)
 
     def monotonic(self) -> float:

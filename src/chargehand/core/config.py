@@ -26,16 +26,16 @@ Strategy = Literal["shadow", "direct"]
 
 
 class KeySpec(Struct, frozen=True):
-    """What one key means, what its values look like and how a repository's own file joins; read off `Annotated`.
+    """The documentation, format and merge rule of one configuration key; read from `Annotated`.
 
-    `meet` is `min` (numbers), `intersect` or `union` (lists), `repo` (the repository may simply say it) or
-    `user` (only the user's file, the environment or the command line may; the repository's needs trust).
-    `form` is what a text or number must be: `command`, `setup` (one, or nothing), `argv`, `area`, `path`, `host`,
-    `url`, `http`, `name`, `secret` (the name of one), `variable` (NAME=value), `model`, `agent` (as after
+    `meet` says how the repository's value is merged: `min` (numbers), `intersect` or `union` (lists), `repo` (the
+    repository may set it freely) or `user` (only the user's file, the environment or the command line may; the
+    repository's value needs trust). `form` is the format of a text or number: `command`, `setup` (a command or
+    empty), `argv`, `area`, `path`, `host`, `url`, `http`, `name`, `secret` (the name of a secret), `variable`
+    (NAME=value), `model`, `agent` (as after
     --agent), `mail`, `server` (HOST or HOST:PORT), `login`, `seconds`, `percent`, `tokens`, `money` (0 is free) or
-    `budget` (more than 0).
-    `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host` marks a program
-    that runs on the host where there is no sandbox: the repository's then needs trust.
+    `budget` (more than 0). `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host`
+    marks a program that runs on the host if there is no sandbox: the repository's value then needs trust.
     """
 
     doc: str
@@ -46,9 +46,9 @@ class KeySpec(Struct, frozen=True):
 
 
 class ProjectConfig(Struct, frozen=True, kw_only=True):
-    """[project]: what the repository says of itself."""
+    """[project]: the repository's checks, setup and areas of change."""
 
-    # By union: neither the user nor the repository can take away a check of the other.
+    # A union, so that neither the user nor the repository can remove a check of the other.
     checks: Annotated[
         tuple[str, ...] | None,
         KeySpec(
@@ -126,7 +126,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):
-    """[agents.NAME]: what does the work: a program, a model that is given tools (native), or a patch."""
+    """[agents.NAME]: an agent: a program, a model with tools (native), or a patch."""
 
     kind: Annotated[
         AgentKind,
@@ -169,9 +169,9 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     ] = ()
 
 
-# Nothing here has a `meet`: who names the address names where requests, and the key, are sent.
+# Nothing here has a `meet`: the address decides where requests, and the key, are sent.
 class ModelConfig(Struct, frozen=True, kw_only=True):
-    """[models.NAME]: a model and where it is reached: the user's own word, or that of a trusted repository."""
+    """[models.NAME]: a model and its endpoint; only from the user or a trusted repository."""
 
     provider: Annotated[Provider, KeySpec("what serves the model")] = "openai-compatible"
     model: Annotated[
@@ -231,7 +231,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
 
 
 class RoleConfig(Struct, frozen=True, kw_only=True):
-    """[roles.NAME]: who works in a role; [roles.default] is for every role that says nothing itself."""
+    """[roles.NAME]: agent and models of a role; [roles.default] applies to roles without a setting."""
 
     agent: Annotated[str | None, KeySpec("the agent that works in the role", form="agent")] = None
     model: Annotated[
@@ -244,7 +244,7 @@ class RoleConfig(Struct, frozen=True, kw_only=True):
 
 
 class McpConfig(Struct, frozen=True, kw_only=True):
-    """[mcp.NAME]: a server whose tools native agents get: the user's own word, or that of a trusted repository."""
+    """[mcp.NAME]: an MCP server whose tools native agents get; only from the user or a trusted repository."""
 
     command: Annotated[
         tuple[str, ...],
@@ -262,7 +262,7 @@ class McpConfig(Struct, frozen=True, kw_only=True):
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True):
-    """[limits]: what a mission may use at most."""
+    """[limits]: upper limits of a mission: time, attempts and money."""
 
     time: Annotated[float, KeySpec("time for a whole mission", meet="min", form="seconds")] = 1800.0
     model_silence: Annotated[
@@ -295,12 +295,12 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
             form="budget",
         ),
     ] = None
-    # No `meet`: how soon a person has to answer is no repository's to say.
+    # No `meet`: a repository must not decide how soon a person has to answer.
     question_seconds: Annotated[
         float | None,
         KeySpec("time in which a question can be answered; absent: for ever; the user's own word", form="seconds"),
     ] = None
-    # Of a day: an amount without a period would shut its user out for ever.
+    # Per day: an amount without a period would lock the user out for ever.
     user_usd: Annotated[
         float | None,
         KeySpec(
@@ -332,8 +332,8 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
 class SandboxConfig(Struct, frozen=True, kw_only=True):
     """[sandbox]: where agents and checks run."""
 
-    # No `meet`: how it is confined is not the repository's to choose. Not `auto` by default: where there is no
-    # container engine the first mission of a new repository would be refused.
+    # No `meet`: the repository must not choose its own confinement. Not `auto` by default: without a container
+    # engine the first mission of a new repository would be refused.
     tier: Annotated[
         Tier, KeySpec("process, container, vm, auto (by sensitivity), or none (no sandbox: your own risk)")
     ] = "process"
@@ -395,18 +395,18 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     files: Annotated[
         int, KeySpec("files that an attempt, a check or `exec` writes, ignored ones too", meet="min")
     ] = 100_000
-    # Of their own: packages of a large project take more than any change to it.
+    # Separate limits: packages of a large project take more than any change to it.
     setup_disk_mb: Annotated[int, KeySpec("files that setup writes in MiB", meet="min")] = 8192
     setup_files: Annotated[int, KeySpec("files that setup writes", meet="min")] = 1_000_000
 
 
 class EngineConfig(Struct, frozen=True, kw_only=True):
-    """[engine]: what schedules missions over workers."""
+    """[engine]: the scheduler of missions and its workers."""
 
     url: Annotated[
         str | None, KeySpec("PostgreSQL that workers of several machines share; absent: a file", form="url")
     ] = None
-    # For workers that share PostgreSQL: on one machine a lock tells a dead worker at once.
+    # For workers that share PostgreSQL: on one machine a lock reveals a dead worker at once.
     lease: Annotated[
         float, KeySpec("time without a sign of life after which a worker counts as dead", form="seconds")
     ] = 20.0
@@ -436,7 +436,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
 
 
 class ActionsConfig(Struct, frozen=True, kw_only=True):
-    """[actions]: git and `exec` by hand, as records with an id."""
+    """[actions]: git and `exec` by hand, recorded with an id."""
 
     git_at_once: Annotated[int, KeySpec("git actions at the same time, in all processes together; more wait")] = 4
     time: Annotated[float, KeySpec("time for one action once it began", form="seconds")] = 60.0
@@ -445,10 +445,10 @@ class ActionsConfig(Struct, frozen=True, kw_only=True):
     ] = ("file", "https", "ssh")
 
 
-# `chargehand mcp` reads it from the user's file alone: a client may be started with an environment of its own
-# choosing, and a repository that is trusted has said nothing about clients.
+# `chargehand mcp` reads it from the user's file alone: a client may choose the environment it is started with, and
+# trusting a repository says nothing about clients.
 class ServerConfig(Struct, frozen=True, kw_only=True):
-    """[server]: what clients of `chargehand mcp` may do."""
+    """[server]: permissions of clients of `chargehand mcp`."""
 
     may_decide: Annotated[
         bool,
@@ -461,10 +461,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
 # Read from the user's own configuration alone: `chargehand up` watches over all projects.
 class AlertsConfig(Struct, frozen=True, kw_only=True):
-    """[alerts]: when `chargehand up` tells somebody, and by which ways."""
+    """[alerts]: when `chargehand up` sends alerts, and how."""
 
     checkpoint: Annotated[float, KeySpec("time of one checkpoint, beyond which it is told", form="seconds")] = 1.0
-    # Not a whole validation: a suite that takes minutes is no fault of ours.
+    # Not a whole validation: a suite that takes minutes is not our fault.
     validation: Annotated[
         float,
         KeySpec(
@@ -522,7 +522,7 @@ class TracesConfig(Struct, frozen=True, kw_only=True):
 
 
 class LogConfig(Struct, frozen=True, kw_only=True):
-    """[log]: what `worker`, `up`, `mcp` and `gateway` write to stderr."""
+    """[log]: log lines that `worker`, `up`, `mcp` and `gateway` write to stderr."""
 
     format: Annotated[Literal["text", "json"], KeySpec("lines for people, or JSON")] = "text"
     level: Annotated[
@@ -532,7 +532,7 @@ class LogConfig(Struct, frozen=True, kw_only=True):
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """All that is configured, resolved; see `app` for the order of the sources."""
+    """The complete resolved configuration; `app` defines the order of the sources."""
 
     project: ProjectConfig = ProjectConfig()
     agents: dict[str, AgentConfig] = {}

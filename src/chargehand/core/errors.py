@@ -5,7 +5,7 @@ ChargehandError
         ConfigError                 a configuration file or variable is wrong
         RepositoryError             the repository cannot be worked on as asked
         NotFoundError (LookupError) no mission, checkpoint, agent … of that name
-    MessageError (1, ValueError)    a message of an agent is not what it must be
+    MessageError (1, ValueError)    a message of an agent is malformed
     RefusedError (1)                the work was refused, or failed
     WaitingError (3)                a person has to decide first
     ExhaustedError (4)              budget or time is used up
@@ -25,12 +25,12 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
-# A wrong value may be a whole message of megabytes; enough of it to recognise it is shown.
+# A wrong value may be a message of megabytes; only enough to recognise it is shown.
 _LONGEST_VALUE = 120
 
 
 class ChargehandError(Exception):
-    """An error meant for a person: what happened (with the value), a stable code, and the way out."""
+    """An error meant for a person: what happened (with the value), a stable code, and a way out."""
 
     default_code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
@@ -68,9 +68,9 @@ class NotFoundError(UsageError, LookupError):
 
 
 class MessageError(ChargehandError, ValueError):
-    """A message is not what it must be; `path` is the place (`$` the whole), `value` what stands there, shortened.
+    """A message is malformed; `path` is the place (`$` the whole), `value` the shortened value found there.
 
-    `code` is `malformed_message`, or `message_newer` where a newer version wrote it.
+    `code` is `malformed_message`, or `message_newer` if a newer version wrote it.
     """
 
     default_code = "malformed_message"
@@ -87,13 +87,13 @@ class MessageError(ChargehandError, ValueError):
 
 
 class RefusedError(ChargehandError):
-    """The work was refused or failed; the user's repository is as it was."""
+    """The work was refused or failed; the user's repository is unchanged."""
 
     default_code = "refused"
 
 
 class WaitingError(ChargehandError):
-    """A person has to decide before this can go on."""
+    """A person has to decide before the work can continue."""
 
     default_code = "waiting"
     exit_code = 3
@@ -117,7 +117,7 @@ class RateLimitedError(ExhaustedError):
 
 
 class TierUnavailableError(ChargehandError):
-    """The sandbox tier cannot be had on this machine; the hint is the command that mends it."""
+    """The sandbox tier is not available on this machine; the hint is the command that fixes it."""
 
     default_code = "sandbox_unavailable"
     exit_code = 5
@@ -137,13 +137,13 @@ class SandboxDiedError(InfrastructureError):
 
 
 class StoreError(InfrastructureError):
-    """The state directory cannot be read or written as it must be."""
+    """The state directory cannot be read or written as required."""
 
     default_code = "store"
 
 
 class BusyError(InfrastructureError):
-    """Too much is open or asked for at once; it is worth trying again in `retry_seconds`."""
+    """Too much is open or requested at once; retry in `retry_seconds`."""
 
     default_code = "busy"
 
@@ -153,18 +153,18 @@ class BusyError(InfrastructureError):
 
 
 class UpstreamError(InfrastructureError):
-    """A model's provider, or what stands in for it, gave no reply or broke one off.
+    """A model's provider, or its substitute, gave no reply or an incomplete one.
 
     `code` is `upstream_unreachable`, `upstream_timeout`, `upstream_cut`, `upstream_malformed`, `reply_unreadable`
-    (all of it came, and the model wrote what cannot be read), `uncarried` (the request holds what the model has no
-    place for) or `quota_exhausted`.
+    (the reply is complete, but the model's text cannot be parsed), `uncarried` (the model cannot accept part of
+    the request) or `quota_exhausted`.
     """
 
     default_code = "upstream_unreachable"
 
 
 class FencedError(InfrastructureError):
-    """Another worker took the mission over, so nothing that this one still does of it may count."""
+    """Another worker took the mission over, so nothing that this worker still does for it may count."""
 
     default_code = "fenced"
 

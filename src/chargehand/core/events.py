@@ -1,6 +1,6 @@
-"""What can happen to a mission, one frozen payload class per event type, and the line it becomes in the log.
+"""Events of the log: one frozen payload class per event type, and the line that stores it.
 
-A payload class is registered under its type name; the log keeps payloads as JSON.
+A payload class is registered under its type name; the log stores payloads as JSON.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from msgspec import Struct
 from chargehand.core.codec import decode_as
 from chargehand.core.text import shown_path
 
-# What stands for the hash before a chain's first line.
+# The `prev` hash of a chain's first line.
 GENESIS = "0" * 64
 
 
 class Event(Struct, frozen=True):
     """One line of the log: `hash` covers the line before it and the digest of the payload.
 
-    The chain is over payload digests, not payloads, so that an ordered erasure of a payload leaves it whole.
+    The chain is over payload digests, not payloads, so that it stays valid after an ordered erasure of a payload.
     `seq` counts from 1 in each mission; `time` is ISO 8601 in UTC; `payload` is JSON, `None` once erased.
     """
 
@@ -43,25 +43,25 @@ def payload_digest(payload: bytes) -> str:
 
 def chain_hash(*, prev: str, mission: str, seq: int, time: str, type: str, digest: str) -> str:
     """Return the hex SHA-256 that links one event to the one before it."""
-    # A newline parts the fields: none of them can hold one, so no two lines have one text.
+    # A newline separates the fields: no field can contain one, so no two lines give the same text.
     line = "\n".join((prev, mission, str(seq), time, type, digest))
     return hashlib.sha256(line.encode()).hexdigest()
 
 
-# Logs of all versions are read for ever: a new field of a payload needs a default, and none changes its name or
-# meaning. What this version does not know is passed over, so an older program reads a newer log.
+# Logs of all versions stay readable: a new payload field needs a default, and no field changes its name or
+# meaning. Unknown fields are skipped, so an older program reads a newer log.
 class Payload(Struct, frozen=True, kw_only=True):
     """The base of all payload classes; `type` is the event's stable name."""
 
     type: ClassVar[str]
 
 
-# Called with every event as it is written: progress on a terminal, a stream, a test.
+# Called with every event as it is written, for example by a terminal's progress, a stream or a test.
 OnEvent = Callable[[Event, Payload], None]
 
 
 def ignore_event(event: Event, payload: Payload) -> None:
-    """Do nothing: the `OnEvent` of a mission that nobody follows."""
+    """Do nothing: the `OnEvent` of a mission without a listener."""
 
 
 _REGISTRY: dict[str, type[Payload]] = {}
@@ -85,9 +85,9 @@ def encode(payload: Payload) -> bytes:
 
 
 def encode_json(value: object) -> bytes:
-    """Return records and plain values as JSON with sorted keys.
+    """Encode records and plain values as JSON with sorted keys.
 
-    Names that are not UTF-8 have no place in JSON: they are kept as `shown_path` shows them.
+    JSON cannot hold names that are not UTF-8: they are stored as `shown_path` shows them.
     """
     try:
         # Sorted, because digests are over these bytes: moving a field in a class must not change them.
@@ -105,31 +105,31 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def decode(type: str, payload: bytes) -> Payload:
-    """Return the payload of a registered type; unknown fields are passed over.
+    """Return the payload of a registered type; unknown fields are skipped.
 
-    Raises `KeyError` for a type this version does not know, `msgspec.ValidationError` for a malformed payload and
-    `msgspec.DecodeError` for what is not even JSON.
+    Raises `KeyError` for a type unknown to this version, `msgspec.ValidationError` for a malformed payload and
+    `msgspec.DecodeError` for invalid JSON.
     """
-    kind = _REGISTRY[type]  # a KeyError before anything is read: what a newer version wrote need not be JSON
+    kind = _REGISTRY[type]  # a KeyError before anything is read: a newer version's payload need not be JSON
     try:
         return decode_as(payload, kind)
     except (UnicodeDecodeError, RecursionError) as error:
-        # msgspec lets these through for bytes that are no UTF-8 and for damage that nests deeply.
+        # msgspec lets these through for invalid UTF-8 and for damage that nests deeply.
         raise msgspec.DecodeError(str(error)) from error
 
 
 def is_known(type: str) -> bool:
-    """Tell whether this version knows events of a type."""
+    """Return whether this version knows an event type."""
     return type in _REGISTRY
 
 
 def event_types() -> Mapping[str, type[Payload]]:
-    """Return the payload class of each registered event type, by its name."""
+    """Return the payload classes by event type."""
     return dict(_REGISTRY)
 
 
 def read_payload(line: Event) -> Payload | None:
-    """Return an event's payload, `None` where it was erased, damaged, or a newer version wrote it."""
+    """Return an event's payload, or `None` if it was erased, is damaged or a newer version wrote it."""
     if line.payload is None:
         return None
     try:
@@ -139,7 +139,7 @@ def read_payload(line: Event) -> Payload | None:
 
 
 def is_damaged(line: Event) -> bool:
-    """Tell whether a line's payload cannot be read although it is of a type that this version knows."""
+    """Return whether a line's payload is unreadable although this version knows its type."""
     if line.payload is None or not is_known(line.type):
         return "\N{REPLACEMENT CHARACTER}" in line.type
     return read_payload(line) is None

@@ -1,6 +1,6 @@
 """A mission's state as a pure function of its log and of whether a worker holds it.
 
-`apply` is incremental: it changes a summary (which the store keeps as a row) and a whole state by the same rules.
+`apply` is incremental: it updates a summary (stored as a row) and a whole state by the same rules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MEASURES: _Handlers = {}
 
 
 def _on(handlers: _Handlers, *kinds: type[Payload]) -> Callable[[_H], _H]:
-    """Register what an event changes: of every summary, of whole states only, or of measures."""
+    """Register a handler of these events, for summaries, whole states or measures."""
 
     def register(handler: _H) -> _H:
         handlers.update(dict.fromkeys(kinds, handler))
@@ -49,7 +49,7 @@ def _on(handlers: _Handlers, *kinds: type[Payload]) -> Callable[[_H], _H]:
 def fold(events: Iterable[Event], *, live: bool) -> MissionState:
     """Return the state after `events`; `live` says whether a worker holds the mission right now.
 
-    Events of unknown types, with erased payloads or that cannot be read are counted in `unknown_events`.
+    Events of unknown types, with erased payloads or with unreadable payloads are counted in `unknown_events`.
     """
     state = MissionState()
     for line in events:
@@ -60,7 +60,7 @@ def fold(events: Iterable[Event], *, live: bool) -> MissionState:
 
 
 def apply(state: MissionSummary, line: Event) -> None:
-    """Change a summary or a state by one event."""
+    """Update a summary or a state by one event."""
     payload = read_payload(line)
     if isinstance(state, MissionState):
         state.count_plan_time(line.time, payload)
@@ -71,16 +71,16 @@ def apply(state: MissionSummary, line: Event) -> None:
         state.unknown_events += 1
         state.damaged_events += is_damaged(line)
         return
-    # The summary's part first: what is kept beside it looks at what it has become, such as a checkpoint's base.
+    # The summary first: handlers of the state read the updated summary, for example a checkpoint's base.
     for handlers in (_SUMMARY, _STATE) if isinstance(state, MissionState) else (_SUMMARY,):
         if handler := handlers.get(type(payload)):
             handler(state, payload)
 
 
 def measure(measures: MissionMeasures, line: Event) -> None:
-    """Change measures by one event."""
+    """Update measures by one event."""
     payload = read_payload(line)
-    # `None` for an event of a newer version, whose type is no key either.
+    # `None` for an event of a newer version; its type has no handler either.
     if handler := _MEASURES.get(type(payload)):  # type: ignore[arg-type]
         handler(measures, payload)
 
@@ -88,8 +88,8 @@ def measure(measures: MissionMeasures, line: Event) -> None:
 def unheld_status(state: MissionSummary) -> MissionStatus:
     """Return the status of a mission that no worker holds.
 
-    One that should run has lost its worker and is shown as `paused`, or `cancelled` where a person wanted that:
-    nobody takes it up again, so its end needs no event of its own. A coordinator that sleeps needs no worker.
+    A mission that should run has lost its worker and is shown as `paused`, or as `cancelled` if a person cancelled
+    it: no worker takes it up again, so its end needs no event. A sleeping coordinator needs no worker.
     """
     if state.cancel_asked and state.status in ("running", "paused"):
         return "cancelled"
@@ -97,9 +97,9 @@ def unheld_status(state: MissionSummary) -> MissionStatus:
 
 
 def mark_unheld(state: MissionSummary) -> None:
-    """Change a summary or a state to what it is while no worker holds the mission; see `unheld_status`.
+    """Update a summary or a state for a mission that no worker holds; see `unheld_status`.
 
-    Its running attempt is `lost`, except where it waits: that one goes on with the answer.
+    A running attempt becomes `lost`, unless the mission waits: then it continues with the answer.
     """
     state.queued = state.held
     status = unheld_status(state)
@@ -135,13 +135,13 @@ def _read_config(state: MissionState, event: m.MissionCreated) -> None:
 def _claim(state: MissionSummary, event: m.MissionClaimed) -> None:
     state.claims += 1
     state.asleep = False
-    state.fruitless_claims += 1  # 0 again with the next step, so it counts workers that a mission killed
+    state.fruitless_claims += 1  # reset by the next step, so it counts workers that the mission killed
     state.queued = None
     state.program = event.version
-    # Only a worker that did not let go in order has left something behind for the next one to look at.
+    # Only a worker that did not release the mission properly has left anything for the next one to clean up.
     state.worker_before, state.worker = None if state.at_rest else state.worker, event.worker
     state.at_rest = False
-    # Whoever changes a mission claims it too: one that is promoted does not run for that.
+    # Any change to a mission claims it too: a promoted mission does not become running by that.
     if state.status == "planned":
         state.status = "running"
 
@@ -149,7 +149,7 @@ def _claim(state: MissionSummary, event: m.MissionClaimed) -> None:
 @_on(_SUMMARY, m.MissionQueued, m.MissionAdmitted)
 def _queue(state: MissionSummary, event: m.MissionQueued | m.MissionAdmitted) -> None:
     state.queued = event if isinstance(event, m.MissionQueued) else None
-    if state.held is not None:  # it has not begun, and its worker lets go of it
+    if state.held is not None:  # it has not begun, and its worker releases it
         state.status = "planned"
         state.was_held = True
         state.at_rest = True
@@ -158,7 +158,7 @@ def _queue(state: MissionSummary, event: m.MissionQueued | m.MissionAdmitted) ->
 
 @_on(_SUMMARY, m.MissionReleased)
 def _release(state: MissionSummary, event: m.MissionReleased) -> None:
-    # A worker that let go in good order was not killed by the mission, even if it came no step further.
+    # A worker that released the mission properly was not killed by it, even without progress.
     state.fruitless_claims = 0
     state.at_rest = True
     if state.status == "running":
@@ -188,13 +188,13 @@ def _pause(state: MissionSummary, event: m.MissionPaused) -> None:
 
 @_on(_SUMMARY, m.MissionResumed)
 def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
-    # Also of one that goes on already: from here on it stops otherwise.
+    # Also applies to a running mission: it changes where the mission stops next.
     state.stepping = event.step
     state.to_end = event.to_end or (state.to_end and not event.step)
     if state.status not in ("paused", "failed", "cancelled") and not (state.cancel_asked or state.needs_person):
         return
     state.drop_lapsed_questions()
-    # What was broken off with the mission goes on with it; an attempt that came to its own end stays as it was.
+    # Attempts interrupted together with the mission resume; finished attempts stay finished.
     state.attempts = [
         replace(attempt, status="running", reasons=())
         if attempt.status in ("failed", "cancelled") and attempt.reasons == state.reasons
@@ -204,13 +204,13 @@ def _resume(state: MissionSummary, event: m.MissionResumed) -> None:
     state.status, state.reasons = "running" if event.in_place else "planned", ()
     state.asleep = state.asleep and not event.in_place
     state.finished, state.cancel_asked = "", False
-    # A person's word starts the count anew: the mission is not given up for what was before.
+    # A person's resume restarts the count: earlier failures do not end the mission.
     state.fruitless_claims = 0
 
 
 @_on(_SUMMARY, m.MissionContinued)
 def _continue(state: MissionSummary, event: m.MissionContinued) -> None:
-    # An attempt that was broken off goes on, as in a mission that is resumed; the others came to their own end.
+    # Interrupted attempts resume, as when a mission is resumed; finished attempts stay finished.
     state.attempts = [
         replace(attempt, status="running", reasons=()) if attempt.number > event.after else attempt
         for attempt in state.attempts
@@ -241,9 +241,9 @@ def _ask_cancel(state: MissionSummary, event: m.CancelAsked) -> None:
 
 @_on(_SUMMARY, m.MissionFinished)
 def _finish(state: MissionSummary, event: m.MissionFinished) -> None:
-    if event.status != "discarded":  # what a person thinks of it later takes none of its time
+    if event.status != "discarded":  # a later discard by a person uses none of its time
         state.finished = state.updated
-    # Discarded twice, it ended as it did before the first time.
+    # A second discard keeps the ending from before the first one.
     elif state.before_discard is None:
         then = MissionSummary(status=state.status, reasons=state.reasons, cancel_asked=state.cancel_asked)
         mark_unheld(then)
@@ -262,7 +262,7 @@ def _set_base(state: MissionSummary, event: m.BaseResolved) -> None:
 
 @_on(_STATE, m.BaseResolved)
 def _set_first_base(state: MissionState, event: m.BaseResolved) -> None:
-    # A rebase resolves another base later; a mission that is resumed goes through its steps from this one again.
+    # A rebase resolves another base later; a resumed mission goes through its steps from this one again.
     state.first_base = event.base if event.begins else state.first_base or event.base
 
 
@@ -282,7 +282,7 @@ def _change_attempt(state: MissionSummary, id: str | None, **changes: Any) -> No
 
 @_on(_SUMMARY, a.AttemptStarted)
 def _start_attempt(state: MissionSummary, event: a.AttemptStarted) -> None:
-    # Also after a question: the attempt that goes on with its answer says itself that it runs.
+    # Also after a question: the attempt that continues with its answer reports itself that it runs.
     state.status, state.asleep = "running", False
     started = AttemptState(id=event.attempt, number=event.number, agent=event.agent, workspace=event.workspace)
     state.attempts = [*state.attempts, started]
@@ -308,7 +308,8 @@ def _finish_attempt(state: MissionSummary, event: m.AttemptFinished) -> None:
         cost_usd=event.cost_usd,
         cost_known=event.cost_known,
         reasons=event.reasons,
-        # What ended before anybody worked on this mission came with the log that a fork or follow-up begins with.
+        # An attempt that ended before the first claim was copied with the log of the mission forked or followed
+        # up.
         copied=state.forked_from is not None and state.claims == 0,
     )
 
@@ -316,13 +317,13 @@ def _finish_attempt(state: MissionSummary, event: m.AttemptFinished) -> None:
 @_on(_SUMMARY, a.ModelCalled)
 def _count_call(state: MissionSummary, event: a.ModelCalled) -> None:
     before = next((attempt for attempt in state.attempts if attempt.id == event.attempt), None)
-    if event.status == "replayed":  # the call it was paid for is counted already
+    if event.status == "replayed":  # the call that was paid for is counted already
         _change_attempt(state, event.attempt, model=event.model)
         return
     if before is None or event.call in state.calls:
         return
     state.calls.add(event.call)
-    # Only calls that have both: sums over different calls would differ for no reason.
+    # Only calls with both values: sums over different calls would differ for no reason.
     both = event.reported_usd is not None and event.computed_usd is not None
     # One call of unknown cost makes the attempt's unknown: an unknown cost is not zero.
     known = event.cost_known and (before.cost_known or before.calls == 0)
@@ -351,10 +352,10 @@ def _answer(state: MissionSummary, event: m.QuestionAnswered | m.QuestionExpired
     if asked is None or asked.answer is not None:  # the first answer counts
         return
     state.questions[event.question] = asked = asked.after(event)
-    # Whether to let a tree in is decided by promoting or discarding it, which have events of their own.
+    # The decision about a tree is made by promoting or discarding it, which have their own events.
     if state.status == "waiting" and asked.id != m.PROMOTE and not asked.lapsed:
         state.status, state.reasons, state.fruitless_claims = "planned", (), 0
-        state.finished = ""  # it goes on: its clock too
+        state.finished = ""  # it runs again, and so does its clock
 
 
 @_on(_STATE, a.TierChosen)
@@ -464,7 +465,7 @@ def _move_branch(state: MissionSummary, event: m.PromotionDone | m.MissionRolled
 @_on(_STATE, m.PromotionDone, m.MissionRolledBack)
 def _close_promotion(state: MissionState, event: m.PromotionDone | m.MissionRolledBack) -> None:
     state.close_promotion(event.commit, event.tree)
-    # A roll-back moves the branch too; this stays, as the branch's tree is held against it to tell a roll-back.
+    # A roll-back moves the branch too. `promoted_on` stays, since a roll-back is detected by comparing with it.
     if isinstance(event, m.PromotionDone):
         state.promoted_on = state.base
     elif state.plan is not None:
@@ -473,7 +474,7 @@ def _close_promotion(state: MissionState, event: m.PromotionDone | m.MissionRoll
 
 @_on(_STATE, m.HeadSigned)
 def _sign(state: MissionState, event: m.HeadSigned) -> None:
-    # What could not be signed is tried again with the next delivery, so it must not look signed.
+    # A failed signature is retried with the next delivery, so the commit must not look signed.
     state.signed = state.signed if event.problem else event.commit
 
 
@@ -533,5 +534,5 @@ def _keep_progress(state: MissionState, event: Any) -> None:
     state.plan = (state.plan or p.PlanProgress()).after(event)
 
 
-# The types of the events that `measure` looks at.
+# The types of the events that `measure` handles.
 MEASURED = frozenset(kind.type for kind in _MEASURES)

@@ -1,4 +1,4 @@
-"""What log lines tell of where they were written: mission, attempt, request."""
+"""Context fields of log lines: mission, attempt, request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIELDS: ContextVar[Mapping[str, str]] = ContextVar("log_fields", default=Mappin
 
 @contextmanager
 def log_fields(**fields: str) -> Iterator[None]:
-    """Let every line that is logged within the block, and in tasks that begin in it, have these fields."""
+    """Add these fields to every line logged within the block and in tasks that begin in it."""
     token = _FIELDS.set({**_FIELDS.get(), **fields})
     try:
         yield
@@ -21,5 +21,5 @@ def log_fields(**fields: str) -> Iterator[None]:
 
 
 def current_log_fields() -> Mapping[str, str]:
-    """Return the fields of a line that is logged now."""
+    """Return the fields for a line logged now."""
     return _FIELDS.get()

@@ -1,4 +1,4 @@
-"""Messages between agents, people and Chargehand: one closed set of types, read strictly and versioned."""
+"""Messages between agents, people and Chargehand: a closed set of types, strictly validated and versioned."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from chargehand.core.errors import MessageError, nearest
 from chargehand.core.records import CheckStatus, Conflict, Finding, Reverted, VerdictScope, VerdictStatus
 from chargehand.core.text import late_pattern
 
-# Characters of one text that an agent gives.
+# Limit of one text from an agent, in characters.
 LONGEST_TEXT = 50_000
-# Entries of one list that an agent gives.
+# Limit of one list from an agent, in entries.
 MOST_ENTRIES = 500
 Text = Annotated[str, Meta(max_length=LONGEST_TEXT)]
 Said = Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=MOST_ENTRIES)]
-# The reader of a note whom every task of a plan is.
+# The reader that means every task of a plan.
 EVERYONE = "everyone"
 _Reader = Annotated[str, Meta(min_length=1, max_length=100)]
 Notes = Annotated[dict[_Reader, Said], Meta(max_length=50)]
-# What a part that is handed on goes by, and the seconds that it may take.
+# The id of a delegated part, and the seconds that it may take.
 _Part = Annotated[str, Meta(min_length=1, max_length=100)]
 _Deadline = Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)]
 
 
 class Delegation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part that another agent is to do: one in a `role`, or one that has all that it `needs`.
+    """A part for another agent: one in a `role`, or one with all capabilities in `needs`.
 
-    `after` names other parts of the same message that come first. `deadline` is in seconds by the clock, from when
-    it begins.
+    `after` names parts of the same message that come first. `deadline` is in seconds of wall-clock time from when
+    the part begins.
     """
 
     id: _Part
@@ -48,11 +48,11 @@ class Delegation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Completion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was done, in the words of who did it.
+    """The work done, as the agent describes it.
 
-    `evidence` is what was run and seen, `files` the paths that matter, `open_points` what is left to do. `notes`
-    are for other tasks of the same plan, by who may read them: the id of a task, a role, or `everyone`. `delegate`
-    are parts for others to do, which become tasks of the same plan.
+    `evidence` lists what the agent ran and saw, `files` the paths that matter, `open_points` the work left.
+    `notes` are for other tasks of the same plan, by reader: the id of a task, a role, or `everyone`. `delegate`
+    lists parts for others, which become tasks of the same plan.
     """
 
     summary: Said
@@ -64,13 +64,13 @@ class Completion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Information(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something to know that asks for nothing."""
+    """Information that requests no action."""
 
     text: Said
 
 
 class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why something could not be done; `code` is stable, "" where the sender has none."""
+    """Why something could not be done; `code` is stable, "" if the sender has no code."""
 
     summary: Said
     code: Annotated[str, Meta(max_length=100)] = ""
@@ -80,27 +80,27 @@ class Problem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Clarification(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A question that a person has to answer; `options` are proposals, never the only answers."""
+    """A question that a person has to answer; `options` are proposals, and other answers are always possible."""
 
     question: Said
     options: Texts = ()
 
 
 class Progress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far work has come that goes on."""
+    """The progress of unfinished work."""
 
     summary: Said
     open_points: Texts = ()
 
 
 class Receipt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which messages were taken into the work, by their ids."""
+    """The ids of messages that were taken into the work."""
 
     messages: Annotated[tuple[Said, ...], Meta(min_length=1, max_length=MOST_ENTRIES)]
 
 
 class Instruction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the recipient is to do or to keep in mind."""
+    """An instruction for the recipient."""
 
     text: Annotated[str, Meta(min_length=1, max_length=200_000)]
 
@@ -128,7 +128,7 @@ class FailedCheck(Struct, frozen=True, kw_only=True):
 
 
 class MergeTrouble(Struct, frozen=True, kw_only=True):
-    """A tree that could not be merged with where a branch is now; `count` paths are in conflict."""
+    """A tree that could not be merged with the current commit of a branch; `count` paths are in conflict."""
 
     told: str
     commit: str
@@ -138,7 +138,7 @@ class MergeTrouble(Struct, frozen=True, kw_only=True):
 
 
 class Denied(Struct, frozen=True, kw_only=True):
-    """An act that a rule denied before it happened."""
+    """An action that a rule denied before it happened."""
 
     action: str
     rule: str
@@ -146,9 +146,9 @@ class Denied(Struct, frozen=True, kw_only=True):
 
 
 class Violation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is not accepted: checks that failed, findings, reverted paths, a merge in conflict, acts denied.
+    """Work that is not accepted: failed checks, findings, reverted paths, a merge conflict, denied actions.
 
-    `tree` is what was judged, "" where an act was denied; `scope` and `verdict` are those of a verdict.
+    `tree` is the judged tree, "" for a denied action; `scope` and `verdict` come from the verdict.
     """
 
     tree: str = ""
@@ -170,18 +170,18 @@ MESSAGE_VERSION = 2
 # Bytes of a message as JSON; a longer one is refused unread.
 LARGEST_MESSAGE = 4 << 20
 MessageStatus = Literal["success", "failure", "in_progress", "request_clarification"]
-# Characters of an id or a sender's name; see `_fit_name` for agents whose name is a command line.
+# Limit of an id or a sender's name, in characters; see `_fit_name` for agents named by a command line.
 _LONGEST_NAME = 200
 _Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
-# msgspec tells the place of an error only in its message: "... - at `$.payload.files[0]`".
+# msgspec gives the place of an error only in its message: "... - at `$.payload.files[0]`".
 _PLACE = late_pattern(r" - at `(?:key in )?(\$[^`]*)`$")
 _STEP = late_pattern(r"\.([^.\[\]]+)|\[(\d+)\]")
 _SHOWN = 120
 
 
-# Unknown keys are refused here, while events pass over them: what an agent says must mean one thing.
+# Unknown keys are refused here, while events skip them: an agent's message must be unambiguous.
 class _Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """What every message has besides its payload; ids are unique within a mission."""
+    """The fields of every message except its payload; ids are unique within a mission."""
 
     version: Literal[2] = 2
     id: _Name
@@ -194,44 +194,44 @@ class _Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     critical: bool = False
 
 
-# Each type fixes its statuses: a success that is an error report cannot be written down.
+# Each type fixes its statuses: an error report with the status success cannot be expressed.
 class TaskCompletion(_Envelope, frozen=True, kw_only=True, tag="task_completion"):
-    """An agent's end: with `success` it says that the work is done, with `failure` that it is not."""
+    """An agent's final message: `success` claims that the work is done, `failure` that it is not."""
 
     status: Literal["success", "failure"]
     payload: Completion
 
 
 class InformationReport(_Envelope, frozen=True, kw_only=True, tag="information_report"):
-    """Something to know."""
+    """Information that requests no action."""
 
     status: Literal["success", "in_progress"]
     payload: Information
 
 
 class ErrorReport(_Envelope, frozen=True, kw_only=True, tag="error_report"):
-    """An agent's end without success: why it could not do what was asked."""
+    """An agent's final message without success: why it could not do the work."""
 
     status: Literal["failure"]
     payload: Problem
 
 
 class ClarificationRequest(_Envelope, frozen=True, kw_only=True, tag="clarification_request"):
-    """An agent cannot go on without an answer."""
+    """An agent cannot continue without an answer."""
 
     status: Literal["request_clarification"]
     payload: Clarification
 
 
 class CheckpointViolation(_Envelope, frozen=True, kw_only=True, tag="checkpoint_violation"):
-    """What an agent left, or was about to do, is not accepted."""
+    """An agent's changes, or an action that it was about to take, are not accepted."""
 
     status: Literal["failure"]
     payload: Violation
 
 
 class ProgressReport(_Envelope, frozen=True, kw_only=True, tag="progress_report"):
-    """Work that goes on; never an end."""
+    """Progress of unfinished work; never a final message."""
 
     status: Literal["in_progress"]
     payload: Progress
@@ -245,7 +245,7 @@ class Acknowledgement(_Envelope, frozen=True, kw_only=True, tag="acknowledgement
 
 
 class InstructionMessage(_Envelope, frozen=True, kw_only=True, tag="instruction"):
-    """What a person, or Chargehand, tells an agent to do."""
+    """An instruction of a person, or of Chargehand, to an agent."""
 
     status: Literal["in_progress"] = "in_progress"
     payload: Instruction
@@ -282,9 +282,9 @@ _WORDS = {"status": get_args(MessageStatus), "type": get_args(MessageType)}
 
 
 class Addressed(Struct, frozen=True, kw_only=True):
-    """What is known of a message before it is read: what it leaves out is this, other words are an error.
+    """The known fields of a message: defaults for missing ones; a contradicting value is an error.
 
-    An id is a proposal: a message may bring its own.
+    `id` is only a default: a message may have another one.
     """
 
     id: str
@@ -294,17 +294,17 @@ class Addressed(Struct, frozen=True, kw_only=True):
     recipient: str = "chargehand"
 
     def fill(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a document with what it leaves out; raises `MessageError` where it says something else."""
+        """Return a document with its missing fields added; raise `MessageError` if it contradicts a known one."""
         known = {"mission": self.mission, "attempt": self.attempt, "sender": _fit_name(self.sender)}
         for name, value in known.items():
-            # Nobody speaks for another mission, attempt or sender.
+            # No agent may speak for another mission, attempt or sender.
             if document.get(name, value) != value:
                 raise MessageError(f"expected {value!r}", path=f"$.{name}", value=document[name])
         return {"id": self.id, "recipient": _fit_name(self.recipient), **known, **document}
 
 
 def _fit_name(name: str) -> str:
-    """Return a name that fits: that of an agent may be its whole command line, in bytes that are no text."""
+    """Return a name that fits: an agent's name may be its whole command line, with bytes that are not UTF-8."""
     clean = name.encode("utf-8", "replace").decode() or "unknown"
     return clean if len(clean) <= _LONGEST_NAME else f"{clean[: _LONGEST_NAME - 1]}…"
 
@@ -313,9 +313,9 @@ _UNKNOWN = Addressed(id="unknown", mission="unknown", attempt=None, sender="unkn
 
 
 def decode_message(data: bytes | str, addressed: Addressed | None = None) -> Message:
-    """Return the message that JSON is, of this version or an older one; raises `MessageError`.
+    """Decode a JSON message of this version or an older one; raise `MessageError`.
 
-    `addressed` gives what it may leave out.
+    `addressed` supplies fields that it may omit.
     """
     if len(data) > LARGEST_MESSAGE:
         raise MessageError(f"longer than {LARGEST_MESSAGE} bytes", value=data[:_SHOWN])
@@ -327,10 +327,10 @@ def decode_message(data: bytes | str, addressed: Addressed | None = None) -> Mes
 
 
 def message_of(document: object, addressed: Addressed | None = None) -> Message:
-    """Return the message that a decoded document is; see `decode_message`."""
+    """Return a decoded document as a message; see `decode_message`."""
     if not isinstance(document, Mapping):
         raise MessageError("a message must be a JSON object", value=document)
-    # The first messages had none.
+    # The first messages had no version.
     version = document.get("version", 1)
     # `True` is an int to Python.
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
@@ -345,7 +345,7 @@ def message_of(document: object, addressed: Addressed | None = None) -> Message:
     current = dict(document)
     for older in range(version, MESSAGE_VERSION):
         current = UPGRADES[older](current)
-    if addressed is not None or version == 1:  # version 1 named nobody
+    if addressed is not None or version == 1:  # version 1 had no addresses
         current = (addressed or _UNKNOWN).fill(current)
     kind = current.get("type")
     if not isinstance(kind, str) or kind not in MESSAGE_CLASSES:
@@ -355,13 +355,13 @@ def message_of(document: object, addressed: Addressed | None = None) -> Message:
 
 
 def read_json(text: str) -> Any:
-    """Return strict JSON; raises `MessageError` for anything else, a key given twice and NaN among it."""
+    """Parse strict JSON; raise `MessageError` for anything else, duplicate keys and NaN included."""
 
     def refuse_number(word: str) -> NoReturn:
         raise MessageError("not a JSON number", value=word)
 
     try:
-        # Not msgspec: it takes the last of two equal keys, and which one was meant would be a guess.
+        # Not msgspec: it takes the last of two equal keys, and the intended one would be a guess.
         return json.loads(text, object_pairs_hook=_object, parse_constant=refuse_number)
     except json.JSONDecodeError as error:
         raise MessageError(f"not valid JSON: {error.msg} at character {error.pos + 1}", value=text) from None
@@ -383,10 +383,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_record(document: object, kind: type[_T]) -> _T:
-    """Return a decoded document as a record; raises `MessageError` with the place of what is wrong."""
+    """Convert a decoded document to a record; raise `MessageError` with the place of the error."""
     try:
         made = convert_to(document, kind)
-        msgspec.json.encode(made)  # lone surrogates pass a conversion, and could not be written down
+        msgspec.json.encode(made)  # lone surrogates pass the conversion, but cannot be encoded
     except (UnicodeEncodeError, RecursionError):
         raise MessageError("text that is not Unicode, or nested too deeply", value=document) from None
     except msgspec.ValidationError as error:
@@ -416,13 +416,13 @@ def message_document(message: Message) -> dict[str, Any]:
 
 
 def repaired_json(text: str) -> Any:
-    """Return the JSON that a text is, also within one fence and with commas before a closing bracket.
+    """Parse JSON, also within one code fence and with commas before a closing bracket.
 
-    Only what is lossless and certain is repaired: nothing else may stand around it, and nothing is ever guessed.
-    Raises `MessageError` as `read_json` does.
+    Only lossless and certain repairs are made: no other text may surround the JSON, and nothing is guessed. Raises
+    `MessageError` as `read_json` does.
     """
     plain = text.removeprefix("\ufeff").strip()
-    # The whole or nothing: prose around a fence may say the opposite of what stands in it.
+    # All or nothing: prose around a fence may say the opposite of its content.
     fenced = _FENCE.fullmatch(plain)
     inner = fenced["inner"] if fenced and fenced[1] not in fenced["inner"] else plain
     try:
@@ -430,7 +430,7 @@ def repaired_json(text: str) -> Any:
     except MessageError as error:
         pieces = []
         end = 0
-        for found in _STRING.finditer(inner):  # a comma inside a string is its text
+        for found in _STRING.finditer(inner):  # a comma inside a string is part of its text
             pieces += [_COMMA.sub("", inner[end : found.start()]), found[0]]
             end = found.end()
         without_commas = "".join([*pieces, _COMMA.sub("", inner[end:])])
@@ -439,11 +439,11 @@ def repaired_json(text: str) -> Any:
         try:
             return read_json(without_commas)
         except MessageError:
-            raise error from None  # the place in what was written, not in what was made of it
+            raise error from None  # the place in the original text, not in the repaired one
 
 
 def repaired_words(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document whose status and type are spelled as they should be where only case or spaces differ."""
+    """Correct the spelling of status and type if it differs only in case or spaces."""
     made = dict(document)
     for name, known in _WORDS.items():
         given = made.get(name)
@@ -470,7 +470,7 @@ def _upgrade_1(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _upgrade_violation(report: Mapping[str, Any]) -> dict[str, Any]:
-    if "text" in report:  # what could not be read was shown as it was
+    if "text" in report:  # unreadable text was quoted in the report
         body: dict[str, Any] = {"summary": report["text"]}
         return {"type": "error_report", "status": "failure", "payload": body}
     body = {name: value for name, value in report.items() if name not in ("schema", "status", "version")}
@@ -481,5 +481,5 @@ def _upgrade_violation(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# What makes a version into the next one.
+# The upgrade from each version to the next one.
 UPGRADES: Mapping[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {1: _upgrade_1}

@@ -1,4 +1,4 @@
-"""The payloads of a mission's events: adding a field needs a default, so that older logs still load."""
+"""Event payloads of a mission; a new field needs a default, so that older logs still load."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from chargehand.core.records import (
 
 @event("mission.created")
 class MissionCreated(Payload, frozen=True, kw_only=True):
-    """A person asked for something in a project; `config` is what was in force.
+    """A person requested a mission in a project; `config` is the configuration in force.
 
-    `forked_from` and `forked_at` name the mission and the step whose log up to there was taken over; `user` is who
-    pays for it, "" in logs from before users were known. `parent` is the mission whose `task` this one does, ""
-    for what a person asked for.
+    `forked_from` and `forked_at` name the mission whose log was copied, and the step up to which; `user` is who
+    pays for it, "" in logs from before users were recorded. `parent` is the coordinator whose `task` this mission
+    does, "" if a person requested it.
     """
 
     project: str
@@ -37,7 +37,7 @@ class MissionCreated(Payload, frozen=True, kw_only=True):
     config: dict[str, Any] = field(default_factory=dict)
     forked_from: str | None = None
     forked_at: str = ""
-    # The word of whoever started it, no login.
+    # As the caller states it; not authenticated.
     user: str = ""
     parent: str = ""
     task: str = ""
@@ -45,7 +45,7 @@ class MissionCreated(Payload, frozen=True, kw_only=True):
 
 @event("mission.claimed")
 class MissionClaimed(Payload, frozen=True, kw_only=True):
-    """A worker took the mission: from here on only what carries this epoch counts."""
+    """A worker claimed the mission: from here on only writes with this epoch count."""
 
     worker: str
     role: str
@@ -55,16 +55,16 @@ class MissionClaimed(Payload, frozen=True, kw_only=True):
 
 @event("mission.released")
 class MissionReleased(Payload, frozen=True, kw_only=True):
-    """A worker that ends let go of the mission in good order; another one goes on with it."""
+    """A worker that is shutting down released the mission; another worker continues it."""
 
     worker: str
 
 
 @event("mission.worked")
 class MissionWorked(Payload, frozen=True, kw_only=True):
-    """The mission has used so many `seconds` of its time limit, pauses and queues not counted.
+    """The mission has used this many `seconds` of its time limit, not counting pauses and queues.
 
-    Written from time to time and where a worker ends: a step that was broken off has no recorded duration.
+    Written periodically and when a worker ends, since an interrupted step has no recorded duration.
     """
 
     seconds: float
@@ -72,7 +72,7 @@ class MissionWorked(Payload, frozen=True, kw_only=True):
 
 @event("mission.interrupted")
 class MissionInterrupted(Payload, frozen=True, kw_only=True):
-    """A sandbox, or what starts them, ended under the mission: its worker goes on from the last recorded step."""
+    """A sandbox or its launcher ended unexpectedly: the worker continues from the last recorded step."""
 
     code: str
     message: str
@@ -80,7 +80,7 @@ class MissionInterrupted(Payload, frozen=True, kw_only=True):
 
 @event("mission.paused")
 class MissionPaused(Payload, frozen=True, kw_only=True):
-    """A person, or a `breakpoint`, stopped the mission where it was; nothing of it runs until it is resumed."""
+    """A person, or a `breakpoint`, paused the mission; nothing of it runs until it is resumed."""
 
     identity: str
     reason: str = ""
@@ -89,10 +89,10 @@ class MissionPaused(Payload, frozen=True, kw_only=True):
 
 @event("mission.resumed")
 class MissionResumed(Payload, frozen=True, kw_only=True):
-    """A person let a paused mission go on, or stop otherwise from here on.
+    """A person resumed a paused mission, or changed where a running one stops next.
 
-    `in_place` says that its worker held it all the time.
-    `step`: until the next recorded step; `to_end`: breakpoints count no more.
+    `in_place` says that its worker held it all the time. `step`: run until the next recorded step; `to_end`:
+    ignore breakpoints.
     """
 
     identity: str
@@ -103,11 +103,11 @@ class MissionResumed(Payload, frozen=True, kw_only=True):
 
 @event("mission.continued")
 class MissionContinued(Payload, frozen=True, kw_only=True):
-    """A person wants more of a mission that had come to its end: another attempt follows attempt `after`.
+    """A person continues a mission that had ended: another attempt follows attempt `after`.
 
-    It begins on what that attempt left, or on `base`: what was promoted meanwhile, with `tree` in the workspace
-    where that is another one. `attempts`, `seconds` and, where set, `budget_usd` and `plan_seconds` bound the
-    whole mission from now on.
+    It begins on that attempt's tree, or on `base` (promoted meanwhile), with `tree` in the workspace if that
+    differs. `attempts`, `seconds` and, if set, `budget_usd` and `plan_seconds` bound the whole mission from now
+    on.
     """
 
     identity: str
@@ -122,22 +122,22 @@ class MissionContinued(Payload, frozen=True, kw_only=True):
 
 @event("setup.detected")
 class SetupDetected(Payload, frozen=True, kw_only=True):
-    """The base's files suggest `command`: no setup is configured, and its checks do not pass without one."""
+    """The base's files suggest `command`: no setup is configured, and the base's checks fail without one."""
 
     command: str
 
 
-# What a mission waits for that has not begun, while an earlier one works on the same.
+# The `waits_for` of a mission that has not begun because an earlier one works on the same.
 MISSIONS = "missions"
 
 
 @event("mission.queued")
 class MissionQueued(Payload, frozen=True, kw_only=True):
-    """The mission waits until one of `places` is free and goes on by itself; `before` stand in line before it.
+    """The mission waits until one of `places` is free, then continues by itself; `before` others are ahead of it.
 
     `waits_for` is `attempts` (runs of an agent), `checks`, `merges` (with the branch that it is applied to), or
-    `missions`: no worker holds it, and it has not begun. It waits for `mission` then, whose log was looked at up
-    to line `seen`.
+    `missions`: no worker holds it, and it has not begun. It then waits for `mission`, whose log was read up to
+    line `seen`.
     """
 
     waits_for: str
@@ -150,7 +150,7 @@ class MissionQueued(Payload, frozen=True, kw_only=True):
 
 @event("mission.admitted")
 class MissionAdmitted(Payload, frozen=True, kw_only=True):
-    """A place became free for a mission that waited `seconds`; they count for no limit."""
+    """A mission got a place after waiting `seconds`, which count toward no limit."""
 
     waits_for: str
     seconds: float
@@ -158,10 +158,10 @@ class MissionAdmitted(Payload, frozen=True, kw_only=True):
 
 @event("mission.allowed")
 class MissionAllowed(Payload, frozen=True, kw_only=True):
-    """A person lets a mission begin beside earlier ones that work on the same.
+    """A person allows a mission to begin although earlier ones work on the same.
 
-    `digest` is that of its plan as it is now, `beside` has those of the others by id: what a person said counts
-    for these plans alone, not for what one of them becomes.
+    `digest` is that of its current plan, `beside` has those of the other missions by id: the permission is valid
+    for these plans only, not for later ones.
     """
 
     identity: str
@@ -171,9 +171,9 @@ class MissionAllowed(Payload, frozen=True, kw_only=True):
 
 @event("mission.cancel_asked")
 class CancelAsked(Payload, frozen=True, kw_only=True):
-    """A person wants a running mission to end: from here on nobody goes on with it, even if its worker dies.
+    """A person cancelled a running mission: no worker continues it, even if its own worker dies.
 
-    With a `reason` it is its coordinator that wants it.
+    With a `reason`, its coordinator cancelled it.
     """
 
     identity: str
@@ -182,9 +182,9 @@ class CancelAsked(Payload, frozen=True, kw_only=True):
 
 @event("message.sent")
 class MessageSent(Payload, frozen=True, kw_only=True):
-    """A person, or Chargehand, told the agent something; one that cannot listen gets it with its next attempt.
+    """A person, or Chargehand, sent the agent a message; if it cannot listen, it gets it with its next attempt.
 
-    A `critical` one has to be acknowledged; `again` marks that the `message` of that id was sent once more.
+    A `critical` message has to be acknowledged; `again` marks that `message` was sent once more.
     """
 
     identity: str
@@ -198,17 +198,17 @@ class MessageSent(Payload, frozen=True, kw_only=True):
 class BaseResolved(Payload, frozen=True, kw_only=True):
     """The commit the mission starts from."""
 
-    # Told again where the branch moved on: the merged tree then stands on its new commit, unless nothing `begins`
-    # before.
+    # Recorded again if the branch moved: the merged tree is then based on its new commit. With `begins` the
+    # mission was held until now and begins on this commit.
     base: Base
     begins: bool = False
 
 
 @event("step.finished")
 class StepFinished(Payload, frozen=True, kw_only=True):
-    """A recorded step: on a rerun with the same input its output is taken from here instead of doing it again.
+    """A recorded step: a rerun with the same input takes the output from here instead of repeating the step.
 
-    `input` is a digest; an output over 8 kB lies in `artifact`, and `output` is then `None`.
+    `input` is a digest; an output over 8 kB is stored in `artifact`, and `output` is then `None`.
     """
 
     step: str
@@ -220,7 +220,7 @@ class StepFinished(Payload, frozen=True, kw_only=True):
 
 @event("agent.selected")
 class AgentSelected(Payload, frozen=True, kw_only=True):
-    """Which agent works, and why."""
+    """The agent was selected, with the reason."""
 
     agent: str
     kind: str
@@ -229,7 +229,7 @@ class AgentSelected(Payload, frozen=True, kw_only=True):
 
 @event("changes.reverted")
 class ChangesReverted(Payload, frozen=True, kw_only=True):
-    """Inspection set paths back; the tree that remains is a checkpoint of its own."""
+    """Inspection reverted paths; the remaining tree is a new checkpoint."""
 
     attempt: str
     reverted: tuple[Reverted, ...]
@@ -246,7 +246,7 @@ class VerdictGiven(Payload, frozen=True, kw_only=True):
 
 @event("attempt.finished")
 class AttemptFinished(Payload, frozen=True, kw_only=True):
-    """An attempt ended; money is `None` where it is not known."""
+    """An attempt ended; `cost_usd` is `None` if unknown."""
 
     attempt: str
     status: AttemptStatus
@@ -256,18 +256,18 @@ class AttemptFinished(Payload, frozen=True, kw_only=True):
     cost_known: bool = False
 
 
-# The question whether to let a tree in; it is answered by promoting or discarding the mission.
+# The question whether to promote a tree; it is answered by promoting or discarding the mission.
 PROMOTE = "promote"
 
 
 @event("question.asked")
 class QuestionAsked(Payload, frozen=True, kw_only=True):
-    """A person is asked: `promote` whether to let this tree in, any other id something an agent wants to know.
+    """A person is asked: `promote` whether to promote this tree, any other id is a question of an agent.
 
-    `tree` is what the question is bound to; `options` are proposals, and the only answers where it is `closed`.
-    After `expires` (ISO 8601, UTC; "" for never) no answer is taken: `default` counts then, or where that is ""
-    the mission needs a person. With `until` nobody need answer: `provider` has no quota before then, and a worker
-    lets the mission go on then.
+    `tree` is the tree that the question is bound to; `options` are proposals, and the only answers if it is
+    `closed`. After `expires` (ISO 8601, UTC; "" for never) no answer is taken: `default` then counts as the
+    answer, or if that is "" the mission needs a person. With `until` no answer is needed: `provider` has no quota
+    before then, and a worker lets the mission continue at that time.
     """
 
     question: str
@@ -285,13 +285,13 @@ class QuestionAsked(Payload, frozen=True, kw_only=True):
     default: str = ""
 
 
-# Who answers a question whose moment has come.
+# The identity that answers a question whose time has come.
 CLOCK = "clock"
 
 
 @event("question.answered")
 class QuestionAnswered(Payload, frozen=True, kw_only=True):
-    """A person, or the clock, answered a question, once; the mission may go on."""
+    """A person, or the clock, answered a question, once; the mission may continue."""
 
     question: str
     text: str
@@ -300,7 +300,7 @@ class QuestionAnswered(Payload, frozen=True, kw_only=True):
 
 @event("question.expired")
 class QuestionExpired(Payload, frozen=True, kw_only=True):
-    """Nobody answered in time: `default` counts as the answer, "" where there is none."""
+    """The time to answer expired: `default` counts as the answer, "" if there is no default."""
 
     question: str
     default: str = ""
@@ -308,7 +308,7 @@ class QuestionExpired(Payload, frozen=True, kw_only=True):
 
 @event("approval.given")
 class ApprovalGiven(Payload, frozen=True, kw_only=True):
-    """A person let one exact tree in."""
+    """A person approved one exact tree."""
 
     tree: str
     identity: str
@@ -317,16 +317,16 @@ class ApprovalGiven(Payload, frozen=True, kw_only=True):
 
 @event("promotion.prepared")
 class PromotionPrepared(Payload, frozen=True, kw_only=True):
-    """The journal's entry before the swap: enough to finish or to forget it after a crash."""
+    """The journal entry before the swap: enough to finish or discard the promotion after a crash."""
 
     ref: str
-    # After a crash the branch itself tells: at `new` the swap happened, anywhere else it did not.
+    # After a crash the branch decides: if it is at `new`, the swap happened, otherwise it did not.
     old: str
     new: str
     tree: str
-    # Those that a roll-back of single tasks takes back.
+    # The tasks that a roll-back of single tasks reverts.
     tasks: tuple[str, ...] = ()
-    # The task, and the child mission that did it, whose result a coordinator merges by this.
+    # The task, and the child mission that did it, whose result a coordinator merges with this entry.
     task: str = ""
     mission: str = ""
 
@@ -342,11 +342,11 @@ class PromotionDone(Payload, frozen=True, kw_only=True):
 
 @event("merge.conflicted")
 class MergeConflicted(Payload, frozen=True, kw_only=True):
-    """A tree could not be merged with `commit`, where a branch is now; `count` paths are in conflict.
+    """A tree could not be merged with `commit`, the branch's current commit; `count` paths are in conflict.
 
-    `conflicts` tells of them what fits into a line of the log; where that is not all, `artifact` holds what is
-    known (JSON). `attempt` made the tree, `None` where a person had it promoted. `branch` is `None` where a task's
-    result conflicts with those that its coordinator merged before.
+    `conflicts` lists as many as fit into a line of the log; if some are left out, `artifact` holds all that is
+    known (JSON). `attempt` made the tree, `None` if a person promoted it. `branch` is `None` if a task's result
+    conflicts with results that its coordinator merged before.
     """
 
     branch: str | None
@@ -360,7 +360,7 @@ class MergeConflicted(Payload, frozen=True, kw_only=True):
 
 @event("head.signed")
 class HeadSigned(Payload, frozen=True, kw_only=True):
-    """The log up to line `seq` was signed and noted on a commit; `problem` says why not, "" where it was."""
+    """The log up to line `seq` was signed and noted on a commit; `problem` says why that failed, else ""."""
 
     commit: str
     seq: int = 0
@@ -386,9 +386,9 @@ class ApplyChanged(Payload, frozen=True, kw_only=True):
 
 @event("mission.finished")
 class MissionFinished(Payload, frozen=True, kw_only=True):
-    """The mission came to a status that stays until a person acts.
+    """The mission reached a status that stays until a person acts.
 
-    Where it is `waiting`, a worker looks at it again at `wakes` (ISO 8601, UTC): a question expires then.
+    If it is `waiting`, a worker looks at it again at `wakes` (ISO 8601, UTC), when a question expires.
     """
 
     status: MissionStatus
@@ -399,7 +399,7 @@ class MissionFinished(Payload, frozen=True, kw_only=True):
 
 @event("mission.rolled_back")
 class MissionRolledBack(Payload, frozen=True, kw_only=True):
-    """A reverting commit was put on top of the mission branch; with `tasks` it takes back only those."""
+    """A reverting commit was added to the mission branch; with `tasks` it reverts only those."""
 
     ref: str
     commit: str
@@ -409,7 +409,7 @@ class MissionRolledBack(Payload, frozen=True, kw_only=True):
 
 @event("checkpoint.restored")
 class CheckpointRestored(Payload, frozen=True, kw_only=True):
-    """A person set the mission's workspace to a checkpoint (itself a checkpoint, so undoable)."""
+    """A person restored a checkpoint in the workspace; this is itself a checkpoint, so it can be undone."""
 
     workspace: str
     checkpoint: Checkpoint

@@ -1,4 +1,4 @@
-"""The payloads of what a coordinator decides about the tasks of its plan, and what is known of them after that."""
+"""Event payloads of a coordinator's decisions about its plan, and the progress folded from them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from chargehand.core.plans import Plan, Task, task_digest
 from chargehand.core.records import Reason
 
 # `merged`: its change is on the coordinator's branch. `done`: there was nothing to do. `left_out`: its condition
-# did not hold, or a person said so; what comes after it goes on. `failed`: a person ended the mission over it.
+# did not hold, or a person decided so; later tasks continue. `failed`: a person ended the mission because of it.
 TaskOutcome = Literal["merged", "done", "left_out", "failed"]
-# What is tried for a task, in this order: the first run, another approach, another model, several side by side; a
-# merge that was not good gives it back to who made it, a loop does it again. After them a person is asked.
+# Ways to run a task, tried in this order: the first run, another approach, another model, several candidates at
+# once. A bad merge returns the task to its author, a loop repeats it. In the end a person is asked.
 Rung = Literal["first", "approach", "model", "best_of", "returned", "loop", "person"]
 ReviewDecision = Literal["accepted", "revise", "disputed"]
 
-# The questions about a task, and about what a plan leaves open, begin with these.
+# Prefixes of questions about a task, and of questions that a plan leaves open.
 TASK_QUESTION, PLAN_QUESTION = "task/", "plan/"
 
 
 @event("plan.wanted")
 class PlanWanted(Payload, frozen=True, kw_only=True):
-    """The mission coordinates tasks that nobody named yet: a planner, a child mission, makes its plan first."""
+    """The mission coordinates tasks that are not defined yet: a planner, a child mission, makes its plan first."""
 
 
 @event("plan.asked")
 class PlannerStarted(Payload, frozen=True, kw_only=True):
-    """A child mission in the role of a planner makes the plan; `round` counts from 1 how often one was asked."""
+    """A child mission in the planner's role makes the plan; `round` counts planners from 1."""
 
     mission: str
     round: int
@@ -38,10 +38,10 @@ class PlannerStarted(Payload, frozen=True, kw_only=True):
 
 @event("plan.proposed")
 class PlanProposed(Payload, frozen=True, kw_only=True):
-    """A planner's mission ended, and cost `cost_usd`, `None` where that is not known.
+    """A planner's mission ended; it cost `cost_usd`, `None` if unknown.
 
-    `reason` says why its plan cannot be used, and `evidence` is an artifact with that and the plan; a plan that
-    can is made with it.
+    `reason` says why its plan cannot be used, and `evidence` is an artifact with that reason and the plan. A
+    usable plan is recorded by `plan.made` in the same write.
     """
 
     mission: str
@@ -52,7 +52,7 @@ class PlanProposed(Payload, frozen=True, kw_only=True):
 
 @event("plan.made")
 class PlanMade(Payload, frozen=True, kw_only=True):
-    """The mission has a plan from here on: its tasks are child missions. A later one takes the place of it."""
+    """The mission has a plan from here on; its tasks are child missions. A later plan replaces it."""
 
     plan: Plan
     identity: str
@@ -62,8 +62,9 @@ class PlanMade(Payload, frozen=True, kw_only=True):
 class TaskStarted(Payload, frozen=True, kw_only=True):
     """A child mission works on a task, from `base`, a commit of the coordinator's branch.
 
-    `round` counts from 1 how often the task was begun, `candidate` those that work side by side. `considered`
-    tells of each other rung why it was not taken. `due` is the second of the plan's clock at which it is stopped.
+    `round` counts from 1 how often the task was begun, `candidate` numbers the runs of one round. `considered`
+    says for each other rung why it was not chosen. `due` is the second of the plan's clock at which the run is
+    stopped.
     """
 
     task: str
@@ -80,7 +81,7 @@ class TaskStarted(Payload, frozen=True, kw_only=True):
 
 @event("task.held")
 class TaskHeld(Payload, frozen=True, kw_only=True):
-    """A task that could start waits: it would touch what another one touches."""
+    """A task that could start waits: its changes would collide with those of another task."""
 
     task: str
     reason: Reason
@@ -88,10 +89,10 @@ class TaskHeld(Payload, frozen=True, kw_only=True):
 
 @event("task.allowed")
 class TaskAllowed(Payload, frozen=True, kw_only=True):
-    """A person lets a task that is held begin, beside these others that it collides with.
+    """A person allows a held task to begin at the same time as the tasks that it collides with.
 
-    `digest` is that of the task as the plan has it now, `beside` has those of the others by id: what a person said
-    counts for these tasks alone, not for what another plan makes of one of them.
+    `digest` is that of the task in the current plan, `beside` has those of the others by id: the permission is
+    valid for these tasks only, not for changed ones of another plan.
     """
 
     task: str
@@ -101,9 +102,9 @@ class TaskAllowed(Payload, frozen=True, kw_only=True):
 
 
 class ReviewVote(Struct, frozen=True, kw_only=True):
-    """What one reviewer said: `objects` to these `points`, `approves`, or `abstained`, saying nothing that counts.
+    """A reviewer's vote: `objects` to these `points`, `approves`, or `abstained`, which does not count.
 
-    `proven`: it added a test that fails, which no vote outweighs.
+    `proven`: it added a failing test, which no other vote outweighs.
     """
 
     mission: str
@@ -115,7 +116,7 @@ class ReviewVote(Struct, frozen=True, kw_only=True):
 
 @event("task.review_started")
 class ReviewStarted(Payload, frozen=True, kw_only=True):
-    """A child mission in another role looks at what the child mission `of` made before that is merged: `tree`."""
+    """A child mission in another role reviews `tree`, the result of child mission `of`, before its merge."""
 
     task: str
     mission: str
@@ -126,10 +127,10 @@ class ReviewStarted(Payload, frozen=True, kw_only=True):
 
 @event("task.reviewed")
 class TaskReviewed(Payload, frozen=True, kw_only=True):
-    """What the reviewers of a child mission's result came to.
+    """The reviewers' decision on a child mission's result.
 
-    `decision` says what becomes of it: it is merged, goes back to who made it, or a person decides. `why` gives
-    the rule that decided.
+    By `decision` the result is merged, returned to its author, or put to a person. `why` gives the rule that
+    decided.
     """
 
     task: str
@@ -141,7 +142,7 @@ class TaskReviewed(Payload, frozen=True, kw_only=True):
 
 @event("task.noted")
 class TaskNoted(Payload, frozen=True, kw_only=True):
-    """What a child mission of a task, or of its review, left for others, by who may read it as in `Completion`."""
+    """Notes that a child mission of a task, or of its review, left for others, by reader as in `Completion`."""
 
     task: str
     mission: str
@@ -150,9 +151,9 @@ class TaskNoted(Payload, frozen=True, kw_only=True):
 
 @event("task.delegated")
 class TaskDelegated(Payload, frozen=True, kw_only=True):
-    """What a child mission of a task handed on to others became `tasks` of the plan, or was `refused` as a whole.
+    """Parts that a child mission delegated became `tasks` of the plan, or were `refused` as a whole.
 
-    The plan that has them is made by an event that follows.
+    A following event has the plan with these tasks.
     """
 
     task: str
@@ -163,7 +164,7 @@ class TaskDelegated(Payload, frozen=True, kw_only=True):
 
 @event("task.merged")
 class TaskMerged(Payload, frozen=True, kw_only=True):
-    """What a child mission promoted is on the coordinator's branch, at `commit`."""
+    """A child mission's promoted result is on the coordinator's branch, at `commit`."""
 
     task: str
     mission: str
@@ -173,10 +174,10 @@ class TaskMerged(Payload, frozen=True, kw_only=True):
 
 @event("task.returned")
 class TaskReturned(Payload, frozen=True, kw_only=True):
-    """What a child mission promoted is not good together with what was merged before it.
+    """A child mission's promoted result does not work together with results merged before it.
 
-    The next round begins on `base`, with `tree`. `evidence` is an artifact with what is wrong, `paths` are the
-    first of the files in which both conflict.
+    The next round begins on `base`, with `tree`. `evidence` is an artifact with the failures, `paths` are the
+    first conflicting files.
     """
 
     task: str
@@ -190,7 +191,7 @@ class TaskReturned(Payload, frozen=True, kw_only=True):
 
 @event("task.ended")
 class TaskEnded(Payload, frozen=True, kw_only=True):
-    """A task needs nothing more; its child missions cost `cost_usd`, `None` where that is not known of all."""
+    """A task needs no more work; its child missions cost `cost_usd`, `None` if a cost is unknown."""
 
     task: str
     outcome: TaskOutcome
@@ -200,9 +201,9 @@ class TaskEnded(Payload, frozen=True, kw_only=True):
 
 @event("plan.slept")
 class CoordinatorSlept(Payload, frozen=True, kw_only=True):
-    """The coordinator has nothing to decide until one of the child missions of these tasks has news.
+    """The coordinator has nothing to decide until a child mission of one of these tasks has news.
 
-    A worker wakes it at `wakes` (ISO 8601, UTC) all the same: a question expires then, a task is overdue, or the
+    A worker wakes it at `wakes` (ISO 8601, UTC) in any case: a question expires then, a task is overdue, or the
     plan's time is over.
     """
 
@@ -212,10 +213,10 @@ class CoordinatorSlept(Payload, frozen=True, kw_only=True):
 
 @event("plan.woken")
 class CoordinatorWoken(Payload, frozen=True, kw_only=True):
-    """A child mission has news, or it is time: a worker goes on with the coordinator.
+    """A child mission has news, or `wakes` is reached: a worker continues the coordinator.
 
-    From `idle_since` (ISO 8601, UTC) until now no worker was at work, where that is given: the plan's clock stood
-    still.
+    If `idle_since` (ISO 8601, UTC) is given, no worker was at work from then until now, and the plan's clock was
+    stopped.
     """
 
     mission: str
@@ -245,7 +246,7 @@ _OF_TASKS = (
     *(TaskStarted, TaskHeld, TaskAllowed, ReviewStarted, TaskReviewed),
     *(TaskNoted, TaskDelegated, TaskMerged, TaskReturned, TaskEnded),
 )
-# Where a task's progress keeps all events of a type.
+# The field of a task's progress that collects all events of a type.
 _COLLECTED: dict[type[Payload], str] = {
     ReviewStarted: "reviews",
     TaskReviewed: "reviewed",
@@ -257,7 +258,7 @@ _COLLECTED: dict[type[Payload], str] = {
 
 
 class TaskProgress(Struct, frozen=True, kw_only=True):
-    """What was decided about one task so far."""
+    """All decisions about one task so far."""
 
     runs: tuple[TaskStarted, ...] = ()
     merged: tuple[TaskMerged, ...] = ()
@@ -273,36 +274,36 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
 
     @property
     def round(self) -> int:
-        """How often it was begun."""
+        """The number of the last round, 0 before the task was begun."""
         return self.runs[-1].round if self.runs else 0
 
     @property
     def current(self) -> tuple[TaskStarted, ...]:
-        """The runs of the last round, side by side."""
+        """The concurrent runs of the last round."""
         return tuple(run for run in self.runs if run.round == self.round)
 
     @property
     def given_back(self) -> TaskReturned | None:
-        """Why the result of the last round was given back, `None` where it was not, or was merged since."""
+        """Why the last round's result was returned; `None` if it was not returned, or was merged since."""
         back = self.returned[-1] if self.returned else None
         current, merged = {run.mission for run in self.current}, {each.mission for each in self.merged}
         return back if back is not None and back.mission in current - merged else None
 
     @property
     def conflicts(self) -> frozenset[str]:
-        """The files in which its results conflicted with what was merged before them."""
+        """The files in which its results conflicted with earlier merged results."""
         return frozenset(path for each in self.returned for path in each.paths)
 
     def reviews_of(self, mission: str) -> tuple[ReviewStarted, ...]:
-        """The reviews of what a child mission made."""
+        """Return the reviews of a child mission's result."""
         return tuple(each for each in self.reviews if each.of == mission)
 
     def decision_on(self, mission: str) -> TaskReviewed | None:
-        """What the reviewers of a child mission's result came to, `None` before they did."""
+        """Return the reviewers' decision on a child mission's result, `None` before it."""
         return next((each for each in self.reviewed if each.of == mission), None)
 
     def after(self, event: Payload) -> TaskProgress:
-        """Return it after one more event of the task."""
+        """Return the progress after one more event of the task."""
         match event:
             case TaskStarted():
                 return replace(self, runs=(*self.runs, event), held=None)
@@ -317,7 +318,7 @@ class TaskProgress(Struct, frozen=True, kw_only=True):
 
 
 class PlanProgress(Struct, frozen=True, kw_only=True):
-    """A plan and how far its tasks are; it is `wanted` while `planners` have not made one."""
+    """A plan and the progress of its tasks; `wanted` until one of `planners` has made it."""
 
     plan: Plan = Plan(tasks=())
     tasks: dict[str, TaskProgress] = {}
@@ -325,7 +326,7 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
     planners: tuple[PlannerStarted, ...] = ()
 
     def after(self, event: Payload) -> PlanProgress:
-        """Return it after one more event."""
+        """Return the progress after one more event."""
         match event:
             case PlanWanted():
                 return replace(self, wanted=True)
@@ -340,7 +341,7 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
         return replace(self, tasks={**self.tasks, event.task: now})
 
     def notes_for(self, *readers: str) -> tuple[TaskNoted, ...]:
-        """Return what was left for readers who go by these names, of tasks that were not rolled back."""
+        """Return the notes for readers with these names, from tasks that were not rolled back."""
         found = []
         for known in self.tasks.values():
             for noted in () if known.rolled_back else known.noted:
@@ -349,7 +350,7 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
         return tuple(found)
 
     def is_allowed(self, task: Task, other: Task) -> bool:
-        """Tell whether a person lets two tasks, as they are, work side by side."""
+        """Return whether a person allows two tasks, in their current form, to run at the same time."""
         pairs = ((self.tasks.get(one.id), one, two) for one, two in ((task, other), (other, task)))
         return any(
             known is not None
@@ -360,13 +361,13 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
         )
 
     def without(self, tasks: tuple[str, ...]) -> PlanProgress:
-        """Return it after these tasks were rolled back."""
+        """Return the progress after these tasks were rolled back."""
         back = {name: replace(self.tasks[name], rolled_back=True) for name in tasks if name in self.tasks}
         return replace(self, tasks={**self.tasks, **back})
 
 
 class TaskTally(Struct, frozen=True, kw_only=True):
-    """How many tasks a plan has, how many of them came to which end, and what those cost; `None`: not known."""
+    """The number of tasks of a plan, in all and by outcome, and their cost (`None` if unknown)."""
 
     total: int
     cost_usd: float | None = 0.0
@@ -377,11 +378,11 @@ class TaskTally(Struct, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> int:
-        """How many tasks need nothing more."""
+        """The number of tasks that need no more work."""
         return self.merged + self.done + self.left_out + self.failed
 
     def after(self, event: TaskEnded | PlanProposed) -> TaskTally:
-        """Return it with one more task that ended, or with what a planner cost."""
+        """Return the tally with one more ended task, or with a planner's cost added."""
         known = self.cost_usd is not None and event.cost_usd is not None
         cost = (self.cost_usd or 0.0) + (event.cost_usd or 0.0) if known else None
         ended = {event.outcome: getattr(self, event.outcome) + 1} if isinstance(event, TaskEnded) else {}

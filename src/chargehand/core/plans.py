@@ -1,4 +1,4 @@
-"""Plans: what a request demands, and the tasks that together fulfil it, as a directed acyclic graph."""
+"""Plans: the obligations of a request, and the tasks that together fulfil them, as a directed acyclic graph."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from msgspec import Struct, field
 
 from chargehand.core.events import encode_json
 
-# More than this and no person has read it; the log holds the whole plan.
+# No person can review a larger plan, and the log holds the whole plan.
 MOST_TASKS = 500
 
 Risk = Literal["low", "medium", "high"]
 
 
 class Obligation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that the request demands; tasks name in `covers` which of them they fulfil."""
+    """One requirement of the request; tasks list in `covers` those that they fulfil."""
 
     id: str
     text: str
 
 
 class Ambiguity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the request leaves open or contradicts itself in: a person is asked before any work starts.
+    """A gap or contradiction in the request: a person is asked before any work starts.
 
-    `default` counts as the answer where nobody answers in time.
+    `default` counts as the answer if no person answers in time.
     """
 
     id: str
@@ -35,16 +35,16 @@ class Ambiguity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Estimate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a task is expected to take, in USD and seconds."""
+    """The expected cost of a task, in USD and seconds."""
 
     usd: float | None = None
     seconds: float | None = None
 
 
 class Loop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task that is done again: `most` times in all, while or until a command succeeds on what is merged.
+    """A repeated task: at most `most` runs, while or until a command succeeds on the merged result.
 
-    Without a command it is done `most` times.
+    Without a command it runs `most` times.
     """
 
     most: int
@@ -55,17 +55,17 @@ class Loop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One unit of work, done by a child mission.
 
-    It starts once all tasks in `after` are merged. `areas` are patterns as `--allow` has them: what it may change,
-    everything where there are none. `make`, `change` and `delete` name paths or patterns that it is expected to
-    touch, `contracts` what others rely on (`api:users`, `event:order.paid`, `schema:orders`). `needs` are
-    capabilities that its agent has to announce. `done_when` is a command: where it succeeds before the task
-    starts, there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after
-    it goes on. `candidates` agents work on it side by side, each with the next of `models`; the first good result
-    is taken. `reviewers` are roles: each looks at a good result before it is merged. Budgets are in USD, `seconds`
-    of work; where unset, the mission's own limits hold. `deadline` is in seconds by the plan's clock, from when it
+    It starts once all tasks in `after` are merged. `areas` are patterns as for `--allow`: the paths it may change,
+    all if empty. `make`, `change` and `delete` are paths or patterns that it is expected to touch, `contracts` are
+    interfaces that others rely on (`api:users`, `event:order.paid`, `schema:orders`). `needs` are capabilities
+    that its agent has to announce. `done_when` is a command: if it succeeds before the task starts, there is
+    nothing to do. `when` is a command too: if it fails, the task is left out, and the tasks after it continue.
+    `candidates` agents work on it at the same time, each with the next of `models`; the first good result is
+    taken. `reviewers` are roles: each reviews a good result before it is merged. Budgets are in USD, `seconds` are
+    of work; if unset, the mission's limits apply. `deadline` is in seconds by the plan's clock, from when the task
     starts: without a good result by then it is stopped, and a person is asked. `delegated_by` is the task whose
-    agent handed it on. The tasks of one `decide` have the same `decision`, the id of the first of them: the `when`
-    of that one is asked once for both.
+    agent delegated it. The tasks of one `decide` share `decision`, the id of the first of them: its `when` is
+    evaluated once for both.
     """
 
     id: str
@@ -99,12 +99,12 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     decision: str = ""
 
 
-# Who makes a plan, as a task: its role may name an agent and models of its own.
+# The planner, as a task: its role may name its own agent and models.
 PLANNER = Task(id="planner", text="", role="planner")
 
 
 class TeamMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who works in a role: what its tasks, and its reviews, take where they say nothing themselves."""
+    """The defaults of a role: agent, models and reviewers of its tasks and reviews."""
 
     role: str
     agent: str = ""
@@ -113,11 +113,12 @@ class TeamMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tasks of a mission, in the order in which they start where nothing else decides.
+    """The tasks of a mission, in the order in which they start if nothing else decides.
 
-    `at_once` bounds how many work side by side; with 1, each begins on the result of the one before. Those that
-    wait for a person count; fewer than `at_once` whose results wait for their merge do not. 0 is as many as there
-    are places, which who waits leaves to others. `team` says who works in which role.
+    `at_once` bounds how many tasks run at the same time; with 1, each begins on the result of the one before.
+    Tasks that wait for a person count; tasks whose results wait for their merge do not, if fewer than `at_once`.
+    With 0 there is no bound but the available places, and a waiting task frees its place. `team` has the defaults
+    of each role.
     """
 
     tasks: tuple[Task, ...]
@@ -127,32 +128,32 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     team: tuple[TeamMember, ...] = ()
 
     def member(self, role: str) -> TeamMember:
-        """Return who works in a role."""
+        """Return the defaults of a role."""
         return next((each for each in self.team if each.role == role), TeamMember(role=role))
 
     def task(self, id: str) -> Task | None:
-        """Return the task of that id, `None` where there is none."""
+        """Return the task with that id, `None` if missing."""
         return next((task for task in self.tasks if task.id == id), None)
 
 
 def task_digest(task: Task) -> str:
-    """Return what tells a task, as a plan has it, from any other: 16 hex digits of a SHA-256."""
+    """Return a digest that identifies a task's exact content: 16 hex digits of a SHA-256."""
     return hashlib.sha256(encode_json(task)).hexdigest()[:16]
 
 
 def order_tasks(plan: Plan) -> tuple[str, ...]:
-    """Return the ids in an order in which they can be done; raises `graphlib.CycleError`, which has the cycle."""
+    """Return the ids in a possible order of work; raise `graphlib.CycleError`, which has the cycle."""
     from graphlib import TopologicalSorter
 
     return tuple(TopologicalSorter({task.id: task.after for task in plan.tasks}).static_order())
 
 
 def predecessors(plan: Plan) -> dict[str, frozenset[str]]:
-    """Return, by id, all tasks that are done before each one starts; raises as `order_tasks`."""
+    """Return, by id, all tasks that must be done before each one starts; raise as `order_tasks`."""
     ids = [task.id for task in plan.tasks]
     place = {each: 1 << number for number, each in enumerate(ids)}
     after = {task.id: task.after for task in plan.tasks}
-    # As bits: a plan may have as many dependencies as pairs of tasks, each with hundreds before it.
+    # As bits: a plan may have a dependency for each pair of tasks, with hundreds of tasks before each.
     before: dict[str, int] = {}
     for task in order_tasks(plan):
         before[task] = 0

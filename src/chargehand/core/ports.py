@@ -22,10 +22,10 @@ class Bind(Struct, frozen=True, kw_only=True):
 class MountPlan(Struct, frozen=True, kw_only=True):
     """A workspace as data: made by `workspace`, mounted by `sandbox` in its own private mount namespace.
 
-    Either `lowers` (topmost first) with `upper` and `work` on one file system, which become an overlay at
+    Either `lowers` (topmost first) with `upper` and `work` on one file system, mounted as an overlay at
     `target`, or `plain`, a directory bound writable at `target`. With `read_only` nothing inside can write there.
-    `binds` come on top, in order. As root every
-    directory belongs to `sandbox_ids()`; otherwise to the user who runs Chargehand.
+    `binds` come on top, in order. As root every directory belongs to `sandbox_ids()`, otherwise to the user that
+    runs Chargehand.
     """
 
     target: str
@@ -40,40 +40,40 @@ class MountPlan(Struct, frozen=True, kw_only=True):
 class Ledger(Protocol):
     """The money of one attempt in USD: reserved before each call to a model, settled after it.
 
-    What is reserved counts as spent for every limit until it is settled. Methods may block on the store.
+    Reserved money counts as spent for every limit until it is settled. Methods may block on the store.
     """
 
     def left(self, *, settled: bool = False) -> float | None:
-        """Return what may still be reserved: the least over all limits, `None` where there is none.
+        """Return how much may still be reserved: the minimum over all limits, `None` without limits.
 
-        With `settled`, as if the calls under way cost nothing: what is left of that is not used up.
+        With `settled`, calls under way count as free of charge: a limit with money left then is not used up.
         """
         ...
 
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
-        """Reserve for a call; return the limits of which this books four fifths for the first time.
+        """Reserve money for a call; return the limits of which four fifths are used for the first time.
 
-        What is reserved outlives this process, and a power cut once `secure` returned. Raises `ExhaustedError`
-        (`budget`, or `budget_reserved` where it may fit once calls under way are settled) that names the limit;
-        nothing is reserved then.
+        A reserve outlives this process, and a power cut once `secure` has returned. Raises `ExhaustedError`
+        (`budget`, or `budget_reserved` if the call may fit once calls under way are settled), which names the
+        limit; then nothing is reserved.
         """
         ...
 
-    # Apart from `reserve`: meanwhile the provider works, and one wait for the disk serves all who ask.
+    # Apart from `reserve`: the provider works meanwhile, and one wait for the disk serves all callers.
     def secure(self) -> None:
-        """Wait until the disk has everything that was reserved before."""
+        """Wait until all earlier reserves are on disk."""
         ...
 
     def settle(self, call: str, usd: float | None, *, most: float | None = None) -> None:
-        """Book what a call cost instead of its reserve.
+        """Book the cost of a call instead of its reserve.
 
-        `None` (not known) leaves the reserve booked, or the `most` that it can have cost where that is less.
+        `None` (unknown) keeps the reserve, or books `most`, its highest possible cost, if that is less.
         """
         ...
 
 
 class Spent(Struct, frozen=True, kw_only=True):
-    """How far a limit (`attempt`, `task`, `mission`, `user` or `day`) is used up, in USD; reserves included."""
+    """The used part of a limit (`attempt`, `task`, `mission`, `user` or `day`), in USD; reserves included."""
 
     limit: str
     limit_usd: float
@@ -81,27 +81,27 @@ class Spent(Struct, frozen=True, kw_only=True):
 
 
 class KeySource(Protocol):
-    """Where the keys of model providers come from; they never leave the host."""
+    """The source of the keys of model providers; keys never leave the host."""
 
     def get(self, name: str) -> str | None:
-        """Return the secret of that name, `None` where there is none."""
+        """Return the secret with that name, `None` if missing."""
         ...
 
 
 class ArtifactSink(Protocol):
-    """Where large outputs are kept; the id is what events carry."""
+    """A store for large outputs; events carry their ids."""
 
     def put(self, content: bytes, *, kind: str, mission: str | None = None) -> str:
-        """Keep `content` and return its artifact id; equal content of one mission gives an equal id."""
+        """Store `content` and return its artifact id; equal content of one mission gets an equal id."""
         ...
 
 
-# The host user that owns bases and uppers when Chargehand runs as root: in the range that no distribution or
-# service manager hands out (61000 lies between systemd's unused 60578 and its dynamic users from 61184).
+# The host user that owns bases and uppers when Chargehand runs as root: in a range that no distribution or service
+# manager assigns (61000 is between systemd's unused 60578 and its dynamic users from 61184).
 SANDBOX_UID = 61000
 
 
 def sandbox_ids() -> tuple[int, int]:
-    """Return the (uid, gid) that owns what a sandbox may write: ours, or `SANDBOX_UID` when we are root."""
+    """Return the (uid, gid) that owns a sandbox's writable files: ours, or `SANDBOX_UID` when we are root."""
     uid = os.geteuid()
     return (SANDBOX_UID, SANDBOX_UID) if uid == 0 else (uid, os.getegid())

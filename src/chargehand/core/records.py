@@ -1,4 +1,4 @@
-"""Frozen records that pass between packages; paths in trees are `str` as `os.fsdecode` gives them."""
+"""Frozen records that pass between packages; paths in trees are `str` as returned by `os.fsdecode`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ConflictKind = Literal[
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """What one side of a merge has at a path: git's mode and the hex id."""
+    """The entry of one side of a merge at a path: git's mode and the hex id."""
 
     mode: int
     id: str
 
 
 class Excerpt(Struct, frozen=True, kw_only=True):
-    """Lines of one side, counted from 1 (without lines: the one before); `cut` where `text` is not all of them."""
+    """Lines of one side, counted from 1 (if empty: after line `start`); `cut` marks that `text` is incomplete."""
 
     start: int
     lines: int
@@ -30,7 +30,7 @@ class Excerpt(Struct, frozen=True, kw_only=True):
 
 
 class ConflictHunk(Struct, frozen=True, kw_only=True):
-    """Lines that clash: as both sides began, and as each has them; `None` where a side has no such file."""
+    """Conflicting lines: the common ancestor and each side; `None` if a side has no such file."""
 
     base: Excerpt | None
     ours: Excerpt | None
@@ -38,9 +38,9 @@ class ConflictHunk(Struct, frozen=True, kw_only=True):
 
 
 class Conflict(Struct, frozen=True, kw_only=True):
-    """One path in conflict; `others` are further paths of a rename, `left_out` counts hunks that are not here.
+    """One path in conflict; `others` are further paths of a rename, `left_out` counts omitted hunks.
 
-    Text is UTF-8, other bytes as `\\xNN`.
+    Text is UTF-8, other bytes are written as `\\xNN`.
     """
 
     path: str
@@ -54,17 +54,17 @@ class Conflict(Struct, frozen=True, kw_only=True):
 
 
 TierName = Literal["none", "process", "container", "vm"]
-# From the weakest to the strongest: `vm` has a kernel of its own, `container` the engine's walls around ours.
+# From the weakest to the strongest: `vm` has its own kernel, `container` adds the engine's isolation to ours.
 TIERS: tuple[TierName, ...] = ("none", "process", "container", "vm")
 
 
 class TierFacts(Struct, frozen=True, kw_only=True):
-    """What is known before anything runs.
+    """The facts known before anything runs.
 
-    `wish` is the tier that was named, `auto` where the facts are to decide. `trusted`: a person trusts the
-    repository's own file exactly as it is (`project trust`), so never one that was not seen before. `network`: its
-    sandboxes may reach hosts. `documentation`: it may change documentation and nothing else. `origin` says
-    where the wish comes from, as `config show --origin` does, "" if only the mission's configuration is known.
+    `wish` is the requested tier, `auto` if the facts decide. `trusted`: a person trusts the repository's file in
+    its exact content (`project trust`), so never a new file. `network`: the sandboxes may reach hosts.
+    `documentation`: the mission may change documentation only. `origin` is the source of the wish, as in `config
+    show --origin`, "" if only the mission's configuration is known.
     """
 
     wish: str
@@ -75,7 +75,7 @@ class TierFacts(Struct, frozen=True, kw_only=True):
 
 
 class TierCandidate(Struct, frozen=True, kw_only=True):
-    """One tier as it was considered: `offered` is `None` where it was not tried, `detail` says why so."""
+    """A considered tier: `offered` is `None` if it was not tried; `detail` gives the reason."""
 
     tier: TierName
     offered: bool | None
@@ -84,7 +84,7 @@ class TierCandidate(Struct, frozen=True, kw_only=True):
 
 
 class TierChoice(Struct, frozen=True, kw_only=True):
-    """The tier that is taken, the least one that the facts ask for, the reason in words, and all candidates."""
+    """The chosen tier, the weakest tier that the facts require, the reason in words, and all candidates."""
 
     tier: TierName
     needed: TierName
@@ -108,7 +108,7 @@ MissionStatus = Literal[
     "discarded",
 ]
 AttemptStatus = Literal["running", "succeeded", "refused", "failed", "timed_out", "cancelled", "lost"]
-# `degraded`: inspection could not look at all of the tree in time. That is refused, never promoted.
+# `degraded`: inspection could not read the whole tree in time. Such a tree is refused, never promoted.
 VerdictStatus = Literal["green", "no_worse", "red", "degraded", "missing"]
 ExportState = Literal["done", "pending", "blocked"]
 CheckStatus = Literal["passed", "failed", "timed_out", "missing", "error"]
@@ -116,7 +116,7 @@ VerdictScope = Literal["base", "attempt", "merged"]
 
 
 class Reason(Struct, frozen=True, kw_only=True):
-    """Why something is as it is: a stable code and one sentence."""
+    """The reason for a state or decision: a stable code and one sentence."""
 
     code: str
     message: str
@@ -134,10 +134,10 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """What inspection says of one path.
+    """A finding of inspection about one path.
 
-    `severity` acts as designed: critical discards the attempt's changes, error reverts the path, warning and
-    info keep it. `needs_person` marks what only a person may let in, whatever the severity.
+    `severity` decides: critical discards the attempt's changes, error reverts the path, warning and info keep it.
+    `needs_person` marks a finding that only a person may accept, whatever the severity.
     """
 
     rule: str
@@ -154,12 +154,12 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
-    """How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
+    """The result of one check; `tests` is the number of tests run, if reported, `artifact` the kept output.
 
     `base_tests` marks a run with the base's own tests and check surface put back into the tree. `ran` is an
-    artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `failed` is an
-    artifact with what failed (`checks.failures.CheckFailures`), `None` for a check that passed. `outside` marks a
-    check that ran in another sandbox than the tree, `warm` one that began with what compilers cached on the base.
+    artifact with the names of the tests run, as a JSON list, if the runner reports them. `failed` is an artifact
+    with the failures (`checks.failures.CheckFailures`), `None` for a check that passed. `outside` marks a check
+    that ran in another sandbox than the tree, `warm` a check that began with compiler caches from the base.
     """
 
     name: str
@@ -188,10 +188,10 @@ class KnownFailures(Struct, frozen=True, kw_only=True):
 
 
 class FlakyTest(Struct, frozen=True, kw_only=True):
-    """A test that both passed and failed on one tree; an empty `test` stands for the whole check.
+    """A test that both passed and failed on one tree; an empty `test` means the whole check.
 
-    It failed in `failures` of `runs`. `on_base` says that it did so on the base or an earlier tree too. `evidence`
-    are artifacts with the outputs of its runs.
+    It failed in `failures` of `runs`. `on_base` says that it was also flaky on the base or an earlier tree.
+    `evidence` are artifacts with the outputs of its runs.
     """
 
     check: str
@@ -205,10 +205,9 @@ class FlakyTest(Struct, frozen=True, kw_only=True):
 class Verdict(Struct, frozen=True, kw_only=True):
     """Inspection and check results for one exact tree.
 
-    The status `no_worse` means that checks fail, and nothing fails that did not fail on the base: `known` names
-    these failures. `flaky` are tests with two results on this tree. `unread` names changed code that no check
-    opened, `None` where that was not observed; `elsewhere` names files outside the tree that checks loaded in
-    place of changed ones.
+    With the status `no_worse` checks fail, but only with failures that the base has too; `known` lists them.
+    `flaky` are tests with two results on this tree. `unread` names changed code that no check opened, `None` if
+    reads were not observed; `elsewhere` names files outside the tree that checks loaded in place of changed ones.
     """
 
     tree: str
@@ -223,7 +222,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing failed but what failed on the base too; findings may still need a person."""
+        """Whether nothing failed except what failed on the base; findings may still need a person."""
         return self.status in ("green", "no_worse")
 
     @property
@@ -234,7 +233,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_person(self) -> tuple[Finding, ...]:
-        """The findings that only a person may let in."""
+        """The findings that only a person may accept."""
         return tuple(found for found in self.findings if found.needs_person)
 
 
@@ -277,23 +276,23 @@ class Export(Struct, frozen=True, kw_only=True):
 
 RedBase = Literal["go", "later", "ask", "accept_known", "stop"]
 FlakyPolicy = Literal["ask", "accept", "refuse"]
-# What a question is about: what an agent or a plan leaves open, an act that needs a yes, a choice between ways,
-# and whether to go on although something is wrong.
+# The subject of a question: a gap in the request, an action that needs permission, a choice between options, or
+# whether to continue despite a problem.
 QuestionKind = Literal["clarification", "permission", "decision", "risk"]
 
 
 class MissionRequest(Struct, frozen=True, kw_only=True):
-    """What a person asks for, with the choices made on the command line; seconds and counts.
+    """A person's request, with the choices made on the command line; seconds and counts.
 
-    `check_files` and `outside_files` are artifacts and the paths at which checks and outside checks see them;
-    `outside_checks` those that were given with it. `red_base` says what becomes of it where checks fail on the
-    base already, before anything is spent. Its agent starts in `directory`, setup and checks in
-    `checks_directory`, each below the top of the repository, which is "".
-    `break_at` are the breakpoints at which it is paused: `plan`, `promote`, `step`, and `task:` with a task's id.
-    `plan_seconds` bounds a plan with all its tasks by the clock, `None` not at all.
-    `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
-    `role_from` where that was read, `role_why` in words how agent and model follow from it. `named` says which of
-    `agent` and `model` a person named for the whole run: the rest was configured or found.
+    `check_files` and `outside_files` are artifacts with the paths at which checks and outside checks see them;
+    `outside_checks` are those given with the request. `red_base` decides what happens if checks already fail on
+    the base, before any money is spent. The agent starts in `directory`, setup and checks in `checks_directory`,
+    each relative to the top of the repository (""). `break_at` are the breakpoints at which it pauses: `plan`,
+    `promote`, `step`, and `task:` with a task's id. `plan_seconds` bounds a plan with all its tasks by the clock,
+    without a bound if `None`. `role` is "" for missions from before roles; `role_text` is the artifact with the
+    role file's text, `role_from` the file's origin, `role_why` says in words why agent and model were chosen.
+    `named` says which of `agent` and `model` a person named for the whole run: the other was configured or
+    detected.
     """
 
     text: str
@@ -328,11 +327,11 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
 
 
 class Alert(Struct, frozen=True, kw_only=True):
-    """A threshold that was crossed, of a rule and what it is about ("" where there is but one).
+    """A crossed threshold of a rule, for one subject ("" if the rule has only one).
 
-    `last` is its last breach, `count` how many there were, `value` the worst of them against `limit`. `told` is
-    when it was told last, with `told_count` of them. Moments are ISO 8601 in UTC; `ended` is "" while it is
-    raised.
+    `last` is its last breach, `count` the number of breaches, `value` the worst one against `limit`. `told` is the
+    time of the last notice, `told_count` the number of notices. Times are ISO 8601 in UTC; `ended` is "" while the
+    alert is raised.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""What is known of a mission, its attempts and its open question; `fold` makes it of the mission's log."""
+"""The state of a mission with its attempts and questions; `fold` makes it from the mission's log."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from chargehand.core.records import (
 
 _N = TypeVar("_N", int, float)
 
-# Refused places that are told apart: whoever tries thousands of ports must not make the state grow.
+# The limit of refused places counted separately: trying thousands of ports must not make the state grow.
 _MOST_PLACES = 100
-# How a question begins that asks a person to allow an act. An agent that begins its own so only gets a person.
-# The triggers of the checkpoints that are taken when a mission stops, or is paused, before its agent has ended.
+# The triggers of checkpoints taken when a mission stops or pauses before its agent has ended.
 STOPPED, PAUSED = "stopped", "paused"
+# The prefix of a question that asks a person to allow an action. An agent that uses it itself only gets a person.
 PERMISSION = "May the agent do this? "
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
+    """A question to a person, with the answer once given; `tree` is the tree that it is bound to.
 
-    With `until` it is no more than waiting for the quota of `provider`, or for room where that is `DISK`, and the
-    clock answers then. The rest as in `QuestionAsked`; `expired` where nobody answered in time.
+    With `until` the mission only waits for the quota of `provider`, or for disk space if that is `DISK`, and the
+    clock answers then. Other fields as in `QuestionAsked`; `expired` if no person answered in time.
     """
 
     id: str
@@ -66,7 +66,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, event: m.QuestionAsked) -> Question:
-        """Return a question as it was asked."""
+        """Return the question of an event."""
         return cls(
             id=event.question,
             text=event.text,
@@ -82,24 +82,24 @@ class Question(Struct, frozen=True, kw_only=True):
         )
 
     def after(self, event: m.QuestionAnswered | m.QuestionExpired) -> Question:
-        """Return it answered, or expired."""
+        """Return the question answered, or expired."""
         if isinstance(event, m.QuestionAnswered):
             return replace(self, answer=event.text, identity=event.identity)
         return replace(self, answer=event.default or None, identity=m.CLOCK, expired=True)
 
     @property
     def open(self) -> bool:
-        """Whether nobody answered it yet, and it can be answered."""
+        """Whether it has no answer yet and can still be answered."""
         return not self.answer and not self.expired
 
     @property
     def lapsed(self) -> bool:
-        """Whether nobody answered in time and nothing counts in place of an answer."""
+        """Whether it expired without an answer and without a default."""
         return self.expired and self.answer is None
 
     @property
     def deadline(self) -> str:
-        """Until when it can be answered and what counts then, in words; "" where it can be for ever."""
+        """The answer's deadline and the default, in words; "" if it never expires."""
         if not self.expires:
             return ""
         moment = f"{self.expires[:19].replace('T', ' ')} UTC"
@@ -108,21 +108,21 @@ class Question(Struct, frozen=True, kw_only=True):
 
     @property
     def asks_permission(self) -> bool:
-        """Whether a person is asked to decide, and not what an agent wants to know."""
+        """Whether it asks a person for a decision, not for information that an agent wants."""
         return self.attempt is None or self.text.startswith(PERMISSION)
 
     @property
     def reason(self) -> Reason:
-        """Why the mission waits where it waits for quota."""
+        """The reason for waiting, of a mission that waits for quota."""
         return quota_reason(self.provider, self.until)
 
 
-# Stands for the provider where a mission waits until there is room: that is told and woken in the same way.
+# Used as the provider if a mission waits for disk space: reporting and waking work in the same way.
 DISK = "the disk"
 
 
 def quota_reason(provider: str, until: str) -> Reason:
-    """Return why a mission waits for quota, or for room on the disk; `until` is ISO 8601 in UTC."""
+    """Return the reason for waiting for quota, or for disk space; `until` is ISO 8601 in UTC."""
     moment = f"{until[:19].replace('T', ' ')} UTC"
     if provider == DISK:
         message = f"there is no room: it goes on once there is, which is looked for from {moment} on"
@@ -131,12 +131,12 @@ def quota_reason(provider: str, until: str) -> Reason:
 
 
 class AttemptUsage(Struct, frozen=True, kw_only=True):
-    """What an attempt took in the sandboxes of its agent, `None` for what is not known: never 0 instead.
+    """The resource use of an attempt in its agent's sandboxes; `None` if unknown, never 0 instead.
 
-    Seconds and bytes. `wall_seconds` is the time sandboxes stood, `disk_used` what lay in the workspace at the
-    end, `disk_written` what went to a disk on the way, `output` what commands wrote to their streams. Peaks are
-    the most at once; with `sampled` the most that was measured. `network_out` and `network_in` are `None`
-    where there was no network. A sandbox whose worker died tells nothing: then nothing is known of any sum.
+    Seconds and bytes. `wall_seconds` is the sandboxes' lifetime, `disk_used` the size of the workspace at the end,
+    `disk_written` the bytes sent to a disk on the way, `output` the bytes that commands wrote to their streams.
+    Peaks are the highest values; with `sampled` the highest measured ones. `network_out` and `network_in` are
+    `None` without a network. A sandbox whose worker died reports nothing, so then all sums are unknown.
     """
 
     opened: int = 0
@@ -153,14 +153,14 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
     sampled: bool = False
 
     def with_opened(self, event: events.SandboxOpened) -> AttemptUsage:
-        """Return it with one more sandbox."""
+        """Return the usage with one more sandbox."""
         more = replace(self, opened=self.opened + 1)
         if not event.egress:
             return more
         return replace(more, network_out=self.network_out or 0, network_in=self.network_in or 0)
 
     def with_request(self, event: events.NetworkRequested) -> AttemptUsage:
-        """Return it with the bytes of one more request, or of those that were only counted."""
+        """Return the usage with the bytes of one more request, or of requests that were only counted."""
         return replace(
             self,
             network_out=(self.network_out or 0) + event.bytes_out,
@@ -168,8 +168,8 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
         )
 
     def with_closed(self, event: events.SandboxClosed) -> AttemptUsage:
-        """Return it with what one more sandbox took."""
-        # One that was opened before and never closed was lost with its worker, and what it took with it: a sum of
+        """Return the usage with one more closed sandbox."""
+        # A sandbox that was opened before and never closed was lost with its worker, and its figures too: a sum of
         # the others would look like the whole.
         if self.closed + 1 < self.opened:
             unknown = AttemptUsage(network_out=self.network_out, network_in=self.network_in)
@@ -187,7 +187,7 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
             cpu_seconds=joined(self.cpu_seconds, event.cpu_seconds, operator.add),
             peak_memory=joined(self.peak_memory, event.peak_memory, max),
             peak_processes=joined(self.peak_processes, event.peak_processes, max),
-            # No sum: the sandboxes of an attempt show one workspace.
+            # Not a sum: the sandboxes of an attempt share one workspace.
             disk_used=event.written_bytes,
             disk_written=joined(self.disk_written, event.disk_written, operator.add),
             output=joined(self.output, event.output, operator.add),
@@ -195,20 +195,21 @@ class AttemptUsage(Struct, frozen=True, kw_only=True):
         )
 
 
-# Statuses in which no worker goes on by itself: a person (or nobody) acts next.
+# Statuses in which no worker continues by itself: a person (or no one) acts next.
 SETTLED: frozenset[MissionStatus] = frozenset(
     {"waiting", "paused", "promoted", "refused", "failed", "exhausted", "cancelled", "discarded"}
 )
-ENDED = SETTLED - {"waiting", "paused"}  # nothing of it goes on, whatever a person answers
+ENDED = SETTLED - {"waiting", "paused"}  # the mission does not continue, whatever a person answers
 
 
 class AttemptState(Struct, frozen=True, kw_only=True):
-    """What is known of one attempt; `cost_usd` is `None` where it is not known.
+    """The state of one attempt; `cost_usd` is `None` if unknown.
 
     `calls` counts its calls to models, `unknown_calls` those of unknown cost, `model` is the last that answered,
-    `booked_usd` what the limits count. `reported_usd` and `computed_usd` add up the calls whose cost is known both
-    by the provider's word and by tokens and price. `captured` is the artifact that shows what was going on when it
-    ended badly. `copied`: it ended in the mission that this one goes on from.
+    `booked_usd` is counted against the limits. `reported_usd` and `computed_usd` add up the calls whose cost is
+    known both from the provider's report and from tokens and price. `captured` is the artifact with the state of
+    the sandbox when the attempt ended badly. `copied`: it ended in the mission from which this one was forked or
+    followed up.
     """
 
     id: str
@@ -233,24 +234,24 @@ class AttemptState(Struct, frozen=True, kw_only=True):
 
     @property
     def cost_so_far(self) -> float | None:
-        """The cost in USD until now, `None` if it is not known: 0 for an open attempt that called no model yet."""
+        """The cost in USD until now, `None` if unknown: 0 for an open attempt that called no model yet."""
         if self.status in ("running", "lost") and not self.calls:
             return 0.0
         return self.cost_usd if self.cost_known else None
 
 
 class NetworkUse(Struct, kw_only=True):
-    """What a mission's sandboxes asked of the network: requests and bytes; `hosts_refused` counts each place."""
+    """The network use of a mission's sandboxes: requests and bytes; `hosts_refused` counts refusals by place."""
 
     allowed: int = 0
     refused: int = 0
     bytes_out: int = 0
     bytes_in: int = 0
-    # A default that is an empty collection msgspec copies for each struct.
+    # msgspec copies an empty collection given as a default for each struct.
     hosts_refused: dict[str, int] = {}
 
     def count(self, event: events.NetworkRequested) -> None:
-        """Count a request, or those that were too many to be listed one by one."""
+        """Count a request, or requests that were too many to be listed one by one."""
         listed = 0 if event.unlisted else 1
         refused = event.unlisted_refused + listed * (not event.allowed)
         self.refused += refused
@@ -264,7 +265,7 @@ class NetworkUse(Struct, kw_only=True):
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """How a mission stood, held by nobody, when a person discarded it: discarding does not change how it ended."""
+    """A discarded mission's state, unheld, before the discard: discarding does not change how it ended."""
 
     status: MissionStatus
     reasons: tuple[Reason, ...]
@@ -273,17 +274,17 @@ class Ending(Struct, frozen=True, kw_only=True):
 
 
 class MissionSummary(Struct, kw_only=True, omit_defaults=True):
-    """What lists, counts and results tell of a mission, changed only by `apply`; it does not grow with its log.
+    """The part of a mission's state that lists, counts and results show, changed only by `apply`.
 
-    The store keeps it as a row, written in the transaction that appends the lines, so no list ever folds a log.
-    `base` is what the last checkpoint stands on: it moves where a branch has moved on, and back with a checkpoint
-    of before. `unread` is that of the last verdict on a tree of its own. `report` is the last one of a role that
-    changes nothing. `calls` are the ids of the counted calls to models, so that a call told of twice is counted
-    once; the store keeps them beside the row. `parent` is the coordinator whose `task` the mission does; `tasks`
-    counts those of a coordinator, which is `asleep` while only they have something to do. `stops` are the
-    breakpoints that it met; it is `stepping` until the next recorded step, or goes `to_end` without a stop. It
-    `was_held` where it waited for an earlier mission before it began. `waited_seconds` are those for which it
-    waited or was paused, up to its last event.
+    It does not grow with the log. The store keeps it as a row, written in the transaction that appends the lines,
+    so no list ever folds a log. `base` is the base of the last checkpoint: it moves when a branch has moved, and
+    back when an earlier checkpoint is restored. `unread` comes from the last verdict on a tree other than the
+    base. `report` is the last report of a role that changes no files. `calls` are the ids of the counted calls to
+    models, so that a call recorded twice is counted once; the store keeps them outside the row. `parent` is the
+    coordinator whose `task` the mission does; `tasks` counts those of a coordinator, which is `asleep` while only
+    they have work. `stops` are the breakpoints that it reached; it is `stepping` until the next recorded step, or
+    runs `to_end` without a stop. `was_held` says that it waited for an earlier mission before it began.
+    `waited_seconds` is the time for which it waited or was paused, up to its last event.
     """
 
     id: str = ""
@@ -335,30 +336,30 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
     damaged_events: int = 0
 
     def attempt(self, number: int) -> AttemptState | None:
-        """Return the attempt of that number, `None` before it was started."""
+        """Return the attempt with that number, `None` before it was started."""
         return next((attempt for attempt in self.attempts if attempt.number == number), None)
 
     @property
     def open_attempts(self) -> tuple[AttemptState, ...]:
-        """The attempts that have no end yet; they run, or would go on with another worker."""
+        """The attempts that have not ended; they run, or would continue with another worker."""
         return tuple(attempt for attempt in self.attempts if attempt.status in ("running", "lost"))
 
     @property
     def open_question(self) -> Question | None:
-        """What the mission waits for a person to say, `None` where it waits for nothing."""
-        # It may have been cancelled while it asked: nobody needs the answer.
+        """The question that a person has to answer, `None` if there is no open question."""
+        # It may have been cancelled while it asked: the answer is no longer needed.
         if self.status in ENDED:
             return None
         return next((asked for asked in self.questions.values() if asked.id != m.PROMOTE and asked.open), None)
 
     @property
     def cancelled_reason(self) -> Reason:
-        """Why the mission was cancelled: a person wanted it, or its coordinator, which said why."""
+        """The reason for the cancellation: by a person, or by its coordinator with the coordinator's reason."""
         return Reason(code="cancelled", message=self.cancel_why or "a person cancelled the mission")
 
     @property
     def expiring(self) -> tuple[Question, ...]:
-        """The open questions that expire, the first one first."""
+        """The open questions that expire, the earliest first."""
         timed = (asked for asked in self.questions.values() if asked.open and asked.expires)
         return () if self.status in ENDED else tuple(sorted(timed, key=lambda asked: asked.expires))
 
@@ -368,32 +369,32 @@ class MissionSummary(Struct, kw_only=True, omit_defaults=True):
         return any(asked.lapsed for asked in self.questions.values())
 
     def count_wait(self, now: str) -> None:
-        """Count what passed until an event at `now` if the mission waited, for a person most of the time."""
+        """Add the time up to an event at `now` if the mission waited or was paused."""
         if self.status in ("waiting", "paused") and self.updated:
             with contextlib.suppress(ValueError, TypeError):  # a damaged line
                 passed = datetime.fromisoformat(now) - datetime.fromisoformat(self.updated)
                 self.waited_seconds += max(0.0, passed.total_seconds())
 
     def drop_lapsed_questions(self) -> None:
-        """Forget the questions that nobody answered in time: who asked them asks again."""
+        """Drop the questions that expired without an answer: they are asked again."""
         self.questions = {name: asked for name, asked in self.questions.items() if not asked.lapsed}
 
     @property
     def held(self) -> m.MissionQueued | None:
-        """What a mission that has not begun waits for, where that is an earlier mission; `None` otherwise."""
+        """The wait for an earlier mission, of a mission that has not begun; `None` otherwise."""
         return self.queued if self.queued is not None and self.queued.waits_for == m.MISSIONS else None
 
     @property
     def waits_for_quota(self) -> Question | None:
-        """The question that the clock answers, where the mission waits for that; `None` otherwise."""
+        """The question that the clock answers, if the mission waits for one; `None` otherwise."""
         asked = self.open_question if self.status == "waiting" else None
         return asked if asked is not None and asked.until else None
 
 
 class MissionMeasures(Struct, kw_only=True, omit_defaults=True):
-    """What statistics count of a mission; kept apart from its summary, which lists would have to read with it.
+    """The measures of a mission for statistics; kept apart from its summary, since lists would read them with it.
 
-    `checkpoint_seconds` are those of the checkpoints that say how long they took, in order.
+    `checkpoint_seconds` are the recorded durations of checkpoints, in order.
     """
 
     checkpoint_seconds: list[float] = []
@@ -402,7 +403,7 @@ class MissionMeasures(Struct, kw_only=True, omit_defaults=True):
 
 
 class RestoredTree(Struct, frozen=True):
-    """A checkpoint that a person made of a mission's last tree.
+    """A checkpoint that a person made the mission's latest tree.
 
     `attempt` is the number of the last attempt before it, 0 without one, and `steps` the number of steps recorded
     until then.
@@ -416,11 +417,12 @@ class RestoredTree(Struct, frozen=True):
 class MissionState(MissionSummary, kw_only=True):
     """A mission's summary with everything that grows with its log; made by `fold`.
 
-    `stands` tells the base of each checkpoint's commit, `stopped` the tree of each attempt that was stopped before
-    its end, as it was then or as a person restored it since, `promoted_on` that of what is promoted, `continued`
-    after which attempts a person wanted another one, `worked_seconds` what its workers noted of its time limit,
-    `plan` how far a coordinator's tasks are, `half_merged` the task whose result is on its branch although no
-    `task.merged` says so yet, `sandbox_kinds` the tiers and drivers of its sandboxes, each pair once.
+    `stands` maps a checkpoint's commit to its base; `stopped` maps an attempt that was stopped before its end to
+    its tree, as it was then or as a person restored it since. `promoted_on` is the base of the promoted tree,
+    `continued` maps the number of an attempt to a person's request to continue after it, `worked_seconds` is the
+    used time limit as its workers noted it, `plan` the progress of a coordinator's tasks. `half_merged` is the
+    task whose result is on the coordinator's branch without a recorded `task.merged`. `sandbox_kinds` are the
+    tiers and drivers of its sandboxes, each pair once.
     """
 
     config: Config | None = None
@@ -452,23 +454,23 @@ class MissionState(MissionSummary, kw_only=True):
 
     @property
     def last_verdict(self) -> Verdict | None:
-        """The last verdict on a tree of the mission's own, not on a base."""
+        """The last verdict on a tree of the mission, not on a base."""
         return next((each for each in reversed(self.verdicts) if each.scope != "base"), None)
 
     def seconds_of(self, prefix: str = "") -> float:
-        """Return the seconds of the recorded steps below `prefix`; a finished step has those within it."""
+        """Return the seconds of the recorded steps below `prefix`; a finished step includes its nested steps."""
         names = [name for name in self.steps if name.startswith(prefix)]
         return sum(self.steps[name].seconds for name in names if not self._is_nested(name))
 
     @property
     def seconds_used(self) -> float:
-        """The seconds of the time limit that are used: at least those of the recorded steps."""
+        """The used seconds of the time limit: at least those of the recorded steps."""
         return max(self.worked_seconds, self.seconds_of())
 
     def keep_checkpoint(self, checkpoint: Checkpoint, *, attempt: str | None) -> None:
-        """Add a checkpoint of an attempt, or (`None`) one that a person restored."""
+        """Add a checkpoint of an attempt, or (`None`) a checkpoint that a person restored."""
         self.checkpoints.append(checkpoint)
-        # Restoring a checkpoint brings its base back: promoting it must not take off what the branch got since.
+        # Restoring a checkpoint restores its base too: promoting it must not remove later commits of the branch.
         if self.base is not None:
             self.stands[checkpoint.commit] = self.base
         if attempt is not None:
@@ -479,16 +481,16 @@ class MissionState(MissionSummary, kw_only=True):
             self.stopped[self.attempts[-1].id] = checkpoint.tree
 
     def close_promotion(self, commit: str, tree: str) -> None:
-        """Forget the journal's entry: its branch is moved, for the result of a task where it says so."""
+        """Clear the journal's entry, since its branch was moved; note a task's result that it merged."""
         before, self.prepared = self.prepared, None
         if before is not None and before.mission:
             self.half_merged = TaskMerged(task=before.task, mission=before.mission, commit=commit, tree=tree)
 
     def count_plan_time(self, now: str, event: Payload | None) -> None:
-        """Count what passed until an event at `now`: while a plan is worked on, or sleeps until a task has news.
+        """Add the time up to an event at `now` while a plan is worked on, or sleeps until a task has news.
 
-        It stands still while people are waited for, and while no worker is at work: from the death of the one that
-        had it to the next claim, and as long as it slept and there was none.
+        The clock stops while people are waited for, and while no worker is at work: from the death of its worker
+        to the next claim, and while it slept and no worker ran.
         """
         if self.plan is None or self.status != "running":
             return
@@ -505,7 +507,7 @@ class MissionState(MissionSummary, kw_only=True):
 
 
 def total_cost(missions: Iterable[MissionSummary]) -> float | None:
-    """Return what the attempts of missions cost in USD so far, `None` if the cost of any call is not known."""
+    """Return the cost of missions' attempts in USD so far, `None` if the cost of any call is unknown."""
     costs = [attempt.cost_so_far for mission in missions for attempt in mission.attempts]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None

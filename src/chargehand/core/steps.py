@@ -1,4 +1,4 @@
-"""Which of the seven steps of a mission an event belongs to."""
+"""The mapping of events to the seven steps of a mission."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chargehand.core import plan_events as c
 from chargehand.core.events import Payload
 
 MissionStep = Literal["analyse", "environment", "repository", "selection", "execution", "validation", "promotion"]
-# The steps, in their order.
+# The steps, in order.
 MISSION_STEPS: tuple[MissionStep, ...] = get_args(MissionStep)
 
 _BY_TYPE: Mapping[type[Payload], MissionStep] = {
@@ -71,7 +71,7 @@ _BY_NAME: Mapping[str, MissionStep] = {
 
 
 def step_of(payload: Payload) -> MissionStep | None:
-    """Return the step that an event belongs to, `None` for one of none: orders, waits, messages, and by hand."""
+    """Return the step that an event belongs to; `None` for orders, waits, messages and manual actions."""
     match payload:
         case w.SandboxOpened() | w.SandboxClosed() | w.NetworkRequested():
             return _BY_PURPOSE.get(payload.purpose)

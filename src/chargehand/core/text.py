@@ -1,4 +1,4 @@
-"""Text from agents and repositories: made safe to show and to store, parsed; patterns compiled at first use."""
+"""Untrusted text: cleaning for display and storage, parsing; patterns compiled at first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, AnyStr, cast
 if TYPE_CHECKING:
     import ast
 
-# What is asked for often: kept in the instance, so that a later call is as fast as with the pattern itself.
+# Frequently used methods, cached in the instance, so that a later call is as fast as with the pattern itself.
 _ASKED = ("match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer")
 
 
@@ -19,7 +19,7 @@ class _LatePattern:
         self._written: tuple[Any, int] = (text, flags)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying and the like ask for these before there is anything to compile
+        if name.startswith("__"):  # copying asks for these before there is anything to compile
             raise AttributeError(name)
         text, flags = self._written
         compiled: Any = re.compile(text, flags)
@@ -28,30 +28,30 @@ class _LatePattern:
 
 
 def late_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return what `re.compile` returns, but compiled at its first use; a mistake in it is raised only then.
+    """Return a pattern like `re.compile`, but compiled at its first use; an invalid pattern raises only then.
 
-    For constants of modules: what is made while a program works may as well be compiled at once. The functions
-    of `re` do not take it, its methods are there.
+    For constants of modules; a pattern made while a program runs may as well be compiled at once. Call its
+    methods: the functions of `re` do not accept it.
     """
     return cast("re.Pattern[AnyStr]", _LatePattern(text, flags))
 
 
-# CSI and OSC sequences first, so that their printable tails go as well; then every other control character.
+# CSI and OSC sequences first, so that their printable tails are removed as well; then all control characters.
 _ESCAPES = late_pattern(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-# Marks of direction too: with them a line reads as something that it is not.
+# Direction marks too: with them the displayed line can differ from the stored text.
 _CONTROLS = late_pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 # UTF-8 cannot encode them.
 _SURROGATES = late_pattern(r"[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """Return `text` without escape sequences, control and bidirectional characters; newline and tab stay."""
+    """Return `text` without escape sequences, control and bidirectional characters; newline and tab are kept."""
     clean = _CONTROLS.sub("", _ESCAPES.sub("", text))
     return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", clean)
 
 
 def shown_path(path: str) -> str:
-    """Return `path` on one line, bytes that are not UTF-8 and control characters as `\\xNN`."""
+    """Return `path` on one line, with bytes that are not UTF-8 and control characters as `\\xNN`."""
     out = []
     for char in path:
         code = ord(char)
@@ -68,11 +68,11 @@ _PARSING = threading.Lock()
 
 
 def parse_python(source: str | bytes) -> ast.Module:
-    """Return the syntax tree of a Python text; any text that Python cannot parse raises `SyntaxError`."""
+    """Return the syntax tree of a Python text; raise `SyntaxError` for any text that Python cannot parse."""
     import ast
 
-    # Two threads that parse at the same time disturb each other before Python 3.11.8 and 3.12.2 (CPython issue
-    # 106905: SystemError); filters of warnings belong to all threads, too.
+    # Before Python 3.11.8 and 3.12.2 two threads that parse at the same time disturb each other (CPython issue
+    # 106905: SystemError); warning filters are also shared by all threads.
     with _PARSING, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an invalid escape in an agent's file would warn in our log
         try:

@@ -1,1 +1,1 @@
-"""The MCP server: missions for other agents and outside orchestrators, by the Model Context Protocol."""
+"""The MCP server: missions for other agents and external orchestrators, by the Model Context Protocol."""

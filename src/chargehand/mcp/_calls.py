@@ -1,4 +1,4 @@
-"""How the MCP server carries out a call: bounded, checked, and answered by a result or by one of our errors."""
+"""Carries out calls of the MCP server: rate-limited, validated, answered with a result or one of our errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chargehand.policy.rates import RateLimit
 
 _Context = ServerRequestContext[Any, Any]
 KeepTraceback = Callable[[Exception], str]
-"""Writes a traceback to a file and returns its path, "" where it could not."""
+"""Writes a traceback to a file and returns its path, "" if that failed."""
 _WAITING = 256
 
 
@@ -58,11 +58,11 @@ class ToolCalls:
         return types.ListToolsResult(tools=tools)
 
     async def call_tool(self, context: _Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        """Answer `tools/call`; what the tool itself finds wrong is a result that says so."""
+        """Answer `tools/call`; an error found by the tool is a result with the error."""
         tool = self._tools.get(params.name)
         if tool is None:
             name = printable(params.name[:100])
-            # An error of the protocol: a tool that there is not cannot answer with a result of its own.
+            # A protocol error: a missing tool cannot answer with a result.
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {name!r}; {nearest(name, self._tools)}")
 
         async def progress(done: float, total: float, message: str) -> None:
@@ -78,7 +78,7 @@ class ToolCalls:
             with log_fields(request=str(context.request_id)), translate_errors(self._keep_traceback):
                 record = await tool.call(self._context, _read_arguments(tool, params.arguments or {}), progress)
                 document = msgspec.to_builtins(record)
-                # The text repeats the document for clients that read no structured results.
+                # The text repeats the document for clients that do not read structured results.
                 text: list[types.ContentBlock] = [types.TextContent(text=msgspec.json.encode(document).decode())]
                 return types.CallToolResult(content=text, structured_content=document)
         except ChargehandError as error:
@@ -97,7 +97,7 @@ def error_result(error: ChargehandError) -> types.CallToolResult:
 
 @contextlib.contextmanager
 def translate_errors(keep_traceback: KeepTraceback) -> Iterator[None]:
-    """Let only errors of our tree and of the protocol out; the traceback of any other is kept.
+    """Let only errors of our tree and of the protocol pass; the traceback of any other error is stored.
 
     Raises `InfrastructureError` (`internal`).
     """
@@ -105,7 +105,7 @@ def translate_errors(keep_traceback: KeepTraceback) -> Iterator[None]:
         yield
     except (ChargehandError, MCPError):
         raise
-    except Exception as error:  # the boundary: a client is told that something went wrong, never a traceback
+    except Exception as error:  # the boundary: the client learns that an error occurred, never a traceback
         kept = keep_traceback(error)
         raise InfrastructureError(
             f"something in Chargehand itself went wrong: {type(error).__name__}",
@@ -115,7 +115,7 @@ def translate_errors(keep_traceback: KeepTraceback) -> Iterator[None]:
 
 
 def _read_arguments(tool: McpToolSpec, given: Mapping[str, Any]) -> Any:
-    # Whatever runs a mission expects texts that could stand on a command line.
+    # The code that runs a mission expects texts that are valid on a command line.
     if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
         raise UsageError(
             f"{tool.name}: the arguments hold a zero byte or a character that is not valid Unicode",

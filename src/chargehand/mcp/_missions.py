@@ -1,4 +1,4 @@
-"""What the tools of the MCP server do to missions; each call opens the state directory anew, as a command does."""
+"""The work of the MCP server's tools on missions; each call opens the state directory, as a command does."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ from chargehand.missions.reading import find_checkpoint
 _View = TypeVar("_View", bound=msgspec.Struct)
 _TITLE = 500
 _FILES = 500
-# Bytes of one event's payload: more is cut from a page, and stands in `chargehand mission log --json`.
+# Bytes of one event's payload: larger ones are cut from a page; `chargehand mission log --json` has them.
 _PAYLOAD = 8_000
 _PAGE = 200_000
-# Missions that one call of `list_missions` reads; the cursor goes on from there.
+# Missions that one call of `list_missions` reads; the cursor continues from there.
 _LOOKED_AT = 2000
 
 
 def is_settled(state: MissionState) -> bool:
-    """Tell whether nobody goes on with a mission before somebody acts."""
+    """Return whether a mission does not continue until a person or a client acts."""
     return state.status in SETTLED and not goes_on_by_itself(state)
 
 
 def cleaned(value: Any) -> Any:
-    """Return a document with every string in it safe to show: no control byte, no escape sequence."""
+    """Return a document with every string safe to show: no control bytes, no escape sequences."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -73,7 +73,7 @@ def cleaned(value: Any) -> Any:
 
 
 def exact(app: App, name: str) -> str:
-    """Return a mission's id as it was given: a client does not guess as a person at a terminal may.
+    """Return a mission's id if it is complete: unlike a person at a terminal, a client may not abbreviate it.
 
     Raises `NotFoundError`, `UsageError` (`ambiguous`).
     """
@@ -84,7 +84,7 @@ def exact(app: App, name: str) -> str:
 
 
 def mission_view(app: App, mission: str) -> MissionView:
-    """Return how a mission stands. Raises `NotFoundError`."""
+    """Return the state of a mission. Raises `NotFoundError`."""
     seen = app.store.log.last_seq(mission)  # first: a client that reads the log from there on misses no change
     state = app.mission_reader.state(mission)
     own = {
@@ -114,7 +114,7 @@ def listed(state: MissionSummary) -> MissionLine:
 
 
 def diff_view(app: App, call: ShowDiff) -> DiffView:
-    """Return a part of what a mission changed. Raises `NotFoundError`, `RefusedError`, `RepositoryError`."""
+    """Return a part of a mission's change. Raises `NotFoundError`, `RefusedError`, `RepositoryError`."""
     state = app.mission_reader.state(exact(app, call.mission))
     old = base_tree(state)
     new = result_tree(state) if call.checkpoint is None else find_checkpoint(state, call.checkpoint).tree
@@ -133,7 +133,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
         "offset": call.offset,
         "next_offset": end if end < len(shown) else None,
         "total": len(shown),
-        # git cannot apply a patch from which control characters were taken out to show it.
+        # git cannot apply a patch from which control characters were removed for display.
         "exact": shown.encode() == patch,
     }
     return _record(document, DiffView)
@@ -142,7 +142,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
 def log_view(app: App, call: ShowLog) -> LogView:
     """Return a page of a mission's events. Raises `NotFoundError`."""
     mission = exact(app, call.mission)
-    # Before the lines: where it says that the mission is settled, all that led there is among them.
+    # Before the lines: if the mission is settled, they include everything that led there.
     settled = is_settled(app.mission_reader.state(mission))
     lines = app.store.log.read(mission, after=call.after)
     shown: list[EventView] = []
@@ -158,7 +158,7 @@ def log_view(app: App, call: ShowLog) -> LogView:
             cut=cut,
         )
         size += len(msgspec.json.encode(view))
-        # The first event always goes along: else a client would ask for the same page for ever.
+        # The first event is always included: otherwise a client would request the same page for ever.
         if shown and size > _PAGE:
             break
         shown.append(view)
@@ -193,21 +193,21 @@ def check_may_decide(app: App, mission: str, what: str, command: str) -> None:
 
 
 def check_promote(app: App, call: PromoteMission) -> MissionView:
-    """Return how a mission stands that the client may promote. Raises `RefusedError` (`person_needed`)."""
+    """Return the state of a mission that the client may promote. Raises `RefusedError` (`person_needed`)."""
     view = mission_view(app, exact(app, call.mission))
     check_may_decide(app, view.mission, "promote", f"promote {view.mission}")
     return view
 
 
 def run_mission(app: App, call: RunMission) -> Started:
-    """Record a mission for a worker, or return the one that its key names.
+    """Record a mission for a worker, or return the mission of the key.
 
-    Raises `RefusedError` (`key_reused`) for a key that stands for something else, and what a run does before
-    work begins.
+    Raises `RefusedError` (`key_reused`) for a key of another request, and the errors of a run before its work
+    begins.
     """
-    # The key stands for one request: all its arguments, and the repository that is meant.
+    # The key identifies one request: all its arguments, and the intended repository.
     meant = str((app.cwd / (call.repo or ".")).resolve())
-    # Sorted, without defaults and by the real path: the digest is the same in any later version of this program.
+    # Sorted, without defaults and with the real path: the digest is the same in any later version of this program.
     content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")
     asked = hashlib.sha256(content).hexdigest()
     request = client_request(call, text=call.request, repo=None if call.repo is None else Path(call.repo))
@@ -218,7 +218,7 @@ def run_mission(app: App, call: RunMission) -> Started:
 
 
 def mission_status(app: App, call: OneMission) -> MissionView:
-    """Return how a mission stands. Raises `NotFoundError`."""
+    """Return the state of a mission. Raises `NotFoundError`."""
     return mission_view(app, exact(app, call.mission))
 
 
@@ -246,7 +246,7 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
 
 
 def answer_question(app: App, call: AnswerQuestion) -> MissionView:
-    """Answer what a mission asks and let it go on. Raises `RefusedError` (`no_question`), `UsageError`."""
+    """Answer a mission's question and let it continue. Raises `RefusedError` (`no_question`), `UsageError`."""
     mission = exact(app, call.mission)
     asked = app.mission_reader.state(mission).open_question
     if call.question is not None and (asked is None or asked.id != call.question):
@@ -263,14 +263,14 @@ def answer_question(app: App, call: AnswerQuestion) -> MissionView:
 
 
 def send_message(app: App, call: SendMessage) -> MissionView:
-    """Tell the agent of a mission something. Raises `RefusedError`, `UsageError`."""
+    """Send a message to the agent of a mission. Raises `RefusedError`, `UsageError`."""
     mission = exact(app, call.mission)
     send_to_agent(app, mission, call.text)
     return mission_view(app, mission)
 
 
 def show_diff(app: App, call: ShowDiff) -> DiffView:
-    """Return a part of what a mission changed."""
+    """Return a part of a mission's change."""
     return diff_view(app, call)
 
 
@@ -280,7 +280,7 @@ def show_log(app: App, call: ShowLog) -> LogView:
 
 
 def discard(app: App, call: OneMission) -> MissionView:
-    """Settle a mission as not wanted. Raises `RefusedError`."""
+    """Settle a mission as discarded. Raises `RefusedError`."""
     mission = exact(app, call.mission)
     check_may_decide(app, mission, "discard", f"discard {mission}")
     discard_mission(app, mission)
@@ -288,10 +288,10 @@ def discard(app: App, call: OneMission) -> MissionView:
 
 
 def cancel(app: App, call: OneMission) -> MissionView:
-    """Stop a mission, waiting up to half a minute, or close one that waits. Raises `RefusedError`."""
+    """Stop a mission, waiting up to half a minute, or close a waiting one. Raises `RefusedError`."""
     mission = exact(app, call.mission)
     state = app.mission_reader.state(mission)
-    # With its result waiting for a person, to cancel a mission is to discard it.
+    # If its result waits for a person, cancelling a mission means discarding it.
     if state.status == "waiting" and state.open_question is None:
         check_may_decide(app, mission, "close", f"cancel {mission}")
     cancel_mission(app, mission)

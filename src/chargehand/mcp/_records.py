@@ -1,4 +1,4 @@
-"""What the tools of the MCP server take and give: records, from which the schemas are made."""
+"""Arguments and results of the MCP server's tools: records that the schemas are generated from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Tries = Annotated[int, Meta(ge=1, le=100)]
 _Many = Annotated[tuple[_Words, ...], Meta(max_length=50)]
 
 
-# Unknown fields are refused: a client that misspells `budget` would otherwise run without one.
+# Unknown fields are refused: a client that misspells `budget` would otherwise run without it.
 class McpArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The arguments of a tool; written without defaults, so that a new option leaves old digests as they are."""
 
@@ -246,8 +246,8 @@ class LogView(McpResult, frozen=True):
 
 
 def schema_of(record: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a record, an object at its root as MCP wants it."""
-    # MCP wants the object itself at the root, where msgspec puts a reference to it.
+    """Return the JSON Schema (2020-12) of a record, with an object at its root as MCP requires."""
+    # MCP requires the object itself at the root, where msgspec puts a reference to it.
     root, definitions = json_schema(record)
     name = root["$ref"].rpartition("/")[2]
     schema: dict[str, Any] = definitions.pop(name)

@@ -27,13 +27,13 @@ _URI = re.compile(r"mission://([a-z0-9-]{1,64})(?:/(diff|log))?")
 _PARTS = {"": "application/json", "diff": "text/x-diff", "log": "application/json"}
 _PAGE_MISSIONS = 50
 _LARGEST_DIFF_CHARACTERS = 200_000
-# Missions that one client may subscribe to, and clients: each followed mission costs a query four times a second.
+# Subscriptions per client, and clients: each followed mission costs a query four times a second.
 _MOST_SUBSCRIPTIONS = 100
 _MOST_CLIENTS = 64
 
 
 class Resources:
-    """Lists and reads missions, and tells who subscribed to one of what is new in its log."""
+    """Lists and reads missions, and notifies subscribers of new lines in a mission's log."""
 
     def __init__(self, tools: ToolContext, *, keep_traceback: KeepTraceback) -> None:
         self._tools = tools
@@ -143,7 +143,7 @@ class Resources:
         for part in _PARTS:
             uri = f"mission://{mission}" + (f"/{part}" if part else "")
             await self._bus.publish(ResourceUpdated(uri))
-            # Over a copy: `_drop` takes out clients that are gone while the others are told.
+            # Over a copy: `_drop` removes clients that are gone while the others are notified.
             for client, theirs in list(self._subscribers.items()):
                 session = theirs.get(uri)
                 if session is None:
@@ -163,7 +163,7 @@ class Resources:
 
 
 def _client(context: _Context) -> str:
-    """Return what tells one client from another: its HTTP session; there is one client alone on stdio."""
+    """Return a key that identifies a client: its HTTP session; on stdio there is only one client."""
     return context.request.headers.get("mcp-session-id", "") if context.request is not None else ""
 
 

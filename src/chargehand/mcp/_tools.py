@@ -1,4 +1,4 @@
-"""The tools of the MCP server: what each takes, gives, does and promises."""
+"""The tools of the MCP server: arguments, results, implementation and hints of each."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from chargehand.mcp._records import McpArguments, McpResult, MissionView, Promot
 from chargehand.mcp._watcher import MissionWatcher
 
 Progress = Callable[[float, float, str], Awaitable[None]]
-"""Tells the client how far a call is: seconds that passed, seconds at most, and words."""
+"""Reports the progress of a call to the client: elapsed seconds, maximum seconds, and a text."""
 _Takes = TypeVar("_Takes", bound=McpArguments)
 _Gives = TypeVar("_Gives", bound=McpResult)
-# Calls that open the state directory at once: fewer than asyncio has threads (5 on one core), for the watcher.
+# Concurrent calls with an open state directory: fewer than asyncio's threads (5 on one core), to leave one for the
+# watcher.
 _AT_ONCE = 4
 _BEAT_SECONDS = 5.0
 _HOUR = 3600.0
 
 
 class ToolContext:
-    """What tools work on: the environment and directory of the server's owner, and the missions they wait for."""
+    """The context of tools: environment and directory of the server's owner, and the missions they wait for."""
 
     def __init__(self, *, environ: Mapping[str, str], cwd: Path, watcher: MissionWatcher) -> None:
         self.environ = environ
@@ -40,7 +41,7 @@ class ToolContext:
         self._promoting: dict[str, asyncio.Task[None]] = {}
 
     async def do(self, work: Callable[[App, _Takes], _Gives], call: _Takes) -> _Gives:
-        """Do something in a thread, on an app of its own."""
+        """Do work in a thread, with a newly opened app."""
 
         def opened() -> _Gives:
             with App.open(environ=self.environ, cwd=self.cwd) as app:
@@ -50,11 +51,11 @@ class ToolContext:
             return await asyncio.to_thread(opened)
 
     async def status(self, mission: str) -> MissionView:
-        """Return how a mission stands."""
+        """Return the state of a mission."""
         return await self.do(_missions.mission_status, records.OneMission(mission=mission))
 
     async def wait(self, call: WaitMission, progress: Progress) -> MissionView:
-        """Wait until a mission is settled, or as long as the client asks; return how it stands then."""
+        """Wait until a mission is settled, or as long as the client requests; return its state then."""
         begun = time.monotonic()
         view = await self.status(call.mission)
         with self.watcher.following(view.mission) as changed:
@@ -64,7 +65,7 @@ class ToolContext:
                     return view
                 attempts = f"{len(view.attempts)} attempt{'' if len(view.attempts) == 1 else 's'}"
                 await progress(passed, call.seconds, f"{view.status}, {attempts}, event {view.last_seq}")
-                # Woken by the next event; without one a beat, so that the client sees that its call lives.
+                # Woken by the next event, or after a beat, so that the client sees that its call is alive.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(_BEAT_SECONDS, call.seconds - passed)):
                         await changed.wait()
@@ -73,8 +74,8 @@ class ToolContext:
         return view
 
     async def promote(self, call: PromoteMission, progress: Progress) -> MissionView:
-        """Promote what a mission left; goes on where the client goes away, and one that asks again joins."""
-        # Read first, so that an unknown mission is an error before a task is made.
+        """Promote a mission's result; the work continues if the client leaves, and a repeated call joins it."""
+        # Read first, so that an unknown mission is an error before a task is created.
         mission = (await self.do(_missions.check_promote, call)).mission
         task = self._promoting.get(mission)
         if task is None:
@@ -84,7 +85,7 @@ class ToolContext:
                     async with app.mission_session(mission) as (found, session):
                         await session.missions.promote(found, identity=app.identity(), reason=call.reason)
 
-            # A task of its own: a client that goes away breaks its call off, and never a promotion half-way.
+            # A separate task: a client that leaves cancels its call, but never a promotion half-way.
             task = asyncio.create_task(work())
             self._promoting[mission] = task
             task.add_done_callback(lambda _: self._promoting.pop(mission, None))
@@ -102,7 +103,7 @@ class ToolContext:
         return await self.status(mission)
 
     async def close(self) -> None:
-        """Break off what is being promoted: its journal tells the next session how far it came."""
+        """Cancel running promotions: their journals show the next session how far they got."""
         tasks = list(self._promoting.values())
         for task in tasks:
             task.cancel()
@@ -110,7 +111,7 @@ class ToolContext:
 
 
 class McpToolSpec(Struct, frozen=True, kw_only=True):
-    """One tool: its name, what it takes and gives, what clients may expect of it, and what does it."""
+    """One tool: name, arguments, result, hints for clients, and implementation."""
 
     name: str
     title: str
@@ -124,18 +125,18 @@ class McpToolSpec(Struct, frozen=True, kw_only=True):
     open_world: bool = False
 
     def arguments(self, given: Mapping[str, Any]) -> McpArguments:
-        """Return the arguments as a record; raises `msgspec.ValidationError`."""
+        """Return the arguments as a record; raise `msgspec.ValidationError`."""
         return convert_to(given, self.takes)
 
 
 def _on_app(
     work: Callable[[App, Any], McpResult], *, wakes: bool = False
 ) -> Callable[[ToolContext, Any, Progress], Awaitable[McpResult]]:
-    """Return a tool's call that does one thing and reports no progress; `wakes` leaves work to a worker."""
+    """Return a tool's call that does one thing without progress reports; `wakes`: it leaves work to a worker."""
 
     async def call(context: ToolContext, arguments: Any, progress: Progress) -> McpResult:
         done = await context.do(work, arguments)
-        # Not left to the watcher's next check: the answer would wait up to three seconds to be acted on.
+        # Not left to the watcher's next check: the work would wait up to three seconds.
         if wakes:
             await context.watcher.keep_going()
         return done

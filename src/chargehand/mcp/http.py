@@ -1,4 +1,4 @@
-"""The MCP server over streamable HTTP: on loopback, for who has the token, and for no web page of elsewhere."""
+"""MCP over streamable HTTP, loopback only. Requires the token; rejects cross-origin requests."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _TOKEN_BYTES = 32
 
 
 class StopSignal(Protocol):
-    """What a signal calls to end the server in good order; it returns whether that will happen."""
+    """The function by which a signal ends the server cleanly; it returns whether the server will end."""
 
     end: Callable[[], bool]
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """Where the server listens: a loopback address and a port, 0 for any free one."""
+    """The listening address: a loopback address and a port, 0 for any free port."""
 
     host: str
     port: int
 
 
 def parsed_address(text: str) -> Address:
-    """Return `HOST:PORT`. Raises `UsageError` (`listen_invalid`) for what is not loopback, or no address."""
+    """Parse `HOST:PORT`. Raises `UsageError` (`listen_invalid`) unless it is a valid loopback address."""
     host, colon, port = text.rpartition(":")
     host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
     hint = "127.0.0.1:8765, say; other machines reach it through `ssh -L`"
@@ -62,10 +62,10 @@ def parsed_address(text: str) -> Address:
 
 
 def bound(address: Address) -> socket.socket:
-    """Return a socket that is bound there. Raises `UsageError` (`port_taken`, `listen_invalid`)."""
+    """Return a listening socket. Raises `UsageError` (`port_taken`, `listen_invalid`)."""
     made = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     try:
-        # Connections of a server that has just ended keep its port in TIME_WAIT; the next one may have it.
+        # Connections of a server that has just ended keep its port in TIME_WAIT; the next server may use it.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((address.host, address.port))
         made.listen(128)
@@ -88,29 +88,30 @@ def bound(address: Address) -> socket.socket:
 
 
 def token_of(path: Path) -> str:
-    """Return the token kept in a file, made there (mode 0600) where there is none.
+    """Read the token file, creating it (mode 0600) if missing.
 
-    Raises `ConfigError` (`token_file`) for a file that others may read, that is no plain file of the caller's, or
-    that holds no token.
+    Raises `ConfigError` (`token_file`) for a file that others may read, that is not a regular file of the
+    caller's, or that contains no token.
     """
     make_private(path.parent)
     with contextlib.suppress(FileExistsError), _as_token_error(path):
-        # Written whole before it has its name: another server that starts now sees all of it or nothing.
+        # Written completely before it gets its name: another server that starts now sees the whole file or
+        # nothing.
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(descriptor, "w") as file:
                 file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
-            # Not a rename, which would put this token in place of one that another server already serves with.
+            # Not a rename, which would replace the token of another server that is already serving.
             os.link(fresh, path)
         finally:
             fresh.unlink()
-    # No link to a file of somebody else's choice, and no pipe that would wait for a writer.
+    # Neither a link to a file of another user's choice, nor a pipe that would wait for a writer.
     with _as_token_error(path), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise _bad_token(path, "is not a file that only you may read", f"chmod 600 {path}")
-        # Bounded: the path may name any large file by mistake.
+        # Bounded: the path may name a large file by mistake.
         token = file.read(1000).strip()
     if len(token) < 20 or not token.isascii() or not token.isprintable() or " " in token:
         raise _bad_token(path, "holds no token of 20 or more characters", "remove it: a new one is made")
@@ -132,7 +133,7 @@ def _bad_token(path: Path, what: str, hint: str) -> ConfigError:
 
 
 class Guard:
-    """Lets only requests through that come for this address, from no foreign web page, with the token."""
+    """Passes only requests for this address, from no foreign web page, with the token."""
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: frozenset[str]) -> None:
         self._app = app
@@ -143,7 +144,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it before its body is read."""
         if scope["type"] == "http":
-            # DNS rebinding: a foreign page reaches loopback under a name of its own that resolves to it.
+            # DNS rebinding: a foreign page reaches loopback under a name of its domain that resolves to it.
             hosts = _header_values(scope, b"host")
             origins = _header_values(scope, b"origin")
             given = _header_values(scope, b"authorization")
@@ -172,15 +173,15 @@ def _refuse(status: int, code: str, message: str) -> JSONResponse:
 
 
 def hosts_of(listening: socket.socket) -> frozenset[str]:
-    """Return what a `Host` header of a request for this socket may be."""
+    """Return the accepted `Host` headers of requests for this socket."""
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    # With the port: a page of another local server has the same host, and is foreign all the same.
+    # With the port: a page of another local server has the same host, but is foreign.
     return frozenset(f"{name}:{port}" for name in (shown, "localhost", "127.0.0.1", "[::1]"))
 
 
 def url_of(listening: socket.socket) -> str:
-    """Return the address that clients are given."""
+    """Return the address for clients."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}{PATH}" if ":" in host else f"http://{host}:{port}{PATH}"
 
@@ -188,9 +189,9 @@ def url_of(listening: socket.socket) -> str:
 async def serve_http(
     server: Server[Any], listening: socket.socket, *, token: str, stop: StopSignal, announce: Callable[[], None]
 ) -> None:
-    """Serve until a signal; calls that are open then have a second to end.
+    """Serve until a signal; open calls then have a second to end.
 
-    `announce` is called once requests are answered and a signal ends the server in good order.
+    `announce` is called once requests are answered and a signal ends the server cleanly.
     """
     hosts = hosts_of(listening)
     app = server.streamable_http_app(
@@ -198,7 +199,7 @@ async def serve_http(
         max_request_body_size=_LARGEST_BODY_BYTES,
         session_idle_timeout=_IDLE_SECONDS,
         max_sessions=_SESSIONS,
-        # The SDK checks both by itself where it is told what they may be; the guard stands before it.
+        # The SDK checks both itself if it gets the allowed values; the guard comes first.
         transport_security=TransportSecuritySettings(
             allowed_hosts=sorted(hosts), allowed_origins=sorted(f"http://{host}" for host in hosts)
         ),
@@ -206,14 +207,14 @@ async def serve_http(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
         Guard(app, token=token, hosts=hosts),
-        loop="none",  # the command's own loop runs already
+        loop="none",  # the command's own loop is already running
         http="h11",
         ws="none",
-        # Not "auto", which passes over a failure to start: without its lifespan the SDK's app serves no session.
+        # Not "auto", which ignores a failure to start: without its lifespan the SDK's app serves no session.
         lifespan="on",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # there is no proxy: whoever connects could claim any address
+        proxy_headers=False,  # there is no proxy: any client could claim any address
         server_header=False,
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_END_SECONDS,
@@ -229,18 +230,18 @@ async def serve_http(
 
 
 class _Uvicorn(uvicorn.Server):
-    """A server that says when it serves, and leaves signals to the command."""
+    """A server that announces when it serves, and leaves signals to the command."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = announce
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve."""
+        """Start serving."""
         await super().startup(sockets)
         self._announce()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none: they are the command's."""
+        """Do not capture signals: the command handles them."""
         yield

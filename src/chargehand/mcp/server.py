@@ -1,4 +1,4 @@
-"""Puts the MCP server together: tools and resources on one context, with the task that watches missions."""
+"""Assembles the MCP server: tools and resources on one context, with the task that watches missions."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ _INSTRUCTIONS = (
 
 
 def server_directory(repo: Path | None) -> Path:
-    """Return the directory whose repository is meant where a client names none; raises `RepositoryError`."""
+    """Return the directory of the default repository for clients; raise `RepositoryError`."""
     cwd = working_directory()
     if repo is None:
         return cwd
     directory = (cwd / repo).resolve()
     if not directory.is_dir():
         raise RepositoryError(f"--repo: {str(repo)!r} is not a directory", hint="name a git repository")
-    # For its error: without this a wrong --repo would be told to each client, and not to the person who gave it.
+    # Called for its error: otherwise each client would get the error of a wrong --repo, not the person who gave
+    # it.
     find_repository(directory)
     return directory
 
@@ -48,9 +49,9 @@ def server_directory(repo: Path | None) -> Path:
 async def mission_server(
     *, environ: Mapping[str, str], cwd: Path, keep_traceback: KeepTraceback
 ) -> AsyncIterator[Server[Any]]:
-    """Open the MCP server of the calling user, with `cwd` for a repository where a client names none.
+    """Open the MCP server of the calling user; `cwd` has the default repository for clients.
 
-    What is being promoted when the block ends is broken off in good order.
+    Promotions that run when the block ends are interrupted safely.
     """
     with App.open(environ=environ, cwd=cwd) as app:
         watcher = MissionWatcher(app)

@@ -1,4 +1,4 @@
-"""The MCP server on stdin and stdout: a message a line, until EOF or a signal."""
+"""The MCP server on stdin and stdout: one message per line, until EOF or a signal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 _LARGEST_MESSAGE_BYTES = 1 << 20
-# Lines read ahead: a client that writes faster than it is answered has to wait, and costs no memory.
+# Lines read ahead: a client that writes faster than it is answered has to wait, and uses no memory.
 _MOST_LINES_AHEAD = 16
 
 
 async def serve_stdio(server: Server[Any]) -> None:
     """Serve the one client on stdin and stdout until it closes stdin.
 
-    A line that is no message, or longer than 1 MiB, is answered by an error of the protocol.
+    A line that is not a message, or longer than 1 MiB, is answered with a protocol error.
     """
     with _wire() as (source, target):
-        # No room in between: a message waits until the server takes it.
+        # No buffer in between: a message waits until the server takes it.
         incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -43,7 +43,7 @@ async def serve_stdio(server: Server[Any]) -> None:
         async def give() -> None:
             async with outgoing:
                 async for each in outgoing:
-                    # Not `exclude_none`: the answer to what is no message has to carry `"id": null`.
+                    # Not `exclude_none`: the answer to an invalid message has to carry `"id": null`.
                     text = each.message.model_dump_json(by_alias=True, exclude_unset=True)
                     # In a thread: a client that reads slowly fills the pipe, and a write there blocks.
                     await asyncio.to_thread(print, text, file=target, flush=True)
@@ -56,11 +56,11 @@ async def serve_stdio(server: Server[Any]) -> None:
 
 
 def _parse_message(line: bytes | None) -> Any:
-    """Return a message, or the error that answers what is none."""
+    """Return a message, or the error for an invalid one."""
     if line is None:
         return _refusal(types.INVALID_REQUEST, f"the message has more than {_LARGEST_MESSAGE_BYTES} bytes")
     try:
-        # By the names of the wire alone: the SDK's own names of fields are no protocol.
+        # Only by the protocol's names: the SDK's own field names are not part of the protocol.
         return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as error:
         is_json = error.errors(include_input=False, include_url=False)[0]["type"] != "json_invalid"
@@ -75,16 +75,18 @@ def _refusal(number: int, message: str) -> types.JSONRPCError:
 
 
 async def _lines(source: BinaryIO) -> AsyncIterator[bytes | None]:
-    """Yield the lines that come, `None` for one that is too long."""
+    """Yield the received lines, `None` for a line that is too long."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | type[EOFError] | None] = asyncio.Queue(_MOST_LINES_AHEAD)
 
     def read() -> None:
-        # A daemon thread: a blocked read cannot be broken off, and must not keep a signal from ending the process.
+        # A daemon thread: a blocked read cannot be interrupted, and must not keep a signal from ending the
+        # process.
         with contextlib.suppress(RuntimeError, asyncio.CancelledError):  # the loop is gone
             while line := source.readline(_LARGEST_MESSAGE_BYTES + 1):
                 piece = line
-                # The rest of a line that is too long is read and dropped, so that the next one is a message again.
+                # The rest of a line that is too long is read and dropped, so that the next line is a message
+                # again.
                 while len(line) > _LARGEST_MESSAGE_BYTES and piece and not piece.endswith(b"\n"):
                     piece = source.readline(_LARGEST_MESSAGE_BYTES)
                 if line.strip() or len(line) > _LARGEST_MESSAGE_BYTES:
@@ -102,8 +104,8 @@ async def _lines(source: BinaryIO) -> AsyncIterator[bytes | None]:
 
 @contextlib.contextmanager
 def _wire() -> Iterator[tuple[BinaryIO, TextIO]]:
-    """Take stdin and stdout for the protocol alone: what is started or printed meanwhile gets others."""
-    # Copies from descriptor 3 up: 0 and 1 are replaced below, and 2 stays what it is.
+    """Reserve stdin and stdout for the protocol: child processes and prints meanwhile get other descriptors."""
+    # Copies from descriptor 3 up: 0 and 1 are replaced below, and 2 stays as it is.
     source = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
     target = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
     nothing = os.open(os.devnull, os.O_RDONLY)

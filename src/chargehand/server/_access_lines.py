@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from chargehand.core.log_fields import log_fields
 
 _LOG = logging.getLogger("chargehand.access")
-# The key under which a request's scope names the account that called, once it is authenticated.
+# The key of a request's scope for the authenticated account.
 ACCOUNT = "chargehand.account"
 
 
 class AccessLines:
-    """Logs each request at level INFO once it is answered; adds the request's id to other lines and the answer."""
+    """Logs each answered request at level INFO; adds the request's id to other log lines and to the response."""
 
     def __init__(self, app: ASGIApp, *, templates: Mapping[Callable[..., Any], str]) -> None:
         self._app = app
@@ -44,7 +44,7 @@ class AccessLines:
             try:
                 await self._app(scope, receive, note_status)
             finally:
-                # The template and not the path: of what a client makes up only the kind is of interest.
+                # The template, not the path: for a path made up by a client only its kind is of interest.
                 endpoint = scope.get("endpoint")
                 fields = {
                     "method": scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 10 else "-",

@@ -1,4 +1,4 @@
-"""Routes of what missions changed and kept: trees, checkpoints, artifacts."""
+"""Routes of missions' changes and stored data: trees, checkpoints, artifacts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from chargehand.app.story import HunkDecision, MissionReviews, ReviewDecisions
 from chargehand.server._routes import MissionName, NamedMission, RawContent, RestArguments, RouteTable, Words
 
 ROUTES = RouteTable()
-# A review may take back each of a large change's hunks.
+# A review may reject each of a large change's hunks.
 _HunkId = Annotated[str, Meta(min_length=1, max_length=64)]
 _Parts = Annotated[tuple[Words, ...], Meta(max_length=5_000)]
 
 
 class DiffQuery(RestArguments, frozen=True):
-    """Which trees of a mission are compared: checkpoints, `base` or `result`."""
+    """The trees of a mission to compare: checkpoints, `base` or `result`."""
 
     mission: MissionName
     old: Annotated[str, Meta(max_length=64)] = "base"
@@ -40,7 +40,7 @@ class DiffQuery(RestArguments, frozen=True):
 
 
 class SaveReview(RestArguments, frozen=True, kw_only=True):
-    """Your notes on a change, in the place of those of `revision`, 0 for none: `If-Match` says it as well."""
+    """Your notes on a change; they replace those of `revision` (0 if there are no notes), or of `If-Match`."""
 
     mission: MissionName
     revision: Annotated[int, Meta(ge=0, le=1 << 53)]
@@ -50,33 +50,33 @@ class SaveReview(RestArguments, frozen=True, kw_only=True):
 
 
 class TreesQuery(DiffQuery, frozen=True, kw_only=True):
-    """Which trees of a mission are compared, and whether from the new one back to the old."""
+    """The trees of a mission to compare, optionally reversed."""
 
     inverse: bool = False
 
 
 class FileQuery(DiffQuery, frozen=True, kw_only=True):
-    """Which file of two trees is compared."""
+    """The file to compare in two trees."""
 
     path: Words
 
 
 class OneArtifact(RestArguments, frozen=True):
-    """An artifact, by its id or its beginning, and in which form it is given: its bytes, or a document of it."""
+    """An artifact, by its id or the beginning of it, and its format: its bytes, or a document."""
 
     artifact: Annotated[str, Meta(min_length=4, max_length=128)]
     format: Annotated[str, Meta(pattern="^(json|raw)$")] = "raw"
 
 
 class OneCheckpoint(RestArguments, frozen=True):
-    """A checkpoint of a mission, by its commit or the beginning of that."""
+    """A checkpoint of a mission, by its commit or the beginning of it."""
 
     mission: MissionName
     checkpoint: Annotated[str, Meta(min_length=4, max_length=64)]
 
 
 class RestoreBody(RestArguments, frozen=True):
-    """Which checkpoint is restored, and how far; with `dry_run` only what that would do."""
+    """The checkpoint to restore, and the parts; with `dry_run` only the plan is returned."""
 
     mission: MissionName
     checkpoint: Annotated[str, Meta(min_length=4, max_length=64)]
@@ -87,7 +87,7 @@ class RestoreBody(RestArguments, frozen=True):
 
 
 class UndoBody(RestArguments, frozen=True):
-    """Whose last checkpoint is undone; with `dry_run` only what that would do."""
+    """The mission whose last checkpoint is undone; with `dry_run` only the plan is returned."""
 
     mission: MissionName
     dry_run: bool = False
@@ -95,19 +95,19 @@ class UndoBody(RestArguments, frozen=True):
 
 @ROUTES.add("GET", "/missions/{mission}/reviews", action="mission.review")
 def list_reviews(reader: StateReader, call: NamedMission, by: Caller) -> MissionReviews:
-    """Show what each person noted on its change so far."""
+    """Show each reviewer's notes on its change so far."""
     return story.list_reviews(reader, call.mission)
 
 
 @ROUTES.add("GET", "/missions/{mission}/review/decisions", action="mission.review")
 def show_own_review(reader: StateReader, call: NamedMission, by: Caller) -> ReviewDecisions:
-    """Show what you noted on its change so far."""
+    """Show your notes on its change so far."""
     return story.find_review(reader, call.mission, by.user)
 
 
 @ROUTES.add("PUT", "/missions/{mission}/review/decisions", action="review.decide")
 def save_own_review(app: App, call: SaveReview, by: Caller) -> ReviewDecisions:
-    """Keep what you noted on its change so far."""
+    """Store your notes on its change so far."""
     return story.save_review(
         app,
         call.mission,
@@ -121,7 +121,7 @@ def save_own_review(app: App, call: SaveReview, by: Caller) -> ReviewDecisions:
 
 @ROUTES.add("GET", "/missions/{mission}/diff", action="mission.diff", commands=("mission diff", "checkpoint diff"))
 def compare_trees(reader: StateReader, call: TreesQuery, by: Caller) -> DiffDocument:
-    """Show what changed between two of its trees."""
+    """Show the difference between two of its trees."""
     found = checkpoints.checkpoint_difference(
         reader, call.old, call.new, mission=call.mission, inverse=call.inverse
     )
@@ -130,7 +130,7 @@ def compare_trees(reader: StateReader, call: TreesQuery, by: Caller) -> DiffDocu
 
 @ROUTES.add("GET", "/missions/{mission}/diff/file", action="mission.diff")
 def compare_file(reader: StateReader, call: FileQuery, by: Caller) -> FileDifference:
-    """Show one file of two trees."""
+    """Show one file in two trees."""
     return checkpoints.compare_file(reader, call.mission, call.path, old=call.old, new=call.new)
 
 

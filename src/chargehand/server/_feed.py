@@ -1,4 +1,4 @@
-"""The live feed: the lines of all logs by position, read from the store once for all who follow them."""
+"""The live feed: the lines of all logs by position, read from the store once for all followers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from chargehand.server._responses import encode_document
 
 _LOG = logging.getLogger("chargehand.server")
 _POLL_SECONDS = 0.1
-# The pause after a fault in this program: the feed meets the same line again, and must not fill the log.
+# The pause after a fault in this program: the feed meets the same line again, and must not flood the log.
 _FAULT_SECONDS = 5.0
-# How often a silent stream sends a comment: proxies and browsers drop a connection that says nothing for longer.
+# How often a silent stream sends a comment: proxies and browsers drop connections that are silent for longer.
 _BEAT_SECONDS = 15.0
 # Lines kept in memory for all followers; a follower further behind reads the store.
 _KEPT_LINES = 5000
@@ -36,14 +36,14 @@ class _Frame(Struct, frozen=True):
 
 
 class FeedFilter(Struct, frozen=True, kw_only=True):
-    """Which lines a client wants: of a mission, of a project, of some types; all by default."""
+    """The lines a client wants: of a mission, of a project, of some types; all by default."""
 
     mission: str | None = None
     project: str | None = None
     types: frozenset[str] = frozenset()
 
     def accepts(self, frame: _Frame) -> bool:
-        """Tell whether the client wants this line."""
+        """Return whether the client wants this line."""
         return (
             self.mission in (None, frame.mission)
             and self.project in (None, frame.project)
@@ -52,7 +52,7 @@ class FeedFilter(Struct, frozen=True, kw_only=True):
 
 
 class EventFeed:
-    """Lines for any number of clients; each has its own place, so that a slow one delays and costs nobody."""
+    """Serves log lines to any number of clients; each has its own position, so that a slow one delays no other."""
 
     def __init__(self, reader: StateReader, *, beat: float = _BEAT_SECONDS, pause: float = _FAULT_SECONDS) -> None:
         self._reader = reader
@@ -72,19 +72,19 @@ class EventFeed:
         self._wake()
 
     async def run(self) -> None:
-        """Read new lines until cancelled; nothing is read while nobody follows."""
+        """Read new lines until cancelled, but only while there are followers."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             if not self._followers:
                 continue
             try:
                 lines = await asyncio.to_thread(self._read_new)
-            # A store that is busy, or a disk that is full for a moment, must not end the feed of all pages.
+            # A busy store, or a disk that is full for a moment, must not end the feed of all pages.
             except ChargehandError as error:
                 _LOG.warning("%s", error)
                 continue
-            # The boundary: nor must a fault in this program. The feed would meet the same line again, so it ends
-            # every stream, and clients come back for what follows.
+            # The boundary: a fault in this program must not end it either. The feed would meet the same line
+            # again, so it ends every stream, and clients reconnect for the following lines.
             except Exception:
                 _LOG.exception("the feed cannot go on from position %d", self._position)
                 self._end_streams()
@@ -101,10 +101,10 @@ class EventFeed:
     async def follow(
         self, after: int | None, wanted: FeedFilter, *, is_valid: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[bytes]:
-        """Yield server-sent events behind a position, or from now on; comments while there are none.
+        """Yield server-sent events after a position, by default new ones; comments while nothing happens.
 
-        The first is `reset` where the log has no such position: it was restored, or is another one. It ends once
-        `is_valid` says that the client's session or token counts no more.
+        The first event is `reset` if the log has no such position: it was restored, or is another log. The stream
+        ends once `is_valid` says that the client's session or token is no longer valid.
         """
         self._followers += 1
         generation = self._generation
@@ -120,7 +120,7 @@ class EventFeed:
             yield b": connected\n\n"
             checked = time.monotonic()
             while not self._closed and generation == self._generation:
-                # By the clock and not in pauses alone: a busy log must not keep a stream that was taken away.
+                # By the clock, not only in pauses: a busy log must not keep a stream whose session was revoked.
                 if time.monotonic() - checked >= self._beat:
                     if not await is_valid():
                         return
@@ -142,14 +142,14 @@ class EventFeed:
             self._followers -= 1
 
     def _end_streams(self) -> None:
-        """End every open stream: who followed comes back with a position, and is told where the log ends."""
+        """End every open stream: followers reconnect with a position, and learn where the log ends."""
         self._frames.clear()
         self._position = 0
         self._generation += 1
         self._wake()
 
     def _wake(self) -> None:
-        # Each follower waits for the event that was current when it read, and so misses nothing that comes later.
+        # Each follower waits for the event that was current when it read, and so misses no later change.
         changed = self._changed
         self._changed = asyncio.Event()
         changed.set()
@@ -162,7 +162,7 @@ class EventFeed:
         return await asyncio.to_thread(self._read, position)
 
     def _read_new(self) -> list[_Frame] | None:
-        """Return the lines that are new, `None` where the log has become shorter."""
+        """Return the new lines, `None` if the log has become shorter."""
         position = self._position
         lines = self._read(position)
         return lines if lines or self._reader.store.log.last_position() >= position else None
@@ -180,5 +180,5 @@ class EventFeed:
 
 
 def _frame_text(position: int, event: bytes, data: bytes) -> bytes:
-    # JSON has no raw line ends, so that one `data:` line holds it.
+    # JSON has no raw line breaks, so that one `data:` line holds it.
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (position, event, data)

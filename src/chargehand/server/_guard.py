@@ -1,4 +1,4 @@
-"""What every request passes first: checks of host, origin and rate; and the security headers of every response."""
+"""Checks that every request passes first: host, origin and rate; and the security headers of every response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-# Requests of one caller. A page with a feed asks a few times a second; no person has a thousand pages open.
+# Requests of one caller. A page with a feed sends a few per second; no person has a thousand pages open.
 _BURST = 400.0
 _REQUESTS_PER_SECOND = 100.0
 # Callers whose limits are remembered: strangers with many addresses must not fill the memory.
@@ -36,12 +36,12 @@ _MOST_CALLERS = 2000
 
 
 class Hosts(Struct, frozen=True, kw_only=True):
-    """The `Host` headers that requests may have: `own` over plain HTTP, `proxied` behind a proxy that ends TLS."""
+    """The allowed `Host` headers: `own` over plain HTTP, `proxied` behind a proxy that terminates TLS."""
 
     own: frozenset[str]
     proxied: frozenset[str] = frozenset()
     trusted: frozenset[str] = frozenset()
-    """Addresses of proxies whose `X-Forwarded-For` is believed."""
+    """Addresses of proxies whose `X-Forwarded-For` is trusted."""
 
     @property
     def origins(self) -> frozenset[str]:
@@ -50,7 +50,7 @@ class Hosts(Struct, frozen=True, kw_only=True):
 
 
 class CallerLimits:
-    """A rate limit for each caller; the caller that came first is forgotten where there are too many."""
+    """A rate limit for each caller; the oldest caller is forgotten if there are too many."""
 
     def __init__(self, *, burst: float, per_second: float, now: Callable[[], float] = time.monotonic) -> None:
         self._burst = burst
@@ -70,7 +70,7 @@ class CallerLimits:
 
 
 class RequestGuard:
-    """Refuses requests that were not meant for this server; adds the headers that browsers heed to responses."""
+    """Refuses requests not meant for this server; adds security headers for browsers to responses."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class RequestGuard:
             try:
                 self._check(scope)
             except ChargehandError as error:
-                # A close before the socket is accepted answers the client 403.
+                # A close before the socket is accepted sends the client a 403.
                 await send({"type": "websocket.close", "code": 1008, "reason": error.code})
                 return
         if scope["type"] != "http":
@@ -118,11 +118,11 @@ class RequestGuard:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
-        # DNS rebinding: a foreign page reaches loopback under a name of its own that resolves to it. Exactly one
-        # header: of two, the code behind this guard might read the other one.
+        # DNS rebinding: a foreign page reaches loopback under a name of its domain that resolves to it. Exactly
+        # one header: of two, the code behind this guard might read the other one.
         if len(hosts) != 1 or hosts[0] not in self._hosts.own | self._hosts.proxied:
             raise _forbidden("this server is not at that host", "open the address that `chargehand up` prints")
-        # Browsers let any page open a WebSocket, and always say which page it is.
+        # Browsers let any page open a WebSocket, and always name the page in `Origin`.
         is_socket = scope["type"] == "websocket"
         if is_socket and "origin" not in headers and "authorization" not in headers:
             raise _forbidden("a socket without a token has to name its page", "send an Origin or a token")
@@ -133,8 +133,8 @@ class RequestGuard:
                 )
             if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
                 raise _forbidden("another site sent this request", "use the dashboard of this server")
-        # By address and credential together. Strangers of one address share a limit. Pages, which come from memory
-        # and logins, which have limits of their own, do not count: no stranger uses up the owner's limit.
+        # By address and credential together. Strangers with one address share a limit. Pages, which come from
+        # memory, and logins, which have separate limits, do not count: no stranger can use up the owner's limit.
         given = headers.get("authorization", "")
         path = scope["path"]
         if not given and (not path.startswith(PREFIX) or path == f"{PREFIX}/session"):
@@ -143,7 +143,7 @@ class RequestGuard:
         self._rates.of(f"{address} {given[-16:]}").take()
 
     def _client(self, scope: Scope) -> tuple[str, int]:
-        """Return who sent a request: the last address that a trusted proxy added; clients forge earlier ones."""
+        """Return a request's sender: the last address added by a trusted proxy; clients can forge earlier ones."""
         host, port = scope.get("client") or ("", 0)
         host = _plain_address(host) or host
         if host in self._hosts.trusted:
@@ -155,7 +155,7 @@ class RequestGuard:
 
 
 def _plain_address(text: str) -> str:
-    """Return an address in its shortest form, "" for none: IPv6 sockets show IPv4 clients as mapped addresses."""
+    """Return an address in its shortest form, "" if invalid: IPv6 sockets show IPv4 clients as mapped ones."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

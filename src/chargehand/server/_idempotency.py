@@ -1,4 +1,4 @@
-"""Idempotency keys: a request that is sent again with its key is answered again, and done once."""
+"""Idempotency keys: a repeated request with the same key gets the same answer, and is carried out once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from chargehand.core.errors import RefusedError, StoreError
 from chargehand.store.idempotency import IdempotencyKeys, KnownRequest
 
-# Answers that are kept in memory, those with secrets too.
+# Answers kept in memory, including those with secrets.
 _MOST_ANSWERS = 1000
 
 
 class KeyedReply(NamedTuple):
-    """What a request was answered: status, body, and the exit code of a command that is refused so."""
+    """The answer to a request: status, body, and the exit code of a command that is refused this way."""
 
     status: int
     content: bytes
@@ -23,18 +23,18 @@ class KeyedReply(NamedTuple):
 
 
 class KeyedWork(NamedTuple):
-    """What was asked for with a key, and the work that answers it."""
+    """A request with a key, and the work that answers it."""
 
     asked: str
     task: asyncio.Task[KeyedReply]
 
 
 class KeyedRequests:
-    """The requests that had a key, and their answers.
+    """The requests with a key, and their answers.
 
-    This server keeps its own in memory. The store records a request before its work begins and its answer
-    afterwards, so that a request that comes again after a restart gets the same answer. Nobody can say how far a
-    request came that a restart broke off: such a request is refused.
+    This server keeps its answers in memory. The store records a request before its work begins and its answer
+    afterwards, so that a request repeated after a restart gets the same answer. The progress of a request that a
+    restart interrupted is unknown: such a request is refused.
     """
 
     def __init__(self, keys: Callable[[], IdempotencyKeys]) -> None:
@@ -44,13 +44,13 @@ class KeyedRequests:
     def begin(
         self, key: str, *, user: str, asked: str, is_secret: bool, work: Callable[[], Awaitable[KeyedReply]]
     ) -> asyncio.Task[KeyedReply]:
-        """Return the work that answers a request, begun now unless it was before.
+        """Return the work that answers a request, started now unless it was before.
 
-        `asked` is all that tells this request from others; an answer that `is_secret` is never written down.
-        Raises `RefusedError` (`key_reused`); the work raises it too, `key_unfinished` and `key_used` where the key
-        came before this server started, and `StoreError`.
+        `asked` identifies the request; an answer that `is_secret` is never stored on disk. Raises `RefusedError`
+        (`key_reused`); so does the work, with `key_unfinished` and `key_used` if the key was used before this
+        server started, and `StoreError`.
         """
-        # The digests are salted with the key, which is not written down: the request may hold a password.
+        # The digests are salted with the key, which is not stored: the request may contain a password.
         name = _digest(f"{user} {key}")
         asked = _digest(f"{user} {key} {asked}")
         known = self._known.get(name)
@@ -60,7 +60,7 @@ class KeyedRequests:
                 try:
                     before = await asyncio.to_thread(self._keys().begin, name, user=user, asked=asked)
                 except StoreError:
-                    del self._known[name]  # nothing was done: the next try begins anew
+                    del self._known[name]  # nothing was done: the next try starts again
                     raise
                 if before is not None:
                     return _reply_again(before, asked)
@@ -71,8 +71,8 @@ class KeyedRequests:
                 )
                 return reply
 
-            # A task of its own: the work goes on where its client leaves, and answers when the client comes back.
-            # It is known before it begins, so that of two requests at once the second waits for the first one.
+            # A separate task: the work continues if its client leaves, and answers when the client comes back. It
+            # is registered before it begins, so that of two simultaneous requests the second waits for the first.
             known = self._known[name] = KeyedWork(asked, asyncio.create_task(do()))
             known.task.add_done_callback(lambda task: task.cancelled() or task.exception())
             for old in [each for each, work in self._known.items() if work.task.done()][:-_MOST_ANSWERS]:
@@ -82,14 +82,14 @@ class KeyedRequests:
         return known.task
 
     async def close(self) -> None:
-        """Break off what is being done, in good order."""
+        """Cancel running work and wait for its clean-up."""
         for known in self._known.values():
             known.task.cancel()
         await asyncio.gather(*(known.task for known in self._known.values()), return_exceptions=True)
 
 
 def _reply_again(known: KnownRequest, asked: str) -> KeyedReply:
-    """Return what was answered before a restart, or say why that is not known."""
+    """Return the answer from before a restart, or raise why it is unknown."""
     if known.asked != asked:
         raise _key_reused()
     if not known.status:

@@ -1,4 +1,4 @@
-"""Routes of logs, line by line as they were written, of what follows from them, and of lists without pages."""
+"""Routes of logs as written, line by line, of views derived from them, and of lists without pages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from chargehand.server._routes import (
     project_path,
 )
 
-# These stand before the routes of missions in the table of all: `list` is no mission's name.
+# In the table of all routes these come before the routes of missions: `list` is not a mission's name.
 ROUTES = RouteTable()
 
 
 class ListQuery(RestArguments, frozen=True):
-    """Which missions are listed: of a project or all, the newest `limit`; with 0 all."""
+    """The missions to list: of a project or all, the newest `limit`; 0 is no limit."""
 
     project: Short | None = None
     status: tuple[Annotated[str, Meta(max_length=40)], ...] = ()
@@ -40,7 +40,7 @@ class ListQuery(RestArguments, frozen=True):
 
 
 class LinesOfMission(RestArguments, frozen=True):
-    """Which lines of a mission's log: those after the line `after`, at most `limit`."""
+    """The lines of a mission's log to read: those after the line `after`, at most `limit`."""
 
     mission: MissionName
     after: Offset = 0
@@ -48,13 +48,13 @@ class LinesOfMission(RestArguments, frozen=True):
 
 
 class JudgementQuery(LinesOfMission, frozen=True, kw_only=True):
-    """Which judgements of a mission: with `everything` also what was simply allowed."""
+    """The judgements of a mission to read; with `everything` also plain permissions."""
 
     everything: bool = False
 
 
 class LinesOfProject(RestArguments, frozen=True):
-    """Which lines of a project's own log: those after the line `after`, at most `limit`."""
+    """The lines of a project's own log to read: those after the line `after`, at most `limit`."""
 
     project: Short
     after: Offset = 0
@@ -62,14 +62,14 @@ class LinesOfProject(RestArguments, frozen=True):
 
 
 class QuestionQuery(RestArguments, frozen=True):
-    """Whose question is shown: a mission's, or that of the one task of it."""
+    """The question to show: of a mission, or of one of its tasks."""
 
     mission: MissionName
     task: Short | None = None
 
 
 class ExportQuery(RestArguments, frozen=True):
-    """Whose log is exported: a mission's, or all."""
+    """The log to export: of a mission, or all."""
 
     mission: MissionName | None = None
 
@@ -91,26 +91,26 @@ def list_missions(reader: StateReader, call: ListQuery, by: Caller) -> MissionLi
 
 @ROUTES.add("GET", "/missions/{mission}/log", action="mission.events", commands=("mission log", "mission watch"))
 def read_mission_log(reader: StateReader, call: LinesOfMission, by: Caller) -> LogPage:
-    """Read a page of a mission's log, line by line as it was written."""
+    """Read a page of a mission's log as written, line by line."""
     return story.page_log(reader, reader.find_mission(call.mission), after=call.after, limit=call.limit)
 
 
 @ROUTES.add("GET", "/missions/{mission}/outcome", action="mission.show")
 def show_outcome(reader: StateReader, call: NamedMission, by: Caller) -> MissionDocument:
-    """Show how it stands, as commands that change it do."""
+    """Show its outcome, in the form that commands print."""
     state = reader.mission_state(call.mission)
     return mission_document(state, explain_failures(reader.store, state))
 
 
 @ROUTES.add("GET", "/missions/{mission}/question", action="question.list", commands=("mission answer",))
 def show_question(reader: StateReader, call: QuestionQuery, by: Caller) -> QuestionDocument:
-    """Show what it asks."""
+    """Show its open question."""
     return missions.show_question(reader, call.mission, task=call.task)
 
 
 @ROUTES.add("GET", "/missions/{mission}/judgements", action="mission.events", commands=("policy why",))
 def read_judgements(reader: StateReader, call: JudgementQuery, by: Caller) -> JudgementPage:
-    """Read a page of what was judged in it, by which rule and why."""
+    """Read a page of its judgements, with rule and reason."""
     return configuration.page_judgements(
         reader, call.mission, everything=call.everything, after=call.after, limit=call.limit
     )
@@ -125,7 +125,7 @@ def read_project_log(reader: StateReader, call: LinesOfProject, by: Caller) -> L
 
 @ROUTES.add("GET", "/audit/export", action="audit.export", raw="application/x-ndjson", commands=("audit export",))
 def export_log(reader: StateReader, call: ExportQuery, by: Caller) -> StreamedContent:
-    """Export events, signed heads and the public key as JSON lines that verify on their own."""
+    """Export events, signed heads and the public key as JSON lines that can be verified by themselves."""
     lines = storage.exported_lines(reader, call.mission)
-    # The first line is read before anything is sent, so that a wrong request is an error and no broken stream.
+    # The first line is read before anything is sent, so that an invalid request is an error, not a broken stream.
     return StreamedContent(itertools.chain([next(lines, b"")], lines), "application/x-ndjson")

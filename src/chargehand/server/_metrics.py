@@ -40,13 +40,13 @@ class Metrics:
 
 
 class _StateCollector(Collector):
-    """Reads the store for every scrape, so that it counts what other processes did as well."""
+    """Reads the store for every scrape, so that it also counts the work of other processes."""
 
     def __init__(self, reader: StateReader) -> None:
         self._reader = reader
 
     def describe(self) -> list[Metric]:
-        """Name no metric beforehand: without this, registering would read the store."""
+        """Return no descriptions: without this method, registering would read the store."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Routes of missions: start and show them, steer them, decide on their results."""
+"""Routes of missions: start, show and steer them, and decide on their results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _Many = Annotated[tuple[Words, ...], Meta(max_length=50)]
 
 
 class MissionQuery(RestArguments, frozen=True):
-    """Which missions a page has; `q` is looked for in ids and requests."""
+    """The missions of a page; `q` is searched in ids and requests."""
 
     status: tuple[MissionStatus, ...] = ()
     project: Short | None = None
@@ -61,7 +61,7 @@ class MissionQuery(RestArguments, frozen=True):
 
 
 class NewMission(RestArguments, frozen=True):
-    """What a mission is asked for with; `repo` is a registered project, by its id or path."""
+    """A mission to start; `repo` is a registered project, by its id or path."""
 
     request: Text
     repo: Words
@@ -85,7 +85,7 @@ class NewMission(RestArguments, frozen=True):
 
 
 class PageOfMission(RestArguments, frozen=True):
-    """A page of something that a mission has."""
+    """A page of a mission's log or transcript."""
 
     mission: MissionName
     after: Offset = 0
@@ -93,14 +93,14 @@ class PageOfMission(RestArguments, frozen=True):
 
 
 class ReportQuery(RestArguments, frozen=True):
-    """In which form a report is given."""
+    """The format of a report."""
 
     mission: MissionName
     format: Annotated[str, Meta(pattern="^(json|markdown)$")] = "json"
 
 
 class RollbackQuery(RestArguments, frozen=True):
-    """What is rolled back: a mission, or one task of it, `with_dependents` those that are built on it too."""
+    """The roll-back of a mission, or of one of its tasks, `with_dependents` including tasks based on it."""
 
     mission: MissionName
     task: Short | None = None
@@ -108,14 +108,14 @@ class RollbackQuery(RestArguments, frozen=True):
 
 
 class PauseBody(RestArguments, frozen=True):
-    """A mission to pause, and why."""
+    """A mission to pause, and the reason."""
 
     mission: MissionName
     reason: _Reason = ""
 
 
 class DiscardBody(RestArguments, frozen=True):
-    """A mission, or a task of it, that is not wanted, and why."""
+    """A mission, or one of its tasks, to discard, and the reason."""
 
     mission: MissionName
     reason: _Reason = ""
@@ -123,7 +123,7 @@ class DiscardBody(RestArguments, frozen=True):
 
 
 class PromoteBody(RestArguments, frozen=True):
-    """An approval, and why; `tree` refuses it where the mission's tree is another one by now."""
+    """An approval, and the reason; refused if the mission's tree is no longer `tree`."""
 
     mission: MissionName
     reason: _Reason = ""
@@ -132,7 +132,7 @@ class PromoteBody(RestArguments, frozen=True):
 
 
 class ResumeBody(RestArguments, frozen=True):
-    """How far a mission goes on: `step` until its next step, `to_end` past all breakpoints."""
+    """How far a mission runs: `step` until its next step, `to_end` past all breakpoints."""
 
     mission: MissionName
     step: bool = False
@@ -149,7 +149,7 @@ class SendBody(RestArguments, frozen=True):
 
 
 class AnswerBody(RestArguments, frozen=True):
-    """An answer; the number of an option stands for its text. Refused where another `question` is asked by now."""
+    """An answer; an option's number means its text. Refused if the open question is no longer `question`."""
 
     mission: MissionName
     text: Text
@@ -158,7 +158,7 @@ class AnswerBody(RestArguments, frozen=True):
 
 
 class ForkBody(RestArguments, frozen=True):
-    """Which reply a new mission goes on from, `[ATTEMPT.]TURN`, and with which model or edited reply."""
+    """The reply that a new mission continues from, `[ATTEMPT.]TURN`, and another model or an edited reply."""
 
     mission: MissionName
     at: Annotated[str, Meta(max_length=20)] | None = None
@@ -167,7 +167,7 @@ class ForkBody(RestArguments, frozen=True):
 
 
 class ContinueBody(RestArguments, frozen=True):
-    """What is wanted further of a mission that ended."""
+    """A further request to a mission that ended."""
 
     mission: MissionName
     request: Text
@@ -235,19 +235,19 @@ def page_events(reader: StateReader, call: PageOfMission, by: Caller) -> EventPa
 
 @ROUTES.add("GET", "/missions/{mission}/transcript", action="mission.transcript", commands=("mission log",))
 def page_transcript(reader: StateReader, call: PageOfMission, by: Caller) -> TranscriptPage:
-    """Read a page of what its agents said and did."""
+    """Read a page of its agents' conversation."""
     return story.page_transcript(reader, call.mission, after=call.after, limit=call.limit)
 
 
 @ROUTES.add("GET", "/missions/{mission}/plan", action="mission.plan", commands=("mission plan",))
 def show_plan(reader: StateReader, call: NamedMission, by: Caller) -> PlanDocument:
-    """Show the tasks of a mission and how far each is."""
+    """Show the tasks of a mission with their progress."""
     return story.show_plan(reader, call.mission)
 
 
 @ROUTES.add("POST", "/missions/{mission}/plan/start", action="mission.replan", commands=("mission plan",))
 def start_held_task(app: App, call: StartTask, by: Caller) -> TaskAllowedDocument:
-    """Start a held task beside the others."""
+    """Start a held task at the same time as the others."""
     return requests.start_held_task(app, call.mission, call.task)
 
 
@@ -260,7 +260,7 @@ def start_held_task(app: App, call: StartTask, by: Caller) -> TaskAllowedDocumen
     commands=("mission report",),
 )
 def report_mission(reader: StateReader, call: ReportQuery, by: Caller) -> MissionReport | RawContent:
-    """Report what was asked, done, decided and spent."""
+    """Report request, changes, decisions and cost."""
     made, markdown = missions.report_mission(reader, call.mission)
     return made if call.format == "json" else RawContent(markdown.encode(), "text/markdown; charset=utf-8")
 
@@ -273,7 +273,7 @@ def review_mission(reader: StateReader, call: NamedMission, by: Caller) -> Chang
 
 @ROUTES.add("POST", "/missions/{mission}/pause", action="mission.pause", commands=("mission pause",))
 def pause_mission(app: App, call: PauseBody, by: Caller) -> MissionDocument:
-    """Freeze a mission where it is."""
+    """Pause a mission."""
     return _mission_result(app, missions.pause_mission(app, call.mission, reason=call.reason))
 
 
@@ -300,10 +300,10 @@ def send_message(app: App, call: SendBody, by: Caller) -> MessageDocument:
 
 @ROUTES.add("POST", "/missions/{mission}/answer", action="mission.answer", commands=("mission answer",))
 def answer_mission(app: App, call: AnswerBody, by: Caller) -> MissionDocument:
-    """Answer what a mission asks."""
+    """Answer a mission's question."""
     asked = missions.addressed_mission(app, call.mission, "answer", task=call.task)
     if asked.question is not None:
-        # To permit or to decide something is more than to clarify it.
+        # To permit or decide something requires more rights than to clarify it.
         require_access(app, by, answer_action(asked.question.kind), asked.mission)
     return _mission_result(app, missions.answer_mission(app, asked, call.text, question=call.question).state)
 
@@ -325,7 +325,7 @@ def discard_mission(app: App, call: DiscardBody, by: Caller) -> MissionDocument:
 
 @ROUTES.add("GET", "/missions/{mission}/rollback", action="mission.diff", commands=("mission rollback",))
 def preview_rollback(reader: StateReader, call: RollbackQuery, by: Caller) -> RollbackPreviewDocument:
-    """Show what rolling it back would do."""
+    """Show the effect of rolling it back."""
     return checkpoints.preview_roll_back(
         reader, call.mission, task=call.task, with_dependents=call.with_dependents
     )
@@ -346,7 +346,7 @@ async def roll_back_mission(app: App, call: RollbackQuery, by: Caller) -> Missio
 def fork_mission(app: App, call: ForkBody, by: Caller) -> MissionDocument:
     """Start a mission from one of its replies."""
     if call.reply is not None and call.reply.startswith("@"):
-        # On the command line it names a file; a client has none here.
+        # On the command line `@` names a file; a client has no file here.
         call = replace(call, reply=f" {call.reply}")
     made, _ = requests.fork_mission(
         app, ForkRequest(mission=call.mission, at=call.at, model=call.model, reply=call.reply)
@@ -357,7 +357,7 @@ def fork_mission(app: App, call: ForkBody, by: Caller) -> MissionDocument:
 
 @ROUTES.add("POST", "/missions/{mission}/continue", action="mission.continue", commands=("mission continue",))
 def continue_mission(app: App, call: ContinueBody, by: Caller) -> MissionDocument:
-    """Let it go on with what you add."""
+    """Continue it with a further request."""
     made = requests.follow_up_mission(
         app,
         FollowUp(

@@ -32,13 +32,13 @@ class _File(Struct, frozen=True):
             content=content,
             compressed=None if small else gzip.compress(content, mtime=0),
             media_type=mimetypes.guess_type(path.name)[0] or "application/octet-stream",
-            # The build puts a hash of the content into names below assets/; browsers ask anew for all other files.
+            # The build puts a hash of the content into names below assets/; browsers revalidate all other files.
             cached="public, max-age=31536000, immutable" if path.parent.name == "assets" else "no-cache",
         )
 
 
 class Pages:
-    """Serves what lies in a directory; any other path is a page of the application, which finds its own way."""
+    """Serves the files of a directory; any other path gets the application's page, which does its own routing."""
 
     def __init__(self, directory: Path) -> None:
         self._files = {
@@ -46,7 +46,7 @@ class Pages:
         }
 
     async def serve(self, request: Request) -> Response:
-        """Return a file, or the page that shows all others."""
+        """Return a file, or the application's page."""
         path = request.url.path
         found = self._files.get(path) or (
             None if "." in path.rpartition("/")[2] else self._files.get("/index.html")

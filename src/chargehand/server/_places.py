@@ -1,4 +1,4 @@
-"""Places for what a client holds while it is served: so many for one account, and so many for all together."""
+"""Limits on resources that clients hold while they are served: per account, and in total."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RETRY_SECONDS = 5
 
 
 class Places:
-    """Counts what is open, by account; refuses more than `per_account` of one and `total` of all."""
+    """Counts open resources by account; refuses more than `per_account` of one and `total` of all."""
 
     def __init__(self, what: str, *, per_account: int, total: int) -> None:
         self._what = what
@@ -22,7 +22,7 @@ class Places:
         self._lock = Lock()
 
     def take(self, account: str) -> Callable[[], None]:
-        """Take a place and return what gives it back, once. Raises `BusyError`."""
+        """Take a place and return the function that gives it back, once. Raises `BusyError`."""
         with self._lock:
             own, held = self._held[account], self._held.total()
             if own >= self._per_account or held >= self._total:

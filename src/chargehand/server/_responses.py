@@ -1,4 +1,4 @@
-"""HTTP responses of results and of errors."""
+"""HTTP responses for results and for errors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from chargehand.core.errors import (
 from chargehand.core.text import printable
 from chargehand.server._routes import EncodedDocument, RawContent, StreamedContent
 
-# A response of at least so many bytes is compressed, by zlib at this level.
+# A response of at least this many bytes is compressed, by zlib at this level.
 LEAST_COMPRESSED_BYTES = 2000
 COMPRESSION_LEVEL = 4
-# How many compressed answers are kept, and the most bytes of one that is kept.
+# The number of compressed answers kept, and the largest size of one.
 _MOST_KEPT = 32
 _LARGEST_KEPT_BYTES = 2 << 20
 _JSON = "application/json"
 _PIECE_BYTES = 1 << 16
-# The first class that fits: subclasses stand before their bases.
+# The first matching class counts: subclasses come before their bases.
 _STATUSES: tuple[tuple[type[ChargehandError], int], ...] = (
     (NotFoundError, 404),
     (UsageError, 422),
@@ -58,7 +58,7 @@ _BY_CODE = {
 
 
 def encode_document(document: Any) -> bytes:
-    """Return a record as JSON; bytes of paths that are no UTF-8 are shown as `\\xNN`."""
+    """Return a record as JSON; bytes of paths that are not UTF-8 are shown as `\\xNN`."""
     try:
         return msgspec.json.encode(document)
     except UnicodeEncodeError:
@@ -66,7 +66,7 @@ def encode_document(document: Any) -> bytes:
 
 
 class KnownAnswers:
-    """The last documents as they were sent: most are unchanged when a client asks for them again."""
+    """The last documents sent: most are unchanged when a client asks for them again."""
 
     def __init__(self) -> None:
         self._encoded: dict[type, tuple[object, EncodedDocument]] = {}
@@ -74,7 +74,7 @@ class KnownAnswers:
         self._lock = Lock()
 
     def encode(self, document: Any) -> EncodedDocument:
-        """Return a document as JSON; the last one of each kind is not encoded again."""
+        """Return a document as JSON; an unchanged last document of its kind is not encoded again."""
         kept = self._encoded.get(type(document))
         if kept is None or kept[0] is not document:
             kept = (document, EncodedDocument.of(encode_document(document)))
@@ -83,13 +83,13 @@ class KnownAnswers:
         return kept[1]
 
     def compress(self, document: EncodedDocument) -> bytes:
-        """Return a document as gzip has it."""
+        """Return a document compressed by gzip."""
         if document.compressed:
             return document.compressed
         known = self._compressed.get(document.digest)
         compressed = known or gzip.compress(document.content, COMPRESSION_LEVEL, mtime=0)
         with self._lock:
-            self._compressed.pop(document.digest, None)  # the newest stands last, the oldest is dropped first
+            self._compressed.pop(document.digest, None)  # the newest comes last, the oldest is dropped first
             if len(compressed) <= _LARGEST_KEPT_BYTES:
                 self._compressed[document.digest] = compressed
             while len(self._compressed) > _MOST_KEPT:
@@ -100,10 +100,11 @@ class KnownAnswers:
 def document_response(
     result: Any, *, status: int = 200, known: str = "", gzipped: bool = False, answers: KnownAnswers | None = None
 ) -> Response:
-    """Return a result as a response; 304 where the client has it already, as its `known` entity tags say.
+    """Return a result as a response; 304 if the client already has it, by its `known` entity tags.
 
-    The tag of what has a revision begins with it, so that `If-Match` can name it. For a client that takes it
-    `gzipped` a long one is compressed here, in the thread that made it, and not in the loop that all wait for.
+    The tag of a result with a revision begins with it, so that `If-Match` can name it. For a client that accepts
+    it (`gzipped`), a long result is compressed here, in the thread that made it, not in the loop that all requests
+    share.
     """
     answers = answers or KnownAnswers()
     if isinstance(result, StreamedContent):
@@ -126,12 +127,12 @@ def document_response(
 
 
 def reply_response(status: int, content: bytes, exit_code: str) -> Response:
-    """Return an earlier answer once more."""
+    """Return an earlier answer again."""
     return Response(content, status, {"Chargehand-Exit-Code": exit_code} if exit_code else {}, _JSON)
 
 
 def _join_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in fewer pieces: each one costs a hop to a thread."""
+    """Yield the same bytes in fewer pieces: each piece costs a hop to a thread."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -145,7 +146,8 @@ def error_response(error: ChargehandError) -> Response:
     """Return an error as a response: its status, and code, message and hint."""
     status = _BY_CODE.get(error.code) or next((code for kind, code in _STATUSES if isinstance(error, kind)), 409)
     document = {"code": error.code, "message": printable(error.message), "hint": printable(error.hint)}
-    # The exit code of the same command on this machine: a status does not tell a question from a refusal.
+    # The exit code of the same command on this machine: a status alone does not distinguish a question from a
+    # refusal.
     headers = {"Chargehand-Exit-Code": str(error.exit_code)}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="chargehand"'

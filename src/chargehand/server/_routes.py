@@ -1,4 +1,4 @@
-"""What a route is, the table that routes are added to, and the records that several of them take or give."""
+"""Routes, the tables that collect them, and records shared by several of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Kind = TypeVar("_Kind", bound="RestArguments")
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
-# Bounds of what a client may send; the use cases check more closely.
+# Bounds of a client's input; the use cases validate it further.
 Text = Annotated[str, Meta(min_length=1, max_length=100_000)]
 Words = Annotated[str, Meta(min_length=1, max_length=4096)]
 Short = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -34,7 +34,7 @@ Offset = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
 class _AnyPath(PathConvertor):
-    """The rest of a path, line breaks included: Starlette's own refuses such an address, and not in JSON."""
+    """The rest of a path with line breaks: Starlette's convertor rejects such an address, and not in JSON."""
 
     regex = r"[\s\S]*"
 
@@ -42,23 +42,23 @@ class _AnyPath(PathConvertor):
 register_url_convertor("path", _AnyPath())
 
 
-# Unknown names are refused: a client that misspells `budget` would otherwise run without one.
+# Unknown names are refused: a client that misspells `budget` would otherwise run without it.
 class RestArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a route takes: the names in its path, and its query or the fields of its body."""
+    """The arguments of a route: the names in its path, and its query or the fields of its body."""
 
 
 class NoArguments(RestArguments, frozen=True):
-    """What a route takes that needs nothing."""
+    """The arguments of a route without arguments."""
 
 
 class NamedMission(RestArguments, frozen=True):
-    """What a route on one mission takes that needs no more."""
+    """The arguments of a route on one mission without others."""
 
     mission: MissionName
 
 
 class FeedQuery(RestArguments, frozen=True):
-    """Which lines the feed has; `after` is a position, from now on without one."""
+    """The lines of the feed to follow; `after` is a position, by default the current end."""
 
     after: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
     mission: Annotated[str, Meta(max_length=64)] | None = None
@@ -67,20 +67,20 @@ class FeedQuery(RestArguments, frozen=True):
 
 
 class TerminalQuery(RestArguments, frozen=True):
-    """Where a terminal goes on: behind the `position` of what came last, from the beginning without one."""
+    """The terminal to follow: after the `position` of the last record, by default from the beginning."""
 
     mission: MissionName
     after: Offset = 0
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that goes on: ask again, or follow the mission's events, to know what became of it."""
+    """The work is accepted and continues: ask again, or follow the mission's events, for its result."""
 
     accepted: bool = True
 
 
 class RawContent(Struct, frozen=True):
-    """A result that is no JSON document."""
+    """A result that is not a JSON document."""
 
     content: bytes
     media_type: str
@@ -88,7 +88,7 @@ class RawContent(Struct, frozen=True):
 
 
 class EncodedDocument(Struct, frozen=True, kw_only=True):
-    """A document as JSON and what tells it from others; `compressed` where it never changes."""
+    """An encoded JSON document and its digest; `compressed` is set if it never changes."""
 
     content: bytes
     digest: str
@@ -96,13 +96,13 @@ class EncodedDocument(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, content: bytes, compressed: bytes = b"") -> EncodedDocument:
-        """Return a document that is encoded already."""
+        """Return a document from its encoded content."""
         digest = hashlib.blake2b(content, digest_size=12).hexdigest()
         return cls(content=content, digest=digest, compressed=compressed)
 
 
 class StreamedContent(Struct, frozen=True):
-    """A result of any length that is no JSON document, read and sent piece by piece."""
+    """A result of any length that is not a JSON document, read and sent piece by piece."""
 
     pieces: Iterator[bytes]
     media_type: str
@@ -111,11 +111,11 @@ class StreamedContent(Struct, frozen=True):
 class Route(Struct, frozen=True, kw_only=True):
     """One use case at one address below `PREFIX`.
 
-    `call` takes an `App` (for GET one that all share, and that changes nothing), a `takes` and who calls, and
-    returns a `gives`; a coroutine is a piece of work that may take minutes. `action` is what the caller has to be
-    allowed, `commands` are those of the command line that do the same. A route that takes a `format` may also give
-    `RawContent` of the kind `raw`. What it answers with `is_secret` is never written down. What `is_costly` is
-    done one request at a time, and an account may ask for one.
+    `call` gets an `App` (for GET a shared one, which it does not change), the arguments `takes` and the caller,
+    and returns a `gives`; a coroutine may take minutes. `action` is the right that the caller needs, `commands`
+    are the equivalent commands of the command line. A route that takes a `format` may also return `RawContent` of
+    the kind `raw`. The answer of a route that `is_secret` is never stored on disk. Work that `is_costly` is done
+    one request at a time, and an account may request one at a time.
     """
 
     method: Method
@@ -133,32 +133,32 @@ class Route(Struct, frozen=True, kw_only=True):
 
     @property
     def pattern(self) -> str:
-        """The path as the web server matches it: names of projects and models may hold slashes."""
+        """The path as the web server matches it: names of projects and models may contain slashes."""
         return re.sub(r"\{(project|model)\}", r"{\1:path}", self.path)
 
     @property
     def name(self) -> str:
-        """The operation's name in the OpenAPI document: unique, and made of method and path."""
+        """The operation's name in the OpenAPI document: unique, derived from method and path."""
         words = [part.strip("{}") for part in self.path.split("/") if part]
         return "_".join((self.method.lower(), *words)).replace("-", "_")
 
     @property
     def may_take_long(self) -> bool:
-        """Whether the work may take minutes, so that a client may be told that it goes on."""
+        """Whether the work may take minutes, so that a client may get the response `Accepted`."""
         return inspect.iscoroutinefunction(self.call)
 
     @property
     def path_names(self) -> tuple[str, ...]:
-        """The arguments that stand in the path."""
+        """The arguments in the path."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
     @property
     def signature(self) -> RouteSignature:
-        """What a client has to know of the route."""
+        """The facts about the route that a client needs."""
         arguments: dict[str, Any] = {}
         for field in msgspec.structs.fields(self.takes):
             schema, _ = json_schema(field.type)
-            # One JSON type besides null; an enumeration and its values are texts.
+            # One JSON type apart from null; an enumeration and its values are texts.
             kinds = {each.get("type", "string") for each in schema.get("anyOf", [schema])} - {"null"}
             (arguments[field.name],) = kinds
         return RouteSignature(
@@ -172,7 +172,7 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 class RouteTable:
-    """The routes of a module, in the order of the functions that answer them."""
+    """The routes of a module, in the order of their functions."""
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
@@ -192,9 +192,9 @@ class RouteTable:
     ) -> Callable[[_Handler], _Handler]:
         """Return a decorator that adds the decorated function as the `call` of a route.
 
-        The first line of its docstring is the route's summary, the type of its parameter `call` is what the route
-        takes, and its return type what the route gives; `gives` names that record where the function may return
-        `RawContent` or an encoded document in its place.
+        The first line of its docstring is the route's summary, the type of its parameter `call` is `takes`, and
+        its return type is `gives`; the argument `gives` names that record if the function may return `RawContent`
+        or an encoded document instead.
         """
 
         def register(function: _Handler) -> _Handler:
@@ -222,7 +222,7 @@ class RouteTable:
 def read_arguments(
     kind: type[_Kind], *, path: Mapping[str, str], query: Sequence[tuple[str, str]], body: Mapping[str, Any]
 ) -> _Kind:
-    """Return what a request says as the arguments of its route. Raises `UsageError` (`arguments_invalid`)."""
+    """Convert a request to the arguments of its route. Raises `UsageError` (`arguments_invalid`)."""
     many = {field.name for field in msgspec.structs.fields(kind) if "tuple[" in str(field.type)}
     given: dict[str, Any] = dict(body)
     for name, text in query:
@@ -234,10 +234,11 @@ def read_arguments(
             given[name] = text
     given |= path
     try:
-        # A mission's texts reach programs as arguments, which hold no zero byte and have to be valid Unicode.
+        # A mission's texts reach programs as arguments, which cannot contain a zero byte and have to be valid
+        # Unicode.
         if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
             raise _invalid("an argument holds a zero byte or a character that is not valid Unicode")
-        # JSON has types, so a body has to name a number as one; an address holds nothing but text.
+        # JSON has types, so a number in a body has to be a number; an address contains only text.
         return convert_to(given, kind, strict=bool(body))
     except RecursionError as error:
         raise _invalid("an argument is nested too deeply") from error
@@ -246,12 +247,12 @@ def read_arguments(
 
 
 def project_path(reader: StateReader, project: str | None) -> Path | None:
-    """Return where the repository of a project lies, given by id or path. Raises `NotFoundError`."""
+    """Return the path of a project's repository, given by id or path. Raises `NotFoundError`."""
     return None if project is None else reader.store.projects.find(project).path
 
 
 def name_revision(body: Mapping[str, Any], tag: str) -> dict[str, Any]:
-    """Return a body with the revision that an entity tag of `document_response` names. Raises `UsageError`."""
+    """Return a body with the revision from an entity tag of `document_response`. Raises `UsageError`."""
     found = re.fullmatch(r'"([0-9]{1,15})-[0-9a-f]+"', tag)
     if found is None:
         raise _invalid(f"If-Match: {tag!r} is no ETag of this document")

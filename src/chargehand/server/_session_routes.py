@@ -1,4 +1,4 @@
-"""Routes of accounts: one's own session and tokens, and those of others for who may administer."""
+"""Routes of accounts: the caller's session and tokens, and for administrators those of others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Password = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class NewUser(RestArguments, frozen=True):
-    """An account to make."""
+    """An account to create."""
 
     name: Short
     role: Short
@@ -43,7 +43,7 @@ class OneUser(RestArguments, frozen=True):
 
 
 class UserChange(RestArguments, frozen=True):
-    """What is changed of an account: what is left out stays as it is."""
+    """The changes to an account: omitted fields stay unchanged."""
 
     user: Short
     role: Short | None = None
@@ -52,21 +52,21 @@ class UserChange(RestArguments, frozen=True):
 
 
 class OwnPassword(RestArguments, frozen=True):
-    """The caller's password, and the one from now on."""
+    """The caller's current password, and the new one."""
 
     current: _Password
     password: _Password
 
 
 class TokenQuery(RestArguments, frozen=True):
-    """Whose tokens are listed: the caller's own by default, with `everybody` all."""
+    """The tokens to list: the caller's own by default, with `everybody` all."""
 
     user: Short | None = None
     everybody: bool = False
 
 
 class NewToken(RestArguments, frozen=True):
-    """A token to make: what it is for, what it may do, and for how many days."""
+    """A token to create: its name, its scopes, and its validity in days."""
 
     name: Short
     scopes: Annotated[tuple[AccessScope, ...], Meta(min_length=1, max_length=4)]
@@ -81,7 +81,7 @@ class OneToken(RestArguments, frozen=True):
 
 
 class AccessQuery(RestArguments, frozen=True):
-    """Which lines of the access log are read: at most `limit` that came before the line `before`."""
+    """The lines of the access log to read: at most `limit` before the line `before`."""
 
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     before: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
@@ -89,7 +89,7 @@ class AccessQuery(RestArguments, frozen=True):
 
 @ROUTES.add("GET", "/session", action="session.show")
 def show_session(reader: StateReader, call: NoArguments, by: Caller) -> SessionDocument:
-    """Show who you are, and what you may do."""
+    """Show your account and your rights."""
     return accounts.session_document(reader, by)
 
 
@@ -107,7 +107,7 @@ def list_users(reader: StateReader, call: NoArguments, by: Caller) -> UserListDo
 
 @ROUTES.add("POST", "/users", action="user.create", status=201, commands=("user add",))
 def create_user(app: App, call: NewUser, by: Caller) -> UserDocument:
-    """Make an account."""
+    """Create an account."""
     return accounts.create_user(app, call.name, role=call.role, password=call.password, by=by)
 
 
@@ -119,7 +119,7 @@ def create_user(app: App, call: NewUser, by: Caller) -> UserDocument:
 )
 def change_user(app: App, call: UserChange, by: Caller) -> UserDocument:
     """Change an account."""
-    # The role first: it is what an administrator takes away in a hurry.
+    # The role first: an administrator may need to withdraw it quickly.
     changed = None
     if call.role is not None:
         changed = accounts.set_user_role(app, call.user, call.role, by=by)
@@ -148,13 +148,13 @@ def list_tokens(reader: StateReader, call: TokenQuery, by: Caller) -> TokenListD
 
 @ROUTES.add("POST", "/tokens", action="token.own.create", status=201, is_secret=True, commands=("token create",))
 def create_token(app: App, call: NewToken, by: Caller) -> CreatedTokenDocument:
-    """Make a token; its secret is shown once."""
+    """Create a token; its secret is shown once."""
     return accounts.create_token(app, call.name, scopes=call.scopes, days=call.days, user=call.user, by=by)
 
 
 @ROUTES.add("DELETE", "/tokens/{token}", action="token.own.revoke", commands=("token revoke",))
 def revoke_token(app: App, call: OneToken, by: Caller) -> TokenDocument:
-    """Let a token count no more."""
+    """Revoke a token."""
     return accounts.revoke_token(app, call.token, by=by)
 
 

@@ -1,8 +1,8 @@
 """Authentication of requests by a session or a token; logging in and out.
 
-A session is a bearer that the page keeps in its origin's storage. It is no cookie: a browser sends the cookies of
-127.0.0.1 to every server there, whatever its port. No request carries it by itself, so none can be forged by
-another page (CSRF) either.
+A session is a bearer token that the page keeps in its origin's storage. It is not a cookie: a browser sends the
+cookies of 127.0.0.1 to every server there, whatever its port. Browsers never attach it by themselves, so another
+page cannot forge a request either (CSRF).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from chargehand.server._guard import CallerLimits
 from chargehand.server._responses import document_response
 from chargehand.server._routes import RestArguments, read_arguments
 
-# Browsers let a page set no header of a WebSocket but its protocols: one of them carries the session.
+# A page can set no header of a WebSocket except its protocols: one of them carries the session.
 SESSION_PROTOCOL = "chargehand.session."
 # Failed logins by password: at one account from one address, and from one address. There is no limit over all
-# addresses, which strangers could use up for everyone.
+# addresses, since strangers could use it up for everyone.
 _ACCOUNT_BURST = 10.0
 _PER_ACCOUNT_SECOND = 1 / 30
 _ADDRESS_BURST = 30.0
@@ -50,7 +50,7 @@ _BEARER = "bearer "
 
 
 class LoginBody(RestArguments, frozen=True):
-    """What opens a session: a code that `chargehand up` prints, or an account's name and password."""
+    """The credentials for a session: a code that `chargehand up` prints, or an account's name and password."""
 
     code: Annotated[str, Meta(max_length=200)] | None = None
     user: Annotated[str, Meta(max_length=100)] | None = None
@@ -58,7 +58,7 @@ class LoginBody(RestArguments, frozen=True):
 
 
 class Sessions:
-    """Finds out who calls, and opens and ends sessions."""
+    """Authenticates callers, and opens and ends sessions."""
 
     def __init__(self, reader: StateReader) -> None:
         self._reader = reader
@@ -67,7 +67,7 @@ class Sessions:
         self._lines = CallerLimits(burst=_LINES_BURST, per_second=_LINES_PER_SECOND)
 
     def authenticate(self, request: HTTPConnection) -> Caller:
-        """Return who calls; may block.
+        """Return the caller; may block.
 
         Raises `RefusedError` (`login_needed`, `token_unknown`, `token_expired`), `StoreError`.
         """
@@ -117,7 +117,7 @@ class Sessions:
             limit.take(hint=_OTHER_WAY)
         opened = log_in(self._reader, user, password, address=address, replaces=replaces)
         for limit in limits:
-            limit.put_back()  # a login that succeeds was no guess
+            limit.put_back()  # a login that succeeds was not a guess
         return opened
 
     def log_out(self, request: Request, caller: Caller) -> Response:
@@ -127,7 +127,7 @@ class Sessions:
 
 
 def _bearer(request: HTTPConnection) -> str:
-    """Return the secret that a request carries, "" for none or more than one."""
+    """Return the secret that a request carries, "" unless there is exactly one."""
     given = request.headers.getlist("authorization")
     if given:
         only = given[0] if len(given) == 1 else ""
@@ -137,7 +137,7 @@ def _bearer(request: HTTPConnection) -> str:
 
 
 def name_network(request: HTTPConnection) -> str:
-    """Return what one stranger has of addresses, "" for this machine: one of IPv4, 2^64 of IPv6."""
+    """Return the address range of one stranger, "" for this machine: one address of IPv4, 2^64 of IPv6."""
     address = _address(request)
     try:
         found = ipaddress.ip_address(address)
@@ -147,7 +147,7 @@ def name_network(request: HTTPConnection) -> str:
 
 
 def _address(request: HTTPConnection) -> str:
-    """Return where a request comes from, "" for this machine."""
+    """Return the address that a request comes from, "" for this machine."""
     host = request.client.host if request.client is not None else ""
     try:
         return "" if ipaddress.ip_address(host).is_loopback else host

@@ -1,4 +1,4 @@
-"""Routes of what missions stand on: projects, agents, models, configuration, workers, the log as a whole."""
+"""Routes of missions' surroundings: projects, agents, models, configuration, workers, the log as a whole."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROUTES = RouteTable()
 
 
 class ProjectQuery(RestArguments, frozen=True):
-    """Which project's view is given; outside of any by default."""
+    """The project of a view; by default outside any project."""
 
     project: Short | None = None
 
@@ -59,13 +59,13 @@ class NewProject(RestArguments, frozen=True):
 
 
 class ConfigurationQuery(ProjectQuery, frozen=True, kw_only=True):
-    """Whose configuration is shown, and whether with where each value comes from."""
+    """The configuration to show, with or without the origins of its values."""
 
     origins: bool = True
 
 
 class StatisticsQuery(RestArguments, frozen=True):
-    """Which missions count."""
+    """The missions to count."""
 
     project: Short | None = None
     since: Annotated[str, Meta(max_length=40, description="7d, 12h or a date (UTC).")] | None = None
@@ -84,15 +84,15 @@ class OneRole(ProjectQuery, frozen=True, kw_only=True):
 
 
 class ProvenanceQuery(RestArguments, frozen=True):
-    """Whose provenance is verified."""
+    """The mission whose provenance is verified."""
 
     mission: MissionName
 
 
 class VerifyBody(RestArguments, frozen=True):
-    """Which log is checked: a mission's, or all; `deep` reads artifacts and commits too.
+    """The log to check: of a mission, or all; `deep` reads artifacts and commits too.
 
-    `head` has signed heads that were kept elsewhere, one on each line, to compare with.
+    `head` has signed heads stored elsewhere, one on each line, to compare with.
     """
 
     mission: Annotated[str, Meta(max_length=64)] | None = None
@@ -120,13 +120,13 @@ def register_project(app: App, call: NewProject, by: Caller) -> ProjectView:
 
 @ROUTES.add("GET", "/projects/{project}", action="project.list", commands=("project show",))
 def show_project(app: App, call: OneProject, by: Caller) -> ProjectView:
-    """Show what would be in force for a mission."""
+    """Show the settings that a mission would use."""
     return projects.show_project(app, project_path(app, call.project))
 
 
 @ROUTES.add("GET", "/agents", action="agent.list", commands=("agent list",))
 def list_agents(app: App, call: ProjectQuery, by: Caller) -> AgentList:
-    """List agents and what else is installed."""
+    """List agents and other installed programs."""
     return agents.list_agents(app, project_path(app, call.project))
 
 
@@ -150,25 +150,25 @@ def list_models(app: App, call: ProjectQuery, by: Caller) -> ModelList:
 
 @ROUTES.add("GET", "/stats", action="stats.show", commands=("stats",))
 def show_mission_statistics(reader: StateReader, call: StatisticsQuery, by: Caller) -> StatisticsDocument:
-    """Show how missions ended, and what checks found."""
+    """Show the outcomes of missions, and of checks."""
     return statistics.mission_statistics(reader, _statistics_request(reader, call))
 
 
 @ROUTES.add("GET", "/stats/models", action="stats.show", commands=("model stats",))
 def show_model_statistics(reader: StateReader, call: StatisticsQuery, by: Caller) -> ModelStatisticsDocument:
-    """Show how each model did."""
+    """Show the results of each model."""
     return statistics.model_statistics(reader, _statistics_request(reader, call))
 
 
 @ROUTES.add("GET", "/config", action="config.show", commands=("config show",))
 def show_configuration(app: App, call: ConfigurationQuery, by: Caller) -> ConfigurationView:
-    """Show the configuration and where it comes from."""
+    """Show the configuration with its origins."""
     return configuration.show_configuration(app, project_path(app, call.project), with_origins=call.origins)
 
 
 @ROUTES.add("GET", "/models/{model}", action="model.list", commands=("model show",))
 def show_model(app: App, call: OneModel, by: Caller) -> ModelView:
-    """Show all that is known of a model."""
+    """Show all known facts of a model."""
     return models.show_model(app, call.model, project_path(app, call.project))
 
 
@@ -198,13 +198,13 @@ def show_system(reader: StateReader, call: NoArguments, by: Caller) -> SystemVie
 
 @ROUTES.add("GET", "/alerts", action="system.show", commands=("alerts list",))
 def list_alerts(reader: StateReader, call: NoArguments, by: Caller) -> AlertsDocument:
-    """List alerts that are raised, and that were."""
+    """List raised and ended alerts."""
     return statistics.list_alerts(reader)
 
 
 @ROUTES.add("POST", "/alerts/test", action="alert.test", commands=("alerts test",))
 def try_alert_channels(app: App, call: NoArguments, by: Caller) -> TrialDocument:
-    """Send a trial notice each way that is configured."""
+    """Send a trial notice by each configured channel."""
     return statistics.try_channels(app)
 
 

@@ -1,4 +1,4 @@
-"""The one WebSocket: streams what a mission prints. A client that sends anything is disconnected."""
+"""The only WebSocket: streams a mission's output. A client that sends anything is disconnected."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _LOG = logging.getLogger("chargehand.server")
 # How often new output is read: while the mission runs, and while it rests.
 _POLL_SECONDS = 0.2
 _REST_POLL_SECONDS = 1.0
-# As for the feed: proxies and browsers drop a connection that says nothing for longer.
+# As for the feed: proxies and browsers drop connections that are silent for longer.
 _BEAT_SECONDS = 15.0
-# A client that accepts nothing for so long gives its place up; it can go on from its position.
+# A client that accepts nothing for this long loses its place; it can continue from its position.
 _SEND_SECONDS = 20.0
 _CLOSE_SECONDS = 2.0
 _MOST_TERMINALS = 100
 _MOST_TERMINALS_OF_ACCOUNT = 20
 PROTOCOL = "chargehand.terminal"
-# Close codes: below 2000 of the WebSocket protocol, from 4000 on our own after the HTTP statuses.
+# Close codes: below 2000 of the WebSocket protocol, from 4000 on ours, derived from the HTTP statuses.
 ENDED = 1000
 AWAY = 1001
 NOT_TAKEN = 1003
@@ -44,7 +44,7 @@ TOO_SLOW = 4408
 
 
 class TerminalSockets:
-    """Serves terminals; each reads the output by itself, a bounded part at a time, and holds no more than that."""
+    """Serves terminals; each reads the output separately, one bounded part at a time, and holds no more."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class TerminalSockets:
         self._closing = asyncio.Event()
 
     async def close(self) -> None:
-        """End all terminals with a close code each, so that their clients come back to the next server."""
+        """End all terminals with a close code, so that their clients reconnect to the next server."""
         self._closing.set()
         if self._open:
             await asyncio.wait(self._open, timeout=_CLOSE_SECONDS)
@@ -100,7 +100,7 @@ class TerminalSockets:
             if self._closing.is_set():
                 await socket.close(TOO_MANY, "the server stops")
                 return
-            # A browser gives up on a socket that takes none of the protocols it named.
+            # A browser drops a socket that does not accept one of the protocols it named.
             await socket.accept(PROTOCOL if PROTOCOL in socket.scope.get("subprotocols", ()) else None)
             sending = asyncio.create_task(self._send(socket, follower))
             hearing = asyncio.create_task(_wait_for_end(socket))
@@ -119,7 +119,7 @@ class TerminalSockets:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await socket.close(code, reason)
             except (RuntimeError, TimeoutError, WebSocketDisconnect):
-                pass  # the client is gone already, or accepts nothing any more
+                pass  # the client is already gone, or accepts nothing any more
 
     async def _send(self, socket: WebSocket, follower: TerminalFollower) -> tuple[int, str]:
         """Send new output until the mission ends; return the close code and its reason."""
@@ -148,7 +148,7 @@ class TerminalSockets:
 
 
 async def _wait_for_end(socket: WebSocket) -> tuple[int, str]:
-    """Return the close code once the client goes away, or sends something: a terminal takes no input."""
+    """Return the close code once the client leaves, or sends something: a terminal accepts no input."""
     message = await socket.receive()
     return (AWAY, "") if message["type"] == "websocket.disconnect" else (NOT_TAKEN, "nothing is taken here")
 

@@ -1,4 +1,4 @@
-"""Routes of work beside missions: git actions and commands, trials of agents and models, judging an action."""
+"""Routes of work outside missions: git actions and commands, probes of agents and models, judging an action."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LONGEST_ACTION = 16_384
 
 
 class ActionQuery(RestArguments, frozen=True):
-    """Which actions are listed: all that are kept, or those that have not ended."""
+    """The actions to list: all stored ones, or those that have not ended."""
 
     running: bool = False
 
@@ -48,26 +48,26 @@ class OneAction(RestArguments, frozen=True):
 
 
 class OutputQuery(OneAction, frozen=True, kw_only=True):
-    """Which lines an action printed: those from a byte of its output on, as `next` names it."""
+    """The output of an action to read: from a byte offset on, as given by `next`."""
 
     after: Offset = 0
 
 
 class ActionAnswer(OneAction, frozen=True, kw_only=True):
-    """An answer to what an action asks; `yes` approves exactly that, once."""
+    """An answer to an action's question; `yes` approves exactly that, once."""
 
     answer: Literal["yes", "no"]
 
 
 class AgentTrial(RestArguments, frozen=True):
-    """Which agent is tried, all by default, as a project has them."""
+    """The agent to probe, all by default, as configured in a project."""
 
     agent: Words | None = None
     project: Short | None = None
 
 
 class ModelTrial(RestArguments, frozen=True):
-    """Which model is asked, all by default; with `quick` nothing is kept of it."""
+    """The model to probe, all by default; with `quick` no result is stored."""
 
     model: Words | None = None
     quick: bool = False
@@ -75,19 +75,19 @@ class ModelTrial(RestArguments, frozen=True):
 
 
 class CatalogueQuery(RestArguments, frozen=True):
-    """Which models of the shipped catalogue: of one provider, or all."""
+    """The models of the shipped catalogue to list: of one provider, or all."""
 
     provider: Short | None = None
 
 
 class PolicyQuery(RestArguments, frozen=True):
-    """Whose rules are shown; outside of any project by default."""
+    """The project whose rules are shown; by default outside any project."""
 
     project: Short | None = None
 
 
 class PolicyTrial(RestArguments, frozen=True):
-    """One action to judge: a command as its words, a shell line, a file to read or write, or a call of MCP."""
+    """One action to judge: a command as words, a shell line, a file to read or write, or an MCP call."""
 
     command: Annotated[tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=1000)] = ()
     shell: Text | None = None
@@ -98,7 +98,7 @@ class PolicyTrial(RestArguments, frozen=True):
     project: Short | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what takes seconds to take apart: time grows faster than length."""
+        """Refuse an action that takes seconds to parse: the time grows faster than the length."""
         size = sum(map(len, (*self.command, self.shell or "", self.mcp or "")))
         if size > _LONGEST_ACTION:
             raise ValueError(f"an action has at most {_LONGEST_ACTION} characters, this one has {size}")
@@ -119,21 +119,21 @@ def show_action(app: App, call: OneAction, by: Caller) -> ActionDocument:
 
 @ROUTES.add("GET", "/actions/{action}/log", action="action.log", commands=("action log",))
 def read_action_output(app: App, call: OutputQuery, by: Caller) -> ActionOutputPage:
-    """Read what it printed."""
+    """Read its output."""
     actions = Actions(app)
     return actions.read_output(actions.places.find(call.action), call.after)
 
 
 @ROUTES.add("POST", "/actions/{action}/cancel", action="action.cancel", commands=("action cancel",))
 def cancel_action(app: App, call: OneAction, by: Caller) -> ActionDocument:
-    """Stop it and all that it started."""
+    """Stop it with all its processes."""
     actions = Actions(app)
     return action_document(actions.cancel_and_wait(actions.places.find(call.action)))
 
 
 @ROUTES.add("POST", "/actions/{action}/answer", action="action.answer", commands=("action answer",))
 def answer_action(app: App, call: ActionAnswer, by: Caller) -> ActionDocument:
-    """Answer what it asks; after a yes it runs in the background."""
+    """Answer its question; after a yes it runs in the background."""
     actions = Actions(app)
     found = actions.places.find(call.action)
     held = actions.answer(found, yes=call.answer == "yes")
@@ -145,13 +145,13 @@ def answer_action(app: App, call: ActionAnswer, by: Caller) -> ActionDocument:
 
 @ROUTES.add("POST", "/agents/probe", action="agent.probe", commands=("agent probe",))
 async def probe_agents(app: App, call: AgentTrial, by: Caller) -> AgentProbes:
-    """Try whether agents can work."""
+    """Probe whether agents can work."""
     return await agents.probe_agents(app, call.agent, project_path(app, call.project))
 
 
 @ROUTES.add("POST", "/models/probe", action="model.probe", commands=("model probe",))
 async def probe_models(app: App, call: ModelTrial, by: Caller) -> ModelProbes:
-    """Call models with a few tokens, and keep what they can do."""
+    """Call models with a few tokens, and store their abilities."""
     return await models.probe_models(app, call.model, project_path(app, call.project), quick=call.quick)
 
 
@@ -170,19 +170,19 @@ def _encode_catalogue(provider: str | None) -> EncodedDocument:
 
 @ROUTES.add("GET", "/policy", action="agent.list", commands=("policy show",))
 def list_rules(app: App, call: PolicyQuery, by: Caller) -> RuleList:
-    """Show the rules for what agents do."""
+    """Show the rules for agents' actions."""
     return configuration.list_rules(app, project_path(app, call.project))
 
 
 @ROUTES.add("GET", "/policy/facts", action="agent.list", commands=("policy show",))
 def show_rule_schema(reader: StateReader, call: NoArguments, by: Caller) -> RuleSchema:
-    """Show what rules can ask about."""
+    """Show the facts available to rules."""
     return configuration.rule_schema()
 
 
 @ROUTES.add("POST", "/policy/test", action="policy.test", is_costly=True, commands=("policy test",))
 def judge_action(app: App, call: PolicyTrial, by: Caller) -> Judgement:
-    """Judge an action without doing it."""
+    """Judge an action without running it."""
     kinds = {name: getattr(call, name) for name in ("shell", "read", "write", "mcp")}
     return configuration.judge_action(
         app, {"command": call.command or None, **kinds}, cwd=call.cwd, repo=project_path(app, call.project)

@@ -1,4 +1,4 @@
-"""The application: routes from their table, sessions, the live feed, health, and the dashboard's files."""
+"""The application: the routes of the table, sessions, the live feed, health, and the dashboard's files."""
 
 from __future__ import annotations
 
@@ -51,38 +51,37 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger("chargehand.server")
 PAGES = Path(__file__).parent / "pages"
 _LARGEST_BODY_BYTES = 1 << 20
-# How long a client may take to send a body. A login has less: strangers who send theirs slowly must not hold all
-# connections.
+# The limit for sending a body. For a login it is shorter: strangers who send slowly must not hold all connections.
 _BODY_SECONDS = 60.0
 _LOGIN_BODY_SECONDS = 10.0
-# Threads of their own for requests that read and for those that change something: a change may wait for a worker,
-# and must not keep pages waiting.
+# Separate threads for requests that read and for those that change something: a change may wait for a worker, and
+# must not delay pages.
 _READER_THREADS = 8
 _WRITER_THREADS = 8
-# Finding out who calls and redeeming a login link are short, and wait for no other work. Checking a password takes
-# 0.3 s of a core and 64 MiB. Costly work is done one piece at a time.
+# Authentication and redeeming a login link are short, and wait for no other work. Checking a password takes 0.3 s
+# of a core and 64 MiB. Costly work is done one request at a time.
 _ENTRY_THREADS = 4
 _PASSWORD_THREADS = 2
 _COSTLY_THREADS = 1
-# Below the web server's own bound on requests at once, so that `/health` and logins are always answered.
+# Below the web server's own limit of concurrent requests, so that `/health` and logins are always answered.
 _MOST_REQUESTS = 1000
 _MOST_REQUESTS_OF_ACCOUNT = 300
 _MOST_STREAMS_OF_ACCOUNT = 250
 _MOST_LOGINS = 200
 _MOST_LOGINS_OF_ADDRESS = 50
 _MOST_COSTLY = 2
-# The key under which a request's scope keeps what gives its places back.
+# The key of a request's scope for the functions that give its places back.
 _HELD = "chargehand.held"
-# Tracebacks that are kept of one place of a fault: three, then one in ten minutes.
+# Tracebacks stored for one fault location: three, then one in ten minutes.
 _FAULT_BURST, _FAULTS_PER_SECOND = 3.0, 1 / 600
-# How long a client is kept waiting for work that may take minutes, such as a verdict.
+# How long a client waits for work that may take minutes, such as a verdict.
 _WAIT_SECONDS = 20.0
 KeepTraceback = Callable[[Exception], str]
-"""Writes a traceback to a file and returns its path, "" where it could not."""
+"""Writes a traceback to a file and returns its path, "" if that failed."""
 
 
 def _answer_errors(endpoint: Callable[[ChargehandServer, Request], Awaitable[Response]]) -> Any:
-    """Return an endpoint of the server that answers what goes wrong in it, as the routes of the table do."""
+    """Return an endpoint of the server that answers errors as the routes of the table do."""
 
     @functools.wraps(endpoint)
     async def answer(server: ChargehandServer, request: Request) -> Response:
@@ -92,7 +91,7 @@ def _answer_errors(endpoint: Callable[[ChargehandServer, Request], Awaitable[Res
 
 
 class ChargehandServer:
-    """Answers requests on one state directory; `application` is what a web server runs."""
+    """Answers requests on one state directory; `application` is the ASGI application for a web server."""
 
     def __init__(
         self,
@@ -161,7 +160,7 @@ class ChargehandServer:
             yield
         finally:
             following.cancel()
-            # A promotion is broken off in good order: its journal tells the next server how far it came.
+            # A promotion is interrupted safely: its journal shows the next server how far it got.
             for task in self._working.values():
                 task.cancel()
             await asyncio.gather(following, *self._working.values(), self._keyed.close(), return_exceptions=True)
@@ -170,7 +169,7 @@ class ChargehandServer:
             self._shared.close()
 
     async def end_streams(self) -> None:
-        """End every open stream, so that a server that stops waits for none."""
+        """End every open stream, so that a stopping server does not wait for them."""
         self._feed.close()
         await self._terminals.close()
 
@@ -184,18 +183,18 @@ class ChargehandServer:
         return response
 
     async def answer_safely(self, work: Callable[[], Awaitable[Response]]) -> Response:
-        """Do the work of a request; whatever goes wrong is one of our errors, never a traceback."""
+        """Do the work of a request; every failure is answered as one of our errors, never as a traceback."""
         try:
             return await work()
         except ChargehandError as error:
             return error_response(error)
-        except Exception as error:  # the boundary: a client is told that something went wrong, and nothing of how
-            # One place of a fault fills neither the log nor the directory of tracebacks, however often it is met.
+        except Exception as error:  # the boundary: the client learns that an error occurred, without details
+            # One fault location fills neither the log nor the directory of tracebacks, however often it occurs.
             if self._faults.of(_place_of(error)).try_take():
                 _LOG.exception("request failed")
                 kept = await asyncio.to_thread(self._keep_traceback, error)
                 _LOG.error("the traceback %s", f"was saved to {kept}" if kept else "could not be saved")
-            # A stranger may have asked: where the state directory is belongs to the log alone.
+            # The client may be a stranger: the path of the state directory appears only in the log.
             hint = "whoever runs the server finds the traceback in its log, by the X-Request-Id of this answer"
             message = f"something in Chargehand itself went wrong: {type(error).__name__}"
             return error_response(InfrastructureError(message, code="internal", hint=hint))
@@ -218,8 +217,8 @@ class ChargehandServer:
             return await self._call_once(route, call, caller, key)
         if not route.may_take_long:
             return document_response(await self._change(route, call, caller), status=route.status)
-        # A task of its own: a client that goes away breaks its request off, and never a promotion half-way. A
-        # client that asks for the same while the work goes on joins it.
+        # A separate task: a client that leaves cancels its request, but never a promotion half-way. A client that
+        # sends the same request while the work continues joins it.
         work = f"{route.name} {call!r}"
         task = self._working.get(work)
         if task is None:
@@ -239,7 +238,7 @@ class ChargehandServer:
         return document_response(result, status=route.status, known=known, gzipped=gzipped, answers=self._answers)
 
     async def _call_once(self, route: Route, call: Any, caller: Caller, key: str) -> Response:
-        """Answer a request that has a key: what it asks for is done at most once, and a refusal is an answer."""
+        """Answer a request with a key: its work is done at most once, and a refusal is an answer too."""
 
         async def work() -> KeyedReply:
             try:
@@ -257,7 +256,7 @@ class ChargehandServer:
         return reply_response(*task.result())
 
     async def _change(self, route: Route, call: Any, caller: Caller) -> Any:
-        """Do what a route that changes something does, with a state directory of its caller's own."""
+        """Do the work of a route that changes something, with an `App` for its caller."""
 
         def work() -> Any:
             with contextlib.closing(self._app(caller)) as app:
@@ -271,23 +270,23 @@ class ChargehandServer:
     def _forget_work(self, work: str, task: asyncio.Task[Any]) -> None:
         self._working.pop(work, None)
         if not task.cancelled():
-            task.exception()  # asyncio warns of an error that nobody retrieved, and the client may have left
+            task.exception()  # asyncio warns about an error that is never retrieved, and the client may have left
 
     def _app(self, caller: Caller) -> App:
         own = caller.user == self._shared.identity()
         actor = "" if own else f"account:{caller.user}"
-        # The server starts no worker for a request: one runs beside it, unless a person chose `--no-worker`.
+        # The server starts no worker for a request: it already runs one, unless a person chose `--no-worker`.
         return App(environ=self._environ, cwd=self._cwd, actor=actor, starts_workers=False)
 
     def _authorise(self, request: HTTPConnection, action: str) -> Caller:
-        """Return who calls, if they may do this; nothing else of the request was looked at before."""
+        """Return the caller, if they may do this; no other part of the request was read before."""
         caller = self._sessions.authenticate(request)
         request.scope[ACCOUNT] = caller.user
         require_access(self._shared, caller, action, request.path_params.get("mission", ""))
         return caller
 
     async def _enter(self, request: HTTPConnection, action: str) -> Caller:
-        """Return who calls, if they may do this; the request holds one of their places until it is answered."""
+        """Return the caller, if they may do this; the request holds one of their places until it is answered."""
         caller = await self._in_thread(lambda: self._authorise(request, action), self._entry)
         self._hold(request, self._requests, caller)
         return caller
@@ -358,19 +357,19 @@ class ChargehandServer:
 
     @_answer_errors
     async def show_metrics(self, request: Request) -> Response:
-        """Give what Prometheus reads."""
+        """Return the metrics for Prometheus."""
         await self._enter(request, "system.show")
         content = await self._in_thread(self._metrics.render)
         return Response(content, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @_answer_errors
     async def show_openapi(self, request: Request) -> Response:
-        """Give the OpenAPI document."""
+        """Return the OpenAPI document."""
         return document_response(openapi_document(), known=request.headers.get("if-none-match", ""))
 
 
 def _give_places_back(application: ASGIApp) -> ASGIApp:
-    """Return the application; what a request holds is given back once it is answered, or its client has left."""
+    """Wrap the application to give back a request's places once it is answered, or its client has left."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         held: list[Callable[[], None]] = []
@@ -385,18 +384,18 @@ def _give_places_back(application: ASGIApp) -> ASGIApp:
 
 
 def _place_of(error: Exception) -> str:
-    """Return where a fault is: its type, file and line."""
+    """Return the location of a fault: its type, file and line."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     return " ".join([type(error).__name__, *(f"{each.filename}:{each.lineno}" for each in last)])
 
 
 async def show_health(request: Request) -> Response:
-    """Answer as long as the server runs, whatever the store does."""
+    """Answer as long as the server runs, whatever the state of the store."""
     return document_response({"status": "ok"})
 
 
 async def refuse_unknown(request: Request) -> Response:
-    """Answer an address below `PREFIX` that is no route's."""
+    """Answer an address below `PREFIX` without a route."""
     path = request.url.path
     return error_response(
         NotFoundError(f"there is no {request.method} {path}", code="no_route", hint="see /openapi.json")
@@ -404,7 +403,7 @@ async def refuse_unknown(request: Request) -> Response:
 
 
 async def _is_done_soon(task: asyncio.Task[Any]) -> bool:
-    """Wait for work as long as a client is kept waiting; the work goes on where the client leaves."""
+    """Wait for work at most as long as a client waits; the work continues if the client leaves."""
     # Awaiting the task itself would cancel it together with this request; `wait` leaves it running.
     await asyncio.wait({task}, timeout=_WAIT_SECONDS)
     return task.done()
@@ -419,7 +418,7 @@ async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict
                 content += piece
                 if len(content) > _LARGEST_BODY_BYTES:
                     raise UsageError("the body has more than 1 MiB", code="arguments_invalid", hint="send less")
-    except (ClientDisconnect, TimeoutError) as error:  # the client went away, or stopped sending
+    except (ClientDisconnect, TimeoutError) as error:  # the client left, or stopped sending
         raise UsageError(
             f"the body did not come whole within {within:g} s", code="arguments_invalid", hint="send it again"
         ) from error
@@ -427,7 +426,7 @@ async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        # A form of another site can be sent without asking us first; JSON cannot.
+        # A page of another site can submit a form without a preflight request; JSON it cannot.
         raise UsageError(f"the body is {kind!r}", code="arguments_invalid", hint="send application/json")
     try:
         return decode_as(content, dict[str, Any])

@@ -1,8 +1,8 @@
-"""Which route does what a command of the command line does, and how the command's parameters become its arguments.
+"""Maps commands of the command line to routes, and a command's parameters to the route's arguments.
 
-A command is named by its words. Where nothing else is said, its route is the one that names it, and a parameter is
-the argument of its name. A client has to know what routes there are and what they take, and nothing of what they
-do: it reads that from a file, since the routes themselves load the whole product.
+A command is named by its words. By default its route is the one that lists the command, and a parameter is the
+argument of the same name. A client needs the routes and their arguments, but not their implementation: it reads
+them from a file, since the routes themselves load the whole product.
 
 `python -m chargehand.server.openapi --routes` prints that file, `routes.json`.
 """
@@ -33,7 +33,7 @@ _TYPES: Mapping[str, Any] = {
 
 _HERE = "it works on the machine, or in the checkout, where it is typed"
 LOCAL_COMMANDS: Mapping[str, str] = {
-    # commands without a route, and why
+    # commands without a route, with the reason
     **dict.fromkeys(("init", "doctor", "demo", "completion", "format", "exec", "sandbox setup"), _HERE),
     **dict.fromkeys(("up", "worker", "mcp", "gateway serve", "gateway record", "gateway replay"), _HERE),
     **dict.fromkeys(("project trust", "project untrust", "project setup", "project move"), _HERE),
@@ -41,16 +41,16 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("secret set", "secret list", "secret remove", "config set", "policy allow"), _HERE),
     **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), _HERE),
     **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), _HERE),
-    # A path on the server's machine is of no use to a client that cannot write there.
+    # A path on the server's machine is useless to a client that cannot write there.
     "role path": "it names a place on the machine, to write files in",
     **dict.fromkeys(("login", "logout"), "it keeps a token on this machine"),
 }
 
 
 class RouteSignature(Struct, frozen=True, kw_only=True):
-    """What a client knows of a route: where it is, and the JSON type of each of its `arguments`.
+    """The facts about a route that a client needs: its address, and the JSON type of each of its `arguments`.
 
-    `raw` tells that it may answer what is no JSON document.
+    `raw` says that it may answer with something other than a JSON document.
     """
 
     name: str
@@ -62,13 +62,13 @@ class RouteSignature(Struct, frozen=True, kw_only=True):
 
     @property
     def path_names(self) -> tuple[str, ...]:
-        """The arguments that stand in the path."""
+        """The arguments in the path."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
     def read_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as they are sent: on a command line a number may be a text.
 
-        Raises `UsageError` (`arguments_invalid`); what an argument has to be beyond its type the server says.
+        Raises `UsageError` (`arguments_invalid`); the server checks arguments beyond their type.
         """
         read = {}
         for name, value in given.items():
@@ -83,12 +83,12 @@ class RouteSignature(Struct, frozen=True, kw_only=True):
 
 
 class CommandCall(Struct, frozen=True, kw_only=True):
-    """How a command is done by a route.
+    """The mapping of a command to a route.
 
-    `route` is its name, "" for the only one that names the command. `when` are parameters of which one has to be
-    given for this way. `names` are arguments by the parameters that have other names, `fixed` arguments that are
-    always sent, `raw` those instead where a person reads the answer. `unsent` are parameters that concern only
-    what is done with the answer.
+    `route` is its name, "" for the only route that lists the command. `when` are parameters of which at least one
+    has to be given for this mapping. `names` maps parameters to arguments with other names, `fixed` are arguments
+    that are always sent, `raw` those sent instead if a person reads the answer. `unsent` are parameters that only
+    affect the handling of the answer.
     """
 
     route: str = ""
@@ -99,7 +99,7 @@ class CommandCall(Struct, frozen=True, kw_only=True):
     unsent: tuple[str, ...] = ()
 
 
-# These hold for every command; a client that asks a server for all projects names none.
+# These apply to every command; a client that asks a server for all projects sends no project.
 _NAMES = {"repo": "project"}
 _UNSENT = frozenset({"out", "quiet", "verbose", "detach", "yes", "everywhere", "every"})
 _CALLS: Mapping[str, tuple[CommandCall, ...]] = {
@@ -159,17 +159,17 @@ _CALLS: Mapping[str, tuple[CommandCall, ...]] = {
 
 @functools.cache
 def known_routes() -> Mapping[str, RouteSignature]:
-    """Return all routes by their names."""
+    """Return all routes by name."""
     return {route.name: route for route in decode_as(_ROUTES.read_bytes(), tuple[RouteSignature, ...])}
 
 
 def served_commands() -> frozenset[str]:
-    """Return the commands that a route does."""
+    """Return the commands with a route."""
     return frozenset(command for route in known_routes().values() for command in route.commands)
 
 
 def find_call(command: str, given: Iterable[str]) -> tuple[RouteSignature, CommandCall]:
-    """Return the route that does a command of which these parameters are `given`, and how."""
+    """Return the route for a command with these parameters `given`, and the mapping."""
     known = set(given)
     call = next(each for each in _CALLS.get(command, (CommandCall(),)) if not each.when or known & set(each.when))
     if call.route:

@@ -1,4 +1,4 @@
-"""The table of all routes, and the OpenAPI 3.1 document that is made from it and from the records of the routes.
+"""The table of all routes, and the OpenAPI 3.1 document generated from it and from the routes' records.
 
 `python -m chargehand.server.openapi` prints it, and with `--routes` the file `routes.json` of `commands`.
 """
@@ -72,7 +72,7 @@ _ERROR_EXAMPLE = {
 
 @functools.cache
 def openapi_document() -> dict[str, Any]:
-    """Return the document; it depends on nothing but this program."""
+    """Return the document; it depends only on this program."""
     schemas: dict[str, Any] = {"Error": _ERROR_SCHEMA}
     paths: dict[str, Any] = {}
     for route in ROUTES:
@@ -154,7 +154,7 @@ def _result(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reference(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return a reference to a record's schema, which stands among `schemas` then, with all it leads to."""
+    """Return a reference to a record's schema, adding that and all schemas that it references to `schemas`."""
     own, parts = json_schema(kind)
     schemas |= _with_component_references(parts)
     moved: dict[str, Any] = _with_component_references(own)
@@ -162,7 +162,7 @@ def _reference(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_component_references(value: Any) -> Any:
-    """Return a schema whose references lead into the document."""
+    """Return a schema with its references pointing into the document."""
     if isinstance(value, dict):
         return {
             key: item.replace("#/$defs/", "#/components/schemas/")
@@ -225,7 +225,7 @@ def _add_session(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
 
 def _add_feed(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
     _reference(EventLine, schemas)
-    _reference(TerminalRecord, schemas)  # its WebSocket is none of OpenAPI's: see the description
+    _reference(TerminalRecord, schemas)  # OpenAPI cannot describe its WebSocket: see the description
     stream = {"description": "The stream.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     paths[f"{PREFIX}/events"] = {
         "get": {

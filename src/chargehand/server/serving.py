@@ -1,4 +1,4 @@
-"""Serving: where the server listens, which hosts it answers to, and what is supervised beside it."""
+"""Serving: the listening socket, the accepted hosts, and the supervised components."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from chargehand.server.application import ChargehandServer, KeepTraceback
 _LOG = logging.getLogger("chargehand.server")
 _BACKLOG_CONNECTIONS = 512
 _MOST_REQUESTS = 2000
-# How long a client may take to send the head of a request: strangers who send half of one hold no connection.
+# The limit for sending the head of a request: strangers who send half of one hold no connection.
 _HEAD_MILLISECONDS = 5000
-# A worker that ends is started again after the first delay, which doubles each time the worker lived for less
-# than `_STEADY_SECONDS`.
+# A worker that ends is restarted after the first delay, which doubles each time the worker lived for less than
+# `_STEADY_SECONDS`.
 _FIRST_DELAY_SECONDS = 0.5
 _LONGEST_DELAY_SECONDS = 30.0
 _STEADY_SECONDS = 60.0
@@ -50,7 +50,7 @@ _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?(:[0-9]{1,5})?|\[[0-
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
-    """Where to listen, which other `names` to answer to, which `proxies` to believe, and whether a worker runs."""
+    """The address to listen on, other accepted host `names`, trusted `proxies`, and whether a worker runs."""
 
     host: str = "127.0.0.1"
     port: int = 8642
@@ -61,7 +61,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
 
 
 class _Granian(Server):
-    """Granian on a bound socket: one of its own would share a taken port, and cannot say which port it got."""
+    """Granian on an existing socket: its own would share a taken port, and cannot report its port."""
 
     def __init__(self, application: Any, listening: socket.socket) -> None:
         host, port = listening.getsockname()[:2]
@@ -72,20 +72,20 @@ class _Granian(Server):
             interface=Interfaces.ASGI,
             websockets=True,
             log_enabled=False,
-            # Requests at once; the stream of events of every open page counts as one.
+            # Concurrent requests; the event stream of every open page counts as one.
             backpressure=_MOST_REQUESTS,
             http1_settings=HTTP1Settings(header_read_timeout=_HEAD_MILLISECONDS),
         )
         self._listening = listening
 
     def _init_shared_socket(self) -> None:
-        # Granian's workers make a holder from a descriptor as well, which its typed interface leaves out.
+        # Granian's workers also make a holder from a descriptor, which its typed interface omits.
         self._ssp = None
         self._shd = SocketHolder(os.dup(self._listening.fileno()), False, _BACKLOG_CONNECTIONS)  # type: ignore[call-arg,assignment]
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there. Raises `UsageError` (`port_taken`, `listen_invalid`)."""
+    """Return a listening socket. Raises `UsageError` (`port_taken`, `listen_invalid`)."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family)
     try:
@@ -111,7 +111,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def open_server(reader: StateReader, options: ServeOptions) -> socket.socket:
-    """Return the socket to serve on, once nothing is known that stands in the way of a server.
+    """Return the socket to serve on, after checking everything that could prevent serving.
 
     Raises `UsageError` (`port_taken`, `listen_invalid`, `accounts_needed`), `ConfigError`, `StoreError`.
     """
@@ -135,14 +135,14 @@ def open_server(reader: StateReader, options: ServeOptions) -> socket.socket:
 
 
 def url_at(host: str, port: int) -> str:
-    """Return the address that a browser is given."""
+    """Return the address for a browser."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def hosts_of(listening: socket.socket, names: tuple[str, ...], proxies: tuple[str, ...] = ()) -> Hosts:
-    """Return what the `Host` header of a request for this socket may be: with the port, as browsers send it.
+    """Return the accepted `Host` headers for this socket: with the port, as browsers send it.
 
-    Raises `UsageError` (`listen_invalid`) for a proxy that is no address.
+    Raises `UsageError` (`listen_invalid`) for a proxy that is not an address.
     """
     try:
         trusted = frozenset(str(ipaddress.ip_address(each)) for each in proxies)
@@ -151,12 +151,12 @@ def hosts_of(listening: socket.socket, names: tuple[str, ...], proxies: tuple[st
             f"--proxy: {error}", code="listen_invalid", hint="give the proxy's address, such as 127.0.0.1"
         ) from error
     host, port = listening.getsockname()[:2]
-    names = tuple(name.lower() for name in names)  # as browsers ask
+    names = tuple(name.lower() for name in names)  # as browsers send them
     shown = f"[{host}]" if ":" in host else host
     own = {
         f"{each}:{port}" for each in (shown, "localhost", "127.0.0.1", "[::1]", *(name.lower() for name in names))
     }
-    # A proxy in front passes on the name that browsers ask for, without the port of TLS.
+    # A proxy in front forwards the name that browsers request, without the port of TLS.
     return Hosts(own=frozenset(own), proxied=frozenset(names), trusted=trusted)
 
 
@@ -172,7 +172,8 @@ async def serve(
 ) -> None:
     """Serve until a signal; `announce` is called once requests are answered.
 
-    `on_signal` is given what a signal has to call for a good end; that returns whether it will end.
+    `on_signal` gets the function that a signal has to call for a clean end; it returns whether the server will
+    end.
     """
     hosts = hosts_of(listening, options.names, options.proxies)
     server = ChargehandServer(environ=environ, cwd=cwd, hosts=hosts, keep_traceback=keep_traceback)
@@ -191,14 +192,15 @@ async def serve(
         asyncio.create_task(_supervise(name, work, environ, cwd))
         for name, work in (("alerts", watch_alerts), ("traces", export_traces))
     ]
-    # A worker that cannot start ends the server, which would else serve missions that nobody runs.
+    # A worker that cannot start ends the server, which otherwise would accept missions that are never run.
     keeping = [asyncio.create_task(_keep_worker(environ, cwd, options.slots))] if options.worker else []
     try:
-        # A server that fails to start ends this wait as well, and so does a signal that comes before it started.
+        # A server that fails to start ends this wait as well, and so does a signal before the start.
         ends = {waiting, serving, *keeping}
         await asyncio.wait({answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if answering.done():
-            # What was made until now stays: the collector need not search it for cycles while a client waits.
+            # Objects made until now are permanent: the collector need not search them for cycles while a client
+            # waits.
             gc.freeze()
             announce()
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -234,7 +236,7 @@ async def _wait_until_answered(listening: socket.socket) -> None:
 async def _supervise(
     name: str, work: Callable[[StateReader], Awaitable[None]], environ: Mapping[str, str], cwd: Path
 ) -> None:
-    """Run a component as long as the server runs; one that fails is started again, and ends nothing else."""
+    """Run a component as long as the server runs; a failed one is restarted, and ends nothing else."""
     while True:
         try:
             with StateReader.open(environ=environ, cwd=cwd) as reader:
@@ -245,10 +247,10 @@ async def _supervise(
 
 
 async def _keep_worker(environ: Mapping[str, str], cwd: Path, slots: int) -> None:
-    """Run a worker as long as the server runs, another one when it ends; at the end it releases its missions.
+    """Run a worker as long as the server runs, restarting it when it ends; at the end it releases its missions.
 
-    Raises `InfrastructureError` (`worker_failed`) where the first worker soon says that it cannot run. For a
-    database that is away the server waits a while.
+    Raises `InfrastructureError` (`worker_failed`) if the first worker soon reports that it cannot run. For an
+    unreachable database the server waits a while.
     """
     log = state_home(environ) / "logs" / "worker.log"
     delay = _FIRST_DELAY_SECONDS
@@ -280,7 +282,7 @@ async def _keep_worker(environ: Mapping[str, str], cwd: Path, slots: int) -> Non
 
 
 class _AwayDatabase:
-    """Decides whether a first worker that failed without its database is worth another try."""
+    """Decides whether to retry a first worker that failed because its database is unreachable."""
 
     def __init__(self, environ: Mapping[str, str], cwd: Path) -> None:
         self._environ = environ
@@ -290,7 +292,7 @@ class _AwayDatabase:
         self._told = False
 
     async def may_come_back(self, problem: str) -> bool:
-        """Tell whether to try again, and log the problem once.
+        """Return whether to retry, and log the problem once.
 
         A database that answers now may have come back after the worker failed: it gets one more try.
         """
@@ -311,7 +313,7 @@ class _AwayDatabase:
 async def _start_worker(
     environ: Mapping[str, str], slots: int, log: Path
 ) -> tuple[asyncio.subprocess.Process, int]:
-    """Start a worker, and return it with the offset in the log at which its lines begin."""
+    """Start a worker; return it with the offset in the log at which its lines begin."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with log.open("ab") as stderr:
@@ -322,7 +324,7 @@ async def _start_worker(
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 env=dict(environ),
-                # The terminal's Ctrl-C is meant for the server, which ends its worker in good order.
+                # The terminal's Ctrl-C is meant for the server, which stops its worker cleanly.
                 start_new_session=True,
             )
             return process, stderr.tell()
@@ -335,7 +337,7 @@ async def _start_worker(
 
 
 def _worker_failed(log: Path, begin: int, code: int) -> tuple[str, InfrastructureError]:
-    """Return why a worker could not start, as the code and an error, read from its log behind an offset."""
+    """Return why a worker could not start, as the code and an error, from its log after an offset."""
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().splitlines()

@@ -1,4 +1,4 @@
-"""Records of accounts, sessions and tokens as clients get them."""
+"""Records of accounts, sessions and tokens as clients receive them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chargehand.store.accounts import AccessRow
 
 
 class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC."""
+    """One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC."""
 
     name: str
     role: str
@@ -26,16 +26,16 @@ class UserListDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserRemovedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """An account that was removed, with its sessions and tokens."""
+    """An account that was removed, together with its sessions and tokens."""
 
     name: str
     removed: bool
 
 
 class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as its browser sees it; `expires` moves on with use.
+    """A session as its browser sees it; each use extends `expires`.
 
-    `accounts` says whether there are any, so that a login page knows whether to ask for a name.
+    `accounts` says whether any account exists, so that a login page knows whether to ask for a name.
     """
 
     user: str
@@ -53,7 +53,7 @@ class OpenedSessionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginCodeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`secret` is a code that logs the owner of the state directory in once, until `expires`."""
+    """A login code: `secret` logs the owner of the state directory in once, until `expires`."""
 
     secret: str
     expires: str
@@ -73,7 +73,7 @@ class TokenDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenListDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens, the oldest first, those that count no more too."""
+    """Tokens, the oldest first, including expired and revoked ones."""
 
     tokens: tuple[TokenDocument, ...]
 
@@ -86,7 +86,7 @@ class CreatedTokenDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessLogDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines of the access log, the newest first; `next` goes on before the last of them, null at the end."""
+    """Lines of the access log, the newest first; `next` is the `before` of the next page, null at the end."""
 
     entries: tuple[AccessRow, ...]
     next: int | None

@@ -1,4 +1,4 @@
-"""Passwords: what one must be, its argon2id hash, and the comparison with one."""
+"""Passwords: requirements, argon2id hashes, and verification."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from pwdlib import PasswordHash
 
 _LENGTH = range(12, 1025)  # characters
-# Compared with a password for a name that has no account: the same work, so that no name can be probed.
+# Compared with the password if the account does not exist: equal work, so that names cannot be probed.
 NOBODY = "$argon2id$v=19$m=65536,t=3,p=4$QP+RjXu7vQXFtV5DfzCHag$N1Q10lZ+xMLkV7WLeCgkUMcXPlb8Lz8l0jBz5wXf93U"
 
 
 def hash_password(password: str, *, user: str) -> str:
-    """Return the hash of a new password, with 0.3 s of work and 64 MiB. Raises `UsageError` (`password_weak`)."""
+    """Hash a new password, with 0.3 s of work and 64 MiB. Raise `UsageError` (`password_weak`)."""
     if len(password) not in _LENGTH or password.casefold() == user.casefold():
         # The message leaves the password out: others may read it.
         raise UsageError(
@@ -29,22 +29,22 @@ def hash_password(password: str, *, user: str) -> str:
 
 
 def compare_password(password: str, hashed: str | None) -> tuple[bool, str | None]:
-    """Return whether a password fits a stored hash, and a new hash where the stored one has old parameters.
+    """Return whether a password matches a stored hash, and a new hash if the stored one has old parameters.
 
-    Without a stored hash it does the same work, and no password fits.
+    Without a stored hash it does the same work, and no password matches.
     """
     from argon2.exceptions import InvalidHashError
     from pwdlib.exceptions import UnknownHashError
 
     try:
         fits, rehashed = _hasher().verify_and_update(_normal_form(password), hashed or NOBODY)
-    except (InvalidHashError, UnknownHashError):  # the row is damaged: no password fits it
+    except (InvalidHashError, UnknownHashError):  # the row is damaged: no password matches
         return False, None
     return fits and hashed is not None, rehashed
 
 
 def _normal_form(password: str) -> bytes:
-    # Keyboards write one letter in several ways. Cut, since the work must not grow with what a stranger sends.
+    # Keyboards encode one letter in several ways. Cut, since the work must not grow with a stranger's input.
     return unicodedata.normalize("NFKC", password[: _LENGTH.stop]).encode(errors="surrogatepass")
 
 

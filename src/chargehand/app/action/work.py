@@ -1,4 +1,4 @@
-"""What each kind of action does, once it has its place: the work itself, its judgement, and what came of it."""
+"""The work of each kind of action: judgement, execution and result."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from chargehand.app.wiring.session import Session
 
 _T = TypeVar("_T")
-# Branches in a result: it is one line of the log, and a first fetch may move thousands.
+# Branches in a result: it is one line of the log, and a first fetch may move thousands of branches.
 _LISTED_BRANCHES = 50
 _HEADS = "refs/heads/"
 
 
 class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How an action's work ended; without `reasons` it went well."""
+    """The result of an action's work; without `reasons` it succeeded."""
 
     result: dict[str, Any] = msgspec.field(default_factory=dict)
     exit_code: int | None = None
@@ -57,7 +57,7 @@ class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalNeededError(Exception):
-    """A rule wants a person's word on exactly this `subject` first; nothing was done yet."""
+    """A rule requires a person's approval of exactly this `subject` first; nothing was done yet."""
 
     def __init__(self, text: str, *, rule: str, subject: dict[str, Any]) -> None:
         super().__init__(text)
@@ -67,7 +67,7 @@ class ApprovalNeededError(Exception):
 
 
 class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """One action at work: `tell` keeps a line of output, `note` one of the log."""
+    """A running action: `tell` records a line of output, `note` an event in the log."""
 
     app: App
     state: ActionState
@@ -77,39 +77,39 @@ class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What the action was asked to do."""
+        """The arguments of the action."""
         return self.state.arguments
 
     @property
     def mission(self) -> str:
-        """The mission it is about."""
+        """The mission that the action is about."""
         assert self.state.mission is not None
         return self.state.mission
 
     def depot(self) -> Depot:
-        """Open the depot of the project; its own git takes no longer than the action may."""
+        """Open the project's depot, with a time limit for its git commands."""
         project = self.app.store.projects.find(self.state.project)
         depot = self.app.depot(project)
-        # Git in a worker thread cannot be cancelled with its action, so each command gets a limit of its own.
+        # Git in a worker thread cannot be cancelled with its action, so each command gets its own limit.
         depot.git = depot.git.limited(self.state.limit_seconds)
         return depot
 
     def judge(self, text: str, *, subject: Mapping[str, Any], **facts: str) -> None:
-        """Let the rules decide; each judgement is noted.
+        """Judge the action by the rules, and record the judgement.
 
-        Raises `ApprovalNeededError` where a person has to approve and was not asked about this exact subject,
-        and `RefusedError` (`action_denied`).
+        Raises `ApprovalNeededError` if a person has to approve and was not asked about this exact subject, and
+        `RefusedError` (`action_denied`).
         """
         state = self.state
         rules = self.app.rules()
         assert state.kind is not None
-        # A kind of its own: the rules for agents need no exceptions for what a person does by hand.
+        # A separate kind: rules for agents need no exceptions for a person's manual actions.
         action = Other(kind="action", name=state.kind, facts=facts)
         found = judge(action, Surroundings(who="person", sandboxed=False), rules)
-        # A yes holds for what was shown: where the remote has moved since, the person is asked anew.
+        # An approval is valid for the subject shown: if the remote has moved since, the person is asked again.
         asked = state.question is not None and state.question.subject == dict(subject)
         granted = found.effect == "ask" and asked and state.answer is True
-        # Before anything is raised: the log has to tell of refusals as well.
+        # Before anything is raised: the log has to record refusals as well.
         self.note(
             ActionJudged(
                 attempt="",
@@ -138,7 +138,7 @@ class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
     async def host(
         self, command: HostCommand, *, on_line: Callable[[OutputStream, str], None] | None = None
     ) -> int:
-        """Run git on the host, pass on its lines, and return its exit code once no process of it is left."""
+        """Run git on the host, forward its output, and return its exit code once all its processes have ended."""
         kept = await run_supervised(
             command.argv, environment=command.environment, cwd=Path("/"), on_line=on_line or self.tell
         )
@@ -146,14 +146,14 @@ class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def fetch(work: ActionContext) -> ActionResult:
-    """Bring the branches of a remote into the depot; the user's repository is only read."""
+    """Fetch the branches of a remote into the depot; the user's repository is only read."""
     name = work.arguments["remote"]
     depot = await asyncio.to_thread(work.depot)
     remote = await asyncio.to_thread(find_remote, depot.repository, name, work.config.protocols)
     work.judge(f"fetch from {remote.shown_url}", subject={"remote": name}, remote=name, protocol=remote.protocol)
     before = await asyncio.to_thread(remote_branches, depot, name)
     code = await work.host(fetch_command(depot, remote))
-    # The refs are compared, and not what git prints, which is for people.
+    # Compare the refs, not git's output, which is meant for people.
     after = await asyncio.to_thread(remote_branches, depot, name)
     moved = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
     branches = [{"branch": name, "old": before.get(name), "new": after.get(name)} for name in moved]
@@ -167,24 +167,24 @@ async def fetch(work: ActionContext) -> ActionResult:
 
 
 async def push(work: ActionContext) -> ActionResult:
-    """Bring a promoted branch to a remote, or remove one there; what loses anything needs a person's word."""
+    """Push a promoted branch to a remote, or delete one there; losing commits needs a person's approval."""
     name = work.arguments["remote"]
     commit = promoted_commit(work)
     depot = await asyncio.to_thread(work.depot)
     remote = await asyncio.to_thread(find_remote, depot.repository, name, work.config.protocols, push=True)
-    # The branch's name on the remote: the one that was named, else the one that was exported.
+    # The branch's name on the remote: the named one, otherwise the exported one.
     state = await asyncio.to_thread(work.app.mission_reader.state, work.mission)
     exported = state.export.ref.removeprefix(_HEADS) if state.export else ""
     branch = str(work.arguments.get("branch") or exported)
-    # Git accepts `@` as a name here, though it stands for HEAD elsewhere.
+    # Git accepts `@` as a branch name here, although it means HEAD elsewhere.
     if not branch or depot.git.run("check-ref-format", "--branch", branch).code or branch.startswith("@"):
         raise UsageError(f"{branch!r} is not a branch name", hint="--branch NAME")
     deletes = bool(work.arguments.get("delete"))
-    # Asked of the remote itself: what was last fetched may be out of date, and the lease names this commit.
+    # Asked of the remote itself: the last fetch may be out of date, and the lease names this commit.
     old = await _find_remote_tip(work, depot, remote, branch)
     new = None if deletes else commit
     where = {"remote": name, "url": remote.shown_url, "branch": branch, "old": old, "new": new}
-    # This includes a branch that is to be removed and does not exist.
+    # This includes deleting a branch that does not exist.
     if old == new:
         return ActionResult(result={**where, "changed": False})
     overwrites = False
@@ -207,9 +207,9 @@ async def push(work: ActionContext) -> ActionResult:
 
 
 def promoted_commit(work: ActionContext) -> str:
-    """Return the commit that the mission of an action promoted.
+    """Return the commit promoted by the mission of an action.
 
-    Raises `RefusedError` where there is none, and what `check_whole` does.
+    Raises `RefusedError` if the mission promoted nothing, and the errors of `check_whole`.
     """
     state = work.app.mission_reader.state(work.mission)
     check_whole(state)
@@ -237,7 +237,7 @@ async def _find_remote_tip(work: ActionContext, depot: Depot, remote: Remote, br
             code="remote_unreachable",
             hint="the action's log holds what git printed",
         )
-    # ls-remote matches the end of a ref: `refs/x/refs/heads/main` comes as well.
+    # ls-remote matches the end of a ref: `refs/x/refs/heads/main` is listed too.
     tips = (line.partition("\t") for line in found)
     return next((commit for commit, _, ref in tips if ref == f"{_HEADS}{branch}"), None)
 
@@ -247,13 +247,13 @@ def _git_failure(code: int, verb: str) -> tuple[Reason, ...]:
 
 
 async def merge(work: ActionContext) -> ActionResult:
-    """Merge what a mission left with a tip, or rebase it onto one."""
+    """Merge a mission's result with a tip, or rebase it onto one."""
     depot = await asyncio.to_thread(work.depot)
     named = work.arguments.get("tip")
-    # Without a name it is the branch the mission started from, as it is now.
+    # By default the branch that the mission started from, at its current commit.
     if named is None:
         state = await asyncio.to_thread(work.app.mission_reader.state, work.mission)
-        # Not the present base: an earlier merge moved that to its own tip.
+        # Not the current base: an earlier merge moved that to its own tip.
         base = state.first_base
         if base is None or base.branch is None:
             raise UsageError(
@@ -275,7 +275,7 @@ async def merge(work: ActionContext) -> ActionResult:
 
 
 async def commit(work: ActionContext) -> ActionResult:
-    """Give what a mission left a message."""
+    """Give a mission's result a commit message."""
     depot = await asyncio.to_thread(work.depot)
     message = str(work.arguments["message"])
     work.judge("commit", subject={"message": message})
@@ -290,11 +290,12 @@ def _open_editor(work: ActionContext) -> CheckpointEditor:
 
 
 async def _run_in_thread(run: Callable[[threading.Event], _T]) -> _T:
-    """Run in a thread. Cancelled, the thread changes nothing more, and what it changed before counts as done."""
+    """Run in a thread. After a cancellation the thread changes nothing more, and its earlier changes stay."""
     stop = threading.Event()
     running = asyncio.ensure_future(asyncio.to_thread(run, stop))
     try:
-        # Shielded: a thread cannot be cancelled. It is told to stop, and awaited until it has released its claim.
+        # Shielded: a thread cannot be cancelled. It gets a stop signal and is awaited until it has released its
+        # claim.
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         stop.set()
@@ -304,7 +305,7 @@ async def _run_in_thread(run: Callable[[threading.Event], _T]) -> _T:
 
 
 async def execute(work: ActionContext) -> ActionResult:
-    """Run a command in a sandbox, as `chargehand exec` does; its time limit counts from its start."""
+    """Run a command in a sandbox, as `chargehand exec` does; its time limit starts with the command."""
     given = work.arguments
     work.judge(f"exec {' '.join(given['command'])}", subject={"command": given["command"]})
     if work.state.mission is not None:
@@ -320,7 +321,7 @@ async def execute(work: ActionContext) -> ActionResult:
 async def _execute_in(work: ActionContext, session: Session, tree: str | None) -> ActionResult:
     cutters = {name: LineSplitter(name, work.tell) for name in ("stdout", "stderr")}
     command = tuple(work.arguments["command"])
-    # Trusted, whoever wrote the repository: a person typed this command.
+    # Trusted, no matter who wrote the repository: a person typed this command.
     action = Run(kind="exec", run=command, trusted=True)
     await session.missions.admit(action, directory=session.start, mission=work.state.mission)
     async with session.open_workspace(tree=tree, directory=session.start) as (_, sandbox):

@@ -1,1 +1,1 @@
-"""Alerts: what is read, what is told, and by which ways."""
+"""Alerts: readings, notices and the channels that deliver them."""

@@ -1,4 +1,4 @@
-"""Channels of notices: the desktop, a webhook, mail. Each gives up within seconds."""
+"""Channels for notices: desktop, webhook, mail. Each gives up within seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
 _SECONDS = 5.0
-# Seconds before each further try after the first one.
+# Seconds before each retry.
 _PAUSES = (0.5, 2.0)
 # More popups at once hide each other.
 _MOST_POPUPS = 3
@@ -37,7 +37,7 @@ SIGNATURE_HEADER = "X-Chargehand-Signature"
 
 
 class ChannelFailedError(Exception):
-    """A channel took only the first `taken` of the notices that it was given; the message holds no secret."""
+    """A channel accepted only the first `taken` of the notices given to it; the message contains no secret."""
 
     def __init__(self, problem: str, *, taken: int = 0) -> None:
         super().__init__(problem)
@@ -45,7 +45,7 @@ class ChannelFailedError(Exception):
 
 
 class NoticeChannel(Protocol):
-    """One channel by which notices reach a person."""
+    """A channel by which notices reach a person."""
 
     @property
     def name(self) -> str:
@@ -53,12 +53,12 @@ class NoticeChannel(Protocol):
         ...
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
-        """Tell all of them, in a few seconds at most. Raises `ChannelFailedError`."""
+        """Send all notices, in a few seconds at most. Raises `ChannelFailedError`."""
         ...
 
 
 class DesktopChannel:
-    """Shows notices by notify-send."""
+    """Shows notices with notify-send."""
 
     name = "desktop"
 
@@ -67,7 +67,7 @@ class DesktopChannel:
         self._environ = environ
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
-        """Show the first of them, and how many more there are."""
+        """Show the first notices, and the number of the others."""
         shown = [notice.text for notice in notices[:_MOST_POPUPS]]
         if len(notices) > _MOST_POPUPS:
             shown.append(f"{len(notices) - _MOST_POPUPS} more: chargehand alerts")
@@ -83,7 +83,7 @@ class DesktopChannel:
 
 
 class WebhookChannel:
-    """Posts each notice as JSON, signed with a secret where one is named; follows no redirect."""
+    """Posts each notice as JSON, signed if a secret is configured; follows no redirect."""
 
     name = "webhook"
 
@@ -103,7 +103,7 @@ class WebhookChannel:
         self._pauses = pauses
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
-        """Post them in order, until one is not taken; each is tried three times at most."""
+        """Post the notices in order until one fails; each is tried three times at most."""
         import httpx
 
         key = _secret(self._keys, self._secret) if self._secret else ""
@@ -127,7 +127,7 @@ class WebhookChannel:
                 # Streamed and closed unread: a server could hold the connection, or fill the memory.
                 with client.stream("POST", self._url, content=body, headers=headers) as answer:
                     status = answer.status_code
-            # Without the error's own words, which may repeat the address, and that may hold a token.
+            # Without the error's text, which may repeat the address with a token.
             except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
                 problem = f"no answer ({type(error).__name__})"
             else:
@@ -141,7 +141,7 @@ class WebhookChannel:
 
 
 class MailChannel:
-    """Sends one mail with all notices, over TLS; without it only to this machine, and never a password."""
+    """Sends one mail with all notices, over TLS; without TLS only to this machine, and never with a password."""
 
     name = "mail"
 
@@ -150,7 +150,7 @@ class MailChannel:
         self._keys = keys
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
-        """Send them in one mail to all addresses; it failed unless the server took each."""
+        """Send all notices in one mail; raise `ChannelFailedError` unless the server accepts every address."""
         config = self._config
         if not config.mail_server:
             raise ChannelFailedError("alerts.mail_server is not set")
@@ -178,7 +178,7 @@ class MailChannel:
                 if config.mail_user:
                     server.login(config.mail_user, password)
                 refused = server.send_message(message)
-        # A server's own words may repeat what it was sent.
+        # A server's error text may repeat what was sent to it.
         except (OSError, smtplib.SMTPException, ValueError) as error:
             raise ChannelFailedError(f"{host}: {_short(error)}") from None
         if refused:
@@ -188,10 +188,10 @@ class MailChannel:
 def open_channels(
     config: AlertsConfig, *, keys: KeySource, environ: Mapping[str, str], stopping: threading.Event
 ) -> tuple[NoticeChannel, ...]:
-    """Return the channels that are configured and that this machine has."""
+    """Return the channels that are configured and available on this machine."""
     found: list[NoticeChannel] = []
     program = shutil.which("notify-send", path=environ.get("PATH"))
-    # Without a session bus nobody is logged in at a desktop here.
+    # Without a session bus no person is logged in at a desktop here.
     if config.desktop and program is not None and environ.get("DBUS_SESSION_BUS_ADDRESS"):
         found.append(DesktopChannel(program, environ))
     if config.webhook is not None:
@@ -203,9 +203,9 @@ def open_channels(
 
 
 def signature(body: bytes, key: str, *, moment: int) -> str:
-    """Return what a webhook's header says: `t` in seconds since 1970, and the HMAC-SHA256 of `t.body`, in hex.
+    """Return a webhook's signature header: `t` in seconds since 1970, and the HMAC-SHA256 of `t.body`, in hex.
 
-    The moment is signed too, so that an eavesdropper cannot send a notice again later.
+    The time is signed too, so that an eavesdropper cannot replay a notice later.
     """
     signed = hmac.new(key.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={moment},v1={signed}"
@@ -237,7 +237,7 @@ def _secret(keys: KeySource, name: str) -> str:
 
 
 def _short(error: Exception) -> str:
-    """Return what an error is, without anything that it may have been told."""
+    """Describe an error without any text that may contain sent data."""
     if isinstance(error, smtplib.SMTPResponseException):
         return f"{type(error).__name__} {error.smtp_code}"
     if isinstance(error, OSError) and error.strerror:

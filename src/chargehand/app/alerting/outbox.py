@@ -1,4 +1,4 @@
-"""Outbox of notices: each is delivered by each channel at least once, until it is given up."""
+"""Outbox of notices: every channel delivers each notice at least once, or gives it up."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from chargehand.app.alerting.words import NoticeDocument
 _LOG = logging.getLogger("chargehand.alerts")
 # A process that has begun to send a notice has this long, more than all tries of a channel take.
 _LEASE = timedelta(seconds=60)
-# The wait after each failure. After the last one, or a day, a notice is given up: it is no news any more.
+# The wait after each failure. After the last one, or a day, a notice is given up: it is no longer news.
 _AGAIN = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=2))
 _LONGEST = timedelta(days=1)
-# Waiting notices of all channels together.
+# Queued notices of all channels together.
 _MOST = 200
 
 
 class UntoldNotice(Struct, frozen=True, kw_only=True):
-    """A notice that one channel has not taken yet, since when, when it is due, and how often it failed."""
+    """A notice that one channel has not accepted yet: its age, next try, and number of failures."""
 
     channel: str
     notice: NoticeDocument
@@ -32,7 +32,7 @@ class UntoldNotice(Struct, frozen=True, kw_only=True):
 
 
 class Delivery(Struct, frozen=True):
-    """What became of notices that a channel was given: which of them (by id) it took, and why not the others."""
+    """The result of sending notices by a channel: the ids that it accepted, and the problem with the others."""
 
     taken: frozenset[str]
     problem: str = ""
@@ -41,10 +41,9 @@ class Delivery(Struct, frozen=True):
 def queue_notices(
     waiting: Iterable[UntoldNotice], new: Sequence[NoticeDocument], channels: Sequence[str], now: datetime
 ) -> tuple[tuple[UntoldNotice, ...], dict[str, list[NoticeDocument]]]:
-    """Return all that waits, with new notices for each of these ways, and what is due by way, the oldest first.
+    """Return the queue with new notices added for each channel, and the due notices by channel, the oldest first.
 
-    What is due is marked as being told from now on, so that a second process leaves it alone. What is left out is
-    logged.
+    Due notices are leased to the caller, so that a second process leaves them alone. Dropped notices are logged.
     """
     later = [each for each in waiting if each.channel in channels]
     made = [
@@ -74,7 +73,7 @@ def settle_notices(
     waiting: Iterable[UntoldNotice], tried: Mapping[str, Sequence[NoticeDocument]],
     deliveries: Mapping[str, Delivery], now: datetime,
 ) -> tuple[UntoldNotice, ...]:  # fmt: skip
-    """Return what still waits once these were tried; what failed too often is given up, and logged."""
+    """Return the queue after these deliveries; notices that failed too often are given up and logged."""
     kept = []
     for each in waiting:
         delivery, notice = deliveries.get(each.channel), each.notice

@@ -1,4 +1,4 @@
-"""What alerts are decided on: the durations, ends and breakers that the log tells of, and the machine."""
+"""Readings for alerts: durations, endings and breakers from the log, and the machine's levels."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ FOLLOWED = tuple(
     each.type
     for each in (CheckpointMade, SandboxClosed, StepFinished, MissionFinished, BreakerChanged, ModelCalled)
 )
-# Calls in a row that a provider itself failed, as opens its breaker in a worker's gateway. The breaker is memory
-# of that worker; the calls are in the log.
+# Calls in a row that failed at the provider, the number that opens its breaker in a worker's gateway. The breaker
+# is in that worker's memory; the calls are in the log.
 _FAULTS = 3
-# A breaker that nobody tried for so long says nothing of today.
+# An open breaker without a try for this long says nothing about today.
 _BREAKER_AGE = timedelta(days=1)
 
 
 class SettledMission(msgspec.Struct, frozen=True):
-    """When a mission was settled last, and whether an engine failure was the cause."""
+    """The time at which a mission was last settled, and whether an engine failure was the cause."""
 
     time: datetime
     failed: bool
 
 
 class AlertMemo(msgspec.Struct, kw_only=True):
-    """What is known of the log up to `position`, and the last value of each rule; kept between looks.
+    """The memo of alerts between rounds: the log up to `position`, and the last value of each rule.
 
-    `checking` adds up, by mission, the seconds in which the project's own commands ran since its last verdict.
+    `checking` adds up, by mission, the seconds that the project's own commands ran since its last verdict.
     `settled` holds the missions of the window, `faults` the failed calls in a row of each provider, `breakers`
-    when each open one opened, `channels` why each way that notices take failed last ("" where it did not),
-    `untold` the notices that no way took yet.
+    when each open breaker opened, `channels` the last error of each channel ("" after a success), `untold` the
+    queued notices.
     """
 
     position: int | None = None
@@ -61,7 +61,7 @@ class AlertMemo(msgspec.Struct, kw_only=True):
 
 
 def decode_memo(content: bytes) -> AlertMemo:
-    """Return a memo; an empty one, which begins with the next line of the log, where it cannot be read."""
+    """Decode a memo; return an empty one, which begins with the next line of the log, if it is unreadable."""
     try:
         return decode_as(content, AlertMemo)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -69,7 +69,7 @@ def decode_memo(content: bytes) -> AlertMemo:
 
 
 def thresholds_of(config: Config) -> dict[str, Threshold]:
-    """Return where each rule's alert begins, by the user's configuration; none for what cannot happen."""
+    """Return the threshold of each rule from the user's configuration, without rules that cannot occur."""
     alerts, calm = config.alerts, config.alerts.calm
     found = {
         "checkpoint_slow": Threshold(limit=alerts.checkpoint, calm=calm, single=True),
@@ -77,7 +77,7 @@ def thresholds_of(config: Config) -> dict[str, Threshold]:
         "missions_failing": Threshold(limit=alerts.failed_percent / 100, calm=calm),
         "disk_low": Threshold(limit=alerts.disk_percent / 100, calm=calm, below=True),
         "memory_low": Threshold(limit=alerts.memory_percent / 100, calm=calm, below=True),
-        # They are told by the event that ends them.
+        # The event that ends them also reports them.
         "breaker_open": Threshold(limit=0.0, calm=0.0),
         "channel_failing": Threshold(limit=0.0, calm=0.0),
     }
@@ -87,7 +87,7 @@ def thresholds_of(config: Config) -> dict[str, Threshold]:
 
 
 def read_log(memo: AlertMemo, event: Event) -> Iterator[Reading]:
-    """Yield what one line of the log says of the rules; the memo takes it in."""
+    """Yield the readings of one line of the log, and update the memo."""
     now = datetime.fromisoformat(event.time)
     match read_payload(event):
         case CheckpointMade(seconds=float(seconds)):
@@ -97,7 +97,7 @@ def read_log(memo: AlertMemo, event: Event) -> Iterator[Reading]:
             memo.checking[event.mission] = memo.checking.get(event.mission, 0.0) + ran
         case StepFinished() as done if _is_validation(done.step):
             ran = memo.checking.pop(event.mission, 0.0)
-            # Two sandboxes may run at once: together they are longer than the step.
+            # Two sandboxes may run at once: their sum may exceed the step's duration.
             yield Reading(rule="validation_slow", value=max(0.0, done.seconds - ran), time=now)
         case MissionFinished() as finished if finished.status in ENDED:
             memo.checking.pop(event.mission, None)
@@ -108,7 +108,7 @@ def read_log(memo: AlertMemo, event: Event) -> Iterator[Reading]:
             name = breaker.agent if breaker.model is None else f"{breaker.agent} {breaker.model}"
             yield _read_breaker(memo, name, now, is_open=breaker.state != "closed")
         case ModelCalled() as called if called.provider and called.status in ("ok", "failed", "cut"):
-            # An error of ours, or one that asks to wait, is an answer: the provider is up.
+            # A client error, or a request to wait, is an answer: the provider is up.
             failed = called.status != "ok" and not 0 < called.http_status < 500
             memo.faults[called.provider] = memo.faults.get(called.provider, 0) + 1 if failed else 0
             if failed and memo.faults[called.provider] < _FAULTS:
@@ -126,8 +126,8 @@ def _read_breaker(memo: AlertMemo, name: str, now: datetime, *, is_open: bool) -
 
 
 def read_levels(memo: AlertMemo, reader: StateReader, config: Config, now: datetime) -> Iterator[Reading]:
-    """Yield how the machine, the budget, and what the memo holds are now."""
-    # What is too old to count is forgotten first.
+    """Yield the current readings of the machine, the budget and the memo."""
+    # Drop entries that are too old to count.
     since = now - timedelta(seconds=config.alerts.failed_window)
     memo.settled = {mission: each for mission, each in memo.settled.items() if each.time >= since}
     memo.breakers = {name: time for name, time in memo.breakers.items() if now - time < _BREAKER_AGE}
@@ -141,7 +141,7 @@ def read_levels(memo: AlertMemo, reader: StateReader, config: Config, now: datet
         yield Reading(rule="day_budget", value=booked / config.limits.day_usd, time=now)
     failed = sum(each.failed for each in memo.settled.values())
     yield Reading(rule="missions_failing", value=failed / max(1, len(memo.settled)), time=now)
-    # A reading for those that are raised and no longer known, too: that is what ends them.
+    # Also read raised subjects that are no longer known: that reading ends their alerts.
     raised = {(alert.rule, alert.subject) for alert in reader.store.alerts.raised()}
     for subject in sorted(memo.breakers.keys() | {name for rule, name in raised if rule == "breaker_open"}):
         yield Reading(rule="breaker_open", value=float(subject in memo.breakers), time=now, subject=subject)

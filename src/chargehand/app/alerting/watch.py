@@ -30,19 +30,19 @@ from chargehand.store.alerts import FollowerMemo
 
 _LOG = logging.getLogger("chargehand.alerts")
 _LOOK_SECONDS = 10.0
-# Lines of a page, and pages that one round reads at most: after a long rest several rounds catch up.
+# Lines of a page, and pages read in one round: after a long pause several rounds catch up.
 _PAGE_LINES = 1000
 _MOST_PAGES = 20
-# To write the memo, which another process may write at the same moment.
+# Tries to write the memo, since another process may write it at the same time.
 _TRIES = 5
 
 
 class AlertWatch:
-    """Looks at one state directory; of several that do so at once, each change is made and told by one.
+    """Watches one state directory; if several processes do so, one of them records and reports each change.
 
-    What is decided is written together with what is to be told, and taken off once it was. Where a kill comes in
-    between, whoever looks a minute later tells it; what was told and not taken off yet comes twice, by one id. A
-    way that takes nothing is tried again for hours.
+    A decision is written together with its notices, which are removed once delivered. After a kill in between, the
+    process that looks a minute later sends them; a notice that was sent but not removed arrives twice, with one
+    id. A failing channel is retried for hours.
     """
 
     def __init__(self, reader: StateReader) -> None:
@@ -51,7 +51,7 @@ class AlertWatch:
         self._problem = ""
 
     async def run(self) -> None:
-        """Look every few seconds until cancelled; whatever fails is told once and tried again."""
+        """Look every few seconds until cancelled; log each failure once and retry."""
         while True:
             try:
                 await run_in_thread(self.look, stopping=self._stopping)
@@ -63,7 +63,7 @@ class AlertWatch:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def look(self) -> tuple[AlertNotice, ...]:
-        """Look once, and return what was told. Raises `StoreError`, `ConfigError`."""
+        """Look once, and return the new notices. Raises `StoreError`, `ConfigError`."""
         reader = self._reader
         config, now = reader.user_configuration().config, reader.clock.now()
         kept = reader.store.followers.load(FOLLOWER)
@@ -93,10 +93,10 @@ class AlertWatch:
         memo.untold, due = queue_notices(memo.untold, documents, named, now)
         written = FollowerMemo(kept.revision, msgspec.json.encode(memo))
         if not reader.store.alerts.save(FOLLOWER, written, decided.changed):
-            return ()  # another process looked meanwhile, and tells it
+            return ()  # another process looked meanwhile, and reports it
         for document in documents:
             _LOG.warning("%s", document.text)
-        # What arrived is taken off channel by channel: the second one may take long.
+        # Remove delivered notices channel by channel: the second channel may take long.
         for channel in channels:
             if channel.name in due:
                 delivery = send_safely(channel, due[channel.name])
@@ -105,9 +105,9 @@ class AlertWatch:
 
 
 def send_trial(reader: StateReader) -> dict[str, str]:
-    """Send a trial notice each way that is configured; return by name why it failed, "" where it did not.
+    """Send a trial notice by each configured channel; return the error by channel, "" on success.
 
-    The outcome counts as one of `chargehand up`: what arrives again is no alert any more.
+    The outcome counts like one of `chargehand up`: a channel that works again ends its alert.
     """
     config = reader.user_configuration().config.alerts
     channels = open_channels(config, keys=reader.credentials, environ=reader.environ, stopping=threading.Event())
@@ -118,7 +118,7 @@ def send_trial(reader: StateReader) -> dict[str, str]:
 
 
 def send_safely(channel: NoticeChannel, notices: Sequence[NoticeDocument]) -> Delivery:
-    """Send notices one way, and return what became of them."""
+    """Send notices by a channel, and return the result."""
     try:
         channel.send(notices)
     except ChannelFailedError as error:
@@ -130,7 +130,7 @@ def send_safely(channel: NoticeChannel, notices: Sequence[NoticeDocument]) -> De
 def _note_deliveries(
     reader: StateReader, deliveries: Mapping[str, Delivery], tried: Mapping[str, Sequence[NoticeDocument]]
 ) -> None:
-    """Write down which ways work, and which notices need not be told any more."""
+    """Record which channels work, and remove delivered notices."""
     for _ in range(_TRIES):
         kept = reader.store.followers.load(FOLLOWER)
         memo = decode_memo(kept.content)
@@ -146,7 +146,7 @@ def _worst_values(
     decided: AlertDecision,
     thresholds: Mapping[str, Threshold],
 ) -> dict[str, float]:
-    """Return the worst value of each rule: of a single reading for as long as its alert is raised."""
+    """Return the worst value of each rule; that of a single reading counts while its alert is raised."""
     now = {(alert.rule, alert.subject): alert for alert in (*raised, *decided.changed)}
     lasting = [
         alert
@@ -163,7 +163,7 @@ def _worst_values(
 
 
 def trial_notice(now: datetime) -> NoticeDocument:
-    """Return the notice that `chargehand alerts test` sends."""
+    """Return the notice sent by `chargehand alerts test`."""
     time = now.isoformat(timespec="milliseconds")
     alert = Alert(rule="trial", subject="", raised=time, last=time, value=0.0, limit=0.0, told=time)
     return notice_document(AlertNotice(kind="trial", alert=alert))

@@ -1,4 +1,4 @@
-"""Alerts as sentences, as notices, and as rules of Prometheus."""
+"""Alerts as sentences, as notices, and as Prometheus rules."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from chargehand.policy.alerts import ALERT_RULES, AlertNotice, Threshold
 
 READING_METRIC = "chargehand_alert_reading"
 LOOK_METRIC = "chargehand_alerts_look_timestamp_seconds"
-# Several rounds: a process that has read nothing for so long watches no more.
+# Several rounds: a process that has read nothing for this long is no longer watching.
 _UNWATCHED_SECONDS = 120
 
 
 class NoticeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What a webhook gets for each notice: `id` is the same however often it comes; `host` is its machine."""
+    """The body of a webhook call: `id` is the same for each delivery of a notice; `host` is the sender."""
 
     id: str
     kind: str
@@ -41,7 +41,7 @@ def _percent(value: float) -> str:
     return f"{value * 100:.3g} %"
 
 
-# Of each rule: what is amiss in short, and in a sentence of its value and limit.
+# For each rule: a short name of the problem, and a sentence with its value and limit.
 _WORDS: Mapping[str, tuple[str, Callable[[Alert], str]]] = {
     "checkpoint_slow": (
         "slow checkpoints",
@@ -88,7 +88,7 @@ _WORDS: Mapping[str, tuple[str, Callable[[Alert], str]]] = {
 
 
 def alert_text(alert: Alert) -> str:
-    """Return what an alert is about, in one sentence; that of another version's rule has its name."""
+    """Describe an alert in one sentence; an alert of another version's rule is shown by name."""
     return _WORDS[alert.rule][1](alert) if alert.rule in _WORDS else f"{alert.rule} {alert.subject}".strip()
 
 
@@ -109,7 +109,7 @@ def notice_text(notice: AlertNotice) -> str:
 
 
 def notice_document(notice: AlertNotice) -> NoticeDocument:
-    """Return a notice of this machine as it is sent."""
+    """Return a notice of this machine in the form in which it is sent."""
     alert = notice.alert
     return NoticeDocument(
         id=f"{alert.rule}/{alert.subject}/{alert.raised}/{notice.kind}/{alert.told}",
@@ -127,7 +127,7 @@ def notice_document(notice: AlertNotice) -> NoticeDocument:
 
 
 def prometheus_rules(thresholds: Mapping[str, Threshold]) -> str:
-    """Return alerting rules of Prometheus with the same thresholds, as YAML."""
+    """Return Prometheus alerting rules with the same thresholds, as YAML."""
     import yaml
 
     rules = [

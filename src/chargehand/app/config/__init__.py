@@ -1,1 +1,1 @@
-"""Configuration: its keys, its sources, and how they are resolved into what is in force."""
+"""Configuration: keys, sources, and resolution to the values in force."""

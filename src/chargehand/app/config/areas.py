@@ -2,8 +2,8 @@
 
 Patterns are those of `.gitignore`: a path matches when one of its leading parts does. Both patterns become
 sequences with gaps (`**` between segments, `*` within one), whose intersection is a finite union of such
-sequences. Where a part cannot be compared (character classes, escapes) only equal parts have something in common:
-the result may be narrower than the true intersection, never wider.
+sequences. Parts that cannot be compared (character classes, escapes) intersect only if they are equal: the result
+may be narrower than the true intersection, never wider.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from chargehand.core.errors import ConfigError
 
 _GAP = "**"
 _STAR = "*"
-# Patterns in a result: strangers write a repository's list, and patterns of many gaps have very many in common.
+# The limit of patterns in a result: a stranger writes the repository's list, and two patterns with many gaps have
+# a huge intersection.
 _MOST_PATTERNS = 400
 Tokens = tuple[str, ...]
 
@@ -24,9 +25,9 @@ class _TooManyError(Exception):
 
 
 def meet_areas(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns that match only what both lists match, sorted; an empty list stands for everything.
+    """Return patterns that match only what both lists match, sorted; an empty list means everything.
 
-    Raises `ConfigError` where both lists say something and nothing is left: an empty list would mean all.
+    Raises `ConfigError` if the intersection of two nonempty lists is empty: an empty list would mean all.
     """
     if not ours or not theirs:
         return tuple(ours or theirs)
@@ -73,7 +74,7 @@ def _bound(found: int) -> None:
 
 
 def _split_pattern(pattern: str) -> Tokens:
-    """Return the pattern as segments and gaps; what lies below a match is a gap at its end."""
+    """Return the pattern as segments and gaps; everything below a match is a gap at its end."""
     *body, last = pattern.strip("/").split("/")
     anchored = "/" in pattern.rstrip("/")
     start = [] if anchored or last == _GAP else [_GAP]
@@ -81,7 +82,7 @@ def _split_pattern(pattern: str) -> Tokens:
     if pattern.endswith("/"):
         tail: Tokens = (name, _STAR, _GAP)  # a directory, so something below it
     elif last == _STAR and anchored:
-        # Git lets `dir/*` match what lies deeper, some readers do not: the narrower reading holds under both.
+        # Git lets `dir/*` match deeper paths, some readers do not: the narrower reading is valid for both.
         tail = (name,)
     else:
         tail = (name, _GAP)
@@ -97,7 +98,7 @@ def _drop_doubled_gaps(tokens: Sequence[str]) -> Tokens:
 
 
 def _join_tokens(tokens: Tokens) -> str:
-    """Return the tokens as a pattern; the gap at the end goes without saying."""
+    """Return the tokens as a pattern; the gap at the end is implied."""
     parts = list(tokens)
     if parts[-1] == _GAP:
         parts.pop()
@@ -130,7 +131,7 @@ def _meet_characters(left: str, right: str) -> set[str]:
 def _meet_sequences(
     left: Tokens, right: Tokens, *, gap: str, symbols: Callable[[str, str], set[str]]
 ) -> frozenset[Tokens]:
-    """Return the sequences whose union is the intersection; `gap` stands for any number of symbols."""
+    """Return the sequences whose union is the intersection; `gap` matches any number of symbols."""
     known: dict[tuple[int, int], frozenset[Tokens]] = {}
 
     def prefixed(heads: set[str], tails: frozenset[Tokens]) -> set[Tokens]:

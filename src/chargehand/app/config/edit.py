@@ -1,4 +1,4 @@
-"""Setting one key in the user's file, with its comments and layout left as they are."""
+"""Setting one key in the user's file, keeping its comments and layout."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def set_user_value(path: Path, key: str, value: str) -> None:
 
 
 def set_user_values(path: Path, values: Mapping[str, str]) -> None:
-    """Set dotted keys in the user's file, made where there is none; the file is replaced in one step.
+    """Set dotted keys in the user's file, creating it if missing; the file is replaced atomically.
 
     Values are written as after an option: lists as TOML or separated by commas, durations as `30m`. Raises
-    `ConfigError` for an unknown key, a bad value, a file that would still be wrong or cannot be written; the
-    file is then as it was.
+    `ConfigError` for an unknown key, a bad value, a file that would still be invalid or cannot be written; the
+    file is then unchanged.
     """
     text = (load_user_file(path) or UserFile(path=path, text="")).text
     data = parse_toml(text, name=str(path))
@@ -39,7 +39,7 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
         parts = tuple(key.split("."))
         text = _insert(text, parts, _format_toml(written))
         data = _with_value(data, parts, written)
-        # However the scanner read the text, only an edit that parses to the old values and the new one is kept.
+        # Whatever the scanner understood, only an edit that parses to the old values plus the new one is written.
         try:
             as_meant = parse_toml(text, name=str(path)) == data
         except ConfigError:
@@ -47,14 +47,14 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
         if not as_meant:
             message = "the file is laid out in a way that cannot be edited safely"
             raise config_error(str(path), message, "change it in an editor")
-    # The whole file: a value that is right by itself may contradict another key, as with `kind` and `command`.
+    # The whole file: a valid value may contradict another key, as with `kind` and `command`.
     resolve(user=UserFile(path=path, text=text))
-    # The file is replaced in one step; a link stays a link, and the mode what it was (0600 for a new file).
+    # The file is replaced atomically; a link stays a link, and the mode is kept (0600 for a new file).
     try:
         target = path.resolve()
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
-        # Beside the target, since a rename does not cross file systems.
+        # In the target's directory, since a rename does not cross file systems.
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -75,7 +75,7 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
 
 
 def check_user_value(key: str, value: str) -> Any:
-    """Return the value as the file has it: a duration stays as the person wrote it.
+    """Return the value to write in the file: a duration stays as the person wrote it.
 
     Raises `ConfigError` for an unknown key or a bad value.
     """
@@ -106,7 +106,7 @@ def _with_value(data: dict[str, Any], parts: tuple[str, ...], value: Any) -> dic
 
 
 def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
-    """Return the text with a key set: in place, in its table, beside its dotted neighbours, or in a new table."""
+    """Return the text with a key set: in place, in its table, after its dotted neighbours, or in a new table."""
     newline = "\r\n" if "\r\n" in text else "\n"
     entries = scan(text)
     table = parts[:-1]
@@ -119,7 +119,7 @@ def _insert(text: str, parts: tuple[str, ...], value: str) -> str:
         if entry.kind in {"line", "inline"} and entry.path == table:
             item = f"{key} = {value}"
             if not text.startswith("{", entry.value):
-                return text  # only a table can hold the key: the comparison in `set_user_values` refuses it
+                return text  # only a table can hold the key: the comparison in `set_user_values` refuses the edit
             inner = text[entry.value + 1 : entry.end - 1].strip()
             joined = f"{inner}, {item}" if inner else item
             return f"{text[: entry.value]}{{ {joined} }}{text[entry.end :]}"

@@ -61,14 +61,14 @@ MCP = "mcp"
 # The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`, `[mcp.NAME]`.
 NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig, MCP: McpConfig}
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# The providers whose address is known, so that `provider:model` says everything.
+# Providers with a known address, for which `provider:model` is sufficient.
 _SHORT_FORM_PROVIDERS = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
-# What stands for an entry's name in the table.
+# Placeholder for an entry's name in the table.
 NAME = "NAME"
 
 
 class ConfigKey(Struct, frozen=True, kw_only=True):
-    """One row of the table; `section` is `agents.NAME` and the like for the keys of their entries."""
+    """One row of the table; `section` is `agents.NAME` and the like for the keys of entries."""
 
     section: str
     field: str
@@ -116,7 +116,7 @@ def _make_rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
 # Not at import: evaluating the annotations takes time that most commands need not spend.
 @cache
 def section_keys() -> dict[str, ConfigKey]:
-    """Return the keys of the plain sections by dotted name, in the order they are documented."""
+    """Return the keys of the plain sections by dotted name, in the order of the documentation."""
     return {key.name: key for section, cls in SECTIONS for key in _make_rows(section, cls)}
 
 
@@ -148,14 +148,14 @@ def find_key(dotted: str) -> ConfigKey | None:
 
 
 def known_names() -> tuple[str, ...]:
-    """Return every dotted name, with NAME for an entry's."""
+    """Return every dotted name, with NAME in place of an entry's name."""
     return (*section_keys(), *(key.name for table in NAMED for key in entry_keys(table).values()))
 
 
 LARGEST_TOKENS = 100_000_000
 _FLAGS = {"true": True, "false": False}
 _IN_RANGE = "choose a number in that range"
-# A zero byte ends an argument for execve(2); lone surrogates have no UTF-8, which the log is written in.
+# A zero byte ends an argument for execve(2); lone surrogates cannot be written to the log, which is UTF-8.
 _ARGUMENT = r"[^\x00\ud800-\udfff]"
 _PRINTED = r"[^\x00-\x1f\x7f\ud800-\udfff]"
 _NOT_IN_HTTP = late_pattern(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
@@ -167,7 +167,7 @@ def config_error(place: str, message: str, hint: str = "") -> ConfigError:
 
 
 def format_value(value: object) -> str:
-    """Return `value` as TOML and Python both nearly write it, at most 100 characters and safe to print."""
+    """Return `value` in a notation close to TOML and Python, at most 100 characters and safe to print."""
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, bool):
@@ -180,7 +180,7 @@ def format_value(value: object) -> str:
 
 
 def format_key_value(key: ConfigKey, value: object) -> str:
-    """Return what a key holds as a person writes it: durations as `30m`, `-` for nothing."""
+    """Return a key's value as a person writes it: durations as `30m`, `-` for `None`."""
     if value is None:
         return "-"
     if key.shape == "seconds" and isinstance(value, int | float):
@@ -193,9 +193,9 @@ def format_key_value(key: ConfigKey, value: object) -> str:
 
 
 def parse_value(key: ConfigKey, value: object, place: str) -> Any:
-    """Return what `key` holds for a typed value, as TOML or a caller gives it.
+    """Return the parsed value of `key` for a typed value, from TOML or a caller.
 
-    Raises `ConfigError` with what was expected and the value.
+    Raises `ConfigError` with the expected form and the value.
     """
     match key.shape:
         case "text":
@@ -226,9 +226,9 @@ def parse_value(key: ConfigKey, value: object, place: str) -> Any:
 
 
 def parse_text(key: ConfigKey, text: str, place: str) -> Any:
-    """Return what `key` holds for a text from the environment or the command line.
+    """Return the parsed value of `key` for a text from the environment or the command line.
 
-    Lists are TOML (`["a", "b"]`) or separated by commas; numbers and durations are written plainly.
+    Lists are TOML (`["a", "b"]`) or separated by commas; numbers and durations are plain.
     """
     stripped = text.strip()
     value: object = text
@@ -239,7 +239,7 @@ def parse_text(key: ConfigKey, text: str, place: str) -> Any:
             message = f"{key.name} starts like a TOML list but is not one: {format_value(stripped)}"
             raise config_error(place, message, 'write ["a", "b"] or a,b') from error
     elif key.shape == "list" and key.form == "argv" and "," not in stripped:
-        # One word is a program; several are a command line, which is refused with how to write it.
+        # One word is a program; several words are a command line, which is refused with a hint.
         value = stripped if len(stripped.split()) > 1 else [stripped]
     elif key.shape == "list":
         value = [part.strip() for part in stripped.split(",") if part.strip()]
@@ -312,7 +312,7 @@ def _parse_list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
     items: dict[str, None] = {}
     for item in value:
         if key.form == "host":
-            # In the form that rules are compared in; what is not a rule is left for the error.
+            # Normalised, as rules are compared in that form; an invalid rule is kept for the error message.
             with contextlib.suppress(ConfigError):
                 item = str(parse_rule(item))
         _check_form(key, item, place)
@@ -321,7 +321,7 @@ def _parse_list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
 
 
 def _list_hint(key: ConfigKey, value: object) -> str:
-    """Return how a string is written as the list that it should have been."""
+    """Return a hint that shows a string as the list that was expected."""
 
     def quoted(text: str) -> str:
         return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -338,7 +338,7 @@ def _list_hint(key: ConfigKey, value: object) -> str:
 
 
 def _check_form(key: ConfigKey, item: str, place: str) -> None:
-    """Raise `ConfigError` where a text does not match the key's form."""
+    """Raise `ConfigError` if a text does not match the key's form."""
     rows = (row for row in _FORMS if key.form in row[0].split() and not row[1].fullmatch(item))
     _, _, problem, hint = next(rows, ("", None, "", ""))
     if key.form == "host":
@@ -372,10 +372,10 @@ def _is_plain_address(item: str) -> bool:
 
 
 _SEGMENT = r"(?!\.{1,2}(?:/|\Z))[^/]+"
-# For the forms named first: what a text has to match in full, what it is otherwise, and the way out.
+# For the forms named first: the pattern for the full text, the problem otherwise, and a hint.
 _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     ("command agent", late_pattern(r".*\S.*", re.DOTALL), "an empty command", ""),
-    # Nothing at all says that none is wanted.
+    # An empty text means that no setup is wanted.
     ("setup", late_pattern(r"|.*\S.*", re.DOTALL), "an empty command", ""),
     (
         "command agent setup",
@@ -440,7 +440,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     ),
     ("model", late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
     ("login", late_pattern(r"[!-~]{1,256}"), "not a name to log in with", ""),
-    # What stands in a header and in a command of SMTP: no blank, no line break, nothing that ends an address.
+    # The address is inserted into a header and an SMTP command: no blank, line break or end-of-address character.
     (
         "mail",
         late_pattern(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}"),
@@ -463,13 +463,13 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
 
 
 def is_short_form(model: str) -> bool:
-    """Return whether a text names provider and model, such as `ollama:qwen3:8b`."""
+    """Return whether a text has the form `PROVIDER:MODEL`, such as `ollama:qwen3:8b`."""
     provider, colon, rest = model.partition(":")
     return bool(colon and rest) and provider in _SHORT_FORM_PROVIDERS
 
 
 def model_hint(model: str, names: list[str]) -> str:
-    """Return what a person may have meant by the name of a model, and how to name one."""
+    """Return a hint with the nearest known model name, and the ways to name a model."""
     forms = "or write " + " or ".join(f"{provider}:MODEL" for provider in _SHORT_FORM_PROVIDERS)
     guess = nearest(model, names)
     known = f"{guess} known: {', '.join(sorted(names))}" if guess.startswith("did") else guess

@@ -1,4 +1,4 @@
-"""Finds where in a TOML text each key stands: `tomllib` tells values, not places.
+"""Finds the position of each key in a TOML text: `tomllib` gives values, not positions.
 
 The scanner expects a text that `tomllib` has accepted; it never decides whether a text is valid.
 """
@@ -47,7 +47,7 @@ class _LostError(Exception):
 
 
 def scan(text: str) -> tuple[TomlEntry, ...]:
-    """Return every entry in order; empty where the scanner lost its way."""
+    """Return every entry in order; return nothing if the scanner fails."""
     scanner = _Scanner(text)
     try:
         scanner.document()

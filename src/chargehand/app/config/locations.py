@@ -1,4 +1,4 @@
-"""Where this machine keeps the user's configuration and Chargehand's state."""
+"""The locations of the user's configuration and Chargehand's state on this machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chargehand.core.errors import ConfigError, UsageError
 
 
 class UserFile(Struct, frozen=True, kw_only=True):
-    """The user's own configuration file as it was read."""
+    """The user's own configuration file as read."""
 
     path: Path
     text: str
 
 
 def user_config_path(environ: Mapping[str, str]) -> Path:
-    """Return `$XDG_CONFIG_HOME/chargehand/config.toml`, else that below `~/.config`; it need not exist."""
+    """Return `$XDG_CONFIG_HOME/chargehand/config.toml`, or the same below `~/.config`; it need not exist."""
     return _base(environ, "XDG_CONFIG_HOME", ".config") / "chargehand" / "config.toml"
 
 
@@ -26,7 +26,7 @@ def state_home(environ: Mapping[str, str]) -> Path:
     """Return `$CHARGEHAND_HOME`, else `$XDG_STATE_HOME/chargehand`, else `~/.local/state/chargehand`.
 
     Raises `ConfigError` for a relative `CHARGEHAND_HOME`, with which state would move with the working directory,
-    and for a path that is not UTF-8, which the databases there do not take.
+    and for a path that is not UTF-8, which the databases there do not accept.
     """
     chosen = environ.get("CHARGEHAND_HOME", "")
     home = Path(chosen) if chosen else _base(environ, "XDG_STATE_HOME", ".local/state") / "chargehand"
@@ -44,7 +44,7 @@ def state_home(environ: Mapping[str, str]) -> Path:
 
 
 def working_directory() -> Path:
-    """Return the directory that the process is in; raises `UsageError` where it was removed meanwhile."""
+    """Return the working directory of the process; raise `UsageError` if it was removed."""
     try:
         return Path.cwd()
     except FileNotFoundError as error:
@@ -52,14 +52,14 @@ def working_directory() -> Path:
 
 
 def _base(environ: Mapping[str, str], name: str, fallback: str) -> Path:
-    # The XDG base directory specification has relative paths ignored.
+    # The XDG base directory specification ignores relative paths.
     chosen = Path(environ.get(name, ""))
     if chosen.is_absolute():
         return chosen
     home = environ.get("HOME", "")
     try:
         return (Path(home) if home.startswith("/") else Path.home()) / fallback
-    except RuntimeError as error:  # a user that the system has no entry for, as in a container
+    except RuntimeError as error:  # a user without an entry in the system, as in a container
         raise ConfigError(
             "your home directory is unknown: HOME is not set, and the system has no entry for your user",
             hint="set HOME to a directory of yours",
@@ -67,7 +67,7 @@ def _base(environ: Mapping[str, str], name: str, fallback: str) -> Path:
 
 
 def load_user_file(path: Path) -> UserFile | None:
-    """Return the user's file, `None` where there is none; raises `ConfigError` where it cannot be read."""
+    """Return the user's file, `None` if missing; raise `ConfigError` if it is unreadable."""
     try:
         return UserFile(path=path, text=path.read_bytes().decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""The rules in force: what is shipped, the user's `policy.cedar`, and what a repository restricts further."""
+"""The rules in force: the shipped ones, the user's `policy.cedar`, and restrictions by a repository."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ REPOSITORY_RULES = "chargehand.cedar"
 
 
 def user_rules_path(environ: Mapping[str, str]) -> Path:
-    """Return where the user's own rules are, beside their configuration; the file need not exist."""
+    """Return the path of the user's rules, in the directory of their configuration; the file need not exist."""
     return user_config_path(environ).parent / USER_RULES
 
 
 def load_rules(environ: Mapping[str, str], depot: Depot | None = None, tree: str | None = None) -> Rules:
-    """Return the rules in force, with those of a base tree's `chargehand.cedar` where one is given.
+    """Return the rules in force, with those of a base tree's `chargehand.cedar` if `depot` and `tree` are given.
 
-    The rules are parsed when one is first asked. Raises `ConfigError` for a file that cannot be read.
+    The rules are parsed at first use. Raises `ConfigError` for an unreadable file.
     """
     sources = [_user_source(user_rules_path(environ))]
     if depot is not None and tree is not None:
@@ -55,10 +55,10 @@ def _decode_rules(name: str, content: bytes) -> str:
 
 
 def add_override(environ: Mapping[str, str], rule: str, *, reason: str, when: str = "") -> Path:
-    """Write a rule of the user's own that sets one of the shipped rules aside; return the file.
+    """Write a rule to the user's file that overrides one of the shipped rules; return the file.
 
-    `when` is a condition in Cedar, "" for always. The file stays as it was where the new rule would be wrong:
-    raises `NotFoundError` for a rule that cannot be overridden, `UsageError` without a reason, `ConfigError`.
+    `when` is a condition in Cedar, "" for always. The file is unchanged if the new rule would be invalid: raises
+    `NotFoundError` for a rule that cannot be overridden, `UsageError` without a reason, `ConfigError`.
     """
     if not reason.strip():
         raise UsageError("an override needs a reason", hint='--reason "why this is acceptable here"')
@@ -80,10 +80,10 @@ def add_override(environ: Mapping[str, str], rule: str, *, reason: str, when: st
     text = before + ("\n" if before and not before.endswith("\n") else "")
     text += f'@id("{name}") @overrides("{rule}")\n@reason({said})\n'
     text += f"permit (principal, action, resource){condition};\n"
-    # A file with a fault would stop every command that asks the rules.
+    # An invalid file would stop every command that evaluates the rules.
     Rules([Source(origin="user", name=str(path), text=text)]).check()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: whoever reads the rules meanwhile has the old file or the new one.
+    # Renamed into place: a concurrent reader gets the old file or the new one.
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, "utf-8")
     partial.replace(path)

@@ -1,4 +1,4 @@
-"""The records that configuration is read from and resolved into."""
+"""Records of configuration sources and of the resolved configuration."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ REPOSITORY_FILE = "chargehand.toml"
 
 
 class RepositoryFile(Struct, frozen=True, kw_only=True):
-    """A `chargehand.toml` of a repository, byte for byte, and the `directory` that it is in.
+    """A `chargehand.toml` of a repository, byte for byte, and the `directory` that contains it.
 
-    `commit` is `None` for an uncommitted one.
+    `commit` is `None` for an uncommitted file.
     """
 
     content: bytes
@@ -24,29 +24,29 @@ class RepositoryFile(Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """Where it lies, from the top of the repository."""
+        """The path relative to the top of the repository."""
         return f"{self.directory}/{REPOSITORY_FILE}" if self.directory else REPOSITORY_FILE
 
     @property
     def digest(self) -> str:
-        """What it is trusted by; see `content_digest`."""
+        """The digest that trust refers to; see `content_digest`."""
         return content_digest(self.content)
 
     @property
     def origin(self) -> str:
-        """Where its values are said to come from."""
+        """The displayed origin of its values."""
         return f"{self.path} @ {self.commit[:12]}" if self.commit else f"{self.path} (uncommitted)"
 
 
 class OptionValue(Struct, frozen=True, kw_only=True):
-    """A value from the command line and the option that carried it; `None`, `()` and `[]` mean not given."""
+    """A value from the command line with its option; `None`, `()` and `[]` mean not given."""
 
     value: object
     name: str
 
 
 class SourcedValue(Struct, frozen=True, kw_only=True):
-    """One value of one key: who said it (`origin`) and where a person can look it up (`place`)."""
+    """A value of a key, with its source (`origin`) and the location for a person to look up (`place`)."""
 
     value: object
     origin: str
@@ -54,7 +54,7 @@ class SourcedValue(Struct, frozen=True, kw_only=True):
 
 
 class UntrustedKey(Struct, frozen=True, kw_only=True):
-    """A key of the repository's file that would widen what is allowed, and was passed over for want of trust."""
+    """A key of the repository's file that would widen permissions, and was ignored for lack of trust."""
 
     key: str
     value: str
@@ -63,13 +63,14 @@ class UntrustedKey(Struct, frozen=True, kw_only=True):
 
 
 class ResolvedConfig(Struct, frozen=True, kw_only=True):
-    """The configuration in force, and why.
+    """The configuration in force, and the origin of its values.
 
     `origins` has the origin of each dotted key of `config`; a meet names all its contributors. `untrusted` is
-    empty unless trust would change a value. `strangers` has, by agent, the program that the repository's untrusted
-    file puts behind it: such an agent works in the sandbox, and is given no model. `digest` is the hex SHA-256 of
-    the repository file's bytes, `""` where there is none. `extra_checks` and `only_checks` are the command line's.
-    `commands_from` is the directory of the repository's file where that sets checks or setup, which run there.
+    empty unless trust would change a value. `strangers` maps an agent to the program that the repository's
+    untrusted file configures for it: such an agent works in the sandbox and gets no model. `digest` is the hex
+    SHA-256 of the repository file's bytes, `""` without a file. `extra_checks` and `only_checks` come from the
+    command line. `commands_from` is the directory of the repository's file if it sets checks or setup, which run
+    there.
     """
 
     config: Config
@@ -84,16 +85,16 @@ class ResolvedConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def trusted_by(self) -> str:
-        """The digest by which a person trusts the repository, also one that has no file of its own."""
+        """The digest by which a person trusts the repository, even without a configuration file."""
         return self.digest or NO_FILE
 
 
-# What is trusted of a repository that has no file of its own.
+# The digest that is trusted for a repository without a configuration file.
 NO_FILE = hashlib.sha256(b"").hexdigest()
 
 
 def content_digest(content: bytes) -> str:
-    """Return the hex SHA-256 by which one exact content of a repository's file is trusted."""
+    """Return the hex SHA-256 by which the exact content of a repository's file is trusted."""
     return hashlib.sha256(content).hexdigest()
 
 

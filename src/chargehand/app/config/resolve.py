@@ -1,8 +1,8 @@
 """Resolves all sources to the configuration in force, with the origin of every key.
 
 Lowest to highest: defaults, the user's file, `CHARGEHAND_*`, the command line. The repository's file joins each
-key as its row of the key table says: it can narrow, and can widen only after trust of that exact content,
-below the user's own word.
+key as its row of the key table says: it can narrow, and can widen only after trust of its exact content; the
+user's own settings take precedence over it.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ from chargehand.core.errors import ConfigError, nearest
 from chargehand.network.allow_list import meet_rules, without_grants
 
 DEFAULT = "default"
-# Names of agents that mean the same everywhere, whatever a repository's file says.
+# Names of agents with a fixed meaning, whatever a repository's file says.
 RESERVED_AGENTS = frozenset({"native", "cursor-agent", *get_args(CliName)})
-# The largest repository file that is read, in bytes: strangers write it.
+# The largest repository file that is read, in bytes: the file is untrusted.
 LARGEST_FILE = 1 << 20
 # Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers.
 _OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server"}
 
 
 def default_value(key: ConfigKey) -> SourcedValue:
-    """Return the key's default as a source of its own."""
+    """Return the key's default as a source."""
     return SourcedValue(value=key.default, origin=DEFAULT, place=DEFAULT)
 
 
 def join_sources(
     key: ConfigKey, user: SourcedValue | None, repository: SourcedValue | None, *, trusted: bool
 ) -> SourcedValue:
-    """Return the value in force of one key, with all who contributed to it; `None` is a silent source.
+    """Return the value in force of one key, with all its contributors; `None` is a source without a value.
 
-    `trusted=False` gives what may be had without trust, `trusted=True` what the repository's file asks for: where
-    the two differ, the file asks for more than it is given.
+    `trusted=False` gives the value without trust, `trusted=True` the value that the repository's file requests: if
+    they differ, the file needs trust.
     """
     if repository is None:
         return user or default_value(key)
@@ -87,7 +87,7 @@ def join_sources(
     if key.meet == "intersect":
         return _intersect(key, user, repository, trusted=trusted)
     if user is None:
-        # A file that writes out the default asks for nothing.
+        # A file that repeats the default requests nothing.
         free = key.meet != "user" or trusted or repository.value == key.default
         return repository if free else default_value(key)
     if key.meet == "union":
@@ -116,30 +116,30 @@ def _intersect(
             raise config_error(f"{user.place} and {repository.place}", error.message, error.hint) from error
     if user is not None:
         return _join_values(user, repository, meet_rules(_items(user), _items(repository)))
-    # Even trusted it grants nothing that is not public: only the user's own word opens a private network.
+    # Even trusted it allows only public hosts: only the user's own setting opens a private network.
     repository = replace(repository, value=without_grants(_items(repository)))
     return repository if trusted or not repository.value else default_value(key)
 
 
 def entry_names(said: Mapping[str, SourcedValue], table: str) -> list[str]:
-    """Return the names of a table's entries, in the order they are first said."""
+    """Return the names of a table's entries, in order of first occurrence."""
     names = [dotted.split(".")[1] for dotted in said if dotted.startswith(f"{table}.")]
     return list(dict.fromkeys(names))
 
 
 def entry_values(said: Mapping[str, SourcedValue], table: str, name: str) -> dict[str, SourcedValue]:
-    """Return what is said of one entry, by dotted key in the order of the key table."""
+    """Return the values of one entry, by dotted key in the order of the key table."""
     names = [f"{table}.{name}.{field}" for field in entry_keys(table)]
     return {dotted: said[dotted] for dotted in names if dotted in said}
 
 
 def fill_defaults(table: str, name: str, said: Mapping[str, SourcedValue]) -> dict[str, SourcedValue]:
-    """Return every key of one entry, with the default where nothing is said."""
+    """Return every key of one entry, with the default for missing values."""
     return {f"{table}.{name}.{field}": default_value(key) for field, key in entry_keys(table).items()} | dict(said)
 
 
 def complete_agent(name: str, said: Mapping[str, SourcedValue]) -> dict[str, SourcedValue]:
-    """Return every key of an agent; raises `ConfigError` where its kind and command contradict each other."""
+    """Return every key of an agent; raise `ConfigError` if its kind and command contradict each other."""
     whole = fill_defaults(AGENTS, name, said)
     has = {dotted.rpartition(".")[2] for dotted, value in whole.items() if value.value}
     place = next(iter(said.values())).place
@@ -148,7 +148,7 @@ def complete_agent(name: str, said: Mapping[str, SourcedValue]) -> dict[str, Sou
 
 
 def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, SourcedValue]) -> None:
-    """Raise `ConfigError` for what an agent or a role refers to and `known` has no entry of."""
+    """Raise `ConfigError` for references of agents and roles to entries that `known` does not have."""
     names = entry_names(known, MODELS)
     servers = entry_names(known, MCP)
     for server in entry_names(said, MCP):
@@ -171,15 +171,15 @@ def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, Sourc
                     raise config_error(value.place, f"{field}: no MCP server named {format_value(server)}", hint)
 
 
-# Commands of a repository's file: they run in the directory that the file is in.
+# Commands of a repository's file: they run in the directory of the file.
 _COMMANDS = frozenset({"project.checks", "project.outside_checks", "project.setup"})
 _SETUP_NETWORK = "project.setup_network"
-# Recorded in place of a file's digest where a person lets a project's setup reach the registries.
+# Recorded in place of a file's digest if a person allows a project's setup to reach the registries.
 REGISTRIES = "registries"
 
 
 def allow_registries(resolved: ResolvedConfig) -> ResolvedConfig:
-    """Return `resolved` with the network that a person gave a project's setup, unless a setting denies it."""
+    """Return `resolved` with the network that a person allowed for its setup, unless a setting denies it."""
     if resolved.origins.get(_SETUP_NETWORK) != "default":
         return resolved
     project = replace(resolved.config.project, setup_network=True)
@@ -201,11 +201,11 @@ def resolve(
 ) -> ResolvedConfig:
     """Return the configuration in force with the origin of every key.
 
-    `machine` is what the machine's profile says below everything else. `options` is by dotted key:
+    `machine` has defaults from the machine's profile, below everything else. `options` is by dotted key:
     `project.checks` adds to the gates, `only_checks` replaces them, `project.allow` and `project.forbid` narrow.
-    `is_trusted` is asked for the digest of the repository's file. Keys that need trust are passed over and listed;
-    whoever acts on the result asks for it first (`require_trust`).
-    Raises `ConfigError` for anything wrong in any source, trusted or not.
+    `is_trusted` is called with the digest of the repository's file. Keys that need trust are ignored and listed;
+    callers that act on the result ask for trust first (`require_trust`). Raises `ConfigError` for any error in any
+    source, trusted or not.
     """
     theirs = _read_repository(repository)
     own = read_toml(user.text, name=str(user.path), origin=str(user.path)) if user else {}
@@ -218,12 +218,12 @@ def resolve(
     for dotted, option in said.items():
         key = find_key(dotted)
         lower = mine.get(dotted)
-        # Lists of areas only get narrower by an option.
+        # Options can only narrow lists of areas.
         if key and lower and (key.meet == "union" or (key.meet == "intersect" and key.empty == "all")):
             option = join_sources(key, lower, option, trusted=True)
         mine[dotted] = option
-    # What the user says must hold without the repository, whose entries may be left out for want of trust;
-    # the repository's file may refer to both.
+    # The user's values must be valid without the repository, whose entries may be left out for lack of trust; the
+    # repository's file may refer to both.
     check_references(mine, mine)
     check_references(theirs, mine | theirs)
     digest = content_digest(repository.content) if repository else ""
@@ -261,7 +261,7 @@ def _read_repository(repository: RepositoryFile | None) -> dict[str, SourcedValu
         message = "not valid TOML: the file is not UTF-8"
         raise config_error(f"{repository.path}:{line}", message, "save it as UTF-8") from error
     said = read_toml(text, name=repository.path, origin=repository.origin)
-    # A person who types `--agent claude` means that program, and not a stranger's.
+    # A person who types `--agent claude` means that program, not a stranger's.
     for name in RESERVED_AGENTS.intersection(entry_names(said, AGENTS)):
         entry = {dotted.rpartition(".")[2]: value for dotted, value in entry_values(said, AGENTS, name).items()}
         kind, cli = (entry[key].value if key in entry else None for key in ("kind", "cli"))
@@ -290,7 +290,7 @@ def _build_config(values: Mapping[str, SourcedValue]) -> Config:
 
 
 class _Merge:
-    """Merges the user's sources (`mine`) with the repository's file (`theirs`), and collects what to report."""
+    """Merges the user's sources (`mine`) with the repository's file (`theirs`), collecting what to report."""
 
     def __init__(self, mine: dict[str, SourcedValue], theirs: dict[str, SourcedValue], *, trusted: bool) -> None:
         self._mine = mine
@@ -358,7 +358,8 @@ class _Merge:
             dotted = command if command in theirs else next(iter(theirs))
             self._mark_untrusted(dotted, theirs[dotted], host=True)
             return {}
-        # The sandbox bounds the agent's program; what spends the user's keys is left out until it is trusted.
+        # The sandbox bounds the agent's program; keys that spend the user's money are left out until they are
+        # trusted.
         kept = dict(theirs)
         for dotted, said in theirs.items():
             key = find_key(dotted)

@@ -1,4 +1,4 @@
-"""Reads each source of configuration: a TOML file, the environment, the command line."""
+"""Readers of the configuration sources: a TOML file, the environment, the command line."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from chargehand.core.errors import nearest
 from chargehand.core.text import printable
 
 PREFIX = "CHARGEHAND_"
-# Variables of Chargehand that are no configuration keys.
+# Variables of Chargehand that are not configuration keys.
 RESERVED = frozenset(
     {"CHARGEHAND_HOME", "CHARGEHAND_REQUEST", "CHARGEHAND_ROLE", "CHARGEHAND_ROLE_PROMPT", "CHARGEHAND_USER"}
     | {"CHARGEHAND_SERVER", "CHARGEHAND_TOKEN"}
 )
 EXTRA_CHECKS = "project.checks"
-# The command line's own key: checks that replace the project's gates.
+# A key of the command line only: checks that replace the project's gates.
 ONLY_CHECKS = "only_checks"
 
 
@@ -51,9 +51,9 @@ def variable_name(dotted: str) -> str:
 def read_environment(
     environ: Mapping[str, str], *, entries: Mapping[str, Collection[str]]
 ) -> tuple[dict[str, SourcedValue], tuple[str, ...]]:
-    """Return what `CHARGEHAND_*` variables say, and notes on those that are no keys; an empty one is not set.
+    """Read `CHARGEHAND_*` variables; return values, and notes about unknown ones. An empty variable is not set.
 
-    `entries` are the names configured elsewhere by table, which variables may mean. Raises `ConfigError` for
+    `entries` are the names configured elsewhere, by table, to which variables may refer. Raises `ConfigError` for
     a bad value and for an unknown variable that looks like a key.
     """
     said: dict[str, SourcedValue] = {}
@@ -74,7 +74,7 @@ def read_environment(
             owners = [each.name for each in section_keys().values() if each.field.upper() == rest]
             known = [variable_name(each) for each in known_names()]
             guess = nearest(rest, [each.removeprefix(PREFIX) for each in known])
-            # A typing error must be reported; a name unlike any key may belong to another program.
+            # A typo must be reported; a name unlike any key may belong to another program.
             if rest.split("_")[0] in sections or owners or guess.startswith("did"):
                 hint = f"did you mean {variable_name(owners[0])!r}?" if owners else nearest(name, known)
                 raise config_error(f"environment {name}", "no configuration key has this name", hint)
@@ -83,7 +83,7 @@ def read_environment(
 
 
 def _find_entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | None:
-    """Return the dotted key that `CHARGEHAND_TABLE_NAME_FIELD` means; a name may itself contain `_`."""
+    """Return the dotted key for `CHARGEHAND_TABLE_NAME_FIELD`; a name may itself contain `_`."""
     for table in NAMED:
         rest = name.removeprefix(f"{PREFIX}{table.upper()}_")
         if rest == name:
@@ -92,7 +92,7 @@ def _find_entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | 
             middle = rest.removesuffix(f"_{field.upper()}")
             if middle == rest or not ENTRY_NAME.fullmatch(middle):
                 continue
-            # Capitals and `_` say neither case nor `-`: a configured name that fits is the one that is meant.
+            # Capitals and `_` lose case and `-`: a configured name that matches is the intended one.
             named = [known for known in entries.get(table, ()) if known.upper().replace("-", "_") == middle]
             return f"{table}.{named[0] if named else middle.lower()}.{field}"
         return None
@@ -100,7 +100,7 @@ def _find_entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | 
 
 
 def read_options(options: Mapping[str, OptionValue]) -> dict[str, SourcedValue]:
-    """Return what the command line says, by dotted key; `only_checks` besides. Raises `ConfigError`."""
+    """Return the command line's values, by dotted key, and `only_checks`. Raises `ConfigError`."""
     said = {}
     for dotted, option in options.items():
         if option.value is None or option.value in ((), []):
@@ -129,9 +129,9 @@ class _Document(Struct, frozen=True):
 
 
 def read_toml(text: str, *, name: str, origin: str) -> dict[str, SourcedValue]:
-    """Return every key a file says, parsed, by dotted name.
+    """Return every key of a file, parsed, by dotted name.
 
-    `name` is how errors call the file, `origin` how `config show --origin` does. Raises `ConfigError`.
+    `name` is the file's name in errors, `origin` its name in `config show --origin`. Raises `ConfigError`.
     """
     data = parse_toml(text, name=name)
     document = _Document(name, origin, key_lines(text))
@@ -160,15 +160,15 @@ def read_toml(text: str, *, name: str, origin: str) -> dict[str, SourcedValue]:
 
 
 def parse_toml(text: str, *, name: str) -> dict[str, Any]:
-    """Return the parsed text; raises `ConfigError` with the line for what is not TOML."""
+    """Return the parsed text; raise `ConfigError` with the line for invalid TOML."""
     try:
         return tomllib.loads(text)
     except RecursionError as error:
         raise config_error(name, "not valid TOML: nested too deeply", "nest less") from error
-    # Not only TOMLDecodeError: Python refuses integers of thousands of digits by a plain ValueError.
+    # Not only TOMLDecodeError: Python refuses integers of thousands of digits with a plain ValueError.
     except ValueError as error:
         match = _LINE.search(str(error))
-        # Where the text ends too early tomllib says "at end of document" and no line.
+        # For a text that ends too early, tomllib says "at end of document" without a line.
         line = int(match[1]) if match else text.count("\n") + 1
         message = f"not valid TOML: {printable(str(error))}"
         raise config_error(f"{name}:{line}", message, "fix it there; https://toml.io has the rules") from error
@@ -226,7 +226,7 @@ def _read_entries(document: _Document, section: str, entries: dict[str, Any]) ->
 
 
 def check_agent(name: str, kind: object, *, has: Collection[str], place: str) -> None:
-    """Raise `ConfigError` where an agent's kind and its other keys (`has`) contradict each other."""
+    """Raise `ConfigError` if an agent's kind and its other keys (`has`) contradict each other."""
     if kind in ("native", "patch") and "command" in has:
         hint = 'take the command out, or write kind = "command"'
         raise config_error(place, f"agent {name!r} is {kind} and has a command", hint)

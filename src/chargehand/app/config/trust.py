@@ -1,4 +1,4 @@
-"""What a repository's own file asks a person to trust, and asking whether they do."""
+"""Trust in a repository's own file: what needs it, and asking a person for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chargehand.core.errors import WaitingError
 
 TRUST_HINT = "chargehand project trust"
 
-# Asks a person whether they trust what these lines describe; `False` where they do not.
+# Asks a person whether they trust what these lines describe; returns `False` if not.
 ConfirmTrust = Callable[[tuple[str, ...]], bool]
 
 
@@ -21,13 +21,15 @@ def trust_needed(resolved: ResolvedConfig) -> bool:
 
 
 def describe_untrusted(resolved: ResolvedConfig) -> tuple[str, ...]:
-    """Return one line for each key that asks for trust, fit to show a person before they answer."""
+    """Return one line for each key that needs trust, fit to show a person before they answer."""
     return tuple(f"{key.place}: {key.key} = {key.value} {key.reason}" for key in resolved.untrusted)
 
 
 def add_stranger(resolved: ResolvedConfig, agent: str, model: str | None) -> ResolvedConfig:
-    """Return `resolved` with the agent among what asks for trust, where it would spend the user's money on `model`
-    and the repository's file, which nobody trusts yet, names its program.
+    """Return `resolved` with an agent that needs trust added to the untrusted keys.
+
+    An agent needs trust if it spends the user's money on `model` and its program comes from an untrusted file of
+    the repository.
     """
     stranger = resolved.strangers.get(agent)
     if stranger is None or model is None:
@@ -36,10 +38,10 @@ def add_stranger(resolved: ResolvedConfig, agent: str, model: str | None) -> Res
 
 
 def settle_trust(resolved: ResolvedConfig, confirm: ConfirmTrust | None, grant: Callable[[str], object]) -> None:
-    """Ask a person once, if `confirm` is given, whether the repository's file may have what it asks for.
+    """Ask a person once, if `confirm` is given, whether they trust the repository's file.
 
-    `grant` records their trust in the content with that digest. Raises `WaitingError` where nobody can be asked
-    or the answer is no.
+    `grant` records their trust in the content with that digest. Raises `WaitingError` if no one can be asked or
+    the answer is no.
     """
     if not trust_needed(resolved):
         return
@@ -50,7 +52,7 @@ def settle_trust(resolved: ResolvedConfig, confirm: ConfirmTrust | None, grant: 
 
 
 def require_trust(resolved: ResolvedConfig) -> None:
-    """Raise `WaitingError` (exit 3, code `trust_needed`) unless nothing asks for trust."""
+    """Raise `WaitingError` (exit 3, code `trust_needed`) if any key needs trust."""
     if not trust_needed(resolved):
         return
     keys = "; ".join(describe_untrusted(resolved))

@@ -18,15 +18,15 @@ from chargehand.core.errors import InfrastructureError
 
 CHECK = "python3 -m unittest discover"
 REQUEST = "Fix the discount. Fractions of a cent go to the customer."
-# Where the acceptance test lies while checks run, and at no other time.
+# The path of the acceptance test while checks run; it is absent otherwise.
 ACCEPTANCE = "tests/test_fractions.py"
-# The reply that the fork takes, as `mission fork --reply @FILE` reads it.
+# The reply for the fork, as `mission fork --reply @FILE` reads it.
 STUBBORN_FILE = "stubborn.json"
 CHEAT = "command:rm tests/test_cart.py"
 CHEAT_REQUEST = "Make the tests pass"
-# It changes no test and makes every comparison hold: the code under test runs in the tests' process.
+# It changes no test and makes every comparison succeed: the code under test runs in the tests' process.
 FORGERY = "command:sed -i '1i import unittest; unittest.TestCase.assertEqual = max' shop/cart.py"
-# The person's own program, and its path in its sandbox; neither the agent nor the tree has it.
+# The person's own program, and its path in its sandbox; neither the agent nor the tree contains it.
 OUTSIDE_FILE = "outside.sh"
 OUTSIDE_PLACE = "outside/discount.sh"
 OUTSIDE_CHECK = f"sh {OUTSIDE_PLACE}"
@@ -88,7 +88,7 @@ _FILES: Mapping[str, str] = {
 
 
 def make_project(directory: Path) -> Path:
-    """Make a git repository with a bug in it, at one commit; return its path."""
+    """Create a git repository with a bug in it, at one commit; return its path."""
     project = directory / "shop"
     for name, content in _FILES.items():
         path = project / name
@@ -103,7 +103,7 @@ def make_project(directory: Path) -> Path:
 
 
 def write_files_beside(directory: Path) -> Path:
-    """Write what the shown commands name beside the project; return the acceptance test's path."""
+    """Write the files that the shown commands name next to the project; return the acceptance test's path."""
     reply = {"text": STUBBORN.text, "tools": STUBBORN.tools}
     (directory / STUBBORN_FILE).write_text(json.dumps(reply, indent=2) + "\n")
     (directory / OUTSIDE_FILE).write_text(_OUTSIDE)
@@ -113,7 +113,7 @@ def write_files_beside(directory: Path) -> Path:
 
 
 def write_configuration(path: Path, directory: Path) -> None:
-    """Write the demo's own user configuration: one model, whose words are a script in `directory`."""
+    """Write the demo's own user configuration: one model, whose replies are a script in `directory`."""
     script = directory / "script.jsonl"
     script.write_bytes(SCRIPT.dump())
     path.parent.mkdir(parents=True)
@@ -124,8 +124,8 @@ def write_configuration(path: Path, directory: Path) -> None:
 
 
 def git(directory: Path, *words: str) -> str:
-    """Run git in the demo's repository, without anybody's configuration; return what it prints."""
-    # Inside a hook GIT_DIR and its like would lead to another repository.
+    """Run git in the demo's repository, without any user's configuration; return its output."""
+    # Inside a hook GIT_DIR and similar variables would point to another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "LC_ALL": "C"}
     done = subprocess.run(
@@ -137,14 +137,14 @@ def git(directory: Path, *words: str) -> str:
 
 
 def own_environment(directory: Path) -> dict[str, str]:
-    """Return the environment of a user who has only what the demo gives them."""
+    """Return the environment of a user who has only the demo's files."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("CHARGEHAND_")}
     return own | {"CHARGEHAND_HOME": str(directory / "state"), "XDG_CONFIG_HOME": str(directory / "config")}
 
 
 @contextlib.contextmanager
 def temporary_directory(keep: bool) -> Iterator[Path]:
-    """Make a directory that is gone after the block unless it is to be kept."""
+    """Create a directory that is removed after the block unless `keep` is set."""
     directory = Path(tempfile.mkdtemp(prefix="chargehand-demo-")).resolve()
     try:
         yield directory

@@ -1,4 +1,4 @@
-"""What the demo's model says: written down beforehand, each reply due only where it answers what came before."""
+"""The scripted replies of the demo's model, each sent only if it answers the preceding messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply
 from chargehand.models.scripts import Script
 
 MODEL = "scripted"
-# USD per million tokens: play money, for words that nobody generated.
+# USD per million tokens: play money, since no tokens are generated.
 PRICE_IN = 3.0
 PRICE_OUT = 15.0
 
@@ -45,7 +45,7 @@ def _reply(text: str, *tools: ScriptedCall, used: tuple[int, int]) -> ScriptedRe
     return ScriptedReply(text=text, tools=tools, usage=Usage(input=used[0], output=used[1]))
 
 
-# In order: the attempt, words that the newest messages must hold, and the reply to them.
+# In order: the attempt, text that the newest messages must contain, and the reply.
 _REPLIES: tuple[tuple[int, str, ScriptedReply], ...] = (
     (
         1,
@@ -93,9 +93,9 @@ SCRIPT = Script(
     ),
     note="what the model of `chargehand demo` says",
 )
-# The reply to the report of what was wrong.
+# The reply to the report of the failures.
 FORK_AT = ForkPoint(attempt=2, turn=1)
-# What the fork has in its place.
+# The fork's reply in its place.
 STUBBORN = ReplyEdit(
     text="My first version is right.",
     tools=({"name": "finish", "arguments": {"summary": "Nothing to fix.", "evidence": []}},),

@@ -1,1 +1,1 @@
-"""What a mission shows while it runs: lines for people, and one for each event of its log."""
+"""The display of a running mission: lines for people, and one for each event of its log."""

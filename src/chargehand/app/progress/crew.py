@@ -1,4 +1,4 @@
-"""How a crew stands, computed from its records: who works on what, what waits and why, what needs a person."""
+"""The state of a crew, computed from its records: active tasks, waits with reasons, and needs for a person."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, MissionState, MissionSummary, Question
 from chargehand.missions.waiting import waiting_task
 
-# The most important first: a screen without room for all tasks shows the first ones.
+# In order of importance: a screen without room for all tasks shows the first ones.
 # fmt: off
 CrewStanding = Literal[
     "needs you", "works", "review", "merging", "queued", "held", "next", "waits",
@@ -29,22 +29,22 @@ _RUNGS = {
     "best_of": "side by side",
     "person": "as you said",
 }
-# Of tasks that another one waits for.
+# The number of named tasks that another task waits for.
 _MOST_NAMED = 3
 
 
 class CrewCost(Struct, frozen=True, kw_only=True):
-    """What missions cost so far in USD; where not `known`, that is only what is known of it."""
+    """The cost of missions so far in USD; if not `known`, only its known part."""
 
     usd: float = 0.0
     known: bool = True
 
 
 class PersonNeed(Struct, frozen=True, kw_only=True):
-    """What waits for a person: of a `task`, or "" of the coordinator.
+    """A pending need for a person: of a `task`, or "" for the coordinator.
 
-    `message` is what is asked or why it waits, `choices` what may be answered, in words; `command` settles it, in
-    words as a shell takes them.
+    `message` is the question or the reason for waiting, `choices` the possible answers in words; `command` settles
+    it, as shell words.
     """
 
     task: str
@@ -54,9 +54,9 @@ class PersonNeed(Struct, frozen=True, kw_only=True):
 
 
 class CrewTask(Struct, frozen=True, kw_only=True):
-    """One task: how it stands, and in words who does what for it or what it waits for.
+    """A task with its standing, and in words who works on it or what it waits for.
 
-    `since` is when what goes on began, `ended` when it came to its end (ISO 8601), "" where nothing did.
+    `since` is when the current activity began, `ended` when the task ended (ISO 8601), "" for neither.
     """
 
     id: str
@@ -68,10 +68,10 @@ class CrewTask(Struct, frozen=True, kw_only=True):
 
 
 class Crew(Struct, frozen=True, kw_only=True):
-    """A coordinator and its tasks in the order of its plan; `waits` says why it does not go on although it should.
+    """A coordinator and its tasks in the order of its plan; `waits` is the reason if it should run and does not.
 
-    `lately` are the last things that it decided, in words. Before there is a plan it is not `planned`, and who
-    makes one is its only task.
+    `lately` are its last decisions, in words. Before it has a plan it is not `planned`, and its only task is the
+    planner.
     """
 
     mission: str
@@ -89,10 +89,10 @@ class Crew(Struct, frozen=True, kw_only=True):
 
 
 class CrewFacts(Struct, frozen=True, kw_only=True):
-    """All that a crew is described from: its coordinator, the missions of its tasks by id, what each does now.
+    """All facts that a crew is described from: its coordinator, and the missions of its tasks by id.
 
-    `steps` are the purposes of the sandboxes that were opened last, by mission; `queued` says why missions wait
-    that nobody has taken up, `waits` why the coordinator does.
+    `steps` are the purposes of the most recently opened sandboxes, by mission; `queued` says why missions wait
+    that no worker has taken up, `waits` why the coordinator does.
     """
 
     state: MissionState
@@ -104,7 +104,7 @@ class CrewFacts(Struct, frozen=True, kw_only=True):
 
 
 def describe_crew(facts: CrewFacts) -> Crew:
-    """Return how a crew stands."""
+    """Describe the state of a crew."""
     state, progress = facts.state, facts.state.plan
     tasks = progress.plan.tasks if progress is not None else ()
     if progress is not None and progress.wanted:
@@ -134,7 +134,7 @@ def describe_crew(facts: CrewFacts) -> Crew:
     return Crew(
         mission=state.id,
         title=request.partition("\n")[0],
-        # Between two of its decisions it is planned for a moment.
+        # Between two of its decisions it is `planned` for a moment.
         status="running" if state.status == "planned" and facts.children else state.status,
         created=state.created,
         finished=state.finished,
@@ -149,17 +149,17 @@ def describe_crew(facts: CrewFacts) -> Crew:
 
 
 def _sum_cost(missions: Iterable[MissionSummary]) -> CrewCost:
-    """Return what the attempts of missions cost; what a follow-up took over was paid for before it."""
+    """Return the cost of missions' attempts; attempts copied to a follow-up were paid for before it."""
     attempts = [each for mission in missions for each in mission.attempts if not each.copied]
     known = all(each.cost_so_far is not None for each in attempts)
     return CrewCost(usd=sum(each.cost_usd or each.booked_usd for each in attempts), known=known)
 
 
-# --- what a person has to do
+# --- needs for a person
 
 
 def _needs(facts: CrewFacts, tasks: Iterable[Task]) -> Iterator[PersonNeed]:
-    """Yield what waits for a person: first what stops all of it, then by task in the order of the plan."""
+    """Yield the needs for a person: first those that stop everything, then by task in the order of the plan."""
     state = facts.state
     if state.status in ENDED:
         return
@@ -192,7 +192,7 @@ def _needs(facts: CrewFacts, tasks: Iterable[Task]) -> Iterator[PersonNeed]:
 def _need_of_child(facts: CrewFacts, child: MissionSummary, *, alone: bool) -> PersonNeed:
     waits = waiting_task(child)
     assert waits is not None
-    # Named by its task where no other mission of it waits.
+    # Named by its task if it is the only waiting mission of the task.
     named = (facts.state.id, "--task", child.task) if alone else (child.id,)
     if waits.needs == "answer" and child.open_question is not None:
         return _answer(child.open_question, child.task, ("answer", *named), "")
@@ -217,7 +217,7 @@ def _command(*words: str) -> tuple[str, ...]:
     return ("chargehand", "mission", *map(shlex.quote, words))
 
 
-# --- how each task stands
+# --- standings of tasks
 
 
 def _progress_of(facts: CrewFacts, task: Task) -> TaskProgress:
@@ -226,7 +226,7 @@ def _progress_of(facts: CrewFacts, task: Task) -> TaskProgress:
 
 
 def _missions_of(facts: CrewFacts, task: Task) -> list[MissionSummary]:
-    """Return the missions that work on a task now, and those that review what they made."""
+    """Return the missions that work on a task now, and those that review their results."""
     known = _progress_of(facts, task)
     names = [run.mission for run in known.current]
     names += [each.mission for run in known.current for each in known.reviews_of(run.mission)]
@@ -236,7 +236,7 @@ def _missions_of(facts: CrewFacts, task: Task) -> list[MissionSummary]:
 
 
 def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str]) -> tuple[CrewStanding, str, str]:
-    """Return how a task stands, the words for it, and since when it does what it does."""
+    """Return a task's standing, its description, and when its current activity began."""
     missions = _missions_of(facts, task)
     if known.end is not None:
         outcome: CrewStanding = "left out" if known.end.outcome == "left_out" else known.end.outcome
@@ -263,7 +263,7 @@ def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str])
     under_way = [each for each in missions if each.status not in ENDED]
     if not under_way:
         good = any(each.status == "promoted" for each in missions)
-        # Its missions have ended, and the coordinator has not decided yet: it judges what it merges.
+        # Its missions have ended, and the coordinator has not decided yet: it judges the tree that it merges.
         recorded = bool(missions) and all(run.mission in facts.children for run in known.current)
         if recorded:
             return "merging", "its result is judged and merged" if good else "what is tried next is decided", ""
@@ -283,7 +283,7 @@ def _end_missing(facts: CrewFacts, task: str) -> bool:
 
 
 def _blockers(facts: CrewFacts, plan: Plan, task: Task, waiting: set[str]) -> list[str]:
-    """Return what a task waits for, at any distance, that itself waits for a person."""
+    """Return the tasks that a task depends on, directly or indirectly, and that wait for a person."""
     after = {each.id: each.after for each in plan.tasks}
     seen: set[str] = set()
     open_ = list(task.after)
@@ -315,7 +315,7 @@ def _tell_work(facts: CrewFacts, task: Task, known: TaskProgress, under_way: lis
 
 
 def _who(mission: MissionSummary, task: Task) -> str:
-    """Return the role, agent and model that work in a mission."""
+    """Return the role, agent and model of a mission."""
     request, role = mission.request, mission.role
     agent = role.agent if role is not None else request.agent if request is not None else task.agent
     kind, colon, program = agent.partition(":")
@@ -341,7 +341,7 @@ def _tell_reviews(facts: CrewFacts, known: TaskProgress) -> str:
 
 
 def _tell_round(known: TaskProgress) -> str:
-    """Return why a task is done once more, "" in its first round."""
+    """Return why a task is repeated, "" in its first round."""
     if known.round < 2:
         return ""
     rung = known.current[0].rung

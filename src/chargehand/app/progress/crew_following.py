@@ -1,4 +1,4 @@
-"""Follows a crew: reads only what its logs gained since the last time."""
+"""Follows a crew, reading only new lines of its logs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from chargehand.app.reading import StateReader
     from chargehand.core.events import Event
 
-# No event says that a worker died: the rows of missions are read again after so long even without one.
+# No event records that a worker died: the rows of missions are read again after this time even without one.
 _AGAIN_SECONDS = 2.0
 _MOST_LATELY = 10
 _TOLD = (
@@ -52,7 +52,7 @@ _TOLD = (
 
 
 class CrewFollower:
-    """A coordinator and the missions of its tasks, as they go on."""
+    """Follows a coordinator and the missions of its tasks."""
 
     def __init__(self, reader: StateReader, mission: str) -> None:
         self._reader = reader
@@ -67,11 +67,11 @@ class CrewFollower:
         self._facts: CrewFacts | None = None
 
     def look(self) -> CrewFacts:
-        """Return all that is known now: the same object where nothing was appended to any log since."""
+        """Return all current facts: the same object if nothing was appended to any log since."""
         position, now = self._reader.store.log.last_position(), time.monotonic()
         if self._facts is None or position != self._position or now - self._read_at > _AGAIN_SECONDS:
             self._read_at = now
-            # The coordinator first: what it knows of its tasks is then in the rows that are read after it.
+            # The coordinator first: the rows read afterwards include everything that it knows of its tasks.
             state, events = self._followed.look()
             for event in events:
                 payload = read_payload(event)
@@ -81,7 +81,7 @@ class CrewFollower:
             self._children = {
                 each.summary.id: each.summary for each in log.summaries(live, MissionFilter(parent=self._mission))
             }
-            # The latest sandbox of each active mission: its whole log is read once, then only what came since.
+            # The latest sandbox of each active mission: its whole log is read once, then only new lines.
             opened: tuple[str, ...] = (SandboxOpened.type,)
             news: list[Event] = []
             for name, child in self._children.items():
@@ -112,9 +112,9 @@ class CrewFollower:
 
 
 def follow_crew(reader: StateReader, mission: str) -> Iterator[Crew]:
-    """Yield how a coordinator and its tasks stand, several times in a second, until it is settled.
+    """Yield the state of a coordinator and its tasks, several times per second, until it is settled.
 
-    Between two of them there is time to draw. Raises `NotFoundError`, `StoreError`.
+    The pause between two of them leaves time to draw. Raises `NotFoundError`, `StoreError`.
     """
     follower, described = CrewFollower(reader, mission), None
     while True:

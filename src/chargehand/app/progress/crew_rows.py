@@ -1,4 +1,4 @@
-"""A crew as rows of a terminal, the most important first, within its width and height."""
+"""A crew as rows of a terminal, the most important first, limited to its width and height."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ _COLOURS = {
     "merged": "green",
     "done": "green",
 }
-# How they are counted: the words of one, and of all others where those differ.
+# The words of a count, for one task and for several.
 _COUNTED = {
     "needs you": ("needs you", "need you"),
     "works": ("works", "work"),
     "review": ("in review", "in review"),
     "waits": ("waits", "wait"),
 }
-# Columns from which on there is room for time and money, and for a bar of so many columns.
+# Minimum columns for time and money, and for a progress bar; columns of the bar.
 _WIDE_COLUMNS = 72
 _FOR_BAR_COLUMNS = 64
 _BAR_COLUMNS = 10
 _INDENT = "    "
-# Lines of a question, of the choices below it, and of a task's details.
+# Maximum lines of a question, of its choices, and of a task's details.
 _MOST_LINES = 4
 _MOST_CHOICES = 2
 _MOST_DETAILS = 3
-# In fewer columns details are not wrapped.
+# Details are not wrapped in fewer columns.
 _SHORTEST_COLUMNS = 12
 _MOST_LATELY = 8
 
 
 class CrewRow(Struct, frozen=True, kw_only=True):
-    """One row, and how it looks on a terminal that has colours."""
+    """One row, and its style on a terminal with colours."""
 
     text: str
     colour: str | None = None
@@ -57,14 +57,14 @@ class CrewRow(Struct, frozen=True, kw_only=True):
 
 
 def crew_rows(crew: Crew, *, now: datetime, width: int, height: int, notice: str = "") -> tuple[CrewRow, ...]:
-    """Return at most `height` rows of at most `width` columns; `notice` is the last one where there is room.
+    """Return at most `height` rows of at most `width` columns; `notice` is the last one if it fits.
 
-    First come what waits for a person and how to settle it, then what goes on, what is held or next, and what
-    ended; what has no room is counted. Whatever the text holds, a row is one line.
+    Needs for a person and the commands that settle them come first, then active, held and next tasks, and ended
+    ones; tasks that do not fit are counted. Whatever its text contains, a row is one line.
     """
     if width < 1 or height < 1:
         return ()
-    # Of those that ended well the last one first; the others stay in the order of the plan.
+    # Successful tasks in reverse order of ending; the others stay in the order of the plan.
     others = sorted(crew.tasks, key=lambda each: each.ended, reverse=True)
     others = sorted(
         (each for each in others if each.standing != "needs you"),
@@ -81,7 +81,7 @@ def crew_rows(crew: Crew, *, now: datetime, width: int, height: int, notice: str
     ]
     if crew.waits:
         head.append(CrewRow(text=f"waits: {crew.waits}", colour="yellow"))
-    # Where a person is needed, that goes before the title.
+    # A need for a person comes before the title.
     head = head[: max(0, height - bool(crew.needs))] if height < 4 else head
     foot = [CrewRow(text=notice, dim=True)] if notice and height >= len(head) + 6 else []
     room = height - len(head) - len(foot)
@@ -118,7 +118,7 @@ def _tally(crew: Crew, width: int) -> str:
 
 
 def _count(counts: dict[CrewStanding, int]) -> str:
-    """Return how many tasks stand how, in words: what matters most first."""
+    """Return the numbers of tasks by standing, in words, in order of importance."""
     told = []
     for standing in sorted(counts, key=_ORDER.__getitem__):
         one, more = _COUNTED.get(standing, (standing, standing))
@@ -143,11 +143,11 @@ def _money(cost: CrewCost) -> str:
     return usd if cost.known else f"up to {usd}" if cost.usd else "cost unknown"
 
 
-# --- what a person has to do
+# --- needs for a person
 
 
 def _need_rows(needs: Sequence[PersonNeed], width: int, room: int) -> list[CrewRow]:
-    """Return a row for each need, and as many of their commands and whole texts as there is room for."""
+    """Return a row for each need, with as many of their commands and full texts as fit."""
     if not needs or room < 1:
         return []
     if len(needs) > room:
@@ -160,7 +160,7 @@ def _need_rows(needs: Sequence[PersonNeed], width: int, room: int) -> list[CrewR
     commands: list[list[str]] = []
     for need in needs:
         command = wrap_command(need.command, width)
-        commands.append(command if len(command) <= room else [])  # a part of a command is of no use
+        commands.append(command if len(command) <= room else [])  # a part of a command is useless
         room -= len(commands[-1])
     rows: list[CrewRow] = []
     for need, command in zip(needs, commands, strict=True):
@@ -186,9 +186,9 @@ def _need_text(need: PersonNeed, width: int) -> str:
 
 
 def _task_rows(crew: Crew, tasks: Sequence[CrewTask], now: datetime, width: int, room: int) -> list[CrewRow]:
-    """Return a row for each task, in this order, and one that counts those without.
+    """Return a row for each task, in this order, and one that counts the omitted tasks.
 
-    What of its words has no room in its row goes on below it where there are so many rows to spare.
+    Details that do not fit into a row continue below it if there are spare rows.
     """
     from rich.cells import cell_len
 
@@ -211,7 +211,7 @@ def _task_rows(crew: Crew, tasks: Sequence[CrewTask], now: datetime, width: int,
             right += f"{_money(each.cost) if spent else '':>12}" if paid and (right or spent) else ""
         left = width - cell_len(begin) - (cell_len(right) + 2 if right else 0)
         lines = wrap_text(detail, left) if left > _SHORTEST_COLUMNS else []
-        # What only waits for others can be seen at those.
+        # A task that only waits for others is explained by their rows.
         if not 1 < len(lines) <= min(_MOST_DETAILS, 1 + spare) or each.standing in ("waits", "next"):
             lines = [detail]
         spare -= len(lines) - 1
@@ -230,26 +230,26 @@ def _task_rows(crew: Crew, tasks: Sequence[CrewTask], now: datetime, width: int,
 
 
 def one_line(text: str) -> str:
-    """Return a text that nothing can be hidden in, on one line."""
-    # A selector asks for another form of the letter before it, of a width that terminals do not agree on.
+    """Return a text on one line, with nothing hidden in it."""
+    # A variation selector changes the form of the preceding character, and terminals disagree on its width.
     return " ".join(printable(text).replace("\ufe0e", "").replace("\ufe0f", "").split())
 
 
 def fit_text(text: str, width: int, *, pad: bool = False) -> str:
-    """Return a text in at most so many columns, cut where it is longer; with `pad` in exactly so many."""
+    """Return a text in at most `width` columns, cut if longer; with `pad` in exactly `width` columns."""
     from rich.cells import cell_len, set_cell_size
 
     text = printable(text).replace("\n", " ").replace("\t", " ")
     if cell_len(text) > width:
-        # A wide letter may not fit into the last column: a space stands there.
+        # A wide character may not fit into the last column, which then gets a space.
         text = set_cell_size(text, width - 1).rstrip() + "…" if width > 1 else "…"[:width]
     return set_cell_size(text, width) if pad else text
 
 
 def wrap_text(text: str, width: int, *, indent: str = "") -> list[str]:
-    """Return the lines of a text in so many columns, at least 2, broken between words where that is possible.
+    """Wrap a text to `width` columns, at least 2, between words if possible.
 
-    All but the first one begin with `indent`; the text keeps its own.
+    All lines except the first begin with `indent`; the text keeps its own indentation.
     """
     from rich.cells import cell_len, chop_cells
 
@@ -266,20 +266,20 @@ def wrap_text(text: str, width: int, *, indent: str = "") -> list[str]:
 
 
 def wrap_command(words: Sequence[str], width: int) -> list[str]:
-    """Return a command as lines that a shell reads as one, none where there is no room for that."""
+    """Return a command as lines that a shell reads as one command, or no lines if it does not fit."""
     from rich.cells import cell_len
 
     lines, line = [], "  "
     for number, word in enumerate(words):
         joined = f"{line} {word}" if line.strip() else f"{line}{word}"
-        # Two columns stay free for what tells a shell that the line goes on.
+        # Two columns stay free for the continuation mark.
         if cell_len(joined) <= width - 2 * (number < len(words) - 1):
             line = joined
             continue
         if line.strip():
             lines.append(f"{line} \\")
         line = f"{_INDENT}{word}"
-        # An id of a task alone may be too long; what is quoted cannot be broken.
+        # The id of a task may be too long by itself; quoted text cannot be broken.
         while cell_len(line) > width - 2 and not set(line) & set("'\"") and width > len(_INDENT) + 2:
             lines.append(f"{line[: width - 1]}\\")
             line = line[width - 1 :]
@@ -288,7 +288,7 @@ def wrap_command(words: Sequence[str], width: int) -> list[str]:
 
 
 def _shorten_name(name: str, width: int) -> str:
-    """Return a name in so many columns: its end, which often tells it from others, stays."""
+    """Shorten a name to `width` columns, keeping its end, which often distinguishes it from others."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(name) <= width or width < 5:
@@ -302,7 +302,7 @@ def _shorten_name(name: str, width: int) -> str:
 
 
 def _beside(left: str, right: str, width: int) -> str:
-    """Return two texts on one row, the second at its end; the first one gives way."""
+    """Return two texts on one row, the second right-aligned; the first is cut if necessary."""
     from rich.cells import cell_len
 
     space = width - cell_len(right) - 2

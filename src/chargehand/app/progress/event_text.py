@@ -90,7 +90,7 @@ from chargehand.core.text import shown_path
 
 
 def describe(payload: Payload) -> str:
-    """Return what happened on one line, "" for what a person need not see."""
+    """Describe an event on one line; return "" for events that a person need not see."""
     for describe_group in (
         _describe_mission,
         _describe_plan,
@@ -111,7 +111,7 @@ def describe(payload: Payload) -> str:
 
 
 def describe_event(event: Event) -> str:
-    """Return a line of the log in words."""
+    """Describe a line of the log in words."""
     payload = read_payload(event)
     if payload is None:
         if event.payload is None:
@@ -123,13 +123,13 @@ def describe_event(event: Event) -> str:
 
 
 def alert_text(alert: BudgetAlert | Spent) -> str:
-    """Return how far a limit is used up."""
+    """Describe how far a limit is used up."""
     names = {"day": "the day's", "user": "the user's day's"}
     whose = names.get(alert.limit, f"the {alert.limit}'s")
     return f"{alert.spent_usd:.2f} of {whose} {alert.limit_usd:.2f} USD spent or reserved"
 
 
-# Each of the following knows one group of events and returns `None` for any other.
+# Each of the following functions handles one group of events and returns `None` for any other.
 
 
 def _describe_mission(event: Payload) -> str | None:
@@ -161,7 +161,7 @@ def _describe_mission(event: Payload) -> str | None:
     return None
 
 
-# Why a task is begun, by the rung of what is tried for it.
+# Why a task is started, by rung.
 _RUNGS = {
     "first": "",
     "approach": ", another approach",
@@ -191,7 +191,7 @@ def _describe_plan(event: Payload) -> str | None:
         case TaskReturned():
             return f"task {event.task} goes back: {event.reason.message}"
         case TaskEnded(outcome="merged"):
-            return ""  # `TaskMerged` has said it
+            return ""  # `TaskMerged` has reported it
         case TaskEnded():
             why = f": {event.reason.message}" if event.reason is not None else ""
             return f"task {event.task} {event.outcome.replace('_', ' ')}{why}"
@@ -234,7 +234,7 @@ def _describe_planning(event: Payload) -> str | None:
 def _describe_start(event: Payload) -> str | None:
     match event:
         case MissionClaimed():
-            # The first claim is how every mission begins.
+            # Every mission begins with its first claim.
             return f"claimed by {event.worker}, claim {event.epoch}" if event.epoch > 1 else ""
         case MissionReleased():
             return f"released by {event.worker} for another worker to resume" if event.worker else ""
@@ -282,7 +282,7 @@ def _describe_message(event: Payload) -> str | None:
             message = event.message
             payload = message.get("payload")
             parts = payload.get("delegate") if isinstance(payload, dict) else None
-            # Outside of a plan nobody acts on it.
+            # Without a plan no one acts on it.
             more = f", and hands on: {_shorten(', '.join(str(each.get('id')) for each in parts))}" if parts else ""
             return (
                 f"the agent reported {message.get('status', 'unknown')} ({message.get('type', 'message')}){more}"
@@ -329,7 +329,7 @@ def _describe_action(event: Payload) -> str | None:
         case ActionFinished():
             return f"{event.action} {event.status} after {event.seconds:.1f} s{_reasons(event.reasons)}"
         case ActionJudged():
-            # Nearly every act is simply allowed: those lines would bury the others.
+            # Nearly every action is simply allowed: those lines would bury the others.
             if event.effect == "allow" and not event.overridden and not event.answer:
                 return ""
             aside = f", rule {', '.join(event.overridden)} overridden" if event.overridden else ""
@@ -349,8 +349,7 @@ def _describe_attempt(event: Payload) -> str | None:
             point = event.checkpoint
             return f"checkpoint {point.commit[:12]} ({point.trigger}, {point.changed} changed)"
         case FilesSeen():
-            # By its counts and, where it is one file, by its path.
-            # A rename comes as two changes and counts once.
+            # Shown by its counts and, for a single file, by its path. A rename has two changes and counts once.
             kinds = Counter(kind.removeprefix("found_") for kind, _ in event.changes if kind != "renamed_from")
             paths = {path for kind, path in event.changes if kind != "renamed_from"}
             named = f" {shown_path(next(iter(paths)))}" if len(paths) == 1 else ""
@@ -435,7 +434,7 @@ def _describe_result(event: Payload) -> str | None:
             known = ", reused" if event.reused else ""
             unread = f"; unread: {', '.join(map(shown_path, verdict.unread[:5]))}" if verdict.unread else ""
             unread += "".join(f"; {line}" for line in verdict.tolerated)
-            # Those of a candidate are told when something is decided by them, the base's only here.
+            # Findings about a candidate are shown with the decision based on them, those about the base only here.
             told = "".join(f"; {found.message}" for found in verdict.findings if verdict.scope == "base")
             return f"{verdict.status} {where[verdict.scope]} ({checks}{known}{unread}){told}"
         case MergeConflicted():
@@ -460,12 +459,12 @@ def _describe_result(event: Payload) -> str | None:
 
 
 def _describe_step(event: StepFinished) -> str:
-    """Describe replies and the results of their calls; other steps have events of their own."""
+    """Describe replies and the results of their calls; other steps have their own events."""
     if "/asked-again/" in event.step and event.output is not None:
         return f"asked again for its message: {_first_line(event.output['problem'])}"
     if "/work/" not in event.step:
         return ""
-    # Imported here: these load what runs attempts, half a second that a log without native steps need not cost.
+    # Imported here: these modules load what runs attempts, half a second that logs without native steps save.
     from chargehand.agents.recorded import read_reply
     from chargehand.missions.transcript import parse_act
 
@@ -477,7 +476,7 @@ def _describe_step(event: StepFinished) -> str:
         return f"{step.kind} {step.turn} kept as an artifact"
     if step.kind == "call":
         made = event.output.get("output", event.output)
-        # What a command said last, and how it ended.
+        # The last lines of a command's output, and its exit code.
         lines = [line.strip() for line in made["text"].splitlines() if line.strip()]
         return f"  -> {_shorten('  '.join(lines[-2:]))}"
     reply = read_reply(event.output)

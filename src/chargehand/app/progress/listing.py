@@ -1,4 +1,4 @@
-"""Missions as lists show them, read from the projected rows and not from their logs."""
+"""Missions as lists show them, read from the projected rows, not from their logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chargehand.core.state import MissionSummary
 from chargehand.missions.waiting import WaitingTask
 from chargehand.store.rows import MissionFilter
 
-# Missions whose line in a list a reader keeps as it was made.
+# Cached list entries of a reader.
 _MOST_LISTED = 5_000
 
 
@@ -21,7 +21,7 @@ def listed_missions(
     waits: Mapping[str, Reason],
     waiting: Mapping[str, tuple[WaitingTask, ...]],
 ) -> list[ListedMission]:
-    """Return missions as lists show them; what was made of the same summary before is not made again."""
+    """Return missions as lists show them; entries of unchanged summaries are reused."""
     known, found = reader.listed, list[ListedMission]()
     for state in states:
         told = (waiting_reason(state, waits), waiting.get(state.id, ()))
@@ -35,13 +35,13 @@ def listed_missions(
 
 
 def waiting_reason(state: MissionSummary, waits: Mapping[str, Reason]) -> Reason | None:
-    """Return why a mission does not go on although it should: no quota, its place in line, or no worker yet."""
+    """Return why a mission that should run waits: for quota, for its place in line, or for a worker."""
     if state.waits_for_quota is not None:
         return state.waits_for_quota.reason
     return state.queued.reason if state.queued is not None else waits.get(state.id)
 
 
 def children_of(reader: StateReader, mission: str) -> tuple[MissionSummary, ...]:
-    """Return how the missions of a coordinator's tasks stand; none of any other mission."""
+    """Return the summaries of a coordinator's child missions; empty for any other mission."""
     found = reader.store.log.summaries(reader.workers.live, MissionFilter(parent=mission))
     return tuple(each.summary for each in found)

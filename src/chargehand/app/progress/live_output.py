@@ -1,8 +1,8 @@
-"""What the agents and checks of a running mission print, kept so that another process can follow it.
+"""Live output of the agents and checks of a running mission, stored so that another process can follow it.
 
-One file for each mission that has not ended, in `output/` of the state directory: whoever runs the mission appends
-to it, `mission watch` reads on. It is not part of the log: nothing is decided by it, and it goes once the mission
-ends.
+One file for each mission that has not ended, in `output/` of the state directory: the process that runs the
+mission appends to it, `mission watch` reads it. It is not part of the log: no decision depends on it, and it is
+removed once the mission ends.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ if TYPE_CHECKING:
     from chargehand.app.wiring.session import Session
     from chargehand.sandbox.contract import OnOutput, Stream
 
-# Between two readings of the log of a mission that is followed: queries of a millisecond each.
+# Interval of reading the log of a followed mission: queries of a millisecond each.
 LOOK_SECONDS = 0.2
-# By then a worker that was just started has claimed a mission, even on a busy machine.
+# A worker that was just started has claimed a mission by then, even on a busy machine.
 _PATIENCE_SECONDS = 10.0
 _DIRECTORY = "output"
 _ENDED = SETTLED - {"waiting", "paused"}
-# Bytes of one mission's file, as of an action's: beyond it only the log tells on.
+# Limit of one mission's file in bytes, as for actions: beyond it only the log continues.
 _LIMIT_BYTES = 10_000_000
-# The stream of what checks print, both of theirs in the order of time; agents have `stdout` and `stderr`.
+# The stream of checks' output, their stdout and stderr in order of time; agents have `stdout` and `stderr`.
 CHECK_STREAM = "check"
-# Bytes of one line as it is kept: 10,000 characters of which each may be escaped, and its time.
+# Bytes of one stored line: 10,000 characters, each possibly escaped, and its time.
 LONGEST_RECORD = 100_000
 _CUT_OFF = "(the output is longer than 10 MB; what follows is not kept)"
 
 
 class OutputWriter:
-    """Appends what a mission prints, line by line and without secrets; closing it keeps the file."""
+    """Appends a mission's output, line by line and without secrets; closing it keeps the file."""
 
     def __init__(self, home: Path, mission: str, *, clock: Clock) -> None:
         from chargehand.models.redaction import Redactor
 
         path = _path(home, mission)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        # A mission that another worker takes up goes on in the same file, and the limit is for all of it.
+        # A mission that another worker takes up continues in the same file, and the limit applies to the whole
+        # file.
         self._file = path.open("ab")
         self._clock = clock
         self._redactor = Redactor()
@@ -64,15 +65,15 @@ class OutputWriter:
         self._full = self._file.tell() >= _LIMIT_BYTES
 
     def write(self, stream: Stream, piece: bytes, /) -> None:
-        """Keep a piece of an agent's output; its whole lines can be read by others when this returns."""
+        """Write a piece of an agent's output; its complete lines are readable by others when this returns."""
         self._cutters[stream].feed(piece)
 
     def write_check(self, stream: Stream, piece: bytes, /) -> None:
-        """Keep a piece of a check's output, as `write`."""
+        """Write a piece of a check's output, as `write`."""
         self._check_cutters[stream].feed(piece)
 
     def close(self) -> None:
-        """Keep what is left of a last line, and close the file."""
+        """Write the rest of an incomplete line, and close the file."""
         for cutter in (*self._cutters.values(), *self._check_cutters.values()):
             cutter.end()
         self._file.close()
@@ -83,17 +84,17 @@ class OutputWriter:
         self._full = self._file.tell() >= _LIMIT_BYTES
         text = _CUT_OFF if self._full else self._redactor.text(text)
         line = OutputLine(time=self._clock.now().isoformat(), stream=stream, line=text)
-        # A full disk costs these lines, never the mission: its log is what counts, and says so itself.
+        # A full disk loses these lines, never the mission: its log matters, and reports the disk itself.
         with contextlib.suppress(OSError):
             self._file.write(msgspec.json.encode(line) + b"\n")
             self._file.flush()
 
 
 class OutputReader:
-    """Reads what a mission prints, from a `position` in its file in bytes, the beginning by default.
+    """Reads a mission's output, from a byte `position` in its file, the beginning by default.
 
-    A context manager. The file stays open, so that what was written before the mission ended is read although it
-    is removed then.
+    A context manager. The file stays open, so that output written before the mission's end is read even after the
+    file is removed.
     """
 
     def __init__(self, home: Path, mission: str, *, position: int = 0) -> None:
@@ -109,7 +110,7 @@ class OutputReader:
             self._file.close()
 
     def size(self) -> int | None:
-        """Return how many bytes there are by now, `None` where there is no file (yet, or any more)."""
+        """Return the file's current size in bytes, `None` if there is no file (yet, or any more)."""
         if self._file is None:
             try:
                 self._file = self._path.open("rb")
@@ -118,17 +119,17 @@ class OutputReader:
         return os.fstat(self._file.fileno()).st_size
 
     def read(self, most: int = -1) -> Iterator[OutputLine]:
-        """Yield the whole lines of the next `most` bytes, of all by default; `position` is behind each then."""
+        """Yield the complete lines of the next `most` bytes, by default all; `position` follows along."""
         if self.size() is None:
             return
         for line in self._read_lines(most):
             self.position += len(line) + 1
-            # A kill or a full disk may have cut a line short, and the next one then follows it directly.
+            # A kill or a full disk may have cut a line short, and the next line then follows it directly.
             with contextlib.suppress(msgspec.MsgspecError):
                 yield decode_as(line, OutputLine)
 
     def skip_to(self, position: int) -> int:
-        """Go on behind the line that `position` stands in, and return how many lines are left out."""
+        """Continue behind the line that contains `position`, and return the number of skipped lines."""
         skipped = 0
         while self.position < position and (lines := self._read_lines(position - self.position + LONGEST_RECORD)):
             for line in lines:
@@ -144,12 +145,12 @@ class OutputReader:
         content = self._file.read(most)
         whole, newline, _ = content.rpartition(b"\n")
         if not newline and len(content) == most:
-            self.position += most  # no record is so long: the file is damaged here
+            self.position += most  # no record is this long: the file is damaged here
         return whole.split(b"\n") if newline else []
 
 
 class OutputWrites(NamedTuple):
-    """What keeps the output of a mission's agents, and that of its checks."""
+    """Writers for the output of a mission's agents, and of its checks."""
 
     agent: OnOutput
     checks: OnOutput
@@ -159,7 +160,7 @@ class OutputWrites(NamedTuple):
 def writing_output(
     home: Path, mission: str, *, clock: Clock, also: OnOutput | None = None
 ) -> Iterator[OutputWrites]:
-    """Keep a mission's output while the block runs; `also` is given each piece of its agents' first."""
+    """Store a mission's output while the block runs; `also` gets each piece of its agents' output first."""
     writer = OutputWriter(home, mission, clock=clock)
 
     def write(stream: Stream, piece: bytes) -> None:
@@ -176,7 +177,7 @@ def writing_output(
 async def run_with_output(
     reader: StateReader, session: Session, mission: str, *, also: OnOutput | None = None
 ) -> MissionState:
-    """Run a mission while others can follow what its agents and checks print, as `Missions.run` does."""
+    """Run a mission, as `Missions.run` does, while others can follow the output of its agents and checks."""
     with writing_output(reader.home, mission, clock=reader.clock, also=also) as writes:
         state = await session.missions.run(mission, on_output=writes.agent, on_check_output=writes.checks)
     remove_settled_output(reader.home, state)
@@ -184,13 +185,13 @@ async def run_with_output(
 
 
 class Patience:
-    """Passes on why something waits once it has waited for a while; asked again at each look."""
+    """Reports the reason for a wait only once it has lasted for a while; called again at each look."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def lasting(self, reason: Reason | None) -> Reason | None:
-        """Return the reason where there has been one for long enough, `None` otherwise."""
+        """Return the reason if there has been one for long enough, `None` otherwise."""
         if reason is None:
             self._since = None
             return None
@@ -200,13 +201,13 @@ class Patience:
 
 
 def remove_settled_output(home: Path, state: MissionState) -> None:
-    """Remove what the agents of a mission printed, once it has ended; a waiting or paused one goes on."""
+    """Remove the output of a mission's agents if the mission has ended; a waiting or paused one continues."""
     if state.status in _ENDED:
         _path(home, state.id).unlink(missing_ok=True)
 
 
 def remove_unneeded_output(reader: StateReader) -> int:
-    """Remove the output of missions that ended while nobody ran them; return how many files went. For `gc`."""
+    """Remove the output of missions that ended without a worker; return the number of removed files. For `gc`."""
     removed = 0
     for path in (reader.home / _DIRECTORY).glob("*.jsonl"):
         try:

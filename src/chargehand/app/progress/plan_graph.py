@@ -1,4 +1,4 @@
-"""A plan and how far it is: as a document, as a tree for a terminal, as a graph that other programs draw."""
+"""A plan with its progress: as a document, as a tree for a terminal, and as a graph for other programs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from chargehand.missions.plan_documents import planned_collisions
 from chargehand.store.rows import MissionFilter
 
 _LONGEST = 60
-# Deeper than this the ids would leave no room for anything else in 80 columns.
+# Deeper indentation would leave no room for other columns in 80.
 _DEEPEST = 6
 
 
 class ReviewDocument(Document, frozen=True):
-    """A mission that looks at what the mission `of` made, in a `role`.
+    """A mission that reviews the result of mission `of`, in a `role`.
 
-    `vote` is what it came to, once all are done: `approves`, `objects` (to these `points`) or `abstained`.
+    `vote` is its outcome, once all reviews are done: `approves`, `objects` (to these `points`) or `abstained`.
     """
 
     mission: str
@@ -37,7 +37,7 @@ class ReviewDocument(Document, frozen=True):
 
 
 class NoteDocument(Document, frozen=True):
-    """What a child mission left for others: `reader` is a task's id, a role or `everyone`."""
+    """A note that a child mission left for others: `reader` is a task's id, a role or `everyone`."""
 
     mission: str
     reader: str
@@ -45,7 +45,7 @@ class NoteDocument(Document, frozen=True):
 
 
 class DelegationDocument(Document, frozen=True):
-    """What the agent of a child mission handed on: it became `tasks` of the plan, or was `refused` as a whole."""
+    """Parts that a child mission's agent delegated: now `tasks` of the plan, or `refused` as a whole."""
 
     mission: str
     tasks: tuple[str, ...]
@@ -53,12 +53,13 @@ class DelegationDocument(Document, frozen=True):
 
 
 class TaskDocument(Document, frozen=True):
-    """One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
-    `rolled_back` where it was taken back.
+    """One task of a plan, with its status.
 
-    `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or
-    rests, or how it ended; `returned` each time why a result of it went back; `notes` what they left for others,
-    `delegations` what they handed on. The agent of the task `delegated_by` handed this one on.
+    `status` is `pending`, `held`, that of the mission that works on it, or its outcome; `rolled_back` if it was
+    reverted. `missions` did it, the latest last, `reviews` reviewed their results; `reason` says why it is held or
+    waits, or how it ended; `returned` says each time why a result was returned; `notes` are those its missions
+    left for others, `delegations` the parts that they delegated. The agent of the task `delegated_by` delegated
+    this one.
     """
 
     id: str
@@ -75,7 +76,7 @@ class TaskDocument(Document, frozen=True):
 
 
 class CollisionDocument(Document, frozen=True):
-    """Two `tasks` that nothing orders and that the plan has touch the same: one waits for the other."""
+    """Two `tasks` that the plan does not order and that would touch the same files: one waits for the other."""
 
     tasks: tuple[str, str]
     reason: Reason
@@ -84,8 +85,8 @@ class CollisionDocument(Document, frozen=True):
 class PlanDocument(Document, frozen=True):
     """`mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself.
 
-    `planners` are the missions that were asked for the plan; while there is none, it has no tasks. `collisions`
-    are what the plan alone says: what tasks really write counts too, once they do.
+    `planners` are the missions asked for the plan; before it is made, there are no tasks. `collisions` are derived
+    from the plan alone: the actual changes of tasks count too, once they are made.
     """
 
     mission: str
@@ -97,7 +98,7 @@ class PlanDocument(Document, frozen=True):
 
 
 class PlanRow(Struct, frozen=True, kw_only=True):
-    """A row of the tree: a task or, below it, a review or a note; `why` it waits, or what was said."""
+    """A row of the tree: a task or, below it, a review or a note; `why` is the reason for waiting, or the text."""
 
     name: str
     status: str
@@ -106,13 +107,13 @@ class PlanRow(Struct, frozen=True, kw_only=True):
 
 
 def plan_tree(plan: PlanDocument) -> list[PlanRow]:
-    """Return the tasks, each id indented below the last one that it waits for, with the reviews of each."""
+    """Return the tasks, each id indented below the last task that it waits for, with the reviews of each."""
     places = {task.id: number for number, task in enumerate(plan.tasks)}
     below: dict[str, list[TaskDocument]] = {}
     for task in plan.tasks:
         below.setdefault(max(task.after, key=places.__getitem__, default=""), []).append(task)
     rows = []
-    # Without recursion: a plan may be one chain of hundreds.
+    # Without recursion: a plan may be one chain of hundreds of tasks.
     open_ = [(0, task) for task in reversed(below.get("", []))]
     while open_:
         depth, task = open_.pop()
@@ -147,14 +148,15 @@ def plan_tree(plan: PlanDocument) -> list[PlanRow]:
 
 
 def plan_graph(plan: PlanDocument, *, mermaid: bool) -> str:
-    """Return the graph of a plan's tasks in Mermaid or DOT; no text of a task breaks out of its label."""
+    """Return the graph of a plan's tasks in Mermaid or DOT; no text of a task can break out of its label."""
     numbers = {task.id: f"t{number}" for number, task in enumerate(plan.tasks, 1)}
     lines = ["flowchart TD"] if mermaid else ["digraph plan {", "  node [shape=box];"]
     for task in plan.tasks:
         words = " ".join(printable(task.text).split())[:_LONGEST]
         label = f"{task.id}: {words} ({task.status.replace('_', ' ')})"
         if mermaid:
-            # By number, as Mermaid reads entities and has no other escape; letters of any language stay readable.
+            # By number, since Mermaid reads entities and has no other escape; letters of any language stay
+            # readable.
             safe = "".join(each if each.isalnum() or each in " .,:()-" else f"#{ord(each)};" for each in label)
             lines.append(f'  {numbers[task.id]}["{safe}"]')
         else:
@@ -182,14 +184,14 @@ def _reviews(known: TaskProgress, statuses: Mapping[str, str]) -> tuple[ReviewDo
 
 
 def _open_question(state: MissionState, task: str) -> str | None:
-    """Return what a person is asked about a task, `None` if nothing."""
+    """Return the open question about a task, `None` if there is no such question."""
     about = f"{TASK_QUESTION}{task}/"
     open_ones = (each for name, each in state.questions.items() if name.startswith(about) and each.open)
     return None if state.status in ENDED else next((each.text for each in open_ones), None)
 
 
 def show_plan(reader: StateReader, name: str) -> PlanDocument:
-    """Return how far the tasks of a coordinator are. Raises `NotFoundError`, `RefusedError` (`no_plan`)."""
+    """Return the progress of a coordinator's tasks. Raises `NotFoundError`, `RefusedError` (`no_plan`)."""
     state = reader.mission_state(name)
     if state.plan is None:
         raise RefusedError(

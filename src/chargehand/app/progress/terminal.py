@@ -1,4 +1,4 @@
-"""What a mission prints, for a terminal elsewhere: followed line by line, or what is kept of it afterwards."""
+"""A mission's output for a remote terminal: followed line by line, or the stored part afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chargehand.core.state import ENDED, SETTLED
 from chargehand.durable.actions import OutputLine
 from chargehand.missions.waiting import goes_on_by_itself
 
-# Bytes of one look, and of what one may be behind: who is further back is told that lines are left out.
+# Bytes of one look, and the most that a reader may lag: a reader further behind gets a `dropped` record.
 _LOOK_BYTES = 2 * LONGEST_RECORD
 _MOST_BEHIND = 1_500_000
 _KEPT_BYTES = 1_000_000
@@ -29,12 +29,12 @@ _KEPT_TYPES = ("attempt.started", "command.finished", "verdict.given")
 
 
 class TerminalRecord(Document, frozen=True):
-    """One thing that a terminal shows; `position` is where to go on from.
+    """One record for a terminal; `position` is where to continue.
 
-    A `line` has its source, time (ISO 8601 in UTC, "" where it was `kept`) and attempt, 0 before the first one.
-    `dropped` says that `count` lines are left out, 0 where nobody counted them. `reset` says that positions from
-    before count no more, `status` how mission and attempt stand, with `ended` once nothing more comes. `alive`
-    says nothing, so that a silence is a connection that is lost.
+    A `line` has its source, time (ISO 8601 in UTC, "" if `kept`) and attempt, 0 before the first attempt.
+    `dropped` says that `count` lines are left out, 0 if they were not counted. `reset` invalidates earlier
+    positions, `status` gives the statuses of mission and attempt, with `ended` once no more records follow.
+    `alive` has no content: its absence shows that the connection is lost.
     """
 
     kind: Literal["line", "dropped", "reset", "status", "alive"]
@@ -52,9 +52,9 @@ class TerminalRecord(Document, frozen=True):
 
 
 class TerminalFollower:
-    """Follows what a mission prints: each look returns what came since, a bounded part of it; a context manager.
+    """Follows a mission's output: each look returns a bounded part of the new output; a context manager.
 
-    It begins behind `after`, a `position` that came before; 0 is the beginning. Raises `NotFoundError`.
+    It begins behind `after`, an earlier `position`; 0 is the beginning. Raises `NotFoundError`.
     """
 
     def __init__(self, reader: StateReader, name: str, *, after: int = 0) -> None:
@@ -66,9 +66,9 @@ class TerminalFollower:
         self._told: TerminalRecord | None = None
         self._tell_kept = after == 0
         self.ended = False
-        """Whether nothing more comes; the last record of a look says so too."""
+        """Whether no more records follow; the last record of a look says so too."""
         self.at_rest = False
-        """Whether the mission waits for a person, so that it need not be looked at often."""
+        """Whether the mission waits for a person, so that it need not be read often."""
 
     def __enter__(self) -> TerminalFollower:
         return self
@@ -77,14 +77,14 @@ class TerminalFollower:
         self._output.__exit__()
 
     def look(self) -> list[TerminalRecord]:
-        """Return what came since the last look, [] where nothing did. Raises `StoreError`."""
+        """Return the records since the last look, [] without news. Raises `StoreError`."""
         found: list[TerminalRecord] = []
         lines: list[tuple[OutputLine, int]] = []
-        # The log after the output: whatever printed these lines has its beginning in the log by then.
+        # Read the log after the output: the attempt that printed these lines has its beginning in the log by then.
         size = self._output.size()
         if size is not None:
             self._tell_kept = False
-            if self._output.position > size:  # it ended, went on, and prints into a file of its own since
+            if self._output.position > size:  # it ended and was continued, and now writes to a new file
                 self._output.position = 0
                 found.append(TerminalRecord(kind="reset"))
             if size - self._output.position > _MOST_BEHIND:
@@ -110,7 +110,7 @@ class TerminalFollower:
                 )
             )
         self.at_rest = state.status in SETTLED and not goes_on_by_itself(state)
-        # What was written between the two is there at the next look, for the file stays open: hence a second one.
+        # Output written in between appears at the next look, since the file stays open: hence a second look.
         was_over = self._told is not None and self._told.mission_status in ENDED
         self.ended = was_over and not lines and state.status in ENDED
         if self._tell_kept and state.status in ENDED:
@@ -131,7 +131,7 @@ class TerminalFollower:
 
 
 def kept_output(reader: StateReader, mission: str) -> list[TerminalRecord]:
-    """Return the end of what a mission's programs and checks printed, 1 MB at most, as the log has kept it."""
+    """Return the end of the output of a mission's programs and checks, at most 1 MB, as stored with the log."""
     attempt, kept = 0, list[tuple[int, Literal["agent", "check"], str, str]]()
     for event in reader.store.log.read(mission, types=_KEPT_TYPES):
         match read_payload(event):
@@ -148,7 +148,7 @@ def kept_output(reader: StateReader, mission: str) -> list[TerminalRecord]:
             is_whole = False
             break
         content = b""
-        with contextlib.suppress(ChargehandError):  # erased, or damaged: the rest is told all the same
+        with contextlib.suppress(ChargehandError):  # erased or damaged: the rest is still shown
             content = reader.store.artifacts.get(artifact)
         is_whole &= len(content) <= room
         content = content[-room:]

@@ -1,1 +1,1 @@
-"""Model providers as they are configured: who serves a model, and what a small call finds out about it."""
+"""Configured model providers: the provider of each model, and probes by small calls."""

@@ -11,12 +11,12 @@ from chargehand.core.addresses import is_loopback
 
 _OLLAMA_PORT = 11434
 _LARGEST_REPLY_BYTES = 1 << 20
-# Ollama lists models for embeddings and ranking among the others, and only their names tell.
+# Ollama also lists models for embeddings and ranking, recognisable only by their names.
 _NO_CHAT = ("embed", "bge-", "minilm", "rerank")
 
 
 def ollama_address(environ: Mapping[str, str]) -> str | None:
-    """Return where Ollama listens on this machine, as `http://HOST:PORT`; `None` where it is elsewhere."""
+    """Return Ollama's address on this machine as `http://HOST:PORT`; `None` if it runs elsewhere."""
     said = environ.get("OLLAMA_HOST", "").strip() or "127.0.0.1"
     try:
         parts = urlsplit(said if "://" in said else f"http://{said}")
@@ -29,14 +29,14 @@ def ollama_address(environ: Mapping[str, str]) -> str | None:
 
 
 def find_ollama(environ: Mapping[str, str], *, timeout: float = 0.3) -> list[str]:
-    """Return the names of Ollama's models, those for code first, then the largest; none where it does not answer.
+    """Return the names of Ollama's models, those for code first, then the largest; [] if it does not answer.
 
-    `OLLAMA_HOST` says where it listens, and counts only for a loopback address; `timeout` is in seconds.
+    `OLLAMA_HOST` sets its address, and counts only if it is a loopback address; `timeout` is in seconds.
     """
     address = ollama_address(environ)
     if address is None:
         return []
-    # Not through urllib: a proxy of the environment has no business with this machine's own services.
+    # Not through urllib: a proxy from the environment must not be used for this machine's own services.
     from http.client import HTTPConnection, HTTPException
 
     parts = urlsplit(address)

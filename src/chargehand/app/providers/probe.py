@@ -1,4 +1,4 @@
-"""Small real calls that find out whether a model answers, calls tools, streams and takes images."""
+"""Small real calls that find out whether a model answers, calls tools, streams and accepts images."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 _TOKEN_LIMIT = 64
 _LARGEST_REPLY_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 200
-# A version in an address, as `HttpUpstream` sees it.
+# A version in an address, as `HttpUpstream` detects it.
 _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
 
 
 class ModelProbe(Struct, frozen=True, kw_only=True):
-    """What one call told of a model.
+    """The result of one call to a model.
 
-    `tools` is `None` where it could not be told (no answer, cut by the limit, or told not to use any), `listed`
-    where the provider has no list of models. `error` is empty where all is well; it never holds a key.
+    `tools` is `None` if it could not be determined (no answer, cut by the limit, or tools disabled), `listed` if
+    the provider has no list of models. `error` is empty on success; it never contains a key.
     """
 
     name: str
@@ -68,12 +68,12 @@ async def probe_model(
     environ: Mapping[str, str] | None = None,
     seconds: float = 30.0,
 ) -> ModelProbe:
-    """Ask the model once, with at most 64 tokens, and the provider for its list; whatever fails is in `error`."""
+    """Call the model once, with at most 64 tokens, and fetch the provider's list; `error` describes a failure."""
     try:
         served = served_model(name, config, keys=keys, limits=limits, environ=environ)
     except UsageError as wrong:
         return ModelProbe(name=name, error=": ".join(filter(None, (wrong.message, wrong.hint))))
-    if config.provider == "script":  # what it says is for missions, so nothing is asked
+    if config.provider == "script":  # its replies are for missions, so it is not called
         source = served.price.source if served.price is not None else None
         return ModelProbe(name=name, reachable=True, answered=True, price_source=source)
     key = require_key(name, config, keys)
@@ -98,7 +98,7 @@ async def probe_model(
     rows = await fetch_model_rows(address, served.dialect, key, seconds)
     names = None if rows is None else list(rows)
     is_message, called, ended = _read_message(said, served.dialect)
-    # A reply that was cut short before any call tells nothing: reasoning may use up the limit.
+    # A reply that was cut short before any call proves nothing: reasoning may use up the limit.
     tools = True if called else None if ended in {"length", "max_tokens"} else False
     if reply.status != 200:
         error = _describe_refusal(reply.status, said, served, names)
@@ -139,16 +139,16 @@ def _small_body(served: ServedModel, config: ModelConfig) -> dict[str, Any]:
         words, tool = "Call the tool `ready` once. Say nothing else.", "ready"
     body = small_request(served.dialect, served.model, words=words, tool=tool, limit=_TOKEN_LIMIT)
     if "messages" in body:
-        # A plain string is the oldest form of a message's text, and the one that every compatible server takes.
+        # A plain string is the oldest form of a message's text, and the form that every compatible server accepts.
         body["messages"] = [{"role": "user", "content": words}]
     if config.provider == "openai":
-        # OpenAI's own newer models take only the newer name of the limit, compatible servers often only the older.
+        # OpenAI's newer models accept only the newer name of the limit, compatible servers often only the older.
         body["max_completion_tokens"] = body.pop("max_tokens")
     return body
 
 
 def _read_message(said: Mapping[str, Any], dialect: Dialect) -> tuple[bool, bool, str]:
-    """Return whether the reply holds a message, whether that calls a tool, and why it ended."""
+    """Return whether the reply contains a message, whether it calls a tool, and why it ended."""
     if dialect in ("responses", "gemini"):
         from chargehand.models.probes import small_answer
 
@@ -179,7 +179,7 @@ def _describe_refusal(status: int, said: Mapping[str, Any], served: ServedModel,
 
 
 def redact_reply(text: str, key: str | None) -> str:
-    """Return a provider's text, shortened and without the key: some providers repeat what they were sent."""
+    """Return a provider's text, shortened and without the key: some providers repeat the request."""
     from chargehand.models.redaction import Redactor
 
     text = Redactor({"key": key} if key else {}).text(text)
@@ -190,7 +190,7 @@ def redact_reply(text: str, key: str | None) -> str:
 async def fetch_model_rows(
     address: str, dialect: Dialect, key: str | None, seconds: float
 ) -> dict[str, Mapping[str, Any]] | None:
-    """Return what a provider's list says of each of its models by name, `None` where it has no list."""
+    """Return the rows of a provider's list by model name, `None` if it has no list."""
     import httpx
 
     from chargehand.models.probes import list_request
@@ -199,8 +199,8 @@ async def fetch_model_rows(
     base = address.rstrip("/")
     url = f"{base}/models" if _VERSION.search(base) else f"{base}{path}"
     try:
-        # A redirect would carry the key to an address that nobody configured. A server on this machine is asked
-        # without a proxy of the environment.
+        # A redirect would carry the key to an address that the user did not configure. A server on this machine is
+        # called without a proxy from the environment.
         async with httpx.AsyncClient(
             timeout=seconds, follow_redirects=False, trust_env=not is_loopback(address)
         ) as client:
@@ -231,10 +231,10 @@ async def try_model(
     seconds: float = 30.0,
     reports: ProbeReports | None = None,
 ) -> Reported | None:
-    """Try what a model that answered its `probe` can do, by a call for each ability, and keep the results.
+    """Try the abilities of a model that answered its `probe`, by a call for each, and store the results.
 
-    Returns `None` for a model that did not answer, and for scripts. An ability is `None` where a wrong key, a
-    quota or a fault kept the call from telling. Raises `OSError` where the results cannot be kept.
+    Returns `None` for a model that did not answer, and for scripts. An ability is `None` if a wrong key, a quota
+    or a fault prevented a result. Raises `OSError` if the results cannot be stored.
     """
     if not probe.answered or config.provider == "script":
         return None
@@ -260,13 +260,13 @@ async def try_model(
     finally:
         await served.upstream.close()
     if config.provider == "ollama":
-        # Ollama's list has the names of models alone; another call describes one.
+        # Ollama's list has only the names of models; another call describes one.
         said = await _fetch_ollama_facts(address, served.model, seconds)
     else:
         rows = await fetch_model_rows(address, dialect_of(config), key, seconds)
         said = _read_row((rows or {}).get(served.model, {}))
     reported = Reported(day=day.isoformat(), tools=probe.tools, tried=why, **found)
-    # What a trial found goes before what the provider says of its model.
+    # A trial's result takes precedence over the provider's description of its model.
     reported = replace(
         reported, **{field: value for field, value in said.items() if getattr(reported, field) is None}
     )
@@ -276,7 +276,7 @@ async def try_model(
 
 
 def _read_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row of a provider's list says, in the words of OpenRouter, Gemini, vLLM and others."""
+    """Return the facts in a row of a provider's list, in the formats of OpenRouter, Gemini, vLLM and others."""
     # OpenRouter has the output limit one level below.
     top = row.get("top_provider")
     row = {**(top if isinstance(top, dict) else {}), **row}
@@ -296,10 +296,10 @@ def _first_count(row: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
 
 
 async def _fetch_ollama_facts(address: str, model: str, seconds: float) -> dict[str, Any]:
-    """Return what Ollama's description says of a model; nothing where Ollama does not answer."""
+    """Return the facts in Ollama's description of a model; nothing if Ollama does not answer."""
     import httpx
 
-    # Ollama's own interface lies beside the compatible one, not below it.
+    # Ollama's own interface is next to the compatible one, not below it.
     url = f"{address.rstrip('/').removesuffix('/v1')}/api/show"
     shown: object = None
     with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):

@@ -11,9 +11,9 @@ from chargehand.models.contract import Price, ServedModel
 
 
 def scripted_model(name: str, config: ModelConfig, *, attempts: Mapping[str, int]) -> ServedModel:
-    """Return a model that a file answers for, by attempt (`attempts`: id to number) and turn.
+    """Return a model whose replies come from a file, by attempt (`attempts`: id to number) and turn.
 
-    It costs what the entry says, nothing by default. Raises `ConfigError` (`no_script`), `UsageError`.
+    Its price is the entry's, free by default. Raises `ConfigError` (`no_script`), `UsageError`.
     """
     from chargehand.models.catalogue import find_price
     from chargehand.models.replay import load_script

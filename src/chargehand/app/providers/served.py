@@ -31,9 +31,9 @@ _REPORTS_FILE = "models.json"
 
 
 class ProbeReports:
-    """The kept probes of all models, by address and the provider's model name; see `open_probe_reports`.
+    """The stored probes of all models, by address and the provider's model name; see `open_probe_reports`.
 
-    A file that cannot be read counts as empty: the next probe writes it anew.
+    An unreadable file counts as empty: the next probe overwrites it.
     """
 
     def __init__(self, place: Path) -> None:
@@ -41,7 +41,7 @@ class ProbeReports:
         self._known: dict[str, Any] | None = None
 
     def of(self, address: str, model: str) -> Reported | None:
-        """Return what the latest probe of a model found out, `None` where there was none."""
+        """Return the results of the latest probe of a model, `None` without a probe."""
         from chargehand.models.catalogue import Reported
 
         if self._known is None:
@@ -52,11 +52,11 @@ class ProbeReports:
             return None
 
     def keep(self, address: str, model: str, reported: Reported) -> None:
-        """Keep what a probe found out, in place of an older one; raises `OSError`."""
-        # Read anew: another process may have kept a probe meanwhile.
+        """Store the results of a probe, replacing older ones; raise `OSError`."""
+        # Read again: another process may have stored a probe meanwhile.
         self._known = {**self._read(), _report_key(address, model): msgspec.to_builtins(reported)}
         self._place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # In one step, so that a mission that reads the file meanwhile finds the old reports or the new ones.
+        # Atomically, so that a mission that reads the file meanwhile finds the old reports or the new ones.
         fresh = self._place.with_name(f"{_REPORTS_FILE}.{os.getpid()}")
         fresh.write_text(json.dumps(self._known, indent=1, sort_keys=True))
         fresh.replace(self._place)
@@ -70,7 +70,7 @@ class ProbeReports:
 
 
 def open_probe_reports(environ: Mapping[str, str]) -> ProbeReports:
-    """Return the probes that are kept in the state directory."""
+    """Return the probes stored in the state directory."""
     return ProbeReports(state_home(environ) / _REPORTS_FILE)
 
 
@@ -86,7 +86,7 @@ _OWN_ADDRESS: Mapping[str, str] = {
     "resetdata": "https://models.au-syd.resetdata.ai/v1",
     "ollama": "http://127.0.0.1:11434/v1",
 }
-# The environment variable each provider's own programs look for, in the order they are tried.
+# The environment variable that each provider's own programs use, in the order they are tried.
 USUAL_KEYS: Mapping[str, str] = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
@@ -94,13 +94,13 @@ USUAL_KEYS: Mapping[str, str] = {
     "gemini": "GEMINI_API_KEY",
     "resetdata": "RESETDATA_API_KEY",
 }
-# How long connecting may take; shorter where a fallback model stands ready.
+# The limit for connecting; shorter if there is a fallback model.
 _CONNECT_SECONDS = 15.0
 _CONNECT_BEFORE_FALLBACK_SECONDS = 3.0
 
 
 def model_config(config: Config, name: str) -> ModelConfig:
-    """Return the entry of `[models]` of that name, or what the short form `provider:model` says.
+    """Return the entry of `[models]` with that name, or an entry for the short form `provider:model`.
 
     Its `model` is always set. Raises `NotFoundError` with the nearest name and the list.
     """
@@ -131,12 +131,12 @@ def served_chain(
     attempts: Mapping[str, int] | None = None,
     reports: ProbeReports | None = None,
 ) -> ServedModel:
-    """Return a model with its fallback models behind it, each under the name of the first.
+    """Return a model with its fallback models, each under the name of the first.
 
-    Raises what `model_config` and `served_model` raise; a fallback without its key is left out.
+    Raises the errors of `model_config` and `served_model`; a fallback without its key is left out.
     """
     names = [name]
-    # The list grows while it is read: fallbacks of fallbacks come last, and a circle ends.
+    # The list grows while it is read: fallbacks of fallbacks come last, and a cycle ends.
     for other in names:
         names.extend(one for one in model_config(config, other).fallback if one not in names)
     first, *others = (model_config(config, one) for one in names)
@@ -148,7 +148,7 @@ def served_chain(
 
 
 def with_fallbacks(models: Iterable[ServedModel]) -> list[ServedModel]:
-    """Return models and those behind them, each once."""
+    """Return models and their fallbacks, each once."""
     found: dict[int, ServedModel] = {}
     for model in models:
         for one in (model, *model.fallback):
@@ -179,7 +179,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | None = None) -> str:
-    """Return the base URL; `OLLAMA_HOST` moves Ollama's own where it is on this machine.
+    """Return the base URL; `OLLAMA_HOST` changes Ollama's address if it is on this machine.
 
     Raises `ConfigError` (`no_base_url`) for a compatible provider without one.
     """
@@ -198,9 +198,10 @@ def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | N
 
 
 def key_name(config: ModelConfig) -> str | None:
-    """Return the name of the key a model needs, `None` where it needs none.
+    """Return the name of the key that a model needs, `None` if it needs no key.
 
-    The usual key of a provider goes to that provider's own address only, any other address gets what is named.
+    The usual key of a provider is sent to that provider's own address only; any other address gets the configured
+    key.
     """
     if config.key is not None:
         return config.key
@@ -215,7 +216,7 @@ def known_facts(
     environ: Mapping[str, str] | None = None,
     assume: float | None = None,
 ) -> ModelFacts:
-    """Return what is known of the model of an entry as `model_config` returns it, and who says so."""
+    """Return the known facts of the model of an entry returned by `model_config`, with their sources."""
     from chargehand.models.catalogue import find_facts
 
     model = config.model or name
@@ -227,13 +228,13 @@ def known_facts(
 
 
 def has_key(config: ModelConfig, keys: KeySource) -> bool:
-    """Return whether the key a model needs is there."""
+    """Return whether the key that a model needs exists."""
     name = key_name(config)
     return name is None or bool(keys.get(name))
 
 
 def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
-    """Return the key, `None` where none is needed; raises `ConfigError` (`no_key`) where it is missing."""
+    """Return the key, `None` if the model needs no key; raise `ConfigError` (`no_key`) if it is missing."""
     wanted = key_name(config)
     if wanted is None:
         return None
@@ -250,7 +251,7 @@ def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
 def require_served(
     name: str, config: Config, *, keys: KeySource, environ: Mapping[str, str] | None = None
 ) -> None:
-    """Raise what `served_chain` would for a model: no such name, no address, no key, no script."""
+    """Raise the errors of `served_chain` for a model: unknown name, missing address, key or script."""
     entry = model_config(config, name)
     if entry.provider == "script":
         scripted_model(name, entry, attempts={})
@@ -271,10 +272,10 @@ def served_model(
 ) -> ServedModel:
     """Return the model as a gateway serves it under `name`; nothing is sent yet.
 
-    `config` is what `model_config` returns; `attempts` (id to number) tells a script whose turn it is. Raises
-    `ConfigError` (`no_key`, `no_base_url`, `no_script`) and what reading a script raises. The price is `None`
-    where nobody knows it: the gateway refuses such a model where money is limited. Content of a kind that nobody
-    rules out may be sent to it; `reports` are the kept probes.
+    `config` is a result of `model_config`; `attempts` (id to number) select the replies of a script. Raises
+    `ConfigError` (`no_key`, `no_base_url`, `no_script`) and the errors of reading a script. The price is `None` if
+    unknown: the gateway refuses such a model if money is limited. Content may be sent to it unless its kind is
+    known to be unsupported; `reports` are the stored probes.
     """
     if config.provider == "script":
         return scripted_model(name, config, attempts=attempts or {})

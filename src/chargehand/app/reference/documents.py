@@ -53,7 +53,7 @@ from chargehand.app.statistics import (
 from chargehand.app.storage import ProvenanceDocument
 from chargehand.core.codec import json_schema
 
-# Which command prints which record.
+# The command that prints each record.
 DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     MissionDocument: "`run`, `mission fork`, and what changes a mission: `answer`, `pause`, `resume`, `cancel`, "
     "`discard`, `promote`, `rollback`",
@@ -139,7 +139,7 @@ def _schemas() -> tuple[list[str], dict[str, Any]]:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Return a type in words: JSON's own names, and those of the records that it leads to."""
+    """Return a type in words: JSON's own names, and those of the records that it refers to."""
     if "$ref" in schema:
         return f"{schema['$ref'].rpartition('/')[2]}"
     if "anyOf" in schema:

@@ -54,7 +54,7 @@ The defaults marked *profile* are lower where the machine is small: `chargehand 
 
 
 class Limit(Struct, frozen=True, kw_only=True):
-    """One row: `name` as reasons have it, "" for one that programs meet as a refusal; its keys."""
+    """One row: `name` as in reasons, "" for a limit that programs meet as a refusal; its keys."""
 
     name: str
     keys: tuple[str, ...]

@@ -1,7 +1,4 @@
-"""The reference pages of messages: a JSON Schema for each type, and a page that names them all.
-
-`python -m chargehand.app.reference.messages docs/reference` writes them below that directory.
-"""
+"""The reference pages of messages: a JSON Schema for each type, and a page that lists them all."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ frozen at once. What reached nobody before its mission ended is told (`message.u
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of each type of message."""
+    """Return the JSON Schema of each message type."""
     found = {}
     for name, kind in MESSAGE_CLASSES.items():
         own, parts = json_schema(kind)

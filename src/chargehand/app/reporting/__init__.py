@@ -1,1 +1,1 @@
-"""The report on a mission that a person files or sends: its record, and the record as Markdown."""
+"""The report on a mission for filing or sending: its record, and its rendering as Markdown."""

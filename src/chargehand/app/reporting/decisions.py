@@ -1,4 +1,4 @@
-"""What people decided on the hunks of a change so far: kept, so that another browser and colleagues see it."""
+"""Reviewers' decisions on the hunks of a change, stored so that other browsers and colleagues see them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from chargehand.core.errors import RefusedError, UsageError
 from chargehand.store.reviews import ReviewRow
 
 HunkDecision = Literal["accepted", "rejected"]
-# A change of thousands of hunks, with a comment on each tenth.
+# Enough for a change of thousands of hunks, with a comment on each tenth.
 _LONGEST = 512 * 1024
 
 
 class ReviewDecisions(Document, frozen=True):
-    """What one person decided on a mission's change, by the ids of its hunks, and what they said to them.
+    """One person's decisions on a mission's change, by the ids of its hunks, with comments.
 
-    These are notes: nothing is restored, promoted or told to an agent by them. `tree` is what they looked at last,
-    "" for nobody knows; hunks that a later round leaves as they are keep their ids. `revision` is 0 where nothing
-    is kept.
+    These are notes: they restore or promote nothing and are not sent to an agent. `tree` is the tree seen last, ""
+    if unknown; hunks that a later round does not change keep their ids. `revision` is 0 if nothing is stored.
     """
 
     mission: str
@@ -36,14 +35,14 @@ class ReviewDecisions(Document, frozen=True):
 
 
 class MissionReviews(Document, frozen=True):
-    """The notes of all who review a mission's change, the newest first."""
+    """The notes of all reviewers of a mission's change, the newest first."""
 
     mission: str
     reviews: tuple[ReviewDecisions, ...]
 
 
 class ReviewNotes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a person's notes."""
+    """The stored part of a person's notes."""
 
     tree: str = ""
     decided: dict[str, HunkDecision] = {}
@@ -51,7 +50,7 @@ class ReviewNotes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_review(reader: StateReader, name: str, user: str) -> ReviewDecisions:
-    """Return a person's notes on a mission, empty ones where there are none. Raises `NotFoundError`."""
+    """Return a person's notes on a mission, empty ones by default. Raises `NotFoundError`."""
     mission = reader.find_mission(name)
     rows = [row for row in reader.store.reviews.list(mission) if row.user == user]
     none = ReviewRow(user=user, revision=0, changed="", content=b"{}")
@@ -59,7 +58,7 @@ def find_review(reader: StateReader, name: str, user: str) -> ReviewDecisions:
 
 
 def list_reviews(reader: StateReader, name: str) -> MissionReviews:
-    """Return everybody's notes on a mission. Raises `NotFoundError`."""
+    """Return all notes on a mission. Raises `NotFoundError`."""
     mission = reader.find_mission(name)
     rows = reader.store.reviews.list(mission)
     return MissionReviews(mission=mission, reviews=tuple(_document(mission, row) for row in rows))
@@ -69,9 +68,9 @@ def save_review(
     reader: StateReader, name: str, user: str, *, revision: int, tree: str,
     decided: Mapping[str, HunkDecision], comments: Mapping[str, str],
 ) -> ReviewDecisions:  # fmt: skip
-    """Put a person's notes in the place of those of `revision` (0 for none), and return them.
+    """Replace a person's notes of `revision` (0 if there are no notes), and return the new ones.
 
-    Raises `RefusedError` (`review_changed`) where others were written since, `UsageError` (`review_too_long`),
+    Raises `RefusedError` (`review_changed`) if others were written since, `UsageError` (`review_too_long`),
     `NotFoundError`.
     """
     mission = reader.find_mission(name)

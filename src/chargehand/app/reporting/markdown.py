@@ -1,8 +1,8 @@
-"""A report as Markdown (CommonMark), in which no text from elsewhere can be anything but text.
+"""A report as Markdown (CommonMark), in which untrusted text is always plain text.
 
-What comes from a person, an agent, a file's name or a check stands in code, where Markdown has no meaning: between
-backticks that are more than any run of them within. There it is no heading, table, link or HTML, and no site makes
-a mention or a reference of it. Every other word is the renderer's own.
+Text from a person, an agent, a file's name or a check is put into code, where Markdown has no meaning: between
+more backticks than any run of them in the text. There it cannot become a heading, table, link or HTML, and no site
+makes a mention or a reference of it. All other words are the renderer's own.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def code(text: str) -> str:
     if not shown.strip(" "):
         return "(empty)"
     fence = _fence(shown, 1)
-    # A space at both ends is taken off again, so that the text may begin or end with a backtick or a space.
+    # A space at both ends is removed by Markdown, so that the text may begin or end with a backtick or a space.
     return f"{fence} {shown} {fence}" if shown[0] in "` " or shown[-1] in "` " else f"{fence}{shown}{fence}"
 
 
 def words(text: str) -> str:
-    """Return a sentence as a code span, its line breaks as spaces."""
+    """Return a sentence as a code span, with line breaks replaced by spaces."""
     return code(" ".join(text.split()))
 
 

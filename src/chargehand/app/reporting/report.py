@@ -1,4 +1,4 @@
-"""The report on a mission, of its state and log: what was asked, done, refused, judged, decided and spent."""
+"""The report on a mission, from its state and log: request, changes, refusals, verdicts, decisions and cost."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _INTERRUPTIONS = (MissionInterrupted, AttemptResumed, ReplayDiverged)
 
 
 class AttemptReport(Document, frozen=True):
-    """Why what an attempt left was not taken, or what was noted of it.
+    """The reasons why an attempt's result was not taken, or remarks about it.
 
-    `verdict` names lost and weakened tests among its findings; `failures` are its failed checks, and the agent's
-    own end.
+    `verdict` names lost and weakened tests among its findings; `failures` are its failed checks, and a bad end of
+    the agent.
     """
 
     number: int
@@ -55,7 +55,7 @@ class AttemptReport(Document, frozen=True):
 
 
 class PromotedTree(Document, frozen=True):
-    """What was promoted last, with the verdict on exactly that tree, null where the log no longer has one.
+    """The last promotion, with the verdict on exactly that tree (null if the log no longer has one).
 
     `undone_by` is the commit of a roll-back.
     """
@@ -67,7 +67,7 @@ class PromotedTree(Document, frozen=True):
 
 
 class ReportedEvent(Document, frozen=True):
-    """Something that a person decided, or that broke into the mission; `text` is all that they wrote."""
+    """A person's decision, or an interruption of the mission; `text` is the person's full text."""
 
     time: str
     kind: str
@@ -77,17 +77,17 @@ class ReportedEvent(Document, frozen=True):
 
 
 class UndoAdvice(Document, frozen=True):
-    """How to take back what the mission did, as it stands now; no commands where there is nothing to undo."""
+    """Advice for undoing the mission in its current state; no commands if there is nothing to undo."""
 
     text: str
     commands: tuple[str, ...]
 
 
 class TaskReport(Document, frozen=True):
-    """One task of a plan: how it ended, the obligations that it `covers`, who did it, and what reviewers said.
+    """One task of a plan: its outcome, the obligations that it `covers`, its missions, and the reviewers' votes.
 
-    `returned` tells each time why a result of it was given back: it was not good together with what was merged, or
-    reviewers objected. `outcome` and `cost_usd` are null while it goes on, and where that is not known.
+    `returned` says each time why a result was returned: it did not work together with merged results, or reviewers
+    objected. `outcome` and `cost_usd` are null while it runs, and if unknown.
     """
 
     id: str
@@ -104,10 +104,10 @@ class TaskReport(Document, frozen=True):
 
 
 class MissionReport(Document, frozen=True):
-    """`mission report`: what a person files at the end. What is not known is null, never 0 or empty.
+    """`mission report`: the final report for a person's files. An unknown value is null, never 0 or empty.
 
-    `details` are what `mission show` tells. `final` says that nothing goes on any more. `files` are null where the
-    trees cannot be read. `on_base` is the verdict before any work, `judged_again` those that a person asked for.
+    `details` are those of `mission show`. `final` says that the mission will not continue. `files` are null if the
+    trees are unreadable. `on_base` is the verdict before any work, `judged_again` those that a person requested.
     """
 
     mission: str
@@ -130,9 +130,9 @@ class MissionReport(Document, frozen=True):
 
 
 class ReportSource(Struct, frozen=True, kw_only=True):
-    """All that a report is made of; `explain` gives a failed check with the lines that matter.
+    """The sources of a report; `explain` describes a failed check with the relevant lines.
 
-    `depot` is `None` where the trees cannot be read.
+    `depot` is `None` if the trees are unreadable.
     """
 
     state: MissionState
@@ -145,7 +145,7 @@ class ReportSource(Struct, frozen=True, kw_only=True):
 
 
 def build_report(source: ReportSource) -> MissionReport:
-    """Return the report on a mission as it stands."""
+    """Build the report on a mission in its current state."""
     state = source.state
     log = [(line, payload) for line in source.events if (payload := read_payload(line)) is not None]
     given = _payloads(log, VerdictGiven)
@@ -194,7 +194,7 @@ def _payloads(log: Sequence[tuple[Event, Payload]], kind: type[_P]) -> list[_P]:
 
 
 def _report_attempts(source: ReportSource, log: Sequence[tuple[Event, Payload]]) -> Iterator[AttemptReport]:
-    # The mission's own failures are those of its last attempt: how its agent ended is known for that one alone.
+    # The mission's own failures are those of its last attempt: the end of the agent is known for that one only.
     ended = [failure for failure in source.details.failures if failure.kind == "agent"]
     for attempt in source.state.attempts:
         given = [each.verdict for each in _payloads(log, VerdictGiven) if each.attempt == attempt.id]
@@ -227,7 +227,7 @@ def _report_tasks(progress: PlanProgress) -> Iterator[TaskReport]:
 
 
 def _decisions(state: MissionState, log: Sequence[tuple[Event, Payload]]) -> Iterator[ReportedEvent]:
-    """Yield what persons decided: approvals, answers, messages, and orders to pause, resume and cancel."""
+    """Yield the decisions of people: approvals, answers, messages, and orders to pause, resume and cancel."""
     for line, payload in log:
         if not isinstance(payload, _BY_A_PERSON) or payload.identity == CLOCK:
             continue
@@ -250,7 +250,7 @@ def _decisions(state: MissionState, log: Sequence[tuple[Event, Payload]]) -> Ite
 
 
 def advise_undo(state: MissionState, depot: Depot | None = None) -> UndoAdvice:
-    """Return how to undo a mission, with commands that are right in the state that it is in."""
+    """Return how to undo a mission, with commands that are valid in its current state."""
     branch = exported_branch(state)
     commands: tuple[str, ...] = ()
     if was_rolled_back(state):

@@ -1,4 +1,4 @@
-"""A mission's change as a person reviews it: files by risk with the reasons, hunks, and the tests of the code."""
+"""A mission's change for a person's review: files by risk with reasons, hunks, and the tests of the code."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from chargehand.workspace.depot import Depot
 
 FileKind = Literal["code", "test", "config", "docs", "data"]
 
-# Of one review.
+# Limits of one review.
 _MOST_FILES = 2_000
 _MOST_FINDINGS = 500
-# Changed lines from which on a file is a large change.
+# The number of changed lines from which a file counts as a large change.
 _LARGE_LINES = 400
 _INSPECTION_SECONDS = 0.4
-# Changed tests whose imports are read, and how much of each is.
+# The number of changed tests whose imports are read, and how much of each.
 _MOST_TESTS = 300
 _IMPORTS_CHARACTERS = 20_000
 _DOCS = (".md", ".markdown", ".rst", ".adoc", ".txt")
@@ -53,7 +53,7 @@ _OWN = {
     "symbolic_link": (0.5, "it is a symbolic link, and its one line is where it leads"),
     "binary": (0.4, "its content cannot be read by lines"),
 }
-# What inspection says already in its own words.
+# Facts that inspection's rules already report.
 _SAID = {
     "manifest": {"dependency_changed", "dependency_source", "lock_mismatch"},
     "binary": {"binary_file"},
@@ -66,14 +66,14 @@ _PLACE = re.compile(r"([\w@+~./-]*[\w+-])(?::|\(|\", line )(\d{1,7})\b")
 
 
 class ReviewReason(Document, frozen=True):
-    """Why a person should read a file: a rule of inspection, or what the change itself shows."""
+    """A reason for reading a file: a rule of inspection, or a property of the change itself."""
 
     name: str = msgspec.field(name="code")
     message: str
 
 
 class ReviewMark(Document, frozen=True):
-    """What inspection or a failed check says of a line of a changed file, or of the file where `line` is null."""
+    """A remark of inspection or a failed check about a line of a changed file (null: the whole file)."""
 
     source: Literal["inspection", "check"]
     name: str = msgspec.field(name="code")
@@ -84,10 +84,10 @@ class ReviewMark(Document, frozen=True):
 
 
 class ReviewFile(Document, frozen=True):
-    """One changed file; `tests` are those of this change that look to cover it.
+    """One changed file; `tests` are tests in this change that seem to cover it.
 
-    Each `@@` of `patch` is one of the `hunks`, in order. `unread` is null where it was not observed what checks
-    opened, or not on this tree.
+    Each `@@` of `patch` is one of the `hunks`, in order. `unread` is null if the files that checks opened were not
+    observed, or not on this tree.
     """
 
     path: str
@@ -108,8 +108,8 @@ class ReviewFile(Document, frozen=True):
 class ChangeReview(Document, frozen=True):
     """All that a person needs to decide on a mission's change, the riskiest file first.
 
-    `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts
-    the changed files, listed or not; `notes` say in words what is left out.
+    `verdict` and `checks` are those of exactly this tree, null and empty without a verdict. `total` counts the
+    changed files, listed or not; `notes` describe the omissions.
     """
 
     mission: str
@@ -125,7 +125,7 @@ class ChangeReview(Document, frozen=True):
 
 
 class ReviewSource(Struct, frozen=True, kw_only=True):
-    """All that a review is made of: the trees, the events that made checkpoints, and failed checks explained."""
+    """The sources of a review: the trees, the checkpoints' events, and the explanation of failed checks."""
 
     state: MissionState
     depot: Depot
@@ -136,7 +136,7 @@ class ReviewSource(Struct, frozen=True, kw_only=True):
 
 
 def build_review(source: ReviewSource) -> ChangeReview:
-    """Return the review of a change; raises `InfrastructureError` where a tree cannot be read."""
+    """Build the review of a change; raise `InfrastructureError` if a tree is unreadable."""
     state, depot, tree = source.state, source.depot, source.tree
     changes = depot.diff(source.base.tree, tree)
     verdict = next((each for each in reversed(state.verdicts) if each.tree == tree and each.scope != "base"), None)
@@ -183,7 +183,7 @@ def build_review(source: ReviewSource) -> ChangeReview:
 
 
 def _inspect(source: ReviewSource, changes: Sequence[Change]) -> tuple[tuple[Finding, ...], list[str]]:
-    """Return what inspection says of a tree that has no verdict, and what it did not look at."""
+    """Inspect a tree without a verdict; return the findings, and notes about unread parts."""
     request, config = source.state.request, source.state.config
     project = config.project if config else None
     areas = Areas(
@@ -200,7 +200,7 @@ def _inspect(source: ReviewSource, changes: Sequence[Change]) -> tuple[tuple[Fin
 
 
 class _Ranking:
-    """Weighs the risk of each change, and says why."""
+    """Weighs the risk of each change, with reasons."""
 
     def __init__(self, source: ReviewSource, verdict: Verdict | None, findings: Iterable[Finding]) -> None:
         self._depot, self._base = source.depot, source.base.tree
@@ -232,7 +232,7 @@ class _Ranking:
                 yield _OWN[code][0], ReviewReason(name=code, message=_OWN[code][1])
 
     def _own(self, change: Change) -> Iterator[str]:
-        """Yield what the change itself shows, by its code."""
+        """Yield the codes of the properties of the change itself."""
         path, test = change.path, is_test_path(change.path)
         if path in self._unread:
             yield "unread"
@@ -253,7 +253,7 @@ class _Ranking:
 
 
 def _join_risks(weights: Iterable[float]) -> float:
-    """Return the risk of several reasons: each takes its share of what the others left."""
+    """Return the risk of several reasons: each takes its share of the remaining safety."""
     safe = 1.0
     for weight in weights:
         safe *= 1 - weight
@@ -307,7 +307,7 @@ def _kind_of(path: str, *, binary: bool) -> FileKind:
 
 
 def _history(source: ReviewSource, paths: set[str]) -> dict[str, list[Version]]:
-    """Return what each path was at the checkpoints at which it changed, the oldest first."""
+    """Return the versions of each path at the checkpoints that changed it, the oldest first."""
     numbers = {attempt.id: attempt.number for attempt in source.state.attempts}
     made = {}
     for event in source.events:
@@ -328,7 +328,7 @@ def _history(source: ReviewSource, paths: set[str]) -> dict[str, list[Version]]:
 
 
 def _covering_tests(depot: Depot, changes: Sequence[Change]) -> dict[str, tuple[str, ...]]:
-    """Return for each changed code file the changed tests that are named like it or import it."""
+    """Return for each changed code file the changed tests that match its name or import it."""
     reader = DepotReader(depot)
     by_subject: dict[str, list[str]] = {}
     tests = [change for change in changes if is_test_path(change.path) and change.new_id is not None]
@@ -347,7 +347,7 @@ def _covering_tests(depot: Depot, changes: Sequence[Change]) -> dict[str, tuple[
 
 
 def _subject_of(path: str) -> str:
-    """Return what a file is about by its name: `test_calc.py`, `CalcTest.java` and `calc.py` are about `calc`."""
+    """Return a file's subject by its name: `test_calc.py`, `CalcTest.java` and `calc.py` give `calc`."""
     directory, name = posixpath.split(path)
     stem = name.partition(".")[0]
     if stem in ("__init__", "index", "mod", "main") and directory:
@@ -388,6 +388,6 @@ def _places_in(line: str, by_name: Mapping[str, Sequence[str]]) -> Iterator[tupl
     named += [(line.partition("::")[0].strip(), None)] if "::" in line and not named else []
     for place, number in named:
         for path in by_name.get(posixpath.basename(place), ()):
-            # Checks name files from the root of the tree, from their own directory, or by where that was mounted.
+            # Checks name files from the root of the tree, from their own directory, or by the mount path.
             if path == place or place.endswith(f"/{path}") or path.endswith(f"/{place.removeprefix('./')}"):
                 yield path, number

@@ -1,6 +1,6 @@
-"""Hunks of a change as a person reviews them: lines with context, a lasting id, and who wrote them first.
+"""Hunks of a change for a person's review: lines with context, a stable id, and the lines' origin.
 
-They are those of `workspace.hunks`, which a restore takes back; changes whose contexts meet are one hunk here.
+They are the hunks of `workspace.hunks`, which a restore reverts; changes whose contexts touch are one hunk here.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.hunks import Hunk, find_hunks, split_lines
 
 _CONTEXT = 3
-# Of a file that is compared by lines, of all that is read for one review, and of a shown line.
+# Limits of a file compared by lines, of everything read for one review, and of a shown line.
 _LONGEST_FILE_BYTES = 4_000_000
 _MOST_READ_BYTES = 64_000_000
 _LONGEST_LINE_BYTES = 2_000
-# Lines of one hunk that are shown, and bytes of JSON that all patches have together.
+# Limits of the lines shown of one hunk, and of all patches together in bytes of JSON.
 _MOST_LINES = 2_000
 _MOST_PATCH_BYTES = 3_500_000
-# The last versions of a file, among which the origin of its lines is searched.
+# The number of latest versions of a file that are searched for the origin of its lines.
 _MOST_VERSIONS = 30
 
 
 class LineOrigin(Struct, frozen=True, kw_only=True):
-    """A checkpoint and how it came about; `attempt` is its number, `None` where no attempt made it."""
+    """A checkpoint and its origin; `attempt` is its number, `None` if no attempt made it."""
 
     attempt: int | None
     checkpoint: str
@@ -41,7 +41,7 @@ class LineOrigin(Struct, frozen=True, kw_only=True):
 
 
 class Version(Struct, frozen=True, kw_only=True):
-    """What a path was from a checkpoint on; `None` where it was absent."""
+    """A path's mode and content from a checkpoint on; `None` if absent."""
 
     origin: LineOrigin
     mode: int | None
@@ -49,11 +49,11 @@ class Version(Struct, frozen=True, kw_only=True):
 
 
 class ReviewHunk(Document, frozen=True):
-    """Lines that changed; a side without lines names the line before, as in a diff.
+    """Changed lines; a side without lines names the line before, as in a diff.
 
-    `id` stays the same as long as the lines do, wherever they move in the file. `reject` is what names it for
-    `checkpoint restore --hunk`, null where only the file as a whole can be taken back. `checkpoint` is the one
-    from which on the lines were there, null where none is known.
+    `id` stays the same as long as the lines do, wherever they move in the file. `reject` is the hunk's name for
+    `checkpoint restore --hunk`, null if only the whole file can be reverted. `checkpoint` is the first checkpoint
+    with these lines, null if unknown.
     """
 
     id: str
@@ -69,9 +69,9 @@ class ReviewHunk(Document, frozen=True):
 
 
 class FileHunks(Struct, frozen=True, kw_only=True):
-    """A changed file taken apart; each `@@` of the patch is one of the hunks, in order.
+    """A changed file split into hunks; each `@@` of the patch is one of the hunks, in order.
 
-    A file without lines to compare has one hunk and no patch. Counts are `None` where lines cannot be counted.
+    A file without comparable lines has one hunk and no patch. Counts are `None` if lines cannot be counted.
     """
 
     added: int | None
@@ -83,7 +83,7 @@ class FileHunks(Struct, frozen=True, kw_only=True):
 
 
 class HunkReader:
-    """Takes the files of a change apart, as long as there is room; the first ones asked for get it.
+    """Splits the files of a change into hunks, within a budget that the files read first use up.
 
     `history` has the versions of each path, the oldest first.
     """
@@ -95,7 +95,7 @@ class HunkReader:
         self._to_show = _MOST_PATCH_BYTES
 
     def read(self, change: Change) -> FileHunks:
-        """Return one changed file in hunks."""
+        """Return one changed file as hunks."""
         old, new = (self._content(*side) for side in _sides(change))
         binary = any(content is not None and b"\0" in content for content in (old, new))
         hunks = None if old is None or new is None or binary else find_hunks(old, new)
@@ -124,7 +124,7 @@ class HunkReader:
         return self._compare(change, old, new, hunks)
 
     def _content(self, mode: int | None, id: str | None) -> bytes | None:
-        """Return a side's content, `None` where it is not compared: no file, too large, or no room for it."""
+        """Return a side's content, `None` if it is not compared: not a file or link, too large, or over budget."""
         if mode is None or id is None:
             return b""
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
@@ -152,7 +152,7 @@ class HunkReader:
             text, all_shown = _render(before, after, group)
             size = len(msgspec.json.encode(text))
             if size > self._to_show:
-                # Its place among the hunks has to stay.
+                # Its place among the hunks has to be kept.
                 text, all_shown, size = (
                     _head(before, after, group)[0] + "\\ There is no room to show it\n",
                     False,
@@ -187,7 +187,7 @@ class HunkReader:
     def _origins(
         self, change: Change, old: bytes, after: Sequence[bytes], hunks: Sequence[Hunk]
     ) -> dict[Hunk, tuple[int, LineOrigin | None]]:
-        """Return for each hunk the earliest version from which on it was there, by its place in the history."""
+        """Return for each hunk the position in the history and the origin of the earliest version that has it."""
         versions = self._history.get(change.path, ())[-_MOST_VERSIONS:]
         last = (len(versions) - 1, versions[-1].origin if versions else None)
         found = dict.fromkeys(hunks, last)
@@ -203,7 +203,7 @@ class HunkReader:
                 break
             lines = split_lines(content)
             keys = {(h.old, h.old_lines, b"".join(lines[h.new : h.new + h.new_lines])) for h in there}
-            # Lines that went and came again are those of who brought them back.
+            # Lines that were removed and came back belong to the version that brought them back.
             wanted = {key: hunk for key, hunk in wanted.items() if key in keys}
             if not wanted:
                 break
@@ -227,14 +227,14 @@ def _group_hunks(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
 
 def _name_for_restore(path: str, group: Sequence[Hunk]) -> str:
     first, last = group[0], group[-1]
-    # A deletion is named by the line before it; at the top of a file by the one after.
+    # A deletion is named by the line before it; at the top of a file by the line after it.
     start = first.new + 1 if first.new_lines else max(first.new, 1)
     end = last.new + last.new_lines if last.new_lines else max(last.new, 1)
     return f"{path}:{start}-{end}"
 
 
 def _head(before: Sequence[bytes], after: Sequence[bytes], group: Sequence[Hunk]) -> tuple[str, int, int]:
-    """Return the `@@` line of a group with its context, and the old lines from where to where that reaches."""
+    """Return the `@@` line of a group with its context, and the range of old lines that it covers."""
     first, last = group[0], group[-1]
     start = max(0, first.old - _CONTEXT)
     end = min(len(before), last.old + last.old_lines + _CONTEXT)
@@ -248,7 +248,7 @@ def _head(before: Sequence[bytes], after: Sequence[bytes], group: Sequence[Hunk]
 
 
 def _render(before: Sequence[bytes], after: Sequence[bytes], group: Sequence[Hunk]) -> tuple[str, bool]:
-    """Return a group as a unified diff, and whether that is all of it."""
+    """Return a group as a unified diff, and whether it is complete."""
     head, at, end = _head(before, after, group)
     lines: list[bytes] = []
     for hunk in group:

@@ -1,1 +1,1 @@
-"""Which role, agent and model work on a mission."""
+"""Selection of role, agent and model for a mission."""

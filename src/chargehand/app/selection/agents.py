@@ -1,4 +1,4 @@
-"""The agents that can be named: configured ones and the short forms of `--agent`."""
+"""Available agents: configured ones and the short forms of `--agent`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _SHORT_FORMS = ("command:PROGRAM ARG…", "native:MODEL", "cli:NAME", "acp:PROGR
 
 
 def agent_from_option(text: str) -> AgentConfig:
-    """Return the agent that a short form says: `command:PROGRAM ARG…` (words split as a shell splits them),
-    `native:MODEL`, `cli:NAME`, `acp:PROGRAM ARG…` (or `acp:` and the name of a CLI), `patch:FILE`.
+    """Return the agent of a short form.
 
-    Raises `ConfigError` for another kind, unbalanced quotes or no program.
+    The forms are `command:PROGRAM ARG…` (words split as a shell splits them), `native:MODEL`, `cli:NAME`,
+    `acp:PROGRAM ARG…` (or `acp:` and the name of a CLI) and `patch:FILE`. Raises `ConfigError` for another kind,
+    unbalanced quotes or a missing program.
     """
     kind, colon, rest = text.partition(":")
     if not colon or kind not in agent_keys()["kind"].choices:
@@ -60,7 +61,7 @@ def agent_from_option(text: str) -> AgentConfig:
 
 
 def patch_text(file: str) -> str:
-    """Return the text of a patch agent's file; raises `UsageError` (`file_unreadable`)."""
+    """Return the text of a patch agent's file; raise `UsageError` (`file_unreadable`)."""
     path = Path(file).expanduser()
     try:
         return path.read_bytes().decode()
@@ -74,9 +75,9 @@ def patch_text(file: str) -> str:
 
 
 def find_agent(config: Config, name: str) -> AgentConfig:
-    """Return the configured agent of that name; `native` is there without configuration.
+    """Return the configured agent with that name; `native` exists without configuration.
 
-    Raises `NotFoundError` with the nearest name, the list and how to configure one.
+    Raises `NotFoundError` with the nearest name, the list and a hint for configuring one.
     """
     agent = config.agents.get(name)
     if agent is not None:
@@ -93,12 +94,12 @@ def find_agent(config: Config, name: str) -> AgentConfig:
 
 
 def named_agent(config: Config, option: str) -> AgentConfig:
-    """Return the agent of that name or short form; raises `NotFoundError` or `ConfigError`."""
+    """Return the agent with that name or short form; raise `NotFoundError` or `ConfigError`."""
     return agent_from_option(option) if ":" in option else find_agent(config, option)
 
 
 def requested_agent(resolved: ResolvedConfig, request: MissionRequest) -> Agent:
-    """Return the agent of a mission, with the models it may call; raises as `named_agent` and `open_agent` do."""
+    """Return the agent of a mission, with the models it may call; raise as `named_agent` and `open_agent` do."""
     models = (*([request.model] if request.model else ()), *request.fallback)
     agent = named_agent(resolved.config, request.agent)
     servers = ((name, resolved.config.mcp[name]) for name in agent.mcp if name in resolved.config.mcp)
@@ -124,9 +125,9 @@ _LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=256)
 
 
 async def probe_agent(config: AgentConfig, toolchain: Toolchain, *, scratch: Path) -> AgentIdentity:
-    """Start a `cli` or `acp` agent in a sandbox below `scratch` to identify it; it reaches no model.
+    """Start a `cli` or `acp` agent in a sandbox below `scratch` to identify it; it has no access to models.
 
-    Raises `TierUnavailableError` where no sandbox can be had.
+    Raises `TierUnavailableError` if no sandbox is available.
     """
     async with ProcessTier(toolchain) as tier:
         with scratch_plan(scratch, "worktree") as plan:

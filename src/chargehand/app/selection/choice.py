@@ -1,4 +1,4 @@
-"""Chooses the agent and model of a mission where the request names none, and says why."""
+"""Chooses the agent and model of a mission if the request does not name them, and gives the reason."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import KeySource
 
-# `[roles.default]` is for every role that names nobody itself.
+# `[roles.default]` applies to every role without settings of its own.
 DEFAULT_ROLE = "default"
 
 
 class RoleSetting(Struct, frozen=True, kw_only=True):
-    """One place that may say who works in a role; `where` is how people are told of it."""
+    """A setting of agent and models for a role; `where` describes its source to people."""
 
     where: str
     agent: str | None = None
@@ -29,7 +29,7 @@ class RoleSetting(Struct, frozen=True, kw_only=True):
 
 
 def role_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
-    """Return who works in a role, in the order that counts: [roles.NAME], the role's file, [roles.default]."""
+    """Return the settings of a role by precedence: [roles.NAME], the role's file, [roles.default]."""
     first, *rest = role.models or ("",)
     levels = (
         _role_entry(config, role.name),
@@ -42,7 +42,7 @@ def role_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
 
 
 def specific_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
-    """Return what is said of this role alone: `role_settings` without [roles.default]."""
+    """Return the settings of this role only: `role_settings` without [roles.default]."""
     everyone = f"[roles.{DEFAULT_ROLE}]"
     return tuple(level for level in role_settings(config, role) if level.where != everyone)
 
@@ -56,29 +56,29 @@ def _role_entry(config: Config, name: str) -> RoleSetting:
 
 
 def assigned_model(levels: Sequence[RoleSetting]) -> tuple[str, str] | None:
-    """Return the first model that is named and where, `None` for none."""
+    """Return the first configured model and its source, `None` if no setting has a model."""
     return next(((level.model, level.where) for level in levels if level.model), None)
 
 
-# The model of each provider that is taken where only its key is there.
+# The default model of each provider, used if only its key is available.
 DEFAULT_MODELS: Mapping[str, str] = {"anthropic": "anthropic:claude-sonnet-5-5", "openai": "openai:gpt-6.1-sol"}
-# Coding agents that are looked for on PATH.
+# Coding agents searched for on PATH.
 AGENT_PROGRAMS = ("claude", "codex", "gemini", "qwen", "opencode", "cursor-agent")
 _SETUP_HINTS = (
     "chargehand init   asks what you have and sets it up",
     "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
     '--agent "command:PROGRAM ARG"   puts any program to work',
 )
-# Kinds of agents that a role gives no model.
+# Kinds of agents that get no model from a role.
 WITHOUT_MODELS = ("command", "patch")
 Which = Callable[[str], str | None]
 Ollama = Callable[[Mapping[str, str]], Sequence[str]]
 
 
 class AgentChoice(Struct, frozen=True, kw_only=True):
-    """The agent as `--agent` would name it, its model (`None`: it has none) and why it was taken, in words.
+    """The agent in the form of `--agent`, its model (`None`: no model), and the reason in words.
 
-    `fallback` are the models to switch to from that one, in order.
+    `fallback` are the models to switch to, in order.
     """
 
     agent: str
@@ -99,12 +99,12 @@ def choose_agent(
     which: Which = shutil.which,
     ollama: Ollama = find_ollama,
 ) -> AgentChoice:
-    """Return who works: what the options `agent` and `model` name, else what is assigned to the role
-    (`role_settings`), else what is configured, else what is found on this machine.
+    """Choose the agent and model.
 
-    An agent that takes no model of itself (a command, a patch) is given none by the role. `agent_from` says in
-    words who named `agent`. Raises `UsageError`
-    (`no_agent`, `agent_ambiguous`, `no_model`), `NotFoundError` and `ConfigError`.
+    Precedence: the options `agent` and `model`, the role (`role_settings`), the configuration, detection on this
+    machine. An agent that takes no model by itself (a command, a patch) gets none from the role. `agent_from`
+    describes in words where `agent` comes from. Raises `UsageError` (`no_agent`, `agent_ambiguous`, `no_model`),
+    `NotFoundError` and `ConfigError`.
     """
     if model is not None:
         model_config(config, model)
@@ -113,7 +113,7 @@ def choose_agent(
     found = None
     if name is not None:
         found = named_agent(config, name)
-        # Called for its error alone, before anything is recorded, like the other calls of `model_config` here.
+        # Called only for its error, before anything is recorded, like the other calls of `model_config` here.
         for known in (*([found.model] if found.model else ()), *found.fallback):
             model_config(config, known)
     takes = found is None or found.kind not in WITHOUT_MODELS
@@ -149,7 +149,7 @@ def choose_agent(
 def _fallback_models(
     config: Config, levels: Sequence[RoleSetting], own: RoleSetting | None, model: str | None
 ) -> tuple[str, ...]:
-    """Return the models to switch to from `model`: those named beside it, else the first named below it."""
+    """Return the fallback models of `model`: those of its own setting, otherwise of the first setting below it."""
     levels = (*levels, *([own] if own else []))
     places = [number for number, level in enumerate(levels) if level.model == model]
     start = places[0] if places else 0
@@ -191,7 +191,7 @@ def _choose_agent_name(config: Config, model: str | None, levels: Sequence[RoleS
 def _choose_native_model(
     config: Config, environ: Mapping[str, str], keys: KeySource, ollama: Ollama
 ) -> tuple[str, str] | None:
-    """Return the model of a native agent that names none, and why."""
+    """Return a model for a native agent without a configured model, and the reason."""
     if config.models:
         names = sorted(config.models)
         if len(names) == 1:

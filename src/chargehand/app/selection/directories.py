@@ -1,4 +1,4 @@
-"""Finds the directory of a repository in which work starts: where a person stands, or what `--dir` names."""
+"""Finds the directory of a repository in which work starts: the current directory, or the one given by `--dir`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _TOP = "/"
 
 
 def standing_directory(place: Repository, at: Path) -> str:
-    """Return the directory of a checkout that `at` is, "" for its top; a bare repository has no other."""
+    """Return the directory `at` relative to its checkout, "" for the top, and always "" in a bare repository."""
     top = place.path.resolve()
     here = at.resolve()
     return "" if place.bare or not here.is_relative_to(top) else _relative(here, top)
 
 
 def named_directory(depot: Depot, base: Base, name: str, *, at: Path) -> str:
-    """Return the directory of a base that `name` stands for, from `at`; "/" and the top itself are "".
+    """Resolve `name` from `at` to a directory of a base; "/" and the top itself give "".
 
-    Raises `UsageError` (`directory_invalid`) for one that the base does not have.
+    Raises `UsageError` (`directory_invalid`) for a directory that the base does not have.
     """
     top = depot.repository.path.resolve()
     if name == _TOP:
         return ""
     if not name.strip() or "\0" in name:
         raise _invalid(name, "is not a path", "name a directory of the repository, such as services/api")
-    # The place is resolved and the name is not: to git a link below the top is an entry of its own.
+    # The current directory is resolved, not the name: for git a link below the top is an entry itself.
     named = Path(os.path.normpath(at.resolve() / name))
     if not named.is_relative_to(top):
         raise _invalid(

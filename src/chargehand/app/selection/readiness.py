@@ -1,4 +1,4 @@
-"""Whether the chosen agent can start at all: checked before a mission is recorded, with what mends it."""
+"""Checks whether the chosen agent can start, before a mission is recorded, and says how to fix it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _INSTALL = "install it on PATH, or show its directory: chargehand config set san
 
 
 class StartPlace(Struct, frozen=True, kw_only=True):
-    """Where an agent would start: in a directory of a base's tree, among the programs of a toolchain.
+    """The place where an agent would start: a directory of a base's tree, with the programs of a toolchain.
 
-    `setup_expected` tells whether a setup, which may install programs, runs before the agent.
+    `setup_expected` returns whether a setup, which may install programs, runs before the agent.
     """
 
     depot: Depot
@@ -36,7 +36,7 @@ class StartPlace(Struct, frozen=True, kw_only=True):
     setup_expected: Callable[[], bool]
 
     def require_program(self, program: str, agent: AgentConfig) -> None:
-        """Raise `UsageError` (`agent_missing`) where no sandbox would find a program."""
+        """Raise `UsageError` (`agent_missing`) if a sandbox would not find a program."""
         toolchain = self.toolchain()
         inside = program.startswith(f"{WORKSPACE}/")
         if "/" in program and (inside or not program.startswith("/")):
@@ -53,12 +53,12 @@ class StartPlace(Struct, frozen=True, kw_only=True):
             where = "a file of the base"
             mend = "commit it first"
         else:
-            # Sandboxes have `python` wherever they have `python3`.
+            # Every sandbox with `python3` also has `python`.
             name = "python3" if program == "python" else program
             found = bool(toolchain.find(program) or toolchain.find(name))
             where = "where sandboxes look for programs"
             mend = _INSTALL
-        # A project's setup may install a configured command, but no known CLI.
+        # A project's setup may install a configured command, but not a known CLI.
         if found or (agent.command and self.setup_expected()):
             return
         directory, _, base = program.rpartition("/")
@@ -82,10 +82,10 @@ def require_ready(
     keys: KeySource,
     environ: Mapping[str, str],
 ) -> None:
-    """Return if the agent of that name or short form, with the models it may call, can be started.
+    """Return if the agent with that name or short form, and the models it may call, can be started.
 
-    Raises `UsageError`: `agent_missing` for a program that is not there, `agent_unable` for one that cannot be
-    driven, `no_model`, `file_unreadable` for a patch; `ConfigError` for a model without address, key or script
+    Raises `UsageError`: `agent_missing` for a missing program, `agent_unable` for one that Chargehand cannot run,
+    `no_model`, `file_unreadable` for a patch; `ConfigError` for a model without address, key or script
     (`no_base_url`, `no_key`, `no_script`).
     """
     agent = named_agent(config, name)
@@ -106,8 +106,8 @@ def require_ready(
                 code="no_model",
                 hint="add --model NAME, or --model anthropic:MODEL; `chargehand model list` shows those there are",
             )
-    # "" for an agent that is no program of its own.
+    # "" for an agent that is not a separate program.
     program = agent.command[0] if agent.command else spec.program if spec is not None else ""
-    # Which programs an image has is known once it runs.
+    # The programs of an image are known only once it runs.
     if program and not (config.sandbox.container_image and config.sandbox.tier in ("auto", "container")):
         place.require_program(program, agent)

@@ -1,4 +1,4 @@
-"""The catalogue of roles: shipped ones, a trusted repository's, and the user's own, read anew each time."""
+"""The catalogue of roles: shipped ones, a trusted repository's, and the user's own, read again for each use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RoleLevel = Literal["shipped", "repository", "user"]
 
 
 class RoleFile(Struct, frozen=True, kw_only=True):
-    """A role's file as it was read: `place` is where, `digest` the SHA-256 by which its content is trusted."""
+    """A role's file as read: `place` is its path, `digest` the SHA-256 by which its content is trusted."""
 
     name: str
     level: RoleLevel
@@ -37,7 +37,7 @@ class RoleFile(Struct, frozen=True, kw_only=True):
         return content_digest(self.content)
 
     def text(self) -> str:
-        """Return its content; raises `ConfigError` where it is no text or too large."""
+        """Return its content; raise `ConfigError` if it is not text or too large."""
         if len(self.content) > _LARGEST_FILE_BYTES:
             message = f"{self.place}: it has {len(self.content)} bytes, more than {_LARGEST_FILE_BYTES}"
             raise ConfigError(message, code="role_invalid", hint="make it shorter")
@@ -49,12 +49,12 @@ class RoleFile(Struct, frozen=True, kw_only=True):
             raise ConfigError(message, code="role_invalid", hint="save it as UTF-8") from error
 
     def role(self) -> Role:
-        """Return the role; raises `ConfigError` (`role_invalid`) that names the file, the key and the value."""
+        """Return the role; raise `ConfigError` (`role_invalid`) that names the file, the key and the value."""
         return parse_role(self.name, self.text(), place=self.place)
 
 
 class RoleInForce(Struct, frozen=True, kw_only=True):
-    """The role in force of a name, or the fault in its file; `hidden` are files of that name that do not count."""
+    """The role in force for a name, or the error in its file; `hidden` are overridden files of that name."""
 
     file: RoleFile
     role: Role | None
@@ -63,7 +63,7 @@ class RoleInForce(Struct, frozen=True, kw_only=True):
 
 
 class RoleCatalogue:
-    """The roles for one project at one base, or outside of any."""
+    """The roles for one project at one base, or outside any project."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class RoleCatalogue:
         tree: str = "",
         is_trusted: Callable[[str], bool] = trust_nothing,
     ) -> None:
-        # The user's own roles lie beside their configuration; the directory need not exist.
+        # The user's own roles are in the directory of their configuration; it need not exist.
         self.directory = user_config_path(environ).parent / "roles"
         self._depot = depot
         self._tree = tree
         self._is_trusted = is_trusted
 
     def find(self, name: str, config: Config) -> tuple[Role, RoleFile]:
-        """Return the role of that name in force, and its file.
+        """Return the role in force with that name, and its file.
 
-        Raises `NotFoundError` with the roles there are, `ConfigError` (`role_invalid`) for a file that is wrong,
-        (`role_untrusted`) where only a repository's own file that nobody trusts says it.
+        Raises `NotFoundError` with the available roles, `ConfigError` (`role_invalid`) for an invalid file,
+        (`role_untrusted`) if only an untrusted file of the repository defines it.
         """
         check_role_name(name, place="--role")
         files = [file for file in self.files() if file.name == name]
@@ -112,7 +112,7 @@ class RoleCatalogue:
         return role, file
 
     def all(self) -> Iterator[RoleInForce]:
-        """Yield every role by name, those with a fault included."""
+        """Yield every role by name, including those with an invalid file."""
         by_name: dict[str, list[RoleFile]] = {}
         for file in self.files():
             by_name.setdefault(file.name, []).append(file)
@@ -126,7 +126,7 @@ class RoleCatalogue:
                 yield RoleInForce(file=file, role=None, problem=error, hidden=hidden)
 
     def files(self) -> list[RoleFile]:
-        """Return every file, the one of a name that counts most last; raises `ConfigError` for unreadable ones."""
+        """Return every file, those of one name in order of precedence; raise `ConfigError` for unreadable ones."""
         shipped = [
             RoleFile(name=name, level="shipped", place=f"shipped {name}{_SUFFIX}", content=text.encode())
             for name, text in shipped_roles().items()
@@ -155,7 +155,7 @@ class RoleCatalogue:
             name = _name_of(entry.path)
             regular = entry.mode & 0o170000 == _REGULAR
             if name and regular and entry.path.rpartition("/")[0] == REPOSITORY_ROLES:
-                # One byte more than is allowed, so that `text` can tell.
+                # One byte more than allowed, so that `text` can detect a larger file.
                 content = self._depot.read_blob(entry.id, limit=_LARGEST_FILE_BYTES + 1)
                 trusted = self._is_trusted(content_digest(content))
                 found.append(

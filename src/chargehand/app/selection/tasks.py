@@ -1,4 +1,4 @@
-"""Assigns the tasks of a plan: who works on each, and what it may change."""
+"""Assigns the tasks of a plan to agents and models, with the areas they may change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from chargehand.core.records import MissionRequest
 
 
 class TaskAssigner(Struct, frozen=True, kw_only=True):
-    """Makes the request of a task out of that of the whole mission; the file of its role is kept as it is now."""
+    """Derives the request of a task from that of the whole mission; the current role file's content is stored."""
 
     resolved: ResolvedConfig
     roles: RoleCatalogue
@@ -39,12 +39,11 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
     def __call__(
         self, whole: MissionRequest, task: Task, model: str | None, avoid: Collection[str] = ()
     ) -> MissionRequest:
-        """Return what the mission of a task is asked: by the task's role and agent, else by those of the whole.
+        """Return the request of a task's mission, with the task's role and agent, or those of the whole mission.
 
-        A task with needs goes to its own agent, else to one that announces them all: to one that is not among
-        those to `avoid`, which lost what they announce, if there is any.
-        Raises what `RoleCatalogue.find` and `choose_agent` do, and `ConfigError` where task, role and mission
-        leave no area that may be changed.
+        A task with needs goes to its own agent, or to one that announces them all, preferably not one in `avoid`,
+        which lost its announced capabilities. Raises the errors of `RoleCatalogue.find` and `choose_agent`, and
+        `ConfigError` if task, role and mission leave no area that may be changed.
         """
         config = self.resolved.config
         request = replace(
@@ -58,7 +57,7 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
         if not task.role and not task.agent and not task.needs:
             return request
         role, file = self.roles.find(task.role or whole.role or DEVELOPER, config)
-        # The choice for the whole heeded the settings of its own role already, after the command line.
+        # The choice for the whole mission already considered the settings of its own role, after the command line.
         own = () if role.name == whole.role else specific_settings(config, role)
         by_role = next(((each.agent, each.where) for each in own if each.agent), None)
         named = (task.agent, "the plan") if task.agent else by_role or (whole.agent, whole.why or "--agent")
@@ -87,7 +86,7 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
         )
 
     def _able_agent(self, task: Task, first: str, second: str, avoid: Collection[str]) -> str:
-        """Return an agent that announces all that a task needs: one to `avoid` only if there is no other.
+        """Return an agent that announces everything a task needs: one in `avoid` only if there is no other.
 
         Raises `UsageError` (`agent_unable`).
         """
@@ -104,9 +103,9 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
     def _model_of_whole(
         self, whole: MissionRequest, agent: str, role: Role, own: Sequence[RoleSetting]
     ) -> str | None:
-        """Return the model of the whole mission if a task in a role has it too, `None` if others decide.
+        """Return the whole mission's model if it applies to a task in a role, `None` if other settings decide.
 
-        The role's model and that of the task's own agent come before it, and so does `[roles.default]` unless a
+        The role's model and that of the task's own agent take precedence, and so does `[roles.default]` unless a
         person named the model for the run. A configured model that no setting names never replaces it.
         """
         config = self.resolved.config
@@ -121,7 +120,7 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
 
 
 class PlanCheck(Struct, frozen=True, kw_only=True):
-    """Finds out, before any work, whether somebody can do each task of a plan.
+    """Checks, before any work, that an agent can do each task of a plan.
 
     `require_ready` returns if an agent can be started with models.
     """
@@ -130,8 +129,8 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
     require_ready: Callable[[str, tuple[str, ...]], None]
 
     def __call__(self, whole: MissionRequest, plan: Plan) -> None:
-        """Return if there is somebody for each task and each review; raises as `check_task`, and `UsageError`."""
-        for member in plan.team:  # agents are told that they may hand parts on to each of these roles
+        """Return if an agent can do each task and each review; raise as `check_task`, and `UsageError`."""
+        for member in plan.team:  # agents are told that they may delegate parts to each of these roles
             with _naming_errors("team"):
                 self.assigner.roles.find(member.role, self.assigner.resolved.config)
         known: set[object] = set()
@@ -156,7 +155,7 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
                     raise UsageError(message, hint=hint)
 
     def check_task(self, whole: MissionRequest, task: Task) -> None:
-        """Return if somebody can do a task; raises what `TaskAssigner` does, with the task's id."""
+        """Return if an agent can do a task; raise the errors of `TaskAssigner`, with the task's id."""
         for model in task.models or (None,):
             with _naming_errors(f"task {task.id}"):
                 request = self.assigner(whole, task, model)
@@ -186,7 +185,7 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def _naming_errors(what: str) -> Iterator[None]:
-    """Name the part of a plan in errors that the block raises."""
+    """Prefix errors raised in the block with the name of a part of a plan."""
     try:
         yield
     except ChargehandError as error:

@@ -1,4 +1,4 @@
-"""The catalogue of teams: shipped ones and the user's own, read anew each time."""
+"""The catalogue of teams: shipped ones and the user's own, read again for each use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUFFIX = ".toml"
 
 
 class TeamFile(Struct, frozen=True, kw_only=True):
-    """A team's file: `place` is where it lies, `shipped` whether it comes with the program."""
+    """A team's file: `place` is its path, `shipped` whether it comes with the program."""
 
     name: str
     place: str
@@ -26,7 +26,7 @@ class TeamFile(Struct, frozen=True, kw_only=True):
     file: Traversable
 
     def team(self) -> Team:
-        """Return the team; raises `ConfigError` (`team_invalid`) that names the file."""
+        """Return the team; raise `ConfigError` (`team_invalid`) that names the file."""
         try:
             text = self.file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -36,12 +36,12 @@ class TeamFile(Struct, frozen=True, kw_only=True):
 
 
 def user_teams_path(environ: Mapping[str, str]) -> Path:
-    """Return the directory of the user's own teams, beside their configuration; it need not exist."""
+    """Return the directory of the user's own teams, next to their configuration; it need not exist."""
     return user_config_path(environ).parent / "teams"
 
 
 def team_files(environ: Mapping[str, str]) -> dict[str, TeamFile]:
-    """Return the teams there are by name, the user's own in place of a shipped one of that name."""
+    """Return the available teams by name; the user's own replace shipped ones with the same name."""
     shipped = (resources.files("chargehand.agents") / "teams").iterdir()
     own = list[Traversable]()
     with suppress(OSError):
@@ -56,9 +56,9 @@ def team_files(environ: Mapping[str, str]) -> dict[str, TeamFile]:
 
 
 def find_team(environ: Mapping[str, str], name: str) -> Team:
-    """Return the team of that name, the user's own before a shipped one.
+    """Return the team with that name, the user's own before a shipped one.
 
-    Raises `NotFoundError` (`team_unknown`) with the teams there are, `ConfigError` (`team_invalid`).
+    Raises `NotFoundError` (`team_unknown`) with the available teams, `ConfigError` (`team_invalid`).
     """
     files = team_files(environ)
     if name not in files:

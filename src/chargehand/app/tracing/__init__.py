@@ -1,1 +1,1 @@
-"""Traces: the spans of a mission, made from its log, and their way to a collector."""
+"""Traces: the spans of a mission, built from its log, and their export to a collector."""

@@ -34,9 +34,9 @@ _ERROR = 2
 _LOOK_SECONDS = 5.0
 _LONGEST_DELAY_SECONDS = 300.0
 _REQUEST_SECONDS = 10.0
-# Of one request; a collector takes 4 MiB by default.
+# The limit of one request; a collector accepts 4 MiB by default.
 _MOST_SPANS = 500
-# Missions at once whose logs need not be read again from their beginning for the next line.
+# The number of missions whose builders are kept, so that their logs are not read again from the beginning.
 _MOST_BUILDERS = 1000
 
 
@@ -47,7 +47,7 @@ class TraceMemo(msgspec.Struct, kw_only=True):
 
 
 class ExportFailedError(Exception):
-    """A collector did not take spans; with `permanent` it never will. The message holds no secret."""
+    """A collector did not accept spans; with `permanent` it never will. The message contains no secret."""
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
@@ -55,9 +55,9 @@ class ExportFailedError(Exception):
 
 
 class TraceExporter:
-    """Sends the spans of missions as they end; what was sent is kept, also over restarts.
+    """Sends the spans of missions as they end; the position of sent spans is stored, also over restarts.
 
-    Who is killed between sending and noting it sends the same spans, with the same ids, again.
+    A process that is killed between sending and recording sends the same spans, with the same ids, again.
     """
 
     def __init__(self, reader: StateReader) -> None:
@@ -66,7 +66,7 @@ class TraceExporter:
         self._builders: dict[str, SpanBuilder] = {}
 
     async def run(self) -> None:
-        """Send until cancelled; a collector that does not answer is retried, later each time, and logged once."""
+        """Send until cancelled; an unreachable collector is retried with growing delays, and logged once."""
         delay, problem = _LOOK_SECONDS, ""
         while True:
             try:
@@ -79,9 +79,9 @@ class TraceExporter:
             await asyncio.sleep(delay)
 
     def export(self) -> int:
-        """Send what ended since the last time; return how many spans that were.
+        """Send the spans that ended since the last call; return their number.
 
-        Raises `ExportFailedError` where the collector takes nothing now, `StoreError`, `ConfigError`.
+        Raises `ExportFailedError` if the collector accepts nothing now, `StoreError`, `ConfigError`.
         """
         config = self._reader.user_configuration().config.traces
         if config.endpoint is None:
@@ -89,10 +89,10 @@ class TraceExporter:
         kept = self._reader.store.followers.load(FOLLOWER)
         position = _decode(kept.content).position
         if position is None:
-            # What ended before somebody wanted traces is not sent.
+            # Spans that ended before traces were configured are not sent.
             position = self._reader.store.log.last_position()
             kept = self._keep(kept, position)
-        # The builders come back once every span of theirs is sent: otherwise their lines are read again.
+        # The builders are kept only if all their spans are sent: otherwise their lines are read again.
         builders, self._builders = self._builders, {}
         sent = 0
         for reached, spans in self._ended_after(position, builders):
@@ -107,7 +107,7 @@ class TraceExporter:
     def _ended_after(
         self, position: int, builders: dict[str, SpanBuilder]
     ) -> Iterator[tuple[int, Sequence[Span]]]:
-        """Yield what ended behind a position, with the position up to which that is all; at most one request's."""
+        """Yield the spans that ended after a position, one request at a time, with the position reached."""
         while page := self._reader.store.log.after(position):
             spans: list[Span] = []
             for line in page:
@@ -121,7 +121,7 @@ class TraceExporter:
     def _ended_by(self, line: Event, builders: dict[str, SpanBuilder]) -> Sequence[Span]:
         builder = builders.pop(line.mission, None) or SpanBuilder()
         if builder.seq < line.seq - 1:
-            # It goes on in a log of which the lines before had their turn already.
+            # The line continues a log whose earlier lines were processed before.
             missing = line.seq - 1 - builder.seq
             for before in self._reader.store.log.read(line.mission, after=builder.seq, limit=missing):
                 builder.take(before)
@@ -138,7 +138,7 @@ class TraceExporter:
             except ExportFailedError as error:
                 if not error.permanent:
                     raise
-                # Else one mission that a collector refuses would keep those of all others back.
+                # Otherwise one mission that a collector refuses would hold back those of all others.
                 _LOG.warning("spans of trace %s are left out: %s", trace, error)
 
     def _secret(self, config: TracesConfig) -> str | None:
@@ -159,7 +159,7 @@ class TraceExporter:
 
 
 def send_spans(config: TracesConfig, spans: Sequence[Span], *, secret: str | None) -> None:
-    """Post spans to the collector that is configured. Raises `ExportFailedError`."""
+    """Post spans to the configured collector. Raises `ExportFailedError`."""
     import httpx
 
     assert config.endpoint is not None
@@ -168,7 +168,7 @@ def send_spans(config: TracesConfig, spans: Sequence[Span], *, secret: str | Non
     headers = {"Content-Type": "application/json"} | ({config.header: secret} if secret else {})
     body = json.dumps(otlp_document(spans)).encode()
     try:
-        # Read to its end by nobody: only the status counts.
+        # The body is not read: only the status counts.
         with (
             httpx.Client(
                 timeout=_REQUEST_SECONDS, follow_redirects=False, trust_env=not is_loopback(url)
@@ -179,7 +179,7 @@ def send_spans(config: TracesConfig, spans: Sequence[Span], *, secret: str | Non
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         raise ExportFailedError(f"no answer from the collector ({type(error).__name__})") from None
     if not 200 <= status < 300:
-        # Only what is wrong with the spans themselves stays wrong.
+        # Only errors in the spans themselves are permanent.
         raise ExportFailedError(f"the collector answered {status}", permanent=status in (400, 413, 422))
 
 
@@ -191,7 +191,7 @@ def otlp_document(spans: Sequence[Span]) -> dict[str, Any]:
         "host.name": socket.gethostname(),
     }
     scope = {"name": "chargehand", "version": __version__}
-    # Names of agents and programs are a person's words, and may hold what looks like a key.
+    # Names of agents and programs are chosen by a person, and may contain something like a key.
     found = Redactor().tree([_span(span) for span in spans])
     return {
         "resourceSpans": [
@@ -231,7 +231,7 @@ def _attributes(values: Mapping[str, Attribute]) -> list[dict[str, Any]]:
             case bool():
                 return {"boolValue": value}
             case int():
-                return {"intValue": str(value)}  # 64 bits are more than a number in JSON holds
+                return {"intValue": str(value)}  # a number in JSON cannot hold 64 bits
             case float():
                 return {"doubleValue": value}
         return {"stringValue": value}
@@ -240,7 +240,7 @@ def _attributes(values: Mapping[str, Attribute]) -> list[dict[str, Any]]:
 
 
 def _nanoseconds(time: datetime) -> str:
-    # In whole microseconds first: as a float a moment of today is known to a quarter of one only.
+    # In whole microseconds first: as a float, a present-day time is exact only to a quarter of one.
     return str(round(time.timestamp() * 1_000_000) * 1000)
 
 

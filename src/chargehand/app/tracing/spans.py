@@ -1,4 +1,4 @@
-"""The spans of a mission, a pure function of the lines of its log: right over kills, at no cost to the mission."""
+"""The spans of a mission, a pure function of its log: correct despite kills, at no cost to the mission."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chargehand.missions.transcript import parse_act
 
 SpanKind = Literal["internal", "client"]
 Attribute = str | int | float | bool
-# What happens to a mission at one moment, and what of it is told.
+# Momentary events of a mission, with the attributes that are exported.
 _NOTED: Mapping[str, tuple[str, ...]] = {
     "mission.claimed": ("worker", "epoch", "version"),
     "mission.released": ("worker",),
@@ -35,7 +35,7 @@ _CHECK_FAILED = frozenset({"failed", "timed_out", "error"})
 
 
 class SpanEvent(Struct, frozen=True, kw_only=True):
-    """Something that happened at one moment of a span."""
+    """An event at one moment of a span."""
 
     name: str
     time: datetime
@@ -43,9 +43,9 @@ class SpanEvent(Struct, frozen=True, kw_only=True):
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """A stretch of time of a mission; ids are hexadecimal, `parent` is "" for the first of a trace.
+    """A period of a mission; ids are hexadecimal, `parent` is "" for the first span of a trace.
 
-    `problem` is why it failed, "" where it did not: a code or status, never a text of an agent.
+    `problem` is why it failed, "" on success: a code or status, never a text of an agent.
     """
 
     trace: str
@@ -61,21 +61,21 @@ class Span(Struct, frozen=True, kw_only=True):
 
 
 def trace_id(mission: str) -> str:
-    """Return the trace of a mission: 32 hexadecimal digits that follow from its id."""
+    """Return the trace id of a mission: 32 hexadecimal digits derived from its id."""
     return hashlib.sha256(f"chargehand trace {mission}".encode()).hexdigest()[:32]
 
 
 def span_id(mission: str, what: str) -> str:
-    """Return the id of one of its spans: 16 digits, the same ones however often it is made."""
+    """Return the id of a mission's span: 16 digits, always the same for the same span."""
     return hashlib.sha256(f"chargehand span {mission} {what}".encode()).hexdigest()[:16]
 
 
 def mission_spans(lines: Iterable[Event], *, after: int = 0) -> tuple[Span, ...]:
-    """Return the spans of a mission, from its log, in the order in which they ended; its own is the last.
+    """Return the spans of a mission from its log, in the order in which they ended; the mission's own is the last.
 
-    With `after`, the number of a line, those alone that ended behind it. A span is final once it has ended: what
-    comes later, once a mission is continued or answered too, adds spans and changes none. The mission of a task is
-    in the trace of its coordinator.
+    With `after`, the number of a line, only spans that ended after it. An ended span is final: later events, also
+    after the mission is continued or answered, add spans and change none. The mission of a task is in the trace of
+    its coordinator.
     """
     builder = SpanBuilder()
     return tuple(span for line in lines for span in builder.take(line) if line.seq > after)
@@ -90,7 +90,7 @@ class _OpenSpan(Struct):
 
 
 class SpanBuilder:
-    """Takes the lines of one log in their order, from the first; `seq` is the number of the last."""
+    """Builds spans from the lines of one log in order, from the first; `seq` is the number of the last line."""
 
     def __init__(self) -> None:
         self.seq = 0
@@ -108,7 +108,7 @@ class SpanBuilder:
         self._tools: dict[tuple[int, int, int], str] = {}
 
     def take(self, line: Event) -> tuple[Span, ...]:
-        """Take the next line, and return the spans that it ends."""
+        """Process the next line, and return the spans that it ends."""
         self.seq = line.seq
         self._ended = []
         now = datetime.fromisoformat(line.time)
@@ -120,14 +120,14 @@ class SpanBuilder:
         if line.type in _NOTED and self._root is not None:
             attributes = {name: getattr(payload, name) for name in _NOTED[line.type]}
             self._root.events.append(SpanEvent(name=line.type, time=now, attributes=attributes))
-        # By the event's name: `model.called` is taken by `_take_model_called`.
+        # By the event's name: `_take_model_called` handles `model.called`.
         take = getattr(self, f"_take_{line.type.replace('.', '_')}", None)
         if take is not None:
             take(payload, now, line)
         return tuple(self._ended)
 
     def _begin(self, line: Event, payload: Payload | None, now: datetime) -> None:
-        """Begin the mission's span, or the one of what follows after it was settled."""
+        """Begin the mission's span, or a span for what follows after it was settled."""
         if self._root is None:
             self._mission = line.mission
             parent = payload.parent if isinstance(payload, m.MissionCreated) else ""
@@ -173,10 +173,10 @@ class SpanBuilder:
         return own
 
     def _since(self, now: datetime, seconds: float, attempt: str = "") -> datetime:
-        """Return when that began which took so long; nothing of an attempt begins before it."""
+        """Return the start of an activity with this duration, not before the start of its attempt."""
         within = self._attempts.get(attempt) or self._root
         assert within is not None
-        # What a damaged line tells may be more than any calendar has.
+        # A damaged line may contain a value beyond any calendar.
         return now - timedelta(seconds=max(0.0, min(seconds, (now - within.start).total_seconds())))
 
     # --- the mission
@@ -211,7 +211,7 @@ class SpanBuilder:
         )  # fmt: skip
         self._settled = True
 
-    # --- attempts, and what is done in them
+    # --- attempts and their activities
 
     def _take_attempt_started(self, payload: w.AttemptStarted, now: datetime, line: Event) -> None:
         own = span_id(self._mission, f"attempt {payload.attempt}")
@@ -301,7 +301,7 @@ class SpanBuilder:
     def _take_step_finished(self, payload: m.StepFinished, now: datetime, line: Event) -> None:
         act = parse_act(payload.step)
         if act is not None and act[1].kind == "reply":
-            # The names of the tools that a reply asks for; a large reply is not in the log.
+            # The names of the tools that a reply calls; a large reply is not in the log.
             with contextlib.suppress(KeyError, TypeError, AttributeError):
                 calls = read_reply(payload.output).calls
                 self._tools |= {(act[0], act[1].turn, call.index): call.name for call in calls}
@@ -334,7 +334,7 @@ class SpanBuilder:
             about |= {"chargehand.verdict": verdict.verdict.status, "chargehand.tree": verdict.verdict.tree}
         start = self._since(now, payload.seconds, attempt)
         if payload.step.endswith("/work") and attempt:
-            # Its seconds leave out the time in which its worker was dead; its span has all of it.
+            # Its seconds exclude the time in which its worker was dead; its span includes it.
             start = self._attempts[attempt].start
         what = f"step {payload.step} {line.seq}"
         own = self._add(payload.step, what, start, now, attributes=about, parent=self._parent(attempt))
@@ -347,7 +347,7 @@ class SpanBuilder:
     def _add_checks(
         self, given: m.VerdictGiven, start: datetime, now: datetime, *, parent: str, line: Event
     ) -> None:
-        """Add a span for each check: how long each took is recorded, and that they ran one after the other."""
+        """Add a span for each check; only the durations are recorded, and checks run one after the other."""
         begins = min(now, max(start, self._checks_began or start))
         for number, check in enumerate(given.verdict.checks):
             left = (now - begins).total_seconds()
@@ -368,7 +368,7 @@ class SpanBuilder:
     # --- promotion
 
     def _take_promotion_prepared(self, payload: m.PromotionPrepared, now: datetime, line: Event) -> None:
-        # Once more after a crash: it began with the first one.
+        # Repeated after a crash: the promotion began with the first one.
         self._promotion = self._promotion or now
 
     def _take_promotion_done(self, payload: m.PromotionDone, now: datetime, line: Event) -> None:

@@ -1,4 +1,4 @@
-"""Which workspaces, bases and layers the missions still need; `gc` may remove all others."""
+"""The workspaces, bases and layers that missions still need; `gc` may remove all others."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chargehand.core.state import MissionSummary
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Missions that wait or are paused go on in the workspaces that they left.
+# Missions with these statuses continue in their workspaces.
 OPEN = ("planned", "running", "waiting", "paused")
 
 
 class StillNeeded:
-    """Tells of a workspace, base or layer whether a mission that has not ended needs it: a `Needed` of `gc`."""
+    """Decides whether a mission that has not ended needs a workspace, base or layer: a `Needed` of `gc`."""
 
     def __init__(self, states: Iterable[MissionSummary]) -> None:
         self._missions: dict[str, bool] = {}
@@ -34,11 +34,11 @@ class StillNeeded:
                 self._since[state.project] = min(since, self._since.get(state.project, since))
 
     def __call__(self, root: Path, kind: str, name: str, used: float, /) -> bool | None:
-        """Return whether it is needed; `None` where it belongs to no mission, as for `exec`."""
+        """Return whether it is needed; `None` if it belongs to no mission, as for `exec`."""
         project = root.name
         if kind == "base":
             return (project, name) in self._bases
-        if kind == "layer":  # a mission finds its layer when it begins or is taken up again
+        if kind == "layer":  # a mission finds its layer when it begins or is resumed
             return used >= self._since.get(project, float("inf"))
         if name in self._workspaces:
             return True
@@ -46,5 +46,5 @@ class StillNeeded:
 
 
 def mission_of(workspace: str) -> str:
-    """Return the mission that a workspace is for, by its name: `w-<mission>-<purpose>-<claim>`."""
+    """Return the mission of a workspace from its name: `w-<mission>-<purpose>-<claim>`."""
     return f"m-{workspace.split('-')[1]}" if workspace.count("-") else ""

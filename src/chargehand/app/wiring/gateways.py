@@ -1,4 +1,4 @@
-"""Opens the model endpoint of one attempt: its models, its money, its own socket."""
+"""Opens the model endpoint of one attempt, with its own models, ledger and socket."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from chargehand.missions.services import EndpointRequest
     from chargehand.models.providers import ProviderLimits, Providers
 
-# The usual soft limit is 1024, for the sake of select(2); asyncio waits by epoll(7).
+# The usual soft limit is 1024, because of select(2); asyncio waits with epoll(7).
 _OPEN_FILES = 16_384
 
 
 class ProviderHealthRegistry:
-    """What this process knows of providers, shared by all its missions: who is down, who has no quota, who waits.
+    """The health of providers, shared by all missions of this process: failures, quota, waiting calls.
 
     There is one record for each event loop and each set of limits.
     """
 
     def __init__(self) -> None:
-        # By loop, because waiting calls hold futures of theirs; a loop that ends takes its record along.
+        # By loop, because waiting calls hold its futures; the record is dropped with its loop.
         self._known: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Providers]] = WeakKeyDictionary()
 
     def of(self, limits: Mapping[str, ProviderLimits], clock: Clock) -> Providers:
-        """Return what is known of providers that are given these limits."""
+        """Return the record of providers with these limits."""
         from chargehand.models.providers import Providers
 
         known = self._known.setdefault(asyncio.get_running_loop(), {})
@@ -57,7 +57,7 @@ class ProviderHealthRegistry:
 
 
 class AttemptGateways(Struct, frozen=True, kw_only=True):
-    """The `OpenGateway` of one session; sockets lie in `scratch`, which is this process's own."""
+    """The `OpenGateway` of one session; sockets are in `scratch`, which belongs to this process."""
 
     config: Config
     spending: Spending
@@ -70,7 +70,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
 
     @contextlib.asynccontextmanager
     async def __call__(self, wanted: EndpointRequest, /) -> AsyncIterator[Endpoint]:
-        """Serve the models of one attempt for the block; see `OpenGateway`."""
+        """Serve the models of one attempt during the block; see `OpenGateway`."""
         from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt, new_token
         from chargehand.models.redaction import Redactor
         from chargehand.models.replay_cache import ReplayCache
@@ -82,7 +82,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
         self.scratch.mkdir(exist_ok=True, mode=0o700)
         names = {key_name(model_config(self.config, model.name)) for model in with_fallbacks(served)} - {None}
         secrets = {name: value for name in names if name and (value := self.keys.get(name))}
-        # Made before the gateway, because kept replies have a placeholder in the token's place.
+        # Made before the gateway, because stored replies have a placeholder in place of the token.
         token = new_token()
         ledger = self._ledger(wanted)
         async with contextlib.AsyncExitStack() as stack:
@@ -95,7 +95,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
                     strict=wanted.strict,
                     on_diverged=wanted.on_diverged,
                 )
-                # The stack closes backwards: gateway, providers, and the file of kept replies last.
+                # The stack closes in reverse order: gateway, providers, and the file of stored replies last.
                 stack.callback(calls.close)
             for model in with_fallbacks(served):
                 stack.push_async_callback(model.upstream.close)
@@ -169,24 +169,24 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
             or find_context(config.provider, model.model, base_url=config.base_url),
             max_output=model.max_output,
             tools=model.tools if config.tools is None else config.tools,
-            # A call with a picture goes on to the next model of the chain that takes one.
+            # A call with a picture is passed to the next model of the chain that accepts it.
             images=any(one.images for one in (model, *model.fallback)),
         )
 
 
 class _Meter:
-    """Counts what the calls of one attempt use; called on the event loop."""
+    """Counts the usage of one attempt's calls; called on the event loop."""
 
     def __init__(self, on_call: Callable[[CallRecord], None]) -> None:
         self._on_call = on_call
         self._metered = MeteredUsage()
 
     def count_call(self, record: CallRecord) -> None:
-        """Count one call and pass it on."""
+        """Count one call and forward it."""
         so_far = self._metered
         usage = record.usage
         if record.status == "refused":
-            # A refusal that passes once other calls are settled ends no agent.
+            # A temporary refusal, until other calls are settled, ends no agent.
             if not record.reason.startswith(("budget_reserved", "client_gone")):
                 self._metered = replace(so_far, refused=record.reason or "refused")
         else:
@@ -194,7 +194,7 @@ class _Meter:
                 so_far,
                 calls=so_far.calls + 1,
                 refused="",
-                # A client that hangs up, or an attempt that ends, is no fault of the provider.
+                # The provider is not at fault if a client hangs up or an attempt ends.
                 fault=record.reason if record.reason.startswith(("upstream_", "reply_unreadable")) else "",
                 input=so_far.input + (usage.input or 0),
                 output=so_far.output + (usage.output or 0),
@@ -204,28 +204,28 @@ class _Meter:
         self._on_call(record)
 
     def note_rest(self, rest: QuotaRest) -> None:
-        """Note that a provider is out of quota; of several the one that has quota first counts."""
+        """Note that a provider is out of quota; the provider that has quota again first counts."""
         known = self._metered.quota
         if known is None or rest.until < known.until:
             self._metered = replace(self._metered, quota=rest)
 
     def note_fault(self, reason: str) -> None:
-        """Note that a provider's fault keeps a call from being sent; the next call that ends replaces this."""
+        """Note that a provider's fault prevents a call from being sent; the next call that ends clears this."""
         self._metered = replace(self._metered, fault=reason)
 
     def read(self) -> MeteredUsage:
-        """Return what was counted so far."""
+        """Return the usage so far."""
         return self._metered
 
 
 def ledger_by_hand(spending: Spending, limits: LimitsConfig, *, budget: float | None, user: str) -> Ledger:
-    """Return the ledger of calls of no mission: they cost `budget` USD at most and count for user and day."""
+    """Return the ledger for calls outside missions: they cost at most `budget` USD and count for user and day."""
     counted = SpendingLimits(mission_usd=budget, user_usd=limits.user_usd, day_usd=limits.day_usd)
     return spending.ledger(mission=None, attempt=new_id("attempt"), limits=counted, user=user)
 
 
 def _raise_open_file_limit() -> None:
-    """Raise the soft limit of open files: an agent's connections must not use up those of the whole worker."""
+    """Raise the soft limit of open files: an agent's connections must not exhaust the worker's."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
     if soft < wanted:
@@ -239,7 +239,7 @@ def _client_environment(token: str, model: str) -> dict[str, str]:
         "CHARGEHAND_GATEWAY": address,
         "CHARGEHAND_MODEL": model,
         "OPENAI_BASE_URL": f"{address}/v1",
-        # The older name, which some clients still look for.
+        # The older name, which some clients still use.
         "OPENAI_API_BASE": f"{address}/v1",
         "OPENAI_API_KEY": token,
         "OPENAI_MODEL": model,

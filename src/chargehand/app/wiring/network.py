@@ -18,18 +18,18 @@ from chargehand.network.contract import EgressLimits, EgressRequest, MirrorReque
 
 
 class SandboxNetwork(Struct, frozen=True, kw_only=True):
-    """The `OpenEgress` of one session; sockets lie in `scratch`, which is this process's own."""
+    """The `OpenEgress` of one session; sockets are in `scratch`, which belongs to this process."""
 
     config: SandboxConfig
     scratch: Path
 
     @contextlib.asynccontextmanager
     async def __call__(self, log: Callable[[EgressRequest], None], /) -> AsyncIterator[Egress]:
-        """Let requests to the configured hosts through for the block; see `OpenEgress`."""
+        """Allow requests to the configured hosts during the block; see `OpenEgress`."""
         from chargehand.network.egress import EgressProxy
 
         self.scratch.mkdir(exist_ok=True, mode=0o700)
-        # A session may have several sandboxes at once, each with a proxy of its own.
+        # A session may have several sandboxes at once, each with its own proxy.
         socket = self.scratch / f"egress-{secrets.token_hex(8)}.sock"
         allowed = AllowList.parse(self.config.network)
         limits = EgressLimits(
@@ -44,7 +44,7 @@ class SandboxNetwork(Struct, frozen=True, kw_only=True):
 
 
 class PackageMirrors(Struct, frozen=True, kw_only=True):
-    """The `OpenRegistries` of one session; sockets lie in `scratch`, which is this process's own."""
+    """The `OpenRegistries` of one session; sockets are in `scratch`, which belongs to this process."""
 
     environ: Mapping[str, str]
     scratch: Path

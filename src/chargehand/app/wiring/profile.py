@@ -1,4 +1,4 @@
-"""Derives defaults from the machine's size: as many sandboxes at once as cannot exhaust it together."""
+"""Derives defaults from the machine's size, so that concurrent sandboxes cannot exhaust it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from msgspec import Struct
 from chargehand.app.config.records import SourcedValue
 from chargehand.core.config import EngineConfig, SandboxConfig
 
-# Share of the memory for sandboxes: the rest is for the system, its caches and Chargehand.
+# The share of memory for sandboxes: the rest is for the system, its caches and Chargehand.
 SHARE = 0.8
-# Temporary file systems of one sandbox in times of `sandbox.tmp_mb`: /tmp, the home, a quarter for /dev/shm.
+# Temporary file systems of one sandbox, relative to `sandbox.tmp_mb`: /tmp, the home, a quarter for /dev/shm.
 SCRATCH = 2.25
 _WANTED_MB = 2048
 _LEAST_MB = 256
@@ -27,7 +27,7 @@ _LARGE_MB = 57_344
 
 
 class MachineSize(Struct, frozen=True, kw_only=True):
-    """Memory in MiB, processors, and whether a control group that we live in is what bounds the memory."""
+    """Memory in MiB, processors, and whether the memory is bounded by our control group."""
 
     memory_mb: int
     cores: int
@@ -35,10 +35,10 @@ class MachineSize(Struct, frozen=True, kw_only=True):
 
 
 class MachineProfile(Struct, frozen=True, kw_only=True):
-    """Defaults for one machine; `memory_mb` and `tmp_mb` of one sandbox, as the keys of [sandbox] mean them.
+    """Defaults for one machine; `memory_mb` and `tmp_mb` of one sandbox are defined as in [sandbox].
 
-    `budget_mb` is what all sandboxes may take together. `fits` is false where even one after the other may take
-    more: a machine of less than about 1 GiB.
+    `budget_mb` is the memory for all sandboxes together. `fits` is false if even one sandbox after the other may
+    exceed it: on a machine of less than about 1 GiB.
     """
 
     name: str
@@ -51,21 +51,21 @@ class MachineProfile(Struct, frozen=True, kw_only=True):
 
     @property
     def most_mb(self) -> float:
-        """What all sandboxes that may run at once can take together in MiB, temporary files on top of memory."""
+        """The most that all concurrent sandboxes can take in MiB, temporary files in addition to memory."""
         return (self.attempts_at_once + self.checks_at_once) * (self.memory_mb + SCRATCH * self.tmp_mb)
 
     @property
     def fits(self) -> bool:
-        """Whether that is never more than there is."""
+        """Whether that never exceeds the budget."""
         return self.most_mb <= self.budget_mb
 
     @property
     def origin(self) -> str:
-        """Where its values are said to come from."""
+        """The displayed origin of its values."""
         return f"profile {self.name}: {self.machine.memory_mb} MiB, {self.machine.cores} processors"
 
     def said(self) -> dict[str, SourcedValue]:
-        """Return the keys for which it has another value than the product's own default."""
+        """Return the keys with a value that differs from the product's default."""
         sandbox = SandboxConfig()
         engine = EngineConfig()
         values = {
@@ -82,10 +82,10 @@ class MachineProfile(Struct, frozen=True, kw_only=True):
 
 
 def profile_for(machine: MachineSize, *, budget_mb: int | None = None) -> MachineProfile:
-    """Return the defaults of a machine; `budget_mb` is the person's word for what all sandboxes may take.
+    """Return the defaults of a machine; `budget_mb` is the user's limit for all sandboxes together.
 
-    As many agents at once as get 2 GiB each, from five down to one; what is left over makes them larger, up to the
-    product's own default.
+    The number of agents, from five down to one, is the largest with 2 GiB for each; remaining memory makes them
+    larger, up to the product's default.
     """
     most = SandboxConfig()
     budget = budget_mb or int(machine.memory_mb * SHARE)
@@ -112,15 +112,15 @@ def profile_for(machine: MachineSize, *, budget_mb: int | None = None) -> Machin
 
 
 def _memory_of_each(budget: int, attempts: int, checks: int) -> int:
-    """Return the memory of one sandbox in MiB where an eighth of it is the size of its /tmp."""
+    """Return the memory of one sandbox in MiB if the size of its /tmp is an eighth of it."""
     return int(budget / (attempts + checks) / (1 + SCRATCH / 8)) // _STEP_MB * _STEP_MB
 
 
 def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> MachineSize:
-    """Return what this process may use: the machine's memory, or less where a control group above it says so."""
+    """Return the resources of this process: the machine's memory, or a lower limit of its control groups."""
     said = (proc / "meminfo").read_text().splitlines()
     total = next((int(line.split()[1]) << 10 for line in said if line.startswith("MemTotal:")), _UNLIMITED_BYTES)
-    # The memory limits of our control group and of all above it, versions 1 and 2.
+    # The memory limits of our control group and its ancestors, versions 1 and 2.
     limits: list[int] = []
     for line in (proc / "self/cgroup").read_text().splitlines():
         _, controllers, place = line.split(":", 2)
@@ -131,27 +131,27 @@ def read_machine(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgr
                 groups / "memory", groups / "memory" / place.lstrip("/"), "memory.limit_in_bytes"
             )
     limit = min(limits, default=_UNLIMITED_BYTES)
-    # Not os.cpu_count(), which knows nothing of taskset(1) and cpusets.
+    # Not os.cpu_count(), which ignores taskset(1) and cpusets.
     cores = len(os.sched_getaffinity(0))
     return MachineSize(memory_mb=min(total, limit) >> 20, cores=cores, grouped=limit < total)
 
 
 def free_memory(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Return the free share of the memory under the tightest bound; `None` where the system does not tell."""
+    """Return the free share of the memory under the tightest bound; `None` if the system does not report it."""
     shares = []
     with contextlib.suppress(OSError, ValueError, KeyError):
         lines = (line.split(":") for line in (proc / "meminfo").read_text().splitlines())
         found = {name: int(value.split()[0]) for name, value in lines}
         shares.append(found["MemAvailable"] / found["MemTotal"])
     with contextlib.suppress(OSError, ValueError):
-        # The free share of each control group that bounds us (version 2): cached files can be given back.
+        # The free share of each control group that bounds us (version 2): cached files can be reclaimed.
         for line in (proc / "self/cgroup").read_text().splitlines():
             number, _, place = line.split(":", 2)
             if number != "0":
                 continue
             directory = groups / place.lstrip("/")
             for group in (directory, *directory.parents):
-                with contextlib.suppress(OSError, ValueError, KeyError):  # "max", or not there
+                with contextlib.suppress(OSError, ValueError, KeyError):  # "max", or missing
                     limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
                     stat = dict(row.split() for row in (group / "memory.stat").read_text().splitlines())
                     shares.append(1 - max(0, used - int(stat["inactive_file"])) / limit)
@@ -161,9 +161,9 @@ def free_memory(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgro
 
 
 def _read_limits_upwards(root: Path, directory: Path, name: str) -> Iterator[int]:
-    # Each group above bounds this process, too. In a container the path may be the host's and not exist here.
+    # Each ancestor bounds this process, too. In a container the path may be the host's and not exist here.
     for place in (directory, *directory.parents):
-        with contextlib.suppress(OSError, ValueError):  # "max", or not there
+        with contextlib.suppress(OSError, ValueError):  # "max", or missing
             yield int((place / name).read_text())
         if place == root:
             return

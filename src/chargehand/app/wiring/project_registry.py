@@ -1,6 +1,6 @@
 """Finds the project of a repository by its identity, so that a moved repository keeps its missions.
 
-A project is a repository, and not a path. All worktrees of a repository are one project. A moved repository is
+A project is a repository, not a path. All worktrees of a repository are one project. A moved repository is
 recognised by its history and the inode of its git directory. Another repository at a remembered path is another
 project. If neither is certain, a person decides with `chargehand project move`.
 """
@@ -29,7 +29,7 @@ from chargehand.workspace.repository import Repository, find_repository
 
 
 class ProjectRegistry:
-    """Finds the project of a repository, and the repository of a project; one for each state directory."""
+    """Maps repositories to projects and back; one for each state directory."""
 
     def __init__(self, home: Path, projects: Projects, *, has_missions: Callable[[str], bool]) -> None:
         self._home = home
@@ -37,11 +37,11 @@ class ProjectRegistry:
         self._has_missions = has_missions
 
     def find(self, repository: Repository, *, register: bool = False) -> ProjectRow:
-        """Return the project that a repository is, with `repository.path` as its path.
+        """Return the project of a repository, with `repository.path` as its path.
 
-        A new one is recorded only with `register`; that a known one was moved is recorded in any case, if the disk
-        takes it. Raises `RefusedError` (`project_uncertain`) if a person has to say which project it is, and
-        `StoreError`.
+        A new project is recorded only with `register`; a changed path of a known one is always recorded, if the
+        disk allows it. Raises `RefusedError` (`project_uncertain`) if a person has to decide which project it is,
+        and `StoreError`.
         """
         rows = [(row, load_identity(self._root(row.id))) for row in self._projects.list()]
         known = self._find_here(repository, rows) or self._find_moved(repository, rows)
@@ -54,7 +54,7 @@ class ProjectRegistry:
         return self._add(repository) if register else self._new_row(repository)[0]
 
     def find_repository(self, project: str, *paths: Path) -> Repository:
-        """Return the repository of a project: at one of the `paths`, or where it was seen last.
+        """Return the repository of a project: at one of the `paths`, or at its last known place.
 
         Raises `NotFoundError`, and `RepositoryError` (`repository_gone`) if no place has it.
         """
@@ -76,13 +76,13 @@ class ProjectRegistry:
         )
 
     def move(self, project: ProjectRow, repository: Repository) -> ProjectRow:
-        """Record that a project is this repository from now on, by a person's word. Raises `StoreError`."""
+        """Record a person's decision that a project is now this repository. Raises `StoreError`."""
         self._projects.move(project.id, repository.path)
         save_identity(self._root(project.id), identify(repository))
         return replace(project, path=repository.path)
 
     def add(self, repository: Repository) -> ProjectRow:
-        """Record a repository as a new project, by a person's word. Raises `StoreError`."""
+        """Record a repository as a new project, by a person's decision. Raises `StoreError`."""
         return self._add(repository)
 
     # --- finding
@@ -90,7 +90,7 @@ class ProjectRegistry:
     def _find_here(
         self, repository: Repository, rows: list[tuple[ProjectRow, RepositoryIdentity | None]]
     ) -> tuple[ProjectRow, RepositoryIdentity | None] | None:
-        """Return the project that remembers the place of a repository, and is it."""
+        """Return the project recorded at a repository's path, if it is the same repository."""
         here = [
             (row, identity)
             for row, identity in rows
@@ -100,7 +100,7 @@ class ProjectRegistry:
         here.sort(key=lambda each: each[0].path != repository.path)
         for row, identity in here:
             is_one = self._is_one(row, identity, repository)
-            # Without a mission there is nothing that the wrong repository could be given.
+            # Without missions there is nothing that the wrong repository could get.
             if is_one or (is_one is None and not self._has_missions(row.id)):
                 return row, identity
         return None
@@ -118,7 +118,7 @@ class ProjectRegistry:
         return None
 
     def _is_one(self, row: ProjectRow, identity: RepositoryIdentity | None, repository: Repository) -> bool | None:
-        """Return whether a repository is that of a project, `None` if that is not certain."""
+        """Return whether a repository is that of a project, `None` if uncertain."""
         if identity is None:
             return _is_at(row.path, repository) and holds_base(self._root(row.id), repository) is not False
         if not identity.shares_history(repository):
@@ -141,7 +141,7 @@ class ProjectRegistry:
     def _list_lookalikes(
         self, repository: Repository, rows: list[tuple[ProjectRow, RepositoryIdentity | None]]
     ) -> Iterator[ProjectRow]:
-        """Yield the projects that share a repository's history and are in no place that is known."""
+        """Yield the projects that share a repository's history and are at no known place."""
         roots: set[str] | None = None
         for row, identity in rows:
             if identity is None:
@@ -158,7 +158,7 @@ class ProjectRegistry:
         return self._home / "projects" / project
 
     def _new_row(self, repository: Repository) -> tuple[ProjectRow, str]:
-        """Return the project that a repository becomes, and the root from which its unique id is made."""
+        """Return the project that a repository becomes, and the root from which its unique id is derived."""
         taken = {row.id for row in self._projects.list()}
         row, salt = self._projects.identify(repository.path), ""
         if row.id in taken:
@@ -178,7 +178,7 @@ class ProjectRegistry:
         seen = identify(repository) if identity is None else identity.seen_at(repository)
         if seen == identity:
             return
-        # The next command notes it as well: a full disk must not prevent this one.
+        # The next command records it too: a full disk must not prevent this one.
         with contextlib.suppress(ChargehandError, OSError):
             save_identity(self._root(row.id), seen)
             if identity is not None and seen.common_dir != identity.common_dir:

@@ -1,4 +1,4 @@
-"""A project at a base: found, configured, and opened as a session that missions run in."""
+"""A project at a base: resolved, configured, and opened as a session for missions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chargehand.workspace.workspace import Workspace
 
 
 class ProjectBase(Struct, frozen=True, kw_only=True):
-    """A project, its depot and the base that work starts from; a person stands in the directory `start` of it."""
+    """A project, its depot and the base that work starts from; `start` is the directory in which work starts."""
 
     project: ProjectRow
     depot: Depot
@@ -30,9 +30,9 @@ class ProjectBase(Struct, frozen=True, kw_only=True):
     start: str = ""
 
     def repository_file(self, *, head: bool) -> RepositoryFile | None:
-        """Return the `chargehand.toml` that is nearest to where work starts, from there up.
+        """Return the nearest `chargehand.toml`, from the start directory upwards.
 
-        The base's own, or with `head` what lies in the person's checkout where that differs.
+        The base's own file, or with `head` the file in the person's checkout if it differs.
         """
         depot = self.depot
         base = self.base
@@ -40,7 +40,7 @@ class ProjectBase(Struct, frozen=True, kw_only=True):
             entry = depot.lookup(base.tree, posixpath.join(directory, REPOSITORY_FILE))
             committed = depot.read_blob(entry.id) if entry else None
             own = self.project.path / directory / REPOSITORY_FILE
-            # Not through a link: it may lead anywhere on the host, while a commit has the link alone.
+            # Not through a link: it may point anywhere on the host, while a commit contains only the link.
             direct = own.is_file() and own.resolve() == self.project.path.resolve() / directory / own.name
             if head and direct and depot.has_directory(base.tree, directory):
                 content = own.read_bytes()
@@ -58,7 +58,7 @@ class ConfiguredBase(ProjectBase, frozen=True, kw_only=True):
 
 
 class WorkPlaces(Struct, frozen=True, kw_only=True):
-    """The directories of a base in which a mission works: its agent starts in one, checks and setup in another."""
+    """The directories of a base in which a mission works: one for its agent, another for checks and setup."""
 
     agent: str = ""
     checks: str = ""
@@ -81,9 +81,9 @@ class Session(Struct, frozen=True, kw_only=True):
     async def open_workspace(
         self, *, tree: str | None = None, directory: str = ""
     ) -> AsyncIterator[tuple[Workspace, Sandbox]]:
-        """Open a sandbox on the base, or on a tree over it, for one command of a person; with its workspace.
+        """Open a sandbox and its workspace on the base, or on a tree over it, for one command of a person.
 
-        It starts in `directory`, or at the top where the tree has no such directory.
+        It starts in `directory`, or at the top if the tree has no such directory.
         """
         exists = self.depot.has_directory(tree or self.base.tree, directory)
         async with self.missions.open_workspace(
@@ -92,12 +92,12 @@ class Session(Struct, frozen=True, kw_only=True):
             yield opened
 
     def agent(self, option: str) -> AgentConfig:
-        """Return the agent that `--agent` names: a configured one, or `command:PROGRAM ARG…`."""
+        """Return the agent of an `--agent` value: a configured one, or `command:PROGRAM ARG…`."""
         return named_agent(self.resolved.config, option)
 
 
 class DetectedChecks(Struct, frozen=True, kw_only=True):
-    """What a tree says of its checks (with what speaks for each, in `why`) and its setup; nothing was run."""
+    """The checks that a tree suggests (`why` has the evidence for each) and its setup; nothing was run."""
 
     checks: tuple[str, ...]
     why: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Sandbox tiers and workspace drivers: chosen, proven by a probe, opened; the pool for snippets."""
+"""Sandbox tiers and workspace drivers: chosen, probed, opened; the pool for snippets."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from chargehand.sandbox.snippet_pool import SnippetPool
 
 _TIERS = ("process", "container", "vm")
-# Directory of the state directory in which the kernel of virtual machines is kept.
+# The subdirectory of the state directory for the kernel of virtual machines.
 MACHINES = "vm"
 
 
 def require_tier(tier: str) -> None:
-    """Raise `TierUnavailableError` unless this version has the tier, or chooses one itself."""
+    """Raise `TierUnavailableError` unless this version has the tier, or it is `auto`."""
     if tier not in (*_TIERS, AUTO):
         raise TierUnavailableError(
             f"the sandbox tier {tier!r} is not available in this version",
@@ -44,10 +44,10 @@ def require_tier(tier: str) -> None:
 async def settle_tier(
     resolved: ResolvedConfig, *, trusted: bool, home: Path, toolchain: Toolchain, environ: Mapping[str, str]
 ) -> TierChoice:
-    """Return the tier to take: the named one, or the weakest that is strong enough, tried for real.
+    """Return the tier to use: the requested one, or the weakest sufficient one, probed for real.
 
-    `trusted` says that a person trusts the repository's own file as it is. Raises `TierUnavailableError` where
-    none that is strong enough can be had.
+    `trusted` says that a person trusts the repository's own file in its exact content. Raises
+    `TierUnavailableError` if no sufficient tier is available.
     """
     config = resolved.config
     facts = TierFacts(
@@ -77,7 +77,7 @@ async def settle_tier(
 
 
 def with_tier(resolved: ResolvedConfig, choice: TierChoice) -> ResolvedConfig:
-    """Return the configuration in force with the tier that was chosen in place of `auto`."""
+    """Return the configuration in force with `auto` replaced by the chosen tier."""
     if resolved.config.sandbox.tier == choice.tier:
         return resolved
     sandbox = replace(resolved.config.sandbox, tier=choice.tier)
@@ -87,7 +87,7 @@ def with_tier(resolved: ResolvedConfig, choice: TierChoice) -> ResolvedConfig:
 def open_tier(
     config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
 ) -> AbstractAsyncContextManager[Tier]:
-    """Return the configured tier, to be entered; its last sandbox keeps `alive` open."""
+    """Return a context manager for the configured tier; its last sandbox keeps `alive` open."""
     if config.tier == "vm":
         from chargehand.sandbox.vm_tier import open_vm_tier
 
@@ -109,8 +109,8 @@ def open_tier(
 class OpenTiers:
     """The tiers of one process: its sessions share one `process` tier, and so its launcher.
 
-    A worker opens a session for each turn of a mission, and starting a launcher takes longer than much of what is
-    done there. Other tiers are a session's own: engine and images may change between two of them.
+    A worker opens a session for each turn of a mission, and starting a launcher takes longer than many turns.
+    Other tiers belong to one session: engine and images may change between two sessions.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class OpenTiers:
     async def use(
         self, config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
     ) -> AsyncIterator[Tier]:
-        """Have the configured tier for the block; a shared one stays open until `close`. As `open_tier`."""
+        """Provide the configured tier for the block; a shared one stays open until `close`. As `open_tier`."""
         if config.tier in ("container", "vm"):
             async with open_tier(config, toolchain, scratch=scratch, alive=alive, environ=environ) as own:
                 yield own
@@ -135,16 +135,16 @@ class OpenTiers:
         yield tier
 
     async def close(self) -> None:
-        """Close what is shared, once no session uses it."""
+        """Close shared tiers, once no session uses them."""
         self._shared.clear()
-        # A session that begins while these close opens a tier of its own.
+        # A session that begins while these close opens a new tier.
         await self._opened.pop_all().aclose()
 
 
 async def try_tier(
     config: SandboxConfig, toolchain: Toolchain, *, home: Path, environ: Mapping[str, str]
 ) -> ProbeReport:
-    """Return what the configured tier can offer here, tried for real."""
+    """Probe what the configured tier can offer on this machine, by real tries."""
     if config.tier == "vm":
         from chargehand.sandbox.vm_tier import probe_vm
 
@@ -170,16 +170,16 @@ async def choose_driver(
     config: SandboxConfig | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> DriverName:
-    """Return a strategy's workspace driver on this machine, proven by a probe unless an earlier one is kept.
+    """Return a strategy's workspace driver on this machine, probed unless a stored probe is valid.
 
-    Raises `TierUnavailableError` with the mend where no sandbox can be had.
+    Raises `TierUnavailableError` with a remedy if no sandbox is available.
     """
     config = config or SandboxConfig()
     environ = environ or {}
     place = home / "probe.json"
     key = _machine(home, toolchain)
     if config.tier == "container":
-        # A container engine is identified by its path, its date, and what it was told to use.
+        # A container engine is identified by its path, its date, and its settings.
         search = environ.get("PATH", os.defpath)
         found = [
             shutil.which(name, path=search) for name in (config.container_program or "podman", "docker", "runc")
@@ -188,7 +188,7 @@ async def choose_driver(
         place = home / "probe-container.json"
         key = [*key, *found, *stamps, config.container_image, environ.get("DOCKER_HOST", "")]
     if config.tier == "vm":
-        # Virtual machines are identified by QEMU's program and the kernel that was set up.
+        # Virtual machines are identified by QEMU's program and the installed kernel.
         path = shutil.which("qemu-system-x86_64", path=environ.get("PATH", os.defpath))
         places = [Path(path) if path else None, home / MACHINES / "about.json"]
         stamps = [each.stat().st_mtime if each and each.exists() else 0 for each in places]
@@ -203,7 +203,7 @@ async def choose_driver(
         return known[strategy]
     report = await try_tier(config, toolchain, home=home, environ=environ)
     driver = report.require(strategy)
-    # Several processes may try at once: each writes a file of its own, and the last one stays.
+    # Several processes may probe at once: each writes its own file, and the last one is kept.
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
     drivers = {"shadow": report.driver, "direct": report.direct}
     fresh.write_text(json.dumps({"machine": key, "drivers": drivers}))
@@ -211,7 +211,7 @@ async def choose_driver(
     return driver
 
 
-# What a kept probe is valid for: kernel, user, file system, bubblewrap and toolchain. A change of any probes anew.
+# The key of a stored probe: kernel, user, file system, bubblewrap and toolchain. A change requires a new probe.
 def _machine(home: Path, toolchain: Toolchain) -> list[object]:
     bwrap = shutil.which("bwrap")
     stamp = os.stat(bwrap).st_mtime if bwrap else 0
@@ -220,7 +220,7 @@ def _machine(home: Path, toolchain: Toolchain) -> list[object]:
 
 
 class SessionSnippets:
-    """The snippet pool of one session, an asynchronous context manager; a call opens the pool, or says why not."""
+    """The snippet pool of one session, an async context manager; a call opens the pool, or raises the reason."""
 
     def __init__(self) -> None:
         self._pool: SnippetPool | None = None
@@ -236,7 +236,7 @@ class SessionSnippets:
             await pool.close()
 
     async def __call__(self) -> SnippetPool:
-        """Return the pool; raises `TierUnavailableError` where this machine has none, tried once."""
+        """Return the pool; raise `TierUnavailableError` if this machine cannot run it, probed once."""
         async with self._opening:
             if self._missing is not None:
                 raise self._missing
@@ -255,7 +255,7 @@ async def _open_proven_pool() -> SnippetPool:
     pool = await SnippetPool(size=2).__aenter__()
     try:
         part = await pool.probe("python")
-    # Entered by hand, so nobody else closes it.
+    # Entered without `async with`, so it has to be closed here.
     except BaseException:
         await pool.close()
         raise
