@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -15,10 +17,11 @@ from chargehand.checks.execution import CheckPlan
 from chargehand.checks.ran_tests import RanTests
 from chargehand.checks.reads import Copy, ReadObserver
 from chargehand.checks.soft_tests import (
+    ChangedTests,
     changed_tests,
     code_under_test,
+    describe_tests,
     fault_seconds,
-    find_own_tests,
     leave_out_unread,
     measure_tests,
     pick_faults,
@@ -212,7 +215,7 @@ async def measure(place: Path, code: str, *, must_measure: bool) -> tuple[Findin
     (place / "test_calc.py").write_text(TEST)
     sandbox = LocalSandbox(place, environment={"PYTHONDONTWRITEBYTECODE": "1"})
 
-    async def base() -> Sandbox:
+    async def opened() -> Sandbox:
         return sandbox
 
     usual = CheckResult(name=CHECK, status="passed", seconds=0.1, exit_code=0, tests=1, reason="", artifact=None)
@@ -220,9 +223,9 @@ async def measure(place: Path, code: str, *, must_measure: bool) -> tuple[Findin
         CheckPlan(commands=(CHECK,)),
         [usual],
         find_faults("calc.py", code),
-        tree=sandbox,
-        base=base,
-        inner={},
+        ChangedTests(),
+        tree=opened,
+        base=opened,
         seconds=60.0,
         must_measure=must_measure,
     )
@@ -258,18 +261,18 @@ async def test_a_slow_suite_is_measured_by_the_changed_tests_first(tmp_path: Pat
     changes = trees.changes(trees.add({**files, "test_near.py": NEAR.format(result="2 + 3")}), trees.add(softer))
     [fault] = find_faults("calc.py", code)[:1]
     ran = RanTests(check=CHECK, names=("test_near.T::test_add", "test_other.T::test_other"))
-    own = find_own_tests(changes, trees, [ran], ())
+    own = describe_tests(changes, {}, trees, [ran], ()).own
     sandbox = LocalSandbox(tmp_path, environment={"PYTHONDONTWRITEBYTECODE": "1"})
 
-    async def base() -> Sandbox:
+    async def opened() -> Sandbox:
         return sandbox
 
     usual = CheckResult(name=CHECK, status="passed", seconds=600.0, exit_code=0, tests=2, reason="", artifact=None)
     plan = CheckPlan(commands=(CHECK,))
     # Too little time for three runs of all tests.
     found = await measure_tests(
-        *(plan, [usual], [fault]),
-        tree=sandbox, base=base, inner={}, seconds=300.0, must_measure=True, own=own,
+        *(plan, [usual], [fault], ChangedTests(own=own)),
+        tree=opened, base=opened, seconds=300.0, must_measure=True,
     )  # fmt: skip
     assert [each.rule for each in found] == ([] if notices else ["tests_unmeasured"])
     assert own == {CHECK: ("test_near.T::test_add",)}
@@ -281,15 +284,15 @@ def test_own_tests_are_those_of_the_changed_files_and_not_most_of_all() -> None:
         trees.add({"test_near.py": NEAR.format(result="4")}), trees.add({"test_near.py": NEAR.format(result="5")})
     )
     there = ("test_far.T::test_add", "test_far.T::test_more", "test_near.T::test_add")
-    assert find_own_tests(changes, trees, [RanTests(check=CHECK, names=there)], ()) == {CHECK: there[2:]}
+    assert describe_tests(changes, {}, trees, [RanTests(check=CHECK, names=there)], ()).own == {CHECK: there[2:]}
     # Where no name tells the file, each test of that name is meant.
-    assert find_own_tests(changes, trees, [RanTests(check=CHECK, names=("test_add", "x"))], ()) == {
+    assert describe_tests(changes, {}, trees, [RanTests(check=CHECK, names=("test_add", "x"))], ()).own == {
         CHECK: ("test_add",)
     }
     for names in (("test_near.T::test_add",), ("test_near.T::test_new", "x", "y"), None):
-        assert find_own_tests(changes, trees, [RanTests(check=CHECK, names=names)], ()) == {}
+        assert describe_tests(changes, {}, trees, [RanTests(check=CHECK, names=names)], ()).own == {}
     data = trees.changes(trees.add({"tests/data.txt": "a"}), trees.add({"tests/data.txt": "b"}))
-    assert find_own_tests([*changes, *data], trees, [RanTests(check=CHECK, names=there)], ()) == {}
+    assert describe_tests([*changes, *data], {}, trees, [RanTests(check=CHECK, names=there)], ()).own == {}
 
 
 ALONE = "    def test_alone(self):\n        self.assertEqual(1, 1)\n"
@@ -299,13 +302,13 @@ ALONE = "    def test_alone(self):\n        self.assertEqual(1, 1)\n"
     ("base_near", "tree_other", "seconds", "expected"),
     [
         # The changed test notices nothing in either version; the other one notices no more.
-        (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 300.0, ["tests_weakened"]),
-        (CASE + ALONE, OTHER, 300.0, []),
+        (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 3000.0, ["tests_weakened"]),
+        (CASE + ALONE, OTHER, 3000.0, []),
         # With time for one run of all tests only: a disarmed test, and one that still notices the fault.
-        (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 25.0, ["tests_unmeasured"]),
-        (CASE + ALONE, OTHER, 25.0, []),
+        (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 250.0, ["tests_unmeasured"]),
+        (CASE + ALONE, OTHER, 250.0, []),
         # The base's version notices the fault, which nothing can prove in this time.
-        (NEAR.format(result="5"), OTHER, 25.0, ["tests_unmeasured"]),
+        (NEAR.format(result="5"), OTHER, 250.0, ["tests_unmeasured"]),
     ],
 )
 async def test_what_changed_tests_do_not_notice_is_given_to_all(
@@ -322,16 +325,92 @@ async def test_what_changed_tests_do_not_notice_is_given_to_all(
             (tmp_path / side / path).write_text(text)
     sides = {side: LocalSandbox(tmp_path / side, environment={"PYTHONDONTWRITEBYTECODE": "1"}) for side in files}
 
+    async def tree() -> Sandbox:
+        return sides["tree"]
+
     async def base() -> Sandbox:
         return sides["base"]
 
-    usual = CheckResult(name=CHECK, status="passed", seconds=20.0, exit_code=0, tests=2, reason="", artifact=None)
+    usual = CheckResult(name=CHECK, status="passed", seconds=200.0, exit_code=0, tests=2, reason="", artifact=None)
+    tests = ChangedTests(own={CHECK: ("test_near.T::test_alone", "test_near.T::test_add")})
     found = await measure_tests(
-        *(CheckPlan(commands=(CHECK,)), [usual], find_faults("calc.py", code)[:1]),
-        tree=sides["tree"], base=base, inner={}, seconds=seconds, must_measure=True,
-        own={CHECK: ("test_near.T::test_alone", "test_near.T::test_add")},
+        *(CheckPlan(commands=(CHECK,)), [usual], find_faults("calc.py", code)[:1], tests),
+        tree=tree, base=base, seconds=seconds, must_measure=True,
     )  # fmt: skip
     assert [each.rule for each in found] == expected
+
+
+class CountingSandbox:
+    """A sandbox that counts the runs of all tests; the changed ones alone are selected by `-k`."""
+
+    def __init__(self, place: Path) -> None:
+        self._sandbox = LocalSandbox(place, environment={"PYTHONDONTWRITEBYTECODE": "1"})
+        self.whole = 0
+
+    async def exec(self, argv: Sequence[str], **options: Any) -> Any:
+        self.whole += any("unittest" in word and "-k" not in word for word in argv)
+        return await self._sandbox.exec(argv, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
+
+
+TWO = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n"
+FAR = "def far(a, b):\n    return a * b\n"
+NEAR_TWO = "import unittest\nfrom two import add, sub\n\n\nclass T(unittest.TestCase):\n"
+NEAR_TWO += "    def test_add(self):\n        self.assertEqual(add(2, {b}), {c})\n"
+FAR_TEST = "import unittest\nimport far\n\n\nclass F(unittest.TestCase):\n"
+FAR_TEST += "    def test_far(self):\n        self.assertEqual(far.far(2, 3), {result})\n"
+MORE = "".join(f"    def test_{n}(self):\n        self.assertEqual({n}, {n})\n" for n in range(4))
+
+
+@pytest.mark.parametrize(
+    ("new", "far_result", "rules", "whole"),
+    [
+        # Another value is compared: the test alone shows it, and the test of `far` that others are at work.
+        ({"b": "5", "c": "7"}, "6", [], 0),
+        # The new value is that of faults too: all tests run to confirm it.
+        ({"b": "0", "c": "2"}, "6", ["tests_weakened"], 1),
+        # A test of `far` that notices nothing is no proof, so all tests run once, on both versions.
+        ({"b": "5", "c": "7"}, "far.far(2, 3)", [], 2),
+    ],
+)
+async def test_changed_values_are_measured_by_their_tests_alone(
+    tmp_path: Path, new: dict[str, str], far_result: str, rules: list[str], whole: int
+) -> None:
+    check = "python3 -m unittest -v"
+    rest = {"two.py": TWO, "far.py": FAR, "test_far.py": FAR_TEST.format(result=far_result) + MORE}
+    sides = {
+        side: {**rest, "test_two.py": NEAR_TWO.format(**values)}
+        for side, values in {"base": {"b": "3", "c": "5"}, "tree": new}.items()
+    }
+    opened: list[CountingSandbox] = []
+
+    def opener(side: str) -> Callable[[], Awaitable[Sandbox]]:
+        async def open_side() -> Sandbox:
+            place = tmp_path / str(len(opened))
+            place.mkdir()
+            for path, text in sides[side].items():
+                (place / path).write_text(text)
+            opened.append(CountingSandbox(place))
+            return cast(Sandbox, opened[-1])
+
+        return open_side
+
+    trees = MemoryTrees()
+    before, after = trees.add(sides["base"]), trees.add(sides["tree"])
+    changes = changed_tests(trees.changes(before, after), (), trees)
+    names = ("T::test_add", "F::test_far", *(f"F::test_{n}" for n in range(4)))
+    ran = RanTests(check=check, names=tuple(f"test_{'two' if n[0] == 'T' else 'far'}.{n}" for n in names))
+    tests = describe_tests(changes, {}, trees, [ran], [ran])
+    assert (tests.isolated, tests.own) == (True, {check: ("test_two.T::test_add",)})
+    usual = CheckResult(name=check, status="passed", seconds=60.0, exit_code=0, tests=6, reason="", artifact=None)
+    found = await measure_tests(
+        *(CheckPlan(commands=(check,)), [usual], pick_faults(trees, after, changes, ["two.py", "far.py"], (), ())),
+        tests, tree=opener("tree"), base=opener("base"), seconds=600.0, must_measure=True,
+    )  # fmt: skip
+    assert sorted({each.rule for each in found}) == rules
+    assert min(sum(each.whole for each in opened), 2) == whole
 
 
 def test_tests_that_were_only_added_to_are_measured_briefly() -> None:

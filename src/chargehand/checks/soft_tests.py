@@ -7,17 +7,11 @@ are put into the code, one at a time, and both versions of the tests are run on 
 from __future__ import annotations
 
 import posixpath
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from msgspec.structs import replace
-
-from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
-from chargehand.checks.failures import failed_without_a_test, select_tests
 from chargehand.checks.paths import holds_tests, is_source, is_test_path, language_of
-from chargehand.checks.ran_tests import TestMoves
+from chargehand.checks.ran_tests import RanTests, TestMoves
 from chargehand.checks.reads import ReadObserver
 from chargehand.checks.suites.additions import leaves_tests_alone, outlasts_its_tests
 from chargehand.checks.suites.equivalence import align_evenly, equivalent_forms
@@ -25,29 +19,29 @@ from chargehand.checks.suites.examples import changed_examples
 from chargehand.checks.suites.faults import Mutant, choose_faults, does_something, find_faults, subjects_of
 from chargehand.checks.suites.inner import InnerTests
 from chargehand.checks.suites.inner import support_in as support_in  # a part of this face
-from chargehand.checks.suites.own_tests import find_own_tests as find_own_tests  # a part of this face
+from chargehand.checks.suites.literals import stays_inside
+from chargehand.checks.suites.measurement import (
+    FAULTS_FOR_ADDITIONS,
+    MOST_FAULTS,
+    describe_unmeasured,
+)
+from chargehand.checks.suites.measurement import ChangedTests as ChangedTests  # a part of this face
+from chargehand.checks.suites.measurement import fault_seconds as fault_seconds  # a part of this face
+from chargehand.checks.suites.measurement import measure_tests as measure_tests  # a part of this face
+from chargehand.checks.suites.own_tests import find_own_tests
 from chargehand.checks.suites.rust_modules import find_test_modules, lay_tests_over, read_test_modules
 from chargehand.checks.suites.support import find_support
 from chargehand.checks.suites.weakening import Pair, count_added, find_renamed, find_rewritten, suites_of
 from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
-from chargehand.core.records import Change, CheckResult, Finding
-from chargehand.core.text import printable, shown_path
-from chargehand.sandbox.contract import WORKSPACE, Sandbox
+from chargehand.core.records import Change, Finding
+from chargehand.core.text import shown_path
 
-_MOST_FAULTS = 20
 _SPARE_FAULTS = 20  # more of them, for those with which the code cannot be built: they say nothing of the tests
-_FAULTS_FOR_ADDITIONS = 8  # faults to try where tests were only added: nearly all of them are honest
 _FAULTS_UNREAD = 2
-_ENOUGH_FAULTS = 5  # faults that have to be tried before their being noticed says anything
-_OFF = 1.0  # a limit of so many seconds turns the measurement off
-_MOST_PATIENCE = 3.0  # how much longer than its limit a measurement may take on a busy machine
 _LINES_AROUND = 6  # lines before and behind one that a test lost, in which it names what it is about
 _SHOWN = 3
 _EXECUTABLE = 0o100755
 _MOST_FILES = 60
-_BRIEF_SECONDS = 20.0
-_SHORTEST_SECONDS = 5.0  # seconds that a check may take on a fault at least, however quick it is without one
-_WRITE_FILE = 'cat > "$1" && touch -d "@$2" "$1"'
 # They are run by tools, not by tests.
 _NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
 
@@ -177,6 +171,29 @@ def _may_say_less(
     return not all(leaves_tests_alone(path, old, new) for path, old, new in grown)
 
 
+def describe_tests(
+    tests: Sequence[Change],
+    inner: Mapping[str, str],
+    reader: TreeReader,
+    ran: Sequence[RanTests],
+    before: Sequence[RanTests],
+) -> ChangedTests:
+    """Return the changed `tests` as `measure_tests` takes them; `ran` has the tree's tests, `before` the base's."""
+    return ChangedTests(
+        own=find_own_tests(tests, reader, ran, before),
+        ran={each.check: each.names for each in ran if each.names is not None},
+        inner=inner,
+        isolated=all(change.path not in inner and _stays_inside(change, reader) for change in tests),
+    )
+
+
+def _stays_inside(change: Change, reader: TreeReader) -> bool:
+    old, new = old_text(reader, change), new_text(reader, change)
+    if old is None or new is None or change.old_mode != change.new_mode or not holds_tests(change.path):
+        return False
+    return stays_inside(change.path, old, new)
+
+
 def code_under_test(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the source files among paths that tests can be about."""
     return tuple(
@@ -249,7 +266,7 @@ def _pick_faults(
 
 def most_faults(tests: Iterable[Change]) -> int:
     """Return how many faults are tried on changed tests."""
-    return _FAULTS_FOR_ADDITIONS if all(test.old_id is None for test in tests) else _MOST_FAULTS
+    return FAULTS_FOR_ADDITIONS if all(test.old_id is None for test in tests) else MOST_FAULTS
 
 
 def _lines_around_lost(lines: Sequence[str], kept: Collection[str], reach: int) -> Iterable[str]:
@@ -264,162 +281,11 @@ def _text_of_tests(path: str, text: str | None) -> str:
     return read_test_modules(text) if text and inside else text or ""
 
 
-async def measure_tests(
-    plan: CheckPlan,
-    checks: Sequence[CheckResult],
-    faults: Sequence[Mutant],
-    *,
-    tree: Sandbox,
-    base: Callable[[], Awaitable[Sandbox]],
-    inner: Mapping[str, str],
-    seconds: float,
-    must_measure: bool,
-    most: int = _MOST_FAULTS,
-    own: Mapping[str, Sequence[str]] | None = None,
-) -> tuple[Finding, ...]:
-    """Return what the tests of a tree no longer notice, within `seconds`; also where that could not be measured.
-
-    With `must_measure` a person decides then.
-
-    `checks` are the results on the tree as it is. The sandbox `tree` shows it; `base` opens one with the base's
-    tests over it, once there is something to ask of them; `inner` has the base's text of code with such tests.
-    `own` names by check the changed tests: a fault that these notice alone needs no run of all tests.
-    """
-    counted = [check for check in checks if check.tests] or list(checks)
-    measured = _Measurement(plan, counted, tree, base, inner, seconds=seconds, own=own or {})
-    await measured.begin()
-    weakened: list[Mutant] = []
-    tried = unbuilt = untold = 0
-    for fault in faults:
-        if not measured.has_time or len(weakened) == _SHOWN or tried == most:
-            break
-        answer = await measured.try_one(fault)
-        weakened += [fault] if answer == "weaker" else []
-        unbuilt += answer == "unbuilt"
-        untold += answer == "untold"
-        tried += answer in ("weaker", "same")
-    if weakened:
-        return tuple(_describe_weakening(fault) for fault in weakened)
-    if tried >= min(_ENOUGH_FAULTS, len(faults)) and not untold:
-        return ()
-    message = (
-        f"{tried} of {len(faults)} faults could be tried in {seconds:.0f} s"
-        f"{' (limits.fault_time)' if must_measure else ''}, as a run takes {measured.usual:.0f} s"
-    )
-    if unbuilt:
-        message = (
-            f"with {unbuilt} of {tried + unbuilt} faults that were tried the code could not be built or loaded"
-        )
-    # A time of a second is how a person says that nothing is to be measured.
-    return (_describe_unmeasured(message, asks=must_measure and seconds > _OFF),)
-
-
-class _Measurement:
-    """Tries one fault after the other on two versions of the tests, over one tree, until the time is over."""
-
-    def __init__(
-        self,
-        plan: CheckPlan,
-        counted: Sequence[CheckResult],
-        tree: Sandbox,
-        base: Callable[[], Awaitable[Sandbox]],
-        inner: Mapping[str, str],
-        *,
-        seconds: float,
-        own: Mapping[str, Sequence[str]],
-    ) -> None:
-        self.usual = sum(check.seconds for check in counted)
-        self._ends = time.monotonic() + seconds
-        plan = replace(
-            plan,
-            commands=tuple(check.name for check in counted),
-            seconds_each=min(plan.seconds_each, max(_SHORTEST_SECONDS, 4 * self.usual)),
-        )
-        commands = (select_tests(check.name, own.get(check.name, ())) for check in counted)
-        self._own = replace(plan, commands=tuple(command for command in commands if command is not None))
-        self._tree = _FaultyTree(plan, self._own, tree, counted)
-        self._guard: _FaultyTree | None = None
-        self._open_base = base
-        self._make_guard = partial(_FaultyTree, plan, self._own, usual=counted, inner=inner)
-        self._others_notice = False
-
-    async def begin(self) -> None:
-        """Run the changed tests alone without a fault, to see whether they can be."""
-        if self._own.commands and self.usual > _SHORTEST_SECONDS:
-            await self._tree.try_own()
-
-    @property
-    def _seconds_left(self) -> float:
-        return self._ends - time.monotonic()
-
-    @property
-    def has_time(self) -> bool:
-        """Whether another fault can be tried."""
-        return self._seconds_left > (0 if self._tree.runs_own else self._seconds_needed)
-
-    @property
-    def _seconds_needed(self) -> float:
-        # Both versions run on a fault, the base's twice: with less time than that nothing is proved.
-        return 3 * self.usual
-
-    async def try_one(self, fault: Mutant) -> str:
-        """Run both versions with a fault; return how they differ.
-
-        `weaker` if only the base's notices it, `same` if not, `unbuilt` if no test could be run. Without time for
-        a proof it is `skipped` if the changed tests are known to make no difference, else `untold`.
-        """
-        if await self._tree.own_fail(fault):
-            return "same"
-        if self._seconds_left < self._seconds_needed:
-            return await self._compare_own(fault)
-        status = await self._tree.status(fault)
-        if status == "passed":
-            guard = await self._open_guard()
-            # Twice: a test that fails now and then would accuse the wrong one.
-            return "weaker" if await guard.fails(fault) and await guard.fails(fault) else "same"
-        self._others_notice = self._others_notice or (status == "failed" and self._tree.runs_own)
-        return "unbuilt" if status == "unbuilt" else "same"
-
-    async def _compare_own(self, fault: Mutant) -> str:
-        """Return what a fault shows that the tree's changed tests do not notice, if the time is short.
-
-        If the base's version of these tests does not notice it either, only the other tests may. That these still
-        notice faults at all is shown once, since a changed test can disarm others.
-        """
-        guard = await self._open_guard()
-        if not guard.runs_own or await guard.own_fail(fault):
-            return "untold"
-        if self._others_notice:
-            return "skipped"
-        if self._seconds_left >= self.usual and await self._tree.status(fault) == "failed":
-            self._others_notice = True
-            return "same"
-        return "untold"
-
-    async def _open_guard(self) -> _FaultyTree:
-        if self._guard is None:
-            self._guard = self._make_guard(sandbox=await self._open_base())
-            if self._tree.runs_own:
-                await self._guard.try_own()
-        return self._guard
-
-
-def fault_seconds(limit: float, *, must_measure: bool, load: float = 1.0) -> float:
-    """Return how long faults may be tried: briefly where tests were only added to, as far as their text tells.
-
-    `load` is the number of programs that want to run, per processor. On a busy machine each run takes longer, and
-    so may the measurement: without it a person has to decide.
-    """
-    if not must_measure:
-        return min(limit, _BRIEF_SECONDS)
-    return limit * min(max(load, 1.0), _MOST_PATIENCE) if limit > _OFF else limit
-
-
 def describe_no_faults(
     why: str = "the checks opened no code that faults can be put into", *, must_measure: bool
 ) -> tuple[Finding, ...]:
     """Return that changed tests could not be measured, and why; nothing if they need not be."""
-    return (_describe_unmeasured(why, asks=True),) if must_measure else ()
+    return (describe_unmeasured(why, asks=True),) if must_measure else ()
 
 
 def find_changed_examples(
@@ -433,118 +299,4 @@ def find_changed_examples(
     if not paths:
         return ()
     names = ", ".join(map(shown_path, paths[:_SHOWN])) + (" …" if len(paths) > _SHOWN else "")
-    return (_describe_unmeasured(f"examples in documentation that the checks run, in {names}", asks=True),)
-
-
-def _describe_unmeasured(why: str, *, asks: bool) -> Finding:
-    return Finding(
-        rule="tests_unmeasured",
-        severity="warning" if asks else "info",
-        path=".",
-        message=f"whether changed tests still notice faults was not measured: {why}",
-        needs_person=asks,
-    )
-
-
-class _FaultyTree:
-    """A sandbox in which one fault at a time is put into the code; the plan `own` runs changed tests alone."""
-
-    def __init__(
-        self,
-        plan: CheckPlan,
-        own: CheckPlan,
-        sandbox: Sandbox,
-        usual: Sequence[CheckResult],
-        inner: Mapping[str, str] | None = None,
-    ) -> None:
-        self._plan = plan
-        self._own = own
-        self.runs_own = False
-        self._sandbox = sandbox
-        self._counted = {check.name for check in usual if check.tests}
-        self._inner = inner or {}
-        self._written = int(time.time())
-
-    async def status(self, fault: Mutant) -> str:
-        """Return how the checks end with this fault.
-
-        `passed`, `failed`, `unbuilt` where no test failed as none could be run, or `unclear` (such as a timeout).
-        """
-        results = await self._run(fault)
-        statuses = {result.status for result in results} - {"passed"}
-        if statuses != {"failed"}:
-            return "unclear" if statuses else "passed"
-        unbuilt = all(
-            result.name in self._counted and (result.reason == "collection_error" or not result.tests)
-            for result in results
-            if result.status != "passed"
-        )
-        return "unbuilt" if unbuilt else "failed"
-
-    async def fails(self, fault: Mutant) -> bool:
-        """Tell whether checks fail with this fault, in whatever way."""
-        return {result.status for result in await self._run(fault)} - {"passed"} == {"failed"}
-
-    async def try_own(self) -> None:
-        """Use the changed tests alone if they pass alone without a fault."""
-        results = await run_checks(self._own, self._sandbox, keep=_Nowhere(), mission=None)
-        self.runs_own = all(result.status == "passed" and result.tests for result in results)
-
-    async def own_fail(self, fault: Mutant) -> bool:
-        """Return whether a changed test, run without the others, fails with this fault."""
-        return self.runs_own and any(
-            result.status == "failed" and result.tests and result.reason != "collection_error"
-            for result in await self._run(fault, self._own)
-        )
-
-    async def _run(self, fault: Mutant, plan: CheckPlan | None = None) -> tuple[CheckResult, ...]:
-        outputs = dict[str, CheckOutput]()
-        await self._write(fault.path, fault.content)
-        results = await run_checks(
-            plan or self._plan,
-            self._sandbox,
-            keep=_Nowhere(),
-            mission=None,
-            on_result=lambda result, output: outputs.update({result.name: output}),
-        )
-        await self._write(fault.path, fault.original)
-        # A gate over all tests, such as one of coverage, notices no fault: over new code the base's tests fail it.
-        return tuple(
-            replace(result, status="passed")
-            if (failures := outputs[result.name].failures) is not None and failed_without_a_test(result, failures)
-            else result
-            for result in results
-        )
-
-    async def _write(self, path: str, content: str) -> None:
-        if path in self._inner:  # whose tests would go with the code
-            content = lay_tests_over(self._inner[path], content)
-        # Two seconds later each time: Python's cache knows a file by size and second, make builds what is newer.
-        self._written += 2
-        await self._sandbox.exec(
-            ["sh", "-c", _WRITE_FILE, "sh", path, str(self._written)],
-            cwd=WORKSPACE,
-            stdin=content.encode("utf-8", "surrogateescape"),
-        )
-
-
-class _Nowhere:
-    """Keeps no output: nobody needs what is printed on a fault."""
-
-    def put(self, content: bytes, *, kind: str, mission: str | None = None) -> str:
-        """Return no id."""
-        return ""
-
-
-def _describe_weakening(fault: Mutant) -> Finding:
-    return Finding(
-        rule="tests_weakened",
-        severity="warning",
-        path=fault.path,
-        line=fault.line,
-        message=(
-            f"the changed tests miss a fault that the base's notice, {shown_path(fault.path)}:{fault.line}: "
-            f"{printable(fault.after)!r} in place of {printable(fault.before)!r}"
-        ),
-        needs_person=True,
-    )
+    return (describe_unmeasured(f"examples in documentation that the checks run, in {names}", asks=True),)

@@ -31,7 +31,7 @@ _KNOWN_TO_RUNNERS = frozenset({"load_tests", "pytestmark", "pytest_plugins", "co
     f"{when}_{place}" for when in ("setup", "teardown") for place in ("module", "class", "method", "function")
 }
 # They reach what has no name in the line.
-_REACHING = frozenset({
+REACHING_NAMES = frozenset({
     "setattr", "delattr", "exec", "eval", "globals", "locals", "vars", "patch", "monkeypatch", "sys", "os", "gc",
     "builtins", "importlib", "__import__", "skip", "skipTest", "exit", "quit", "_exit", "atexit", "autouse",
     "__dict__", "__class__", "__code__", "__defaults__", "inspect", "ctypes", "signal", "threading",
@@ -195,7 +195,7 @@ class _Python:
                     same = at < len(old) and each == wanted
                 if same:
                     at += 1
-                elif not data or not isinstance(each, ast.AST) or not _REACHING.isdisjoint(_names(each)):
+                elif not data or not isinstance(each, ast.AST) or not REACHING_NAMES.isdisjoint(_names(each)):
                     return False
                 else:
                     # A call of what the file calls already, such as `pytest.param`, is one more of the same.
@@ -209,7 +209,7 @@ class _Python:
 
     def _is_harmless(self, node: ast.stmt, *, inside: bool, last: bool) -> bool:
         if inside:
-            return _REACHING.isdisjoint(_names(node)) and self._is_harmless_inside(node, last=last)
+            return REACHING_NAMES.isdisjoint(_names(node)) and self._is_harmless_inside(node, last=last)
         if not self._lasts_not(node):
             return False
         match node:

@@ -12,7 +12,7 @@ import itertools
 import keyword
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import Struct
 
@@ -84,6 +84,7 @@ _BEGINS = late_pattern(
 _LONGEST = 200_000
 _LONGEST_HEAD = 300
 _PER_LINE = 2
+_UNNAMED = 3  # the closeness of a fault in code that changed tests do not name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ class Mutant:
 
     `before` and `after` are that line; `content` is the whole file, `original` what it was. `within` names the
     functions and classes around it, the innermost last, where that is known. What is changed are the bytes of
-    the original from `start` to `end`, which become `new`.
+    the original from `start` to `end`, which become `new`. `is_named` is false if changed tests name none of it.
     """
 
     path: str
@@ -104,6 +105,7 @@ class Mutant:
     new: str
     original: str = field(repr=False)
     within: tuple[str, ...] = ()
+    is_named: bool = True
 
     @property
     def content(self) -> str:
@@ -148,10 +150,11 @@ def choose_faults(
         names = set(fault.within)
         # Without functions around it the line itself has to do.
         names = names or set(_WORD.findall(fault.before))
-        closeness = next((at for at, known in enumerate((near, around, words)) if not names.isdisjoint(known)), 3)
+        known = (at for at, each in enumerate((near, around, words)) if not names.isdisjoint(each))
+        closeness = next(known, _UNNAMED)
         place = (fault.path, fault.within)
         turn = seen[place] = seen.get(place, 0) + 1
-        ranked.setdefault((closeness, turn), []).append(fault)
+        ranked.setdefault((closeness, turn), []).append(replace(fault, is_named=closeness < _UNNAMED))
     best = (fault for key in sorted(ranked) for fault in ranked[key])
     return list(itertools.islice((fault for fault in best if fault.can_be_read), limit))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from chargehand.checks.failures import own_name
 from chargehand.checks.paths import is_source
@@ -15,6 +15,7 @@ from chargehand.core.records import Change
 
 _MOST_OWN_TESTS = 200
 """Tests that one command can name."""
+_MOST_NEIGHBOURS = 20
 
 
 def find_own_tests(
@@ -36,6 +37,25 @@ def find_own_tests(
         ]
         if all(own) and len(set[str]().union(*own)) <= min(_MOST_OWN_TESTS, len(names) // 2):
             found[check] = tuple(sorted(set[str]().union(*own)))
+    return found
+
+
+def find_neighbours(
+    path: str, own: Mapping[str, Sequence[str]], ran: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Return by check the `own` tests and, after them, some others whose names contain that of a code file.
+
+    A check is missing if it has no such test, or if these are most of its tests. `ran` are all tests by check.
+    """
+    stem = posixpath.splitext(posixpath.basename(path))[0].removeprefix("_")
+    # An underscore separates words here: `test_price.py` has the tests of `price.py`.
+    named = re.compile(rf"(?<![A-Za-z0-9]){re.escape(stem)}(?![A-Za-z0-9])", re.IGNORECASE)
+    found = dict[str, tuple[str, ...]]()
+    for check, names in own.items():
+        others = [name for name in ran.get(check, ()) if name not in names and named.search(name)]
+        others = others[:_MOST_NEIGHBOURS]
+        if others and len(others) + len(names) <= len(ran[check]) // 2:
+            found[check] = (*names, *others)
     return found
 
 

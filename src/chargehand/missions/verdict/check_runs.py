@@ -34,7 +34,8 @@ from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 from chargehand.workspace.environment import CACHES, CompilerCaches, EnvironmentLayers
 
 # Purposes of the workspaces that a verdict may open next to the one of its checks.
-GUARD_PLACE, AGAIN_PLACE, _OUTSIDE_PLACE, _AHEAD = "guard", "again", "outside", "ahead-"
+GUARD_PLACE, FAULT_PLACE, AGAIN_PLACE = "guard", "fault", "again"
+_OUTSIDE_PLACE, _AHEAD = "outside", "ahead-"
 _PATIENCE_SECONDS = 60.0
 _CACHE_PLACES = {
     name: f"{WORKSPACE}/{CACHES}/{place}"

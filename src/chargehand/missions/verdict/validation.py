@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,10 @@ from chargehand.checks.reads import ReadObserver, changed_code, judge_reads, sur
 from chargehand.checks.soft_tests import (
     changed_tests,
     describe_no_faults,
+    describe_tests,
     fault_seconds,
     find_changed_examples,
     find_moves,
-    find_own_tests,
     leave_out_unread,
     may_say_less,
     measure_tests,
@@ -52,7 +53,7 @@ from chargehand.missions.sandboxes.slots import SlotQueue
 from chargehand.missions.services import DepotReader, Services, measure_load
 from chargehand.missions.verdict.ahead import OwnRun, RunKey, RunsAhead
 from chargehand.missions.verdict.base_tests import SideRun, check_with_base_tests, lay_base_tests, run_beside
-from chargehand.missions.verdict.check_runs import GUARD_PLACE, CheckRuns
+from chargehand.missions.verdict.check_runs import FAULT_PLACE, GUARD_PLACE, CheckRuns
 from chargehand.missions.verdict.classification import Classified, FailureClassifier
 from chargehand.missions.verdict.failure_policy import FailurePolicy, count_repeats
 from chargehand.missions.verdict.gates import Gates
@@ -433,26 +434,24 @@ class Validator:
         if known is not None:
             return known.findings
         async with self.runs.queue.turn("checks"), contextlib.AsyncExitStack() as stack:
-            opened = self.runs.open(tree, await layers.environment(tree), acceptance=self.gates.acceptance)
-            subject_sandbox = await stack.enter_async_context(opened)
+            places = count(1)
 
-            async def open_guard() -> Sandbox:
-                environment = await layers.environment(mixed)
-                # Beside the other one, which stays open.
-                opened = self.runs.open(mixed, environment, acceptance=self.gates.acceptance, place=GUARD_PLACE)
+            async def open_sandbox(tree: str, place: str) -> Sandbox:
+                environment = await layers.environment(tree)
+                # All stay open until the measurement ends, each in its own place.
+                opened = self.runs.open(tree, environment, acceptance=self.gates.acceptance, place=place)
                 return await stack.enter_async_context(opened)
 
             found = await measure_tests(
                 self.gates.on_base,
                 checks,
                 faults,
-                tree=subject_sandbox,
-                base=open_guard,
-                inner=inner,
+                await asyncio.to_thread(describe_tests, tests, inner, reader, run.ran, self._ran_on_base),
+                tree=lambda: open_sandbox(tree, f"{FAULT_PLACE}-{next(places)}"),
+                base=lambda: open_sandbox(mixed, GUARD_PLACE),
                 seconds=fault_seconds(limit, must_measure=must_measure, load=measure_load()),
                 must_measure=must_measure,
                 most=most_faults(tests),
-                own=find_own_tests(tests, reader, run.ran, self._ran_on_base),
             )
         # What the time limit cut short is not kept: another time the machine may be faster.
         if not any(each.rule == "tests_unmeasured" for each in found):
