@@ -109,7 +109,7 @@ def save_identity(root: Path, identity: RepositoryIdentity) -> None:
 
 
 def holds_base(root: Path, repository: Repository) -> bool | None:
-    """Return whether a repository has a commit on which a project's missions started; `None` if no commit is known.
+    """Return whether a repository has a commit on which a project's missions started, `None` if none is known.
 
     For projects made by an older version, which stored nothing else about their repository.
     """

@@ -59,7 +59,7 @@ class GitResult(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the text. Only a newline ends a line: names may contain other separators of `splitlines`."""
+        """The lines of the text. Only a newline ends a line: names may contain other separators."""
         return self.text.split("\n") if self.text else []
 
 
