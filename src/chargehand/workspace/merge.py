@@ -287,7 +287,7 @@ def _conflicts_of(merged: pygit2.Index) -> Iterator[Stages]:
     yield from (_stages(path, sides) for path, sides in found.items())
 
 
-# --- what conflicts
+# --- details of conflicts
 
 
 def describe(reader: ObjectReader, stages: Iterable[Stages]) -> tuple[Conflict, ...]:

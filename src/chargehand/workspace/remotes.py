@@ -19,7 +19,7 @@ from chargehand.workspace.tree.history import read_ref
 
 REMOTES = "refs/chargehand/remotes/"
 PROTOCOLS = frozenset({"file", "https", "ssh", "http", "git"})
-"""Protocols that may be configured. Helpers such as `ext::` run a program named by the address and are excluded."""
+"""Protocols that may be configured. Helpers such as `ext::` run a program of the address and are excluded."""
 _HELPER = re.compile(r"([A-Za-z0-9][A-Za-z0-9+.-]*)::")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SSH = {"git+ssh", "ssh+git"}

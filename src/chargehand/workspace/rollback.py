@@ -48,7 +48,7 @@ class HunkPlan(Struct, frozen=True, kw_only=True):
 
 
 def drops_of(findings: Iterable[Finding]) -> tuple[Drop, ...]:
-    """Return drops that revert the findings which block a change: their lines, or the path if they have no line."""
+    """Return drops that revert findings which block a change: their lines, or the path if they have no line."""
     drops = []
     for found in findings:
         if found.path and (found.severity in ("error", "critical") or found.needs_person):

@@ -115,7 +115,7 @@ class TreeAttributes:
 
 
 def find_lfs_pointers(reader: ObjectReader, tree: str) -> tuple[Finding, ...]:
-    """Return a finding that names the files of a tree shown as Git LFS pointers; empty if there are no such files."""
+    """Return a finding that names the files of a tree shown as Git LFS pointers; empty if it has no such files."""
     attributes = TreeAttributes(reader, bytes.fromhex(tree))
     found = []
     for path, entry in reader.walk(bytes.fromhex(tree)):

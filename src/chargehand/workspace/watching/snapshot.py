@@ -267,7 +267,7 @@ class DirectorySnapshot:
         if not self._rules.too_deep(child):
             self._enter(child, fd, report=report)
 
-    # --- what is known
+    # --- known state
 
     def _drop(self, parent: WatchedDirectory, name: bytes) -> None:
         """Forget a directory that is gone and report the files that it contained."""
