@@ -52,7 +52,7 @@ class TurnRow(Struct, frozen=True):
 
 
 class QueueSignal(threading.Event):
-    """The event that DBOS awaits between two polls of the queue: its end, or `wake`, which makes it poll at once."""
+    """The event that DBOS awaits between two polls of the queue: its end, or `wake`, which makes it poll now."""
 
     def __init__(self) -> None:
         super().__init__()

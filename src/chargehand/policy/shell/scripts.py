@@ -178,7 +178,7 @@ class _Makefile(Struct):
         return targets
 
     def add_recipe(self, target: str, line: str, number: int) -> None:
-        """Add a line to a target's recipe, without the `@`, `-` and `+` that make removes before a shell runs it."""
+        """Add a line to a target's recipe, without the `@`, `-` and `+` that make removes before running it."""
         text = line.lstrip(" \t@+-")
         if text:
             self.recipes.setdefault(target, []).append(Line(text=text, number=number))
