@@ -200,7 +200,7 @@ class RegistryMirror:
 
 
 def mirror_environment(public_url: str = PUBLIC_URL) -> Mapping[str, str]:
-    """Return the variables that point pip, uv and npm to a mirror at `public_url` without further network use.
+    """Return the variables that point pip, uv and npm to a mirror at `public_url`, without prompts and notices.
 
     Configuration files are switched off: those of the host may be visible inside and name unreachable hosts.
     """

@@ -47,7 +47,7 @@ def in_question(facts: TierFacts) -> tuple[TierName, ...]:
 
 
 def choose_tier(facts: TierFacts, candidates: Sequence[TierCandidate]) -> TierChoice:
-    """Return the tier to take, and the reason: a person's wish unchanged, else the weakest sufficient tier.
+    """Return the tier to take, and the reason: a person's wish unchanged, else the weakest sufficient offer.
 
     `candidates` are the tiers that were tried; a tier that is not among them counts as not offered. Raises
     `TierUnavailableError` that names the missing tier: a weaker tier than needed is never taken.

@@ -314,7 +314,7 @@ class _TreeScanner:
             entries = self._scan_directory(inside)
         finally:
             os.close(fd)
-        if not entries:  # git knows no empty directories
+        if not entries:  # git has no empty directories
             return None
         if passes_for_repository(entries):
             if not passes_for_repository(base):
