@@ -26,7 +26,7 @@ _SUPERVISOR_SECONDS = 60.0
 
 
 class ProgramExit(Struct, frozen=True, kw_only=True):
-    """How a program ended: as in a shell, 128 plus the signal for a killed one."""
+    """The end of a program: its exit code as in a shell, 128 plus the signal for a killed one."""
 
     exit_code: int
     seconds: float

@@ -31,7 +31,7 @@ class AccessRule(NamedTuple):
 
 
 class AccessJudgement(Struct, frozen=True, kw_only=True):
-    """Whether an action is allowed; `reason` gives its requirement and the missing right."""
+    """The decision on an action; `reason` gives its requirement and the missing right."""
 
     allowed: bool
     reason: str

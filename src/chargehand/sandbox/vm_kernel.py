@@ -223,7 +223,7 @@ class VmKernel(Struct, frozen=True, kw_only=True):
 
 
 class VirtualMachine(Struct, frozen=True, kw_only=True):
-    """How machines run here: QEMU's program, its boot files, the accelerator, the number of processors."""
+    """A machine's configuration: QEMU's program, its boot files, the accelerator, the number of processors."""
 
     qemu: str
     boot: VmKernel

@@ -160,7 +160,7 @@ def _exempts(entry: str, host: str, port: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAccess:
-    """How one package client reaches its registries: trust, proxies, credentials; `timeout` is in seconds.
+    """One package client's access to its registries: trust, proxies, credentials; `timeout` is in seconds.
 
     `roots` and `root_text` (PEM) replace the default certificate authorities, `extra_roots` add to them;
     `unverified` holds `host` or `host:port` whose certificate is not checked.

@@ -20,7 +20,7 @@ _VARIANTS = 16
 
 
 class _Wrapper(Struct, frozen=True):
-    """How a program names the command it runs: options with a value, words before it, a required sub-command."""
+    """A program that runs another: its options with a value, words before the command, a required sub-command."""
 
     valued: str = ""
     skip: int = 0
