@@ -1,1 +1,1 @@
-"""Keys of model providers: from the environment, the system's keyring or a file of the user's own."""
+"""Keys of model providers: from the environment, the system's keyring or a file of the user."""

@@ -30,10 +30,10 @@ _NAME = late_pattern(r"[A-Z][A-Z0-9_]{1,63}")
 _CONTROL = late_pattern(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LONGEST = 16 * 1024
 _LARGEST_FILE = 4 * 1024 * 1024
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not hold us up
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a FIFO must not block
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOREIGN_ERRORS = {
-    # What backends let through of the libraries they stand on; a module that is not loaded raised nothing.
+    # Errors that backends let through from their libraries; a module that is not loaded raised nothing.
     "keyring.errors": ("KeyringError",),
     "secretstorage.exceptions": ("SecretStorageException",),
     "jeepney.wrappers": ("DBusErrorResponse",),
@@ -45,7 +45,7 @@ _FOREIGN_ERRORS = {
 
 
 class SecretName(NamedTuple):
-    """A secret that is kept, and where it would come from now; `None` where its keyring does not answer."""
+    """A stored secret, and its present origin; `None` if its keyring does not answer."""
 
     name: str
     origin: Origin | None
@@ -54,8 +54,8 @@ class SecretName(NamedTuple):
 class Credentials:
     """Looks in the environment, then in the system's keyring, then in `secrets.json`; a `core.KeySource`.
 
-    Names are as of environment variables. Every method raises `UsageError` (`secret_invalid`) for another name or
-    a value that cannot be one, `ConfigError` (`secrets_file`) where the file is open to others or damaged; no
+    Names have the form of environment variables. Every method raises `UsageError` (`secret_invalid`) for another
+    name or an impossible value, `ConfigError` (`secrets_file`) if the file is open to others or damaged. No
     message, representation or traceback of ours shows a value.
     """
 
@@ -68,47 +68,47 @@ class Credentials:
         return f"Credentials({str(self._file.path)!r})"
 
     def get(self, name: str) -> str | None:
-        """Return the secret of that name, `None` where there is none."""
+        """Return the secret of that name, `None` if missing."""
         return self._find(check_name(name))[1]
 
     def describe(self, name: str) -> Origin | None:
-        """Return where `get` would take the secret from, `None` where there is none."""
+        """Return the origin from which `get` would take the secret, `None` if missing."""
         return self._find(check_name(name))[0]
 
     def names(self) -> tuple[SecretName, ...]:
-        """Return what was set and where each would come from now: the environment goes before what is kept."""
+        """Return the stored secrets with their present origins: the environment comes before stored secrets."""
         kept = self._file.load()
         return tuple(SecretName(name, self.describe(name)) for name in sorted({*kept.secrets, *kept.keyring}))
 
     def set(self, name: str, value: str) -> str:
-        """Keep a secret in place of an earlier one, in the keyring where there is one; return where, in words.
+        """Store or replace a secret, in the keyring if available; return the place in words.
 
-        Raises `ConfigError` (`secret_keyring`) where the keyring that holds the earlier one refuses.
+        Raises `ConfigError` (`secret_keyring`) if the keyring that holds the earlier secret refuses.
         """
         value = check_value(check_name(name), value)
         with self._file.changing() as kept:
             try:
                 self._keyring.set(name, value)
             except KeyringFailedError as error:
-                if name in kept.keyring:  # the keyring's, which comes first, would hide the new one
+                if name in kept.keyring:  # the keyring's comes first, and would hide the new one
                     raise _keyring_error(name, error) from None
                 kept.secrets[name] = value
                 return f"the file {self._file.path}"
-            # What the keyring holds must not stay behind in plain text.
+            # A secret in the keyring must not also remain in plain text.
             kept.secrets.pop(name, None)
-            # A keyring lists nothing: the names of what it holds are ours to remember.
+            # A keyring cannot list its content: we have to remember the names.
             kept.keyring = sorted({*kept.keyring, name})
         return f"the system's keyring ({self._keyring.name})"
 
     def remove(self, name: str) -> None:
-        """Forget a secret wherever it is kept.
+        """Remove a secret from every place.
 
-        Raises `NotFoundError` where it is kept nowhere, `ConfigError` (`secret_keyring`) as `set` does.
+        Raises `NotFoundError` if it is not stored, `ConfigError` (`secret_keyring`) as `set` does.
         """
         check_name(name)
         with self._file.changing() as kept:
             removed = indexed = name in kept.keyring
-            # Forgetting only the name would leave the secret where nothing of ours finds it again.
+            # Removing only the name would leave a secret that we can never find again.
             if indexed and not self._keyring.works:
                 raise _keyring_error(name, KeyringFailedError("it cannot be reached"))
             try:
@@ -133,7 +133,7 @@ class Credentials:
 
 
 def open_credentials(environ: Mapping[str, str], directory: Path) -> Credentials:
-    """Return the credentials of a user whose `secrets.json` is in `directory`; nothing is read or made yet."""
+    """Return the credentials of a user whose `secrets.json` is in `directory`; reads and creates nothing yet."""
     return Credentials(environ, SecretsFile(directory / "secrets.json"), SystemKeyring())
 
 
@@ -151,9 +151,9 @@ def check_name(name: str) -> str:
 def check_value(name: str, value: str) -> str:
     """Return `value` without the newline at its end; raises `UsageError` (`secret_invalid`).
 
-    No message repeats the value: it may be right but for one character.
+    No message repeats the value: it may be right except for one character.
     """
-    # What is piped in ends in a newline, perhaps with a carriage return before it.
+    # Piped input ends in a newline, perhaps with a carriage return before it.
     value = value.removesuffix("\n").removesuffix("\r")
     wrong = ""
     if not value.strip():
@@ -176,34 +176,34 @@ def check_value(name: str, value: str) -> str:
 
 
 class SecretsContent(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the file holds: `secrets` by name, and the names of those in the `keyring`, which can list none."""
+    """The content of the file: `secrets` by name, and names in the `keyring`, which cannot list them."""
 
     secrets: dict[str, str] = {}
     keyring: list[str] = []
 
     def __repr__(self) -> str:
-        # Representations come into logs and tracebacks: so by name alone.
+        # Representations get into logs and tracebacks: so names only.
         return f"SecretsContent(secrets={sorted(self.secrets)!r}, keyring={self.keyring!r})"
 
 
 class SecretsFile:
-    """The file `path`, for its owner alone, there whole or not at all.
+    """The file `path`, readable only for its owner, either complete or missing.
 
-    Every method raises `ConfigError` (`secrets_file`) where it is not as it must be.
+    Every method raises `ConfigError` (`secrets_file`) if the file is not in this state.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def load(self) -> SecretsContent:
-        """Return what is kept; nothing where there is no file."""
+        """Return the stored content; empty if the file is missing."""
         with self._named_errors("read"):
             try:
                 descriptor = os.open(self.path, _READ)
             except (FileNotFoundError, NotADirectoryError):
                 return SecretsContent()
             with os.fdopen(descriptor, "rb") as file:
-                # By the open file: the path may lead to another one a moment later.
+                # By the open file: the path may lead to another file a moment later.
                 self._refuse_exposed(os.fstat(file.fileno()))
                 content = file.read(_LARGEST_FILE + 1)
         hint = "repair it, or move it away and set the secrets again"
@@ -212,7 +212,7 @@ class SecretsFile:
         try:
             kept = decode_as(content, SecretsContent)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # Not chained, and no detail: neither message nor traceback may show what is in there.
+            # Not chained, and without detail: neither message nor traceback may show the content.
             form = '{"secrets": {"NAME": "VALUE"}, "keyring": ["NAME"]}'
             raise self._error(f"is not of the form {form}", hint) from None
         for name in kept.keyring:
@@ -222,10 +222,10 @@ class SecretsFile:
 
     @contextmanager
     def changing(self) -> Iterator[SecretsContent]:
-        """Hold the file against other processes; what the block does to its content is written at its end."""
+        """Lock the file against other processes; write the block's changes to its content at the end."""
         with self._named_errors("written"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A file of its own: the secrets' own is replaced, and a lock on the old one would hold nobody off.
+            # A separate file: the secrets file is replaced, and a lock on the old one would exclude no process.
             lock = os.open(
                 self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
             )
@@ -254,7 +254,7 @@ class SecretsFile:
             )
 
     def _write(self, content: bytes) -> None:
-        # Beside it, for a rename is atomic only within one file system.
+        # In the same directory, since a rename is atomic only within one file system.
         fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         with self._named_errors("written"):
             try:
@@ -267,7 +267,8 @@ class SecretsFile:
                 with suppress(OSError):
                     fresh.unlink()
                 raise
-            # The new name must outlive a power cut too: who was told that it is kept throws their copy away.
+            # The new name must survive a power loss too: users who are told that a secret is stored discard their
+            # copy.
             directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(directory)
@@ -279,7 +280,7 @@ class SecretsFile:
         try:
             yield
         except OSError as error:
-            if error.errno == errno.ELOOP:  # what O_NOFOLLOW says of a link
+            if error.errno == errno.ELOOP:  # the error of O_NOFOLLOW for a link
                 raise self._error("is a symbolic link", "put the file itself there") from error
             raise self._error(f"cannot be {what}: {error.strerror}", "fix that and try again") from error
 
@@ -288,13 +289,13 @@ class SecretsFile:
 
 
 class KeyringFailedError(Exception):
-    """The keyring would not do what was asked: it is locked, say, or nobody answers."""
+    """The keyring refused a request: it is locked, say, or does not answer."""
 
 
 class SystemKeyring:
-    """The system's keyring, where the `keyring` package is installed and something real is behind it.
+    """The system's keyring, if the `keyring` package is installed and has a real backend.
 
-    Asks for nothing before it is used: importing the package and finding a backend take 0.3 s.
+    Does nothing before its first use: importing the package and finding a backend take 0.3 s.
     """
 
     @cached_property
@@ -304,14 +305,14 @@ class SystemKeyring:
             from keyring.core import recommended
 
             found = keyring.get_keyring()
-            # Less than recommended are those that fail always, forget all, or keep plain text in a file.
+            # Backends below recommended always fail, forget everything, or store plain text in a file.
             return found if recommended(found) else None
         except _keyring_failures():
             return None
 
     @property
     def works(self) -> bool:
-        """Whether there is a backend."""
+        """Whether a backend is available."""
         return self._backend is not None
 
     @property
@@ -320,7 +321,7 @@ class SystemKeyring:
         return str(self._backend.name) if self._backend else "none"
 
     def get(self, name: str) -> str | None:
-        """Return the secret, `None` where there is none or the keyring does not answer."""
+        """Return the secret, `None` if it is missing or the keyring does not answer."""
         if self._backend is None:
             return None
         try:
@@ -329,17 +330,17 @@ class SystemKeyring:
             return None
 
     def set(self, name: str, value: str) -> None:
-        """Keep a secret; raises `KeyringFailedError`, which does not hold the value."""
+        """Store a secret; raises `KeyringFailedError`, which does not contain the value."""
         try:
             if self._backend is None:
                 raise KeyringFailedError("there is none")
             self._backend.set_password(_SERVICE, name, value)
         except _keyring_failures() as error:
-            # By its type alone: what a backend says may hold the value.
+            # Only its type: a backend's message may contain the value.
             raise KeyringFailedError(type(error).__name__) from None
 
     def remove(self, name: str) -> bool:
-        """Forget a secret and tell whether there was one; raises `KeyringFailedError`."""
+        """Remove a secret and return whether it existed; raises `KeyringFailedError`."""
         if self._backend is None:
             return False
         try:
@@ -352,7 +353,7 @@ class SystemKeyring:
 
 
 def _keyring_failures() -> tuple[type[Exception], ...]:
-    """Return all that a missing, misconfigured, locked or silent keyring raises."""
+    """Return all errors that a missing, misconfigured, locked or silent keyring raises."""
     found: list[type[Exception]] = [ImportError, OSError, RuntimeError, AttributeError, ValueError]
     for module, names in _FOREIGN_ERRORS.items():
         loaded = sys.modules.get(module)

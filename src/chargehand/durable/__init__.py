@@ -1,1 +1,1 @@
-"""What outlives a process: who is alive, orders to those who are, places in line, and the engine of missions."""
+"""State that outlives a process: liveness, orders to workers, queue places, and the engine of missions."""

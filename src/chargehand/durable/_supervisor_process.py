@@ -1,9 +1,9 @@
-"""Runs one program of the host and outlives it: what that started ends with it, however it hid.
+"""Runs one program of the host and outlives it: all its descendants end with it, however they hide.
 
-Started as `python -I -S FILE -- PROGRAM ARG…` with a pipe as stdin, so it imports the standard library alone.
-Everything below it is ended when the program ends, when SIGTERM comes, or when the pipe closes: so also when
-whoever holds its other end is killed. Orphans come to this process (PR_SET_CHILD_SUBREAPER), so neither a new
-session nor a second fork gets away. Exits as the program did.
+Started as `python -I -S FILE -- PROGRAM ARG…` with a pipe as stdin, so it imports only the standard library. It
+ends every process below it when the program ends, on SIGTERM, or when the pipe closes, and so also when the
+process at its other end is killed. Orphans become children of this process (PR_SET_CHILD_SUBREAPER), so neither a
+new session nor a second fork escapes. Exits as the program did.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _POLL_SECONDS = 0.02
 
 
 def main(command: list[str]) -> int:
-    """Run the program; return its exit code, 128 and its signal, 127 or 126 where it could not be started."""
+    """Run the program; return its exit code, 128 plus its signal, or 127 or 126 if it could not be started."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         return _NOT_RUN
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
-    # A signal between two checks of what has ended would be lost; the byte in this pipe stays until it is read.
+    # A signal between two checks for ended processes would be lost; the byte in this pipe stays until it is read.
     signal.set_wakeup_fd(waker)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)  # the wake-up pipe has the signal
@@ -53,7 +53,7 @@ def main(command: list[str]) -> int:
 
 
 def _until_end(child: int, wake: int) -> int | None:
-    """Wait until the program ended, and return its status; `None` where it is to be ended."""
+    """Wait until the program ended, and return its status; `None` if it must be ended."""
     watched = select.poll()
     watched.register(0, select.POLLIN)
     watched.register(wake, select.POLLIN)
@@ -70,7 +70,7 @@ def _until_end(child: int, wake: int) -> int | None:
 
 
 def _reap(child: int) -> int | None:
-    """Bury whoever is dead; return the status of the program itself where it is among them."""
+    """Reap dead processes; return the status of the program itself if it is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -83,7 +83,7 @@ def _reap(child: int) -> int | None:
 
 
 def _end_all(child: int, status: int | None) -> int:
-    """End everything below, politely at first; return the exit code."""
+    """End every process below, politely at first; return the exit code."""
     asked = time.monotonic()
     _send(signal.SIGTERM)
     while True:
@@ -104,17 +104,17 @@ def _send(number: int) -> None:
     for pid in _below():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-            os.kill(pid, signal.SIGCONT)  # a stopped one does not hear SIGTERM
+            os.kill(pid, signal.SIGCONT)  # a stopped one does not receive SIGTERM
 
 
 def _below() -> list[int]:
-    """Return all descendants, the dead that nobody has buried left out."""
+    """Return all descendants, except dead ones that are not reaped yet."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError):
                 with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as file:
-                    # Behind the last bracket: a program's name may hold brackets and spaces itself.
+                    # After the last bracket: a program's name may contain brackets and spaces itself.
                     state, parent_id = file.read().rpartition(")")[2].split()[:2]
                 parent = int(parent_id)
                 if state != "Z" or parent != os.getpid():

@@ -1,6 +1,6 @@
-"""Directories of actions by hand: a lock that the owner holds, the output, and the wish to cancel.
+"""State directories of manual actions: a lock that the owner holds, the output, and a cancel flag.
 
-What happened to an action is in the log; here is what the log does not hold.
+The log records what happened to an action; these directories hold the rest.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from chargehand.durable.directories import make_private
 
 _RECORD, _LOCK, _OUTPUT, _CANCEL = "action.json", "lock", "output.jsonl", "cancel"
 _KEPT = 500
-# A place without a record may be that of an action that is being made just now.
+# A directory without a record may belong to an action that is being made just now.
 _FRESH_SECONDS = 60.0
 _MOST_BYTES = 10_000_000
 
 
 class ActionLocation(Struct, frozen=True, kw_only=True):
-    """Where an action's lines are in the log: in which one, and after which line of it."""
+    """The position of an action's lines: the log, and the line after which they begin."""
 
     action: str
     log: str
@@ -45,10 +45,10 @@ class OutputLine(Struct, frozen=True, kw_only=True):
 
 
 class ActionLock:
-    """The lock of one action: whoever has it open owns the action, for as long as it lives.
+    """The lock of one action: the process that has it open owns the action, for its lifetime.
 
-    flock(2) belongs to the open file, not to the process: the descriptor can be handed to a child, and the lock
-    lives on with it after the parent closed its own.
+    flock(2) belongs to the open file, not to the process: the descriptor can be passed to a child, and the lock
+    stays with it after the parent closed its copy.
     """
 
     def __init__(self, action: str, fd: int) -> None:
@@ -56,13 +56,13 @@ class ActionLock:
         self._fd: int | None = fd
 
     def fileno(self) -> int:
-        """Return the locked descriptor, to be handed on to the process that is to own the action."""
+        """Return the locked descriptor, to be passed to the process that is to own the action."""
         if self._fd is None:
             raise ValueError(f"action {self.action!r} was already released")
         return self._fd
 
     def let_go(self, *, handed_on: bool = False) -> None:
-        """Stop owning it; `handed_on` leaves the lock to whoever was given the descriptor. Idempotent."""
+        """Release the action; `handed_on` leaves the lock to the process that got the descriptor. Idempotent."""
         if self._fd is not None:
             if not handed_on:
                 # Closing is not enough: a child that is being started may hold a copy for a moment.
@@ -72,7 +72,7 @@ class ActionLock:
 
 
 class ActionOutput:
-    """Writes what an action prints; beyond 10 MB it is dropped, and `truncated` says so."""
+    """Writes an action's output; drops it beyond 10 MB and sets `truncated`."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab")
@@ -81,7 +81,7 @@ class ActionOutput:
         self.truncated = False
 
     def write(self, line: OutputLine) -> None:
-        """Keep one line; it can be read by others when this returns."""
+        """Write one line; other processes can read it when this returns."""
         content = msgspec.json.encode(line) + b"\n"
         if self.truncated or len(content) > self._left:
             self.truncated = True
@@ -103,7 +103,7 @@ class ActionRegistry:
         self.directory = home / "actions"
 
     def make(self) -> ActionLock:
-        """Make the place of a new action, owned by the caller; `put` makes it known to others."""
+        """Make the directory of a new action, owned by the caller; `put` makes it visible to others."""
         action = new_id("action")
         place = self.directory / action
         make_private(self.directory)
@@ -114,16 +114,16 @@ class ActionRegistry:
         return held
 
     def put(self, place: ActionLocation) -> None:
-        """Record where the action's lines are; from now on it is listed. Sweeps old places."""
+        """Record the position of the action's lines; from now on it is listed. Sweeps old directories."""
         target = self.directory / place.action / _RECORD
-        part = target.with_suffix(".part")  # renamed, so that nobody ever reads half of it
+        part = target.with_suffix(".part")  # renamed, so that a reader never sees half of it
         part.write_bytes(msgspec.json.encode(place))
         part.rename(target)
-        # The oldest beyond so many go, and what was never made whole; their lines stay in the log.
+        # Remove the oldest beyond the limit, and incomplete ones; their lines stay in the log.
         known = self.ids()
         old = []
         for path in self.directory.iterdir():
-            with contextlib.suppress(OSError):  # somebody else has swept it
+            with contextlib.suppress(OSError):  # another process has swept it
                 if time.time() - path.stat().st_mtime > _FRESH_SECONDS:
                     old.append(path.name)
         for action in (*known[:-_KEPT], *(set(old) - set(known))):
@@ -131,14 +131,14 @@ class ActionRegistry:
                 shutil.rmtree(self.directory / action, ignore_errors=True)
 
     def get(self, action: str) -> ActionLocation:
-        """Return where an action's lines are, by its whole id. Raises `NotFoundError`."""
+        """Return the position of an action's lines, by its complete id. Raises `NotFoundError`."""
         try:
             return decode_as((self.directory / action / _RECORD).read_bytes(), ActionLocation)
         except (OSError, msgspec.MsgspecError) as problem:
             raise self._unknown(action) from problem
 
     def find(self, name: str) -> str:
-        """Return the id that `name` is, begins or ends, or the newest for `last`.
+        """Return the id that equals `name`, or begins or ends with it, or the newest for `last`.
 
         Raises `NotFoundError`, `UsageError` (`ambiguous`).
         """
@@ -166,7 +166,7 @@ class ActionRegistry:
         return sorted(path.parent.name for path in self.directory.glob(f"x-*/{_RECORD}"))
 
     def hold(self, action: str) -> ActionLock | None:
-        """Own an action, `None` where another process does."""
+        """Own an action; return `None` if another process owns it."""
         fd = os.open(self.directory / action / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if try_lock(fd):
             return ActionLock(action, fd)
@@ -174,20 +174,20 @@ class ActionRegistry:
         return None
 
     def take_over(self, action: str, fd: int) -> ActionLock:
-        """Own an action by the locked descriptor that another process handed on."""
+        """Own an action by the locked descriptor passed from another process."""
         os.set_inheritable(fd, False)
         return ActionLock(action, fd)
 
     def live(self, action: str) -> bool:
-        """Tell whether the process that owns an action lives."""
+        """Return whether the process that owns an action lives."""
         return is_locked(self.directory / action / _LOCK)
 
     def ask_cancel(self, action: str) -> None:
-        """Let the owner know that the action is to end."""
+        """Ask the owner to end the action."""
         (self.directory / action / _CANCEL).touch()
 
     def cancel_asked(self, action: str) -> bool:
-        """Tell whether it is to end."""
+        """Return whether the action was asked to end."""
         return (self.directory / action / _CANCEL).exists()
 
     def output(self, action: str) -> ActionOutput:
@@ -195,7 +195,7 @@ class ActionRegistry:
         return ActionOutput(self.directory / action / _OUTPUT)
 
     def read(self, action: str, offset: int = 0) -> tuple[list[OutputLine], int]:
-        """Return the whole lines from a byte on, and where to read on."""
+        """Return the complete lines from a byte offset, and the offset to continue at."""
         try:
             with (self.directory / action / _OUTPUT).open("rb") as file:
                 file.seek(offset)

@@ -1,8 +1,8 @@
 """Admission to a machine-wide concurrency limit, in the order of arrival.
 
-A place is a file that its holder has locked (flock(2)): that of a dead process is free at once. Whoever waits has
-a locked file too, whose name says where it stands in line; the first in line alone tries the places, so they are
-given in order without anybody who gives them.
+A place is a file that its holder has locked (flock(2)): that of a dead process is free at once. A waiter has a
+locked file too, and its name gives the position in the queue. Only the first waiter tries the places, so they are
+assigned in order without a central process.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from chargehand.durable._lock_files import FRESH, create_locked, remove_abandone
 from chargehand.durable.directories import make_private
 
 _TICKET = ".wait"
-# Whoever waits and has not polled for so long (a stopped process, say) is passed over until it polls again.
+# A waiter that has not polled for this long (a stopped process, say) is skipped until it polls again.
 _SILENT_SECONDS = 5.0
-# Nobody is woken: the first in line polls often, the others only have to notice that they have become first.
+# There is no wake-up: the first in the queue polls often, the others only need to notice that they are first.
 _FIRST_POLL_SECONDS = 0.1
 _OTHERS_POLL_SECONDS = 0.5
 
 
 class Gate(Protocol):
-    """What may stop one who waits: it keeps its place in line, and lets the others pass."""
+    """May pause a waiter: it keeps its position in the queue, and lets the others pass."""
 
     @property
     def paused(self) -> bool:
@@ -42,19 +42,19 @@ class Gate(Protocol):
 
 
 class Ticket:
-    """A place in the line, until `leave`: the urgent ones before the others, each in the order they came."""
+    """A position in the queue, until `leave`: urgent ones before the others, each in order of arrival."""
 
     def __init__(self, directory: Path, *, urgent: bool) -> None:
         make_private(directory)
-        # What a person waits for comes before detached work.
-        # The kernel's clock since it started: nobody who waits outlives that, and nobody can set it.
+        # Work that a person waits for comes before detached work. Uses the kernel's clock since boot: no waiter
+        # outlives it, and no process can set it.
         order = f"{0 if urgent else 1}-{time.monotonic_ns():020d}-{secrets.token_hex(4)}"
         self._directory = directory
         self._path = directory / f"{order}{_TICKET}"
         self._fd: int | None = create_locked(self._path)
 
     def before(self) -> int:
-        """Return how many that still live and poll are in line before this one; the dead are removed."""
+        """Return the number of living, polling waiters before this one; remove dead ones."""
         before = 0
         for path in self._directory.iterdir():
             if path.name.endswith(_TICKET):
@@ -64,7 +64,7 @@ class Ticket:
         return before
 
     def take(self, places: int) -> int | None:
-        """Return the locked file of a free place where this one is the first in line, else `None`."""
+        """Return the locked file of a free place if this one is the first in the queue, else `None`."""
         if self._fd is None:
             raise ValueError("a ticket that was handed in takes no place")
         os.utime(self._fd)
@@ -92,7 +92,7 @@ class Ticket:
 
 
 class Place:
-    """A place of a limit for one that may give it up and take it again, until `leave`; see `ConcurrencyLimit`."""
+    """A place of a limit that its holder may give up and take again, until `leave`; see `ConcurrencyLimit`."""
 
     def __init__(self, directory: Path, *, places: int, urgent: bool) -> None:
         self._directory = directory
@@ -102,10 +102,10 @@ class Place:
         self._left = False
 
     async def take(self, *, gate: Gate | None = None, on_wait: Callable[[int], None] | None = None) -> None:
-        """Wait for one's turn and hold the place; each time at the end of the line.
+        """Wait for a turn and hold the place; each time at the end of the queue.
 
-        `on_wait` is told once, where there is none at once, how many are in line before; while `gate` is paused
-        nothing is taken. Raises `OSError` where the directory cannot be written.
+        If no place is free at once, `on_wait` is called once with the number of waiters before this one; while
+        `gate` is paused nothing is taken. Raises `OSError` if the directory cannot be written.
         """
         if self._left or self._held is not None:
             return
@@ -127,7 +127,7 @@ class Place:
             ticket.leave()
 
     def take_now(self) -> bool:
-        """Hold the place where it is free and nobody waits for it; tell whether it is held."""
+        """Hold the place if it is free and no one waits for it; return whether it is held."""
         ticket = Ticket(self._directory, urgent=self._urgent)
         try:
             self._held = ticket.take(self._places)
@@ -136,7 +136,7 @@ class Place:
         return self._held is not None
 
     def give_up(self) -> None:
-        """Let the next in line have the place; idempotent."""
+        """Release the place to the next in the queue; idempotent."""
         if self._held is not None:
             # Unlocked, not only closed: a process that is being started may hold a copy for a moment.
             fcntl.flock(self._held, fcntl.LOCK_UN)
@@ -144,27 +144,27 @@ class Place:
             self._held = None
 
     def leave(self) -> None:
-        """Give the place up for good: whoever still waits to take it again takes nothing."""
+        """Release the place for good: a pending `take` takes nothing."""
         self._left = True
         self.give_up()
 
 
 class ConcurrencyLimit:
-    """The places of one name; `places` is how many this process counts with, at least 1."""
+    """The places of one name; `places` is the number that this process assumes, at least 1."""
 
     def __init__(self, directory: Path, *, places: int) -> None:
         self.places = max(1, places)
         self._directory = directory
 
     def new_place(self, *, urgent: bool = False) -> Place:
-        """Return a place that is not taken yet; the urgent come before the others."""
+        """Return a place that is not taken yet; urgent ones come before the others."""
         return Place(self._directory, places=self.places, urgent=urgent)
 
     @contextlib.asynccontextmanager
     async def place(
         self, *, urgent: bool = False, gate: Gate | None = None, on_wait: Callable[[int], None] | None = None
     ) -> AsyncIterator[None]:
-        """Hold a place for the block, once it is this one's turn; as `Place.take` does."""
+        """Hold a place for the block, waiting for a turn as `Place.take` does."""
         place = self.new_place(urgent=urgent)
         await place.take(gate=gate, on_wait=on_wait)
         try:
@@ -174,7 +174,7 @@ class ConcurrencyLimit:
 
 
 def _waits(path: Path) -> bool:
-    """Tell whether somebody alive waits with this ticket and polled lately."""
+    """Return whether a living process waits with this ticket and polled recently."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

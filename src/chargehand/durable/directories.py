@@ -1,4 +1,4 @@
-"""Directories of the state directory, which no other user may read: also if a worker makes the first of them."""
+"""Directories of the state directory, unreadable for other users even if a worker makes the first of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory and each missing one above it, for its owner alone (mode 0700); raises `OSError`.
+    """Make a directory and each missing parent, for the owner only (mode 0700); raises `OSError`.
 
-    `Path.mkdir(parents=True, mode=...)` would make the directories above it for everyone.
+    `Path.mkdir(parents=True, mode=...)` would make the parents accessible to everyone.
     """
     missing = [directory, *directory.parents]
     for each in reversed([each for each in missing if not each.exists()]):

@@ -1,7 +1,7 @@
 """The engine: decides when a turn of a mission runs, and on which worker.
 
-The event log holds what a mission did and resumes it; a row here only says "look at this mission". So a row that
-runs twice does no harm, and one that is lost is triggered again from the log.
+The event log records a mission's steps and resumes it; a row here only says "look at this mission". So a row that
+runs twice does no harm, and a lost row is triggered again from the log.
 """
 
 from __future__ import annotations
@@ -60,12 +60,13 @@ class Engine:
         """Take turns off the queue while the block runs, at most `slots` at once, each by `await run(mission)`.
 
         `url` is `sqlite:///PATH` or `postgresql://…`; `worker` is an id that no other start of a process ever has;
-        `is_live` tells whether another worker lives, may block and is called from a thread. An error of `run` ends
-        its turn and is logged; a `run` that raises `asyncio.CancelledError` gives its turn back. At the end of the
-        block nothing more is taken and what runs is waited for: whoever ends the block has told it to end.
+        `is_live` returns whether another worker lives, may block and is called from a thread. An error of `run`
+        ends its turn and is logged; a `run` that raises `asyncio.CancelledError` gives its turn back. At the end
+        of the block no further turns are taken, and running ones are awaited: the caller must have ordered them to
+        end.
 
-        Raises `ConfigError` for another kind of URL, `UsageError` where this process has an engine or a number is
-        not positive, `InfrastructureError` where the database cannot be used.
+        Raises `ConfigError` for another kind of URL, `UsageError` if this process has an engine or a number is not
+        positive, `InfrastructureError` if the database cannot be used.
         """
         check_url(url)
         if slots < 1 or poll_seconds <= 0:
@@ -87,19 +88,19 @@ class Engine:
             _ONE_ENGINE.release()
 
     async def trigger(self, mission: str, turn: int, *, priority: int = 0) -> bool:
-        """Ask for a turn of a mission, 0 being the most urgent priority; `False` where it was asked for before.
+        """Request a turn of a mission, 0 being the most urgent priority; return `False` if requested before.
 
-        Raises `UsageError` for an impossible priority, `InfrastructureError` where the database cannot be used.
+        Raises `UsageError` for an impossible priority, `InfrastructureError` if the database cannot be used.
         """
         if not 0 <= priority <= _LAST_PRIORITY:
             raise UsageError(f"not a priority: {priority!r}", hint=f"use 0 (first) to {_LAST_PRIORITY}")
         return await self._call(lambda: self._scheduler.enqueue(mission, turn, priority=priority))
 
     async def rescue(self) -> tuple[str, ...]:
-        """Give back to the queue the turns of dead workers, and those of ours that do not run; return missions.
+        """Requeue the turns of dead workers, and those of ours that do not run; return missions.
 
-        The second kind must have been seen idle twice in a row, a second or more apart. Many workers may
-        rescue at once. Raises `InfrastructureError`.
+        The second kind must have been seen idle twice in a row, a second or more apart. Many workers may rescue at
+        once. Raises `InfrastructureError`.
         """
         rows = await self._call(lambda: self._scheduler.rows(RUNNING))
         running = self._scheduler.running()
@@ -124,7 +125,7 @@ class Engine:
         return frozenset(row.mission for row in rows if row not in orphans)
 
     async def forget_finished(self, *, older_than: float) -> int:
-        """Delete the rows of turns that ended more than so many seconds ago. Raises `InfrastructureError`."""
+        """Delete the rows of turns that ended more than `older_than` seconds ago. Raises `InfrastructureError`."""
         return await self._call(lambda: self._scheduler.delete_finished(older_than=older_than))
 
     def _orphans(self, rows: Iterable[TurnRow]) -> list[TurnRow]:
@@ -138,7 +139,7 @@ class Engine:
         self._active[mission] += 1
         task = asyncio.current_task()
         assert task is not None
-        # Not before its end is written: until then it has its slot.
+        # Only after its end is written: until then it has its slot.
         task.add_done_callback(lambda _: self._scheduler.poll_now())
         try:
             await self._run(mission)
@@ -150,7 +151,7 @@ class Engine:
             self._active = +self._active
 
     async def _launch(self, slots: int, poll_seconds: float) -> None:
-        # In a thread: the import takes half a second, in which this loop should go on.
+        # In a thread: the import takes half a second, which must not block this loop.
         await self._call(lambda: importlib.import_module("dbos"))
         with typed_errors(self._url):
             self._scheduler = Scheduler.build(
@@ -178,7 +179,7 @@ class Engine:
             await self._bodies_end()
 
     async def _bodies_end(self) -> None:
-        """Wait until no body runs, and for their ends to be written as long as that goes on.
+        """Wait until no body runs, and for the writing of their ends as long as that makes progress.
 
         Not longer: DBOS waits without end for the outcome of a turn that was given to another worker.
         """
@@ -188,6 +189,6 @@ class Engine:
                 return
 
     async def _call(self, work: Callable[[], T]) -> T:
-        # Not asyncio.to_thread: it takes the context along, and DBOS would see a step of the turn that calls us.
+        # Not asyncio.to_thread: it copies the context, and DBOS would see a step of the turn that calls us.
         with typed_errors(self._url):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -1,4 +1,4 @@
-"""The engine's SQLite file: whether it is whole, and a damaged one out of the way."""
+"""The engine's SQLite file: checks it, and moves a damaged one aside."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _BUSY_SECONDS = 30.0
 def connect(path: Path) -> sqlite3.Connection:
     """Open the file as the engine does. Raises `sqlite3.Error`."""
     connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
-    # Rows are triggers and the event log is the truth: one lost to a power cut is triggered again.
+    # Rows are triggers and the event log is the truth: a row lost in a power failure is triggered again.
     connection.execute("PRAGMA synchronous=NORMAL")
     return connection
 
 
 def find_damage(path: Path) -> str | None:
-    """Return what is wrong with the file, in words; `None` where it is whole, or not there."""
+    """Return the file's damage in words; `None` if it is intact or missing."""
     if not path.exists():
         return None
     try:
         with closing(connect(path)) as connection:
             found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
-    except sqlite3.OperationalError:  # busy, no rights, no room: no damage
+    except sqlite3.OperationalError:  # busy, no permission, disk full: not damage
         return None
     except sqlite3.DatabaseError as error:
         return str(error)
@@ -34,13 +34,13 @@ def find_damage(path: Path) -> str | None:
 
 
 def make_ready(path: Path) -> None:
-    """Make the file if it is not there, with a write-ahead log; a damaged one is renamed and made anew.
+    """Create the file if missing, with a write-ahead log; rename and replace a damaged one.
 
-    Its rows only trigger what the event log tells: a new file is as good, and the old one is kept to look at.
-    Raises `sqlite3.Error` and `OSError`.
+    Its rows only trigger what the event log records: a new file is as good, and the old one is kept for
+    inspection. Raises `sqlite3.Error` and `OSError`.
     """
-    # Of workers that start at once, the second must not rename what the first has just made; and SQLite changes to
-    # a write-ahead log only where nobody else is inside, at once or not at all.
+    # If workers start at once, the second must not rename the file that the first has just made. SQLite changes to
+    # a write-ahead log only if no other process uses the file; it does not wait for that.
     lock = os.open(path.with_name("engine.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
 """Liveness of workers on several machines: a lease per worker in PostgreSQL, by the database's clock.
 
-Between machines nothing but time tells a dead worker from a slow one. So a lease ends by itself; a worker that
-could not renew its own in time is told so, by its own clock, no later than the others may take it for dead; and
-calling a worker dead deletes its lease, so it can never be renewed after somebody acted on it.
+Between machines only time distinguishes a dead worker from a slow one. So a lease ends by itself. A worker that
+could not renew its lease in time learns that by its own clock, no later than the others may consider it dead.
+Calling a worker dead deletes its lease, so it can never be renewed after another process acted on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 _CREATE = (
-    # Two that create the same schema at once would both find it missing, and one would fail.
+    # Two processes that create the same schema at once would both find it missing, and one would fail.
     "SELECT pg_advisory_xact_lock(7203319055123)",
     "CREATE SCHEMA IF NOT EXISTS chargehand",
     """CREATE TABLE IF NOT EXISTS chargehand.workers (
@@ -36,8 +36,8 @@ _CREATE = (
 )
 _JOIN = """INSERT INTO chargehand.workers (id, role, pid, version, host, place, until) VALUES
     (:id, :role, :pid, :version, :host, :place, clock_timestamp() + make_interval(secs => :ttl))"""
-# clock_timestamp, not now: the time after a wait for the row, not before it.
-# A lease that has ended is not renewed, however short ago: somebody may have acted on its end.
+# clock_timestamp, not now: the time after a wait for the row, not before it. A lease that has ended is not
+# renewed, however recently it ended: another process may have acted on it.
 _RENEW = """UPDATE chargehand.workers SET until = clock_timestamp() + make_interval(secs => :ttl)
     WHERE id = :id AND until > clock_timestamp()"""
 _LEAVE = "DELETE FROM chargehand.workers WHERE id = :id"
@@ -49,9 +49,9 @@ _ONE = "SELECT place, until > clock_timestamp() AS valid FROM chargehand.workers
 
 
 def server_answers(url: str) -> bool:
-    """Tell whether the server of a PostgreSQL URL takes connections now, whoever asks; may take seconds.
+    """Return whether the server of a PostgreSQL URL accepts connections now, from any user; may take seconds.
 
-    One that starts or stops does not, nor one that cannot be reached. Whether it lets us in is another question.
+    False for a server that starts, stops or cannot be reached. Whether it lets us in is another question.
     """
     from psycopg.conninfo import make_conninfo
     from psycopg.pq import PGconn, Ping
@@ -66,7 +66,7 @@ class LeasedWorkers:
     def __init__(self, url: str, local: LocalWorkers, *, ttl: float = 20.0, beat: float = 5.0) -> None:
         """Use a PostgreSQL URL; a lease lasts `ttl` seconds and is renewed every `beat` seconds.
 
-        Raises `ConfigError` for another URL and `UsageError` where a lease could end between two beats.
+        Raises `ConfigError` for another URL and `UsageError` if a lease could end between two beats.
         """
         check_url(url, sqlite=False)
         if not 0 < beat <= ttl / 2:
@@ -79,9 +79,9 @@ class LeasedWorkers:
         self._local = local
 
     def join(self, role: Role, *, on_lost: Callable[[], None]) -> LeasedMembership:
-        """Lock a file of our own, write a lease and renew it from a thread.
+        """Lock a new file of ours, write a lease and renew it from a thread.
 
-        `on_lost` is called once, from that thread, when the lease was lost. Raises `InfrastructureError`.
+        `on_lost` is called once, from that thread, if the lease is lost. Raises `InfrastructureError`.
         """
         local = self._local.join(role, on_lost=on_lost)
         try:
@@ -95,17 +95,17 @@ class LeasedWorkers:
         return LeasedMembership(local, self, started=started, on_lost=on_lost)
 
     def live(self, worker: str) -> bool:
-        """Tell whether a worker is alive; one that was not can never be again. Raises `InfrastructureError`."""
+        """Return whether a worker is alive; a dead one never is again. Raises `InfrastructureError`."""
         rows = self._rows(_ONE, id=worker)
         if rows and not rows[0].valid:
-            # Deleted before anybody acts on it, so that a worker that was only slow cannot renew it afterwards.
+            # Deleted before the caller acts on it, so that a merely slow worker cannot renew it afterwards.
             self._do(_GIVE_UP, id=worker)
-            # Still there where it was renewed in between.
+            # It still exists if it was renewed in between.
             rows = self._rows(_ONE, id=worker)
         return bool(rows) and self._holds(worker, rows[0].place)
 
     def gone(self, worker: str) -> bool:
-        """Tell nothing: a worker whose lease ended may be on another machine, stopped, and go on."""
+        """Return false: a worker whose lease ended may be stopped on another machine, and continue later."""
         return False
 
     def members(self) -> tuple[Member, ...]:
@@ -117,7 +117,7 @@ class LeasedWorkers:
         )
 
     def sweep(self) -> tuple[str, ...]:
-        """Remove what dead workers left, here and in the database. Raises `InfrastructureError`."""
+        """Remove the remains of dead workers, here and in the database. Raises `InfrastructureError`."""
         dead = set(self._local.sweep())
         for row in self._rows(_ALL):
             if not row.valid:
@@ -128,7 +128,7 @@ class LeasedWorkers:
         return tuple(sorted(dead))
 
     def renew(self, worker: str) -> bool:
-        """Make a lease last for another `ttl`; `False` where it had ended. Raises `InfrastructureError`."""
+        """Extend a lease by another `ttl`; return `False` if it had ended. Raises `InfrastructureError`."""
         return self._do(_RENEW, id=worker, ttl=self.ttl) > 0
 
     def end(self, worker: str) -> None:
@@ -157,7 +157,7 @@ class LeasedWorkers:
     def _engine(self) -> sa.Engine:
         import sqlalchemy as sa
 
-        # No pool: one short statement in some seconds, and a connection that is kept would be the one that hangs.
+        # No pool: one short statement in some seconds, and a kept connection would be the one that hangs.
         url = sa.make_url(self._url).set(drivername="postgresql+psycopg")
         limit = f"-c statement_timeout={int(self.beat * 1000)}"
         engine = sa.create_engine(
@@ -177,8 +177,8 @@ class LeasedWorkers:
 
     @cached_property
     def _place(self) -> str:
-        # The running kernel and the directory's inode in it: there, and only there, a lock says who lives. The
-        # boot id alone would not do: two containers share it, and neither sees the other's files.
+        # The running kernel and the directory's inode in it: only there a lock shows which workers live. The boot
+        # id alone is not enough: two containers share it, but neither sees the other's files.
         make_private(self._local.directory)
         info = self._local.directory.stat()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -186,7 +186,7 @@ class LeasedWorkers:
 
 
 class LeasedMembership:
-    """A locked file and a lease that two threads keep: one renews it, one knows when it has ended."""
+    """A locked file and a lease that two threads maintain: one renews it, one detects its end."""
 
     def __init__(
         self, local: LocalMembership, workers: LeasedWorkers, *, started: float, on_lost: Callable[[], None]
@@ -215,7 +215,7 @@ class LeasedMembership:
         return self._local.fileno()
 
     def leave(self) -> None:
-        """Delete the lease, or let it end where the database is away, and unlock the file; idempotent."""
+        """Delete the lease, or let it end if the database is away, and unlock the file; idempotent."""
         self._over.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -237,7 +237,7 @@ class LeasedMembership:
             if not renewed:
                 self._lost()
                 return
-            # From before the question: the answer may have been long on its way.
+            # Counted from before the request: the answer may have been delayed.
             self._until = sent + self._workers.ttl
 
     def _guard(self) -> None:
@@ -257,5 +257,5 @@ class LeasedMembership:
 
 
 def _boot_seconds() -> float:
-    # Not time.monotonic, which stands still while the machine sleeps; the lease does not.
+    # Not time.monotonic, which stops while the machine sleeps; the lease does not.
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

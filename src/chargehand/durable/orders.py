@@ -1,7 +1,7 @@
 """Orders to a running worker over its socket: one line of JSON each way.
 
-A request is `{"mission": ID, "order": NAME, ...}`, a reply `{"ok": true, ...}` or
-`{"ok": false, "code": CODE, "message": TEXT, "hint": TEXT}`.
+A request is `{"mission": ID, "order": NAME, ...}`, a reply `{"ok": true, ...}` or `{"ok": false, "code": CODE,
+"message": TEXT, "hint": TEXT}`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ANSWER_SECONDS = 30.0
 
 @contextlib.asynccontextmanager
 async def taking_orders(path: Path, take: Take) -> AsyncIterator[None]:
-    """Answer orders at the socket `path` while the block runs; errors of our own tree go back to the sender."""
+    """Answer orders at the socket `path` while the block runs; `ChargehandError`s go back to the sender."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Neither a line that is too long (ValueError) nor a sender that left gets an answer.
+        # A line that is too long (ValueError) and a sender that left get no answer.
         with contextlib.suppress(ConnectionError, ValueError):
             line = await reader.readline()
             try:
@@ -57,7 +57,7 @@ async def taking_orders(path: Path, take: Take) -> AsyncIterator[None]:
 
 
 def give_order(path: Path, order: Order) -> Order | None:
-    """Send an order and return the reply; `None` where nobody listens. Raises `RefusedError`."""
+    """Send an order and return the reply; `None` if no worker listens. Raises `RefusedError`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(_ANSWER_SECONDS)
         try:

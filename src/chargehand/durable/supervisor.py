@@ -16,7 +16,7 @@ from msgspec import Struct
 from chargehand.core.errors import InfrastructureError
 
 OutputStream = Literal["stdout", "stderr"]
-# Told of each line without its end; bytes that are not UTF-8 are replaced.
+# Receives each line without its end; bytes that are not UTF-8 are replaced.
 OnLine = Callable[[OutputStream, str], None]
 _PROGRAM = Path(__file__).with_name("_supervisor_process.py")
 _READ_BYTES = 65536
@@ -26,7 +26,7 @@ _SUPERVISOR_SECONDS = 60.0
 
 
 class ProgramExit(Struct, frozen=True, kw_only=True):
-    """How a program ended: as a shell has it, 128 and the signal for a killed one."""
+    """The end of a program: its exit code as in a shell, 128 plus the signal for a killed one."""
 
     exit_code: int
     seconds: float
@@ -35,10 +35,10 @@ class ProgramExit(Struct, frozen=True, kw_only=True):
 async def run_supervised(
     command: Sequence[str], *, environment: Mapping[str, str], cwd: Path, on_line: OnLine
 ) -> ProgramExit:
-    """Run a program to its end, without a terminal or input, and then end whatever it left running.
+    """Run a program to its end, without a terminal or input, then end all processes that it left running.
 
-    When the caller is cancelled (a time limit included) everything below the program is told to end, and killed
-    a second later; nothing of it lives once this returns. If the calling process is killed the same happens.
+    If the caller is cancelled (a time limit included), every process below the program gets SIGTERM, and SIGKILL a
+    second later; none is alive when this returns. If the calling process is killed, the same happens.
     """
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
@@ -63,9 +63,9 @@ async def run_supervised(
 
 
 async def _put_down(process: Process, reading: asyncio.Future[tuple[None, None]]) -> None:
-    """Have the supervisor end everything; one that was stopped itself is killed."""
+    """Have the supervisor end everything; kill a supervisor that is itself stopped."""
     assert process.stdin is not None
-    process.stdin.close()  # the pipe's end is the order to end; it comes by itself when this process is killed
+    process.stdin.close()  # the pipe's end is the order to end; it comes by itself if this process is killed
     try:
         async with asyncio.timeout(_SUPERVISOR_SECONDS):
             await process.wait()
@@ -91,7 +91,7 @@ async def _lines(stream: asyncio.StreamReader, name: OutputStream, on_line: OnLi
 
 
 class LineSplitter:
-    """Makes lines of what a program writes in pieces; a carriage return ends one too, as progress has it."""
+    """Splits a program's output into lines; a carriage return also ends a line, as in progress output."""
 
     def __init__(self, stream: OutputStream, on_line: OnLine) -> None:
         self._stream: OutputStream = stream
@@ -99,7 +99,7 @@ class LineSplitter:
         self._left = b""
 
     def feed(self, piece: bytes) -> None:
-        """Tell of each line that is whole now; an overlong one comes in pieces."""
+        """Report each complete line; an overlong one is reported in pieces."""
         held = self._left + piece
         waits = held.endswith(b"\r")  # the newline of this line may come with the next piece
         text = (held[:-1] if waits else held).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -109,16 +109,16 @@ class LineSplitter:
         self._left = self._tell_beginnings(left) + (b"\r" if waits else b"")
 
     def end(self) -> None:
-        """Tell of a last line without an end."""
+        """Report a last line without an end."""
         if self._left:
             self._tell(self._left.removesuffix(b"\r"))
         self._left = b""
 
     def _tell_beginnings(self, line: bytes) -> bytes:
-        """Tell of an overlong line piece by piece, no character cut in two, and return what is left of it."""
+        """Report an overlong line piece by piece without splitting a character; return the remainder."""
         while len(line) > _LONGEST_LINE:
             ends = (n for n in range(_LONGEST_LINE, _LONGEST_LINE - 4, -1) if line[n] & 0xC0 != 0x80)
-            end = next(ends, _LONGEST_LINE)  # what is no UTF-8 may be cut anywhere
+            end = next(ends, _LONGEST_LINE)  # bytes that are not UTF-8 may be split anywhere
             self._tell(line[:end])
             line = line[end:]
         return line

@@ -1,6 +1,6 @@
-"""Liveness of workers on one machine: a worker holds a locked file as long as it lives.
+"""Liveness of workers on one machine: a worker holds a locked file for its lifetime.
 
-A lock that nobody holds belongs to a dead process, at once and without time-outs; see flock(2).
+A lock without a holder belongs to a dead process, at once and without time-outs; see flock(2).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _AWAY_SECONDS = 10.0
 _STDERR = 2
-# A `command` works on what a person named and ends with it; a `worker` takes whatever can be worked on.
+# A `command` works on what a person named and ends with it; a `worker` takes any available work.
 Role = Literal["command", "worker"]
 
 
@@ -43,7 +43,7 @@ class Member(Struct, frozen=True, kw_only=True):
 
 
 class Membership(Protocol):
-    """A process' own place among the workers; `lost` says that the others take it for dead, for good."""
+    """A process's membership among the workers; `lost` means that the others consider it dead, for good."""
 
     id: str
 
@@ -62,21 +62,21 @@ class Membership(Protocol):
 
 
 class Workers(Protocol):
-    """Who is alive; the contract of every kind of liveness.
+    """The living workers; the contract of every kind of liveness.
 
-    A worker that `live` calls dead does no more harm: it is gone, or it learns by `on_lost` that it was given up.
+    A worker that `live` calls dead can do no more harm: it is gone, or `on_lost` informs it that it was given up.
     """
 
     def join(self, role: Role, *, on_lost: Callable[[], None]) -> Membership:
-        """Be alive under a new id; `on_lost`, from any thread, says that the others take this one for dead."""
+        """Be alive under a new id; `on_lost`, from any thread, reports that the others consider this one dead."""
         ...
 
     def live(self, worker: str) -> bool:
-        """Tell whether a worker is alive right now."""
+        """Return whether a worker is alive right now."""
         ...
 
     def gone(self, worker: str) -> bool:
-        """Tell whether it is known that no process of a dead worker can still do anything."""
+        """Return whether it is certain that no process of a dead worker can still do anything."""
         ...
 
     def members(self) -> tuple[Member, ...]:
@@ -84,15 +84,15 @@ class Workers(Protocol):
         ...
 
     def sweep(self) -> tuple[str, ...]:
-        """Remove what dead workers left, and return their ids."""
+        """Remove the remains of dead workers, and return their ids."""
         ...
 
 
 class Roster(Protocol):
-    """Who is alive, for those who only read."""
+    """The living workers, for read-only use."""
 
     def live(self, worker: str) -> bool:
-        """Tell whether a worker is alive right now."""
+        """Return whether a worker is alive right now."""
         ...
 
     def members(self) -> tuple[Member, ...]:
@@ -101,9 +101,9 @@ class Roster(Protocol):
 
 
 class WatchedWorkers:
-    """Who is alive, for those who only read: while the shared database is away, by this directory's locks.
+    """The living workers, for read-only use; by this directory's locks while the shared database is away.
 
-    Nothing may be taken over by what it says: workers on other machines then count as dead.
+    Nothing may be taken over based on it: workers on other machines then count as dead.
     """
 
     def __init__(self, workers: Workers, local: LocalWorkers) -> None:
@@ -112,7 +112,7 @@ class WatchedWorkers:
         self._away_until = 0.0
 
     def live(self, worker: str) -> bool:
-        """Tell whether a worker is alive right now."""
+        """Return whether a worker is alive right now."""
         return self._ask(lambda workers: workers.live(worker))
 
     def members(self) -> tuple[Member, ...]:
@@ -124,7 +124,7 @@ class WatchedWorkers:
             try:
                 return question(self._workers)
             except InfrastructureError as error:
-                # One connection after the other would wait for each worker that is asked about.
+                # Otherwise each query would wait for a new connection.
                 if self._away_until == 0.0:
                     _LOG.warning("%s; workers on other machines cannot be seen", error.message)
                 self._away_until = time.monotonic() + _AWAY_SECONDS
@@ -148,7 +148,7 @@ class LocalMembership:
         return self._fd
 
     def leave(self) -> None:
-        """Remove what is of no use any more, then the file, and let go of its lock."""
+        """Remove the scratch directory, then the file, and release its lock."""
         if self._fd is not None:
             shutil.rmtree(_scratch(self._path), ignore_errors=True)
             self._path.unlink(missing_ok=True)
@@ -165,18 +165,18 @@ class LocalWorkers:
         self._version = version
 
     def join(self, role: Role, *, on_lost: Callable[[], None] | None = None) -> LocalMembership:
-        """Lock a file of our own; a lock cannot be lost, so `on_lost` is never called."""
+        """Lock a new file of ours; a lock cannot be lost, so `on_lost` is never called."""
         make_private(self.directory)
         member = Member(id=new_id("worker"), role=role, pid=os.getpid(), version=self._version)
         fd = create_locked(self._lock(member.id), msgspec.json.encode(member))
         return LocalMembership(member.id, self._lock(member.id), fd)
 
     def live(self, worker: str) -> bool:
-        """Tell whether the process that locked the worker's file still lives."""
+        """Return whether the process that locked the worker's file still lives."""
         return is_locked(self._lock(worker))
 
     def gone(self, worker: str) -> bool:
-        """Tell whether nobody has the worker's file locked: neither it nor a launcher of its sandboxes."""
+        """Return whether the worker's file is unlocked, by the worker and by the launcher of its sandboxes."""
         # The launcher of its sandboxes inherits the descriptor, so the next holder of its missions never shares a
         # workspace with a survivor.
         return not self.live(worker)
@@ -198,29 +198,29 @@ class LocalWorkers:
         for worker in dead:
             self.socket(worker).unlink(missing_ok=True)
             shutil.rmtree(self.scratch(worker), ignore_errors=True)
-            self._lock(worker).unlink(missing_ok=True)  # last: what is left by a crash of ours is found again
+            self._lock(worker).unlink(missing_ok=True)  # last: after a crash of ours the rest is found again
         for fresh in self.directory.glob(f"{FRESH}*"):
             remove_abandoned(fresh)
         return dead
 
     def last_worked(self) -> datetime | None:
-        """Return when a worker of this directory was last at work, `None` where none ever was."""
+        """Return when a worker of this directory last worked, `None` if no worker ever did."""
         try:
             return datetime.fromtimestamp(self._worked.stat().st_mtime, UTC)
         except FileNotFoundError:
             return None
 
     def note_work(self, now: datetime) -> None:
-        """Note that a worker of this directory, which is there, is at work now."""
+        """Record that a worker of this directory, which must exist, works now."""
         self._worked.touch(mode=0o600)
         os.utime(self._worked, (now.timestamp(), now.timestamp()))
 
     def socket(self, worker: str) -> Path:
-        """Return where a worker takes orders."""
+        """Return the path at which a worker takes orders."""
         return self.directory / f"{worker}.sock"
 
     def scratch(self, worker: str) -> Path:
-        """Return a directory, to be made when needed, for what is of no use once the worker is gone."""
+        """Return a directory, to be made when needed, for files that are useless after the worker is gone."""
         return _scratch(self._lock(worker))
 
     def _lock(self, worker: str) -> Path:
@@ -231,16 +231,16 @@ class LocalWorkers:
 
 
 def begin_start(log: int) -> bool:
-    """Say by the open log file that a worker will inherit that it is being started; `False` if one is already."""
+    """Mark, by the log file that a worker will inherit, that it is being started; `False` if one already is."""
     return try_lock(log)
 
 
 def end_start(path: Path) -> None:
-    """Say for a worker that has joined that its start is over, if its stderr is the log file at `path`.
+    """Mark the start of a worker as over after it joined, if its stderr is the log file at `path`.
 
-    Sandboxes inherit the file as well: they must not make the start last until they end.
+    Sandboxes inherit the file as well: they must not prolong the start until they end.
     """
-    with contextlib.suppress(OSError):  # there is no log, or stderr is closed: it was started otherwise
+    with contextlib.suppress(OSError):  # the log is missing, or stderr is closed: it was started otherwise
         if os.path.samestat(os.stat(path), os.fstat(_STDERR)):
             fcntl.flock(_STDERR, fcntl.LOCK_UN)
 

@@ -1,4 +1,4 @@
-"""Allow-list rules of `[sandbox] network`, and what kind of address each IP address is."""
+"""Allow-list rules of `[sandbox] network`, and the classification of IP addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chargehand.core.text import late_pattern
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddressKind = Literal["public", "private", "loopback", "this machine", "link-local", "multicast", "reserved"]
-# Kinds that a private grant by name covers; `link-local` and `reserved` need the very address.
+# Kinds that a private grant by name covers; `link-local` and `reserved` need the exact address.
 GRANTED_BY_NAME: frozenset[AddressKind] = frozenset({"private", "loopback", "this machine"})
 DEFAULT_PORTS = frozenset({80, 443})
 PRIVATE_PREFIX = "private:"
@@ -27,23 +27,23 @@ _RESERVED = (
     # Documentation, benchmarks, protocol assignments, 6to4 relays: RFC 6890 and the IANA special registries.
     *map(ipaddress.ip_network, ("0.0.0.0/8", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15")),
     *map(ipaddress.ip_network, ("198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4")),
-    # Tunnels and translations into networks that nobody here can judge: Teredo, 6to4, local NAT64, v4-compatible.
+    # Tunnels and translations into networks that cannot be checked here: Teredo, 6to4, local NAT64, v4-compatible.
     *map(ipaddress.ip_network, ("2001::/23", "2002::/16", "64:ff9b:1::/48", "::/96", "2001:db8::/32")),
 )
 _MAX_NAME = 253
 _LABEL = late_pattern(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = late_pattern(r"[0-9]+|0x[0-9a-f]*")
-# No zero in front: some parsers would read it as octal.
+# No leading zero: some parsers would read it as octal.
 _PORT = late_pattern(r"[1-9][0-9]{0,4}")
-# IDNA 2003 and IDNA 2008 map these four differently: what a rule allows must not depend on who reads it.
+# IDNA 2003 and IDNA 2008 map these four differently: a rule must mean the same to every reader.
 _AMBIGUOUS = frozenset("ßς\u200c\u200d")
 _HINT = "write 'example.org', 'example.org:8443', '*.example.org', 'example.org:*' or '[2001:db8::1]:443'"
 
 
 class HostRule(Struct, frozen=True, kw_only=True):
-    """One rule: a host (A-labels, lower case) or an address, its subdomains instead where `below`, and ports.
+    """One rule: a host (A-labels, lower case) or an address, or its subdomains if `below`, and ports.
 
-    `ports` is `None` for all. `private` lets it lead to an address that is not public.
+    `ports` is `None` for all. `private` permits an address that is not public.
     """
 
     host: str
@@ -53,11 +53,11 @@ class HostRule(Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address | None:
-        """The address that the rule names, `None` where it names a host."""
+        """The address that the rule names, `None` if it names a host."""
         return parse_address(self.host)
 
     def matches(self, host: str, port: int) -> bool:
-        """Tell whether the rule covers a host, as `normalise_host` returns it, and a port."""
+        """Return whether the rule covers a host, as `normalise_host` returns it, and a port."""
         same = host.endswith(f".{self.host}") if self.below else host == self.host
         return same and (self.ports is None or port in self.ports)
 
@@ -74,22 +74,21 @@ class AllowList(Struct, frozen=True):
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> AllowList:
-        """Return the list of the rules that `texts` are; raises `ConfigError` as `parse_rule` does."""
+        """Return the list of the parsed rules; raises `ConfigError` as `parse_rule` does."""
         return cls(tuple(map(parse_rule, texts)))
 
     def find(self, host: str, port: int) -> HostRule | None:
-        """Return the rule that lets a normalised host and port through, a private grant first, `None` for none."""
+        """Return the rule that allows a normalised host and port, a private grant first, or `None`."""
         matching = [rule for rule in self.rules if rule.matches(host, port)]
-        # A rule that also grants private addresses must not lose to one that does not.
+        # A rule that also grants private addresses takes precedence over one that does not.
         return next((rule for rule in matching if rule.private), matching[0] if matching else None)
 
 
 def parse_rule(text: str) -> HostRule:
-    """Return the rule that `text` says; raises `ConfigError` that names the value.
+    """Return the parsed rule; raises `ConfigError` that names the value.
 
     `HOST`, `HOST:PORT` or `HOST:*`; without a port 80 and 443. HOST is a name, `*.NAME` (every name below it, not
-    itself), an IPv4 address, or an IPv6 address in brackets. `private:` before it lets it lead to private
-    addresses.
+    itself), an IPv4 address, or an IPv6 address in brackets. A leading `private:` permits private addresses.
     """
     rest = text.strip()
     private = rest.lower().startswith(PRIVATE_PREFIX)
@@ -112,9 +111,9 @@ def parse_rule(text: str) -> HostRule:
 
 
 def meet_rules(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
-    """Return the rules for what both lists allow, in our order; only ours can grant private addresses.
+    """Return the rules for hosts that both lists allow, in our order; only ours can grant private addresses.
 
-    Raises `ConfigError` for what is no rule.
+    Raises `ConfigError` for an invalid rule.
     """
     met: dict[str, None] = {}
     for mine, other in itertools.product(map(parse_rule, ours), map(parse_rule, theirs)):
@@ -126,13 +125,13 @@ def meet_rules(ours: Sequence[str], theirs: Sequence[str]) -> tuple[str, ...]:
         if mine.ports is not None and other.ports is not None:
             ports = mine.ports & other.ports
         if narrow is not None and ports != frozenset():
-            # Only our own list can grant private addresses: theirs may come with a repository.
+            # Only our list can grant private addresses: theirs may come from a repository.
             met[str(replace(narrow, ports=ports, private=mine.private))] = None
     return tuple(met)
 
 
 def without_grants(rules: Sequence[str]) -> tuple[str, ...]:
-    """Return the rules less those that can lead to an address that is not public."""
+    """Return the rules without those that can lead to an address that is not public."""
     parsed = [(text, parse_rule(text)) for text in rules]
     return tuple(
         text
@@ -142,7 +141,7 @@ def without_grants(rules: Sequence[str]) -> tuple[str, ...]:
 
 
 def split_port(text: str) -> tuple[str, str | None]:
-    """Return host and port of `HOST:PORT`, the port `None` where there is none; raises `ValueError`."""
+    """Return host and port of `HOST:PORT`, with port `None` if missing; raises `ValueError`."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -166,7 +165,7 @@ def parse_port(text: str) -> int:
 
 
 def normalise_host(name: str) -> str:
-    """Return a host as it is compared: lower case, A-labels, no dot at the end; raises `ValueError`.
+    """Return a host in its form for comparison: lower case, A-labels, no final dot; raises `ValueError`.
 
     Numbers that only some resolvers take for an address (127.1, 0x7f000001) are refused.
     """
@@ -189,7 +188,7 @@ def normalise_host(name: str) -> str:
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the IP address that `text` is, `None` for a name, and for an address with a zone (`fe80::1%lo`)."""
+    """Return the IP address in `text`, `None` for a name, and for an address with a zone (`fe80::1%lo`)."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -209,7 +208,7 @@ def unwrap_ipv4(address: Address) -> Address:
 
 
 def classify_address(address: Address) -> AddressKind:
-    """Return what an address is by itself; what is not known to be public is not."""
+    """Return the kind of an address; an address not known to be public is not public."""
     address = unwrap_ipv4(address)
     if address.is_loopback:
         return "loopback"
@@ -217,7 +216,7 @@ def classify_address(address: Address) -> AddressKind:
         return "link-local"
     if address.is_multicast:
         return "multicast"
-    # Our own list as well as Python's: what `ipaddress` knows differs from one Python release to the next.
+    # Our list as well as Python's: the networks that `ipaddress` knows differ between Python releases.
     if address.is_unspecified or address.is_reserved or any(address in network for network in _RESERVED):
         return "reserved"
     site_local = isinstance(address, ipaddress.IPv6Address) and address.is_site_local
@@ -225,9 +224,9 @@ def classify_address(address: Address) -> AddressKind:
 
 
 def is_local_address(address: Address) -> bool:
-    """Tell whether an address is this machine's: the kernel would speak to it from that very address.
+    """Return whether an address is this machine's: the kernel would use it as its source address.
 
-    Asked without a packet: connecting a datagram socket only looks the route up.
+    Sends no packet: connecting a datagram socket only looks the route up.
     """
     family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,4 +1,4 @@
-"""What the egress proxy and the registry mirror are held to: limits, records of requests, refusals."""
+"""The contract of the egress proxy and the registry mirror: limits, records of requests, refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chargehand.core.errors import RefusedError
 from chargehand.network.allow_list import Address
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
-"""Returns the addresses of a name; raises `OSError` where it has none."""
+"""Returns the addresses of a name; raises `OSError` if it has no address."""
 RequestKind = Literal[
     "pypi-index",
     "pypi-file",
@@ -32,10 +32,10 @@ FILE_MEDIA = "application/octet-stream"
 
 
 class EgressLimits(Struct, frozen=True, kw_only=True):
-    """What one sandbox may use of the network; sizes in bytes, times in seconds.
+    """Network limits of one sandbox; sizes in bytes, times in seconds.
 
-    `bytes_out` and `bytes_in` count what is sent to hosts and what comes back, over all requests;
-    `requests_per_second` paces requests beyond a burst of as many, `connections` are open at once.
+    `bytes_out` and `bytes_in` count bytes sent to hosts and received from them, over all requests;
+    `requests_per_second` paces requests after a burst of as many, `connections` may be open at once.
     """
 
     bytes_out: int = 256 << 20
@@ -51,9 +51,9 @@ class EgressLimits(Struct, frozen=True, kw_only=True):
 class EgressRequest(Struct, frozen=True, kw_only=True):
     """The log record of one request through the proxy, never with a path, a query, a header or a body.
 
-    `status` is what the sandbox was answered, 0 for nothing; `entry` is the rule that its host fits, "" for none;
-    `reason` says why it was refused or cut. `address` is where it went, "" for nowhere. Bytes are those of the
-    connection to the host.
+    `status` is the answer to the sandbox, 0 for no answer; `entry` is the rule that matches its host, or "";
+    `reason` is the reason for a refusal or cut. `address` is the address connected to, or "". Bytes are those of
+    the connection to the host.
     """
 
     method: str
@@ -80,18 +80,18 @@ class EgressRefusal(RefusedError):
 
 
 class RequestPacer:
-    """Lets a burst of `rate` through at once, then `rate` a second; whoever comes too early waits in order."""
+    """Lets a burst of `rate` through at once, then `rate` per second; early requests wait in order."""
 
     def __init__(self, rate: int, now: Callable[[], float]) -> None:
         self._interval = 1 / rate
         self._now = now
-        # A second in the past: the first burst is there from the start.
+        # A second in the past: the first burst is available from the start.
         self._next = now() - 1.0
 
     async def wait_turn(self, *, patience: float) -> None:
-        """Wait until the request may go; raises `EgressRefusal` where that takes over `patience` seconds."""
+        """Wait until the request may proceed; raises `EgressRefusal` if that takes over `patience` seconds."""
         now = self._now()
-        # A second of unused turns is all that may be saved up: that is the burst.
+        # Unused turns of at most one second accumulate: that is the burst.
         turn = max(self._next + self._interval, now - 1.0 + self._interval)
         if turn - now > patience:
             raise EgressRefusal(429, "too many requests at once", hint="send fewer requests, or retry later")
@@ -101,10 +101,10 @@ class RequestPacer:
 
 
 def egress_environment(port: int) -> Mapping[str, str]:
-    """Return the variables that send the programs inside to a proxy on 127.0.0.1.
+    """Return the variables that direct programs inside to a proxy on 127.0.0.1.
 
-    In both cases, since curl reads `http_proxy` in lower case only and others the upper one; what is asked of the
-    sandbox itself (the gateway, a test's own server) does not go to the proxy.
+    In both cases, since curl reads `http_proxy` in lower case only and others the upper one; requests to the
+    sandbox itself (the gateway, a test's server) bypass the proxy.
     """
     proxy = f"http://127.0.0.1:{port}"
     exempt = "localhost,127.0.0.1,::1"
@@ -123,7 +123,7 @@ class MirrorRefusal(RefusedError):
 
 
 class MirrorLimits(Struct, frozen=True, kw_only=True):
-    """What one mirror lets its clients use; sizes in bytes, times in seconds."""
+    """Limits of one mirror for its clients; sizes in bytes, times in seconds."""
 
     connections: int = 128
     head_bytes: int = 16_384
@@ -135,7 +135,7 @@ class MirrorLimits(Struct, frozen=True, kw_only=True):
 
 
 class MirrorRequest(Struct, frozen=True, kw_only=True):
-    """The log record of a request: `hosts` are the upstreams asked (no credentials), `status` 0 for no reply."""
+    """The log record of a request: `hosts` are the upstreams used (no credentials), `status` 0 for no reply."""
 
     method: str
     kind: RequestKind
@@ -147,7 +147,7 @@ class MirrorRequest(Struct, frozen=True, kw_only=True):
 
 
 class MirrorTrace(Struct):
-    """The log record of one request to the mirror while it is answered."""
+    """The log record of one request to the mirror in progress."""
 
     method: str = ""
     kind: RequestKind = "other"
@@ -158,7 +158,7 @@ class MirrorTrace(Struct):
     bytes_sent: int = 0
 
     def add_host(self, host: str) -> None:
-        """Note an upstream that was asked."""
+        """Record an upstream that was used."""
         if host not in self.hosts:
             self.hosts.append(host)
 
@@ -176,14 +176,14 @@ class MirrorTrace(Struct):
 
 
 async def nothing_to_close() -> None:
-    """Close a reply that holds nothing."""
+    """Close a reply without resources."""
 
 
 class MirrorReply(Struct, frozen=True, kw_only=True):
-    """A whole body or a stream of pieces; `length` in bytes, None where it is not known beforehand.
+    """A complete body or a stream of pieces; `length` in bytes, None if unknown beforehand.
 
-    `reason` takes the place of the usual reason phrase, `encoding` is the content coding of the body. The sender
-    awaits `close` afterwards, whether that worked or not.
+    `reason` replaces the usual reason phrase, `encoding` is the content coding of the body. The sender awaits
+    `close` afterwards, even after a failure.
     """
 
     status: int = 200

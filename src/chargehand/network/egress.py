@@ -1,7 +1,7 @@
-"""The egress proxy: an HTTP proxy on a unix socket of the host that passes only what the allow-list names.
+"""The egress proxy: an HTTP proxy on a unix socket of the host that passes only requests on the allow-list.
 
-It answers CONNECT and plain HTTP, resolves names outside the sandbox, judges each address and connects to the very
-one that it judged. Its promises are in `docs/reference/network.md`.
+It serves CONNECT and plain HTTP, resolves names outside the sandbox, checks each address and connects to exactly
+the checked one. Its promises are in `docs/reference/network.md`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from chargehand.network.proxy.dial import Dialer, SystemResolver
 from chargehand.network.proxy.http import ProxiedRequest
 from chargehand.network.unix_socket import UnixServer
 
-# Connecting to a unix socket fails at once where more than that wait.
+# Connecting to a unix socket fails at once if more than this many wait.
 _BACKLOG = 1_024
-# Up to so many times the limit of connections get an answer: file descriptors are the whole worker's.
+# This many times the limit of connections get an answer: file descriptors are shared by the whole worker.
 _ANSWERED_FACTOR = 4
 
 
 class EgressProxy:
     """Serves one sandbox's requests on `socket_path`; `log` is called once for each, in the event loop.
 
-    `resolve` looks names up, the host's own resolver where it is not given; `own` tells which addresses are this
+    `resolve` looks names up, by default with the host's resolver; `own` returns whether an address is this
     machine's. An async context manager.
     """
 
@@ -57,8 +57,8 @@ class EgressProxy:
         )
 
     async def start(self) -> None:
-        """Listen; raises `InfrastructureError` (`network_socket`) where the socket cannot be made."""
-        # Not in the constructor: the pacer needs the clock of the loop that serves.
+        """Listen; raises `InfrastructureError` (`network_socket`) if the socket cannot be created."""
+        # Not in the constructor: the pacer needs the clock of the event loop that serves.
         self._pacer = RequestPacer(self._limits.requests_per_second, asyncio.get_running_loop().time)
         await self._server.start(error_code="network_socket")
 
@@ -81,6 +81,6 @@ class EgressProxy:
         try:
             await ProxiedRequest(client=client, dialer=self._dialer, pacer=self._pacer, full=full).run()
         finally:
-            # A client that connects and leaves without a word has asked for nothing, so there is nothing to log.
+            # A client that connects and leaves silently made no request, so there is nothing to log.
             if client.trace.began:
                 self._log(client.trace.record(now() - began))

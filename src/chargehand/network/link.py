@@ -1,4 +1,4 @@
-"""Joins connections from one sandbox with connections from another, where neither can reach the other."""
+"""Joins connections from one sandbox with connections from another if neither can reach the other."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class SandboxLink:
-    """Two unix sockets: each connection to `near` is joined with one that a relay opens to `far`.
+    """Two unix sockets: each connection to `near` is joined with a connection that a relay opens to `far`.
 
-    The relay's first connection to `far` says `relay`; on it the name of each new connection to `near` is sent as
-    a line, and the relay opens another one to `far` that begins with that line. Bytes are handed on as they come,
-    at the pace of whoever reads; nothing of them is read here, so that neither side can make this process believe
-    anything. Whoever speaks first on `far` is the relay: start it before anything that is not trusted.
+    The relay's first connection to `far` says `relay`. On it the name of each new connection to `near` is sent as
+    a line, and the relay opens another connection to `far` that begins with that line. Bytes are forwarded as they
+    come, at the reader's pace; this process does not interpret them, so neither side can deceive it. The first
+    client on `far` is taken for the relay: start it before anything that is not trusted.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -88,7 +88,7 @@ class SandboxLink:
                 if name == _RELAY and not self._relay.done():
                     self._relay.set_result(writer)
                     await reader.read(1)
-                # One that has just given up waiting is done, and still there.
+                # A connection that has just given up waiting is done, but still in the table.
                 elif (near := self._waiting.pop(name, None)) and not near.done():
                     near.set_result((reader, writer))
                     await writer.wait_closed()

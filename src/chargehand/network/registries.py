@@ -1,8 +1,8 @@
 """The registry mirror: lets `setup` in a sandbox without network install packages from the user's registries.
 
-It answers pip (PEP 503, 658, 691) under `/pypi/simple/`, npm under `/npm/`, cargo (sparse indexes) under
-`/cargo/`, go (GOPROXY) under `/go/` and maven under `/maven/` on a unix socket of the host. It fetches only what
-the user's own registries name; credentials and certificates stay on this side.
+It serves pip (PEP 503, 658, 691) under `/pypi/simple/`, npm under `/npm/`, cargo (sparse indexes) under `/cargo/`,
+go (GOPROXY) under `/go/` and maven under `/maven/` on a unix socket of the host. It fetches only files that the
+user's registries name; credentials and certificates stay on this side.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from chargehand.network.mirror.upstream import AddressPolicy, RegistryClient
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PUBLIC_URL = "http://127.0.0.1:8870"
-# Longer than the mirror's own patience with an upstream, so that its message is what the client shows.
+# Longer than the mirror's time-out for an upstream, so that the client shows the mirror's message.
 _CLIENT_SECONDS = "180"
 _MAX_TARGET = 2_048
-# Names are matched strictly, for they become part of an upstream's URL.
+# Names are matched strictly, since they become part of an upstream's URL.
 _PROJECT = r"(?P<project>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,212}[A-Za-z0-9])?)"
 _PACKAGE = r"(?P<project>(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]{0,212}/)?(?!-/)[A-Za-z0-9~-][A-Za-z0-9._~-]{0,212})"
 _FILE = r"(?P<filename>[A-Za-z0-9][A-Za-z0-9._+!~-]{0,260})"
@@ -53,10 +53,10 @@ _ELEMENT = r"(?:[a-z0-9_.~-]|![a-z]){1,200}"
 _MODULE = rf"(?P<project>{_ELEMENT}(?:/{_ELEMENT}){{0,24}})"
 _VERSION = r"[a-z0-9](?:[a-z0-9._+~-]|![a-z]){0,200}"
 _SUMS = rf"(?:supported|latest|lookup/{_ELEMENT}(?:/{_ELEMENT}){{0,24}}@{_VERSION}|tile/[a-z0-9./]{{1,80}})"
-# Group, artifact and version as directories; what maven asks for in the directory of a group is its metadata.
+# Group, artifact and version as directories; in a group's directory maven requests its metadata.
 _JAVA_NAME = r"[A-Za-z0-9_][A-Za-z0-9._+~-]{0,200}"
 _JAVA_PATH = rf"(?P<project>{_JAVA_NAME}(?:/{_JAVA_NAME}){{1,24}})"
-# npm puts the paths of lock files, which belong to other registries, behind or in place of ours.
+# npm appends the paths of lock files, which belong to other registries, to ours or replaces ours by them.
 _ELSEWHERE = r"(?:[A-Za-z0-9._~-]{1,100}/){0,8}?"
 _ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
     ("pypi-index", late_pattern(rf"/pypi/simple/{_PROJECT}/?")),
@@ -78,7 +78,7 @@ _ROUTES: tuple[tuple[RequestKind, re.Pattern[str]], ...] = (
 
 
 class RegistryConfig(Struct, frozen=True, kw_only=True):
-    """Where packages come from, with what credentials and trust; its repr shows no secret."""
+    """The sources of packages with their credentials and trust; its repr shows no secret."""
 
     pip: PipConfig = field(default_factory=PipConfig)
     npm: NpmConfig = field(default_factory=NpmConfig)
@@ -90,9 +90,9 @@ class RegistryConfig(Struct, frozen=True, kw_only=True):
     def from_user(cls, environ: Mapping[str, str] | None = None) -> RegistryConfig:
         """Return the configuration of the user whose environment is `environ` (default: this process's).
 
-        Asks the host's `pip config list` (about a second: call it off the event loop) and reads the files of npm,
+        Runs the host's `pip config list` (about a second: call it off the event loop) and reads the files of npm,
         cargo, go and maven; without configuration the public registries. Raises `ConfigError` for an unusable
-        registry URL of pip or npm; what others name and cannot be served is refused when it is requested.
+        registry URL of pip or npm; registries of others that cannot be served are refused when requested.
         """
         variables = os.environ if environ is None else environ
         return cls(
@@ -105,9 +105,9 @@ class RegistryConfig(Struct, frozen=True, kw_only=True):
 
 
 class RegistryMirror:
-    """Serves the registries of `config` on `socket_path`; `public_url` is where the sandbox reaches that socket.
+    """Serves the registries of `config` on `socket_path`; the sandbox reaches that socket at `public_url`.
 
-    `log` is called once for every request, in the event loop; `resolve` looks names up that pages and redirects
+    `log` is called once for every request, in the event loop; `resolve` looks up names that pages and redirects
     lead to (default: the host's resolver). An async context manager.
     """
 
@@ -125,7 +125,7 @@ class RegistryMirror:
         self.socket_path = socket_path
         self.public_url = public_url.rstrip("/")
         self._config = config
-        # A client for each: logins, proxies and authorities of one ecosystem are none of another's business.
+        # A client for each: logins, proxies and authorities of one ecosystem must not be used for another.
         self._upstreams = [
             RegistryClient(
                 client.access, policy=AddressPolicy(client.urls(), resolve=resolve), page_bytes=limits.page_bytes
@@ -141,11 +141,11 @@ class RegistryMirror:
         self._server = SocketServer(socket_path, self._reply, limits=limits, log=log)
 
     async def start(self) -> None:
-        """Listen; raises `InfrastructureError` where the socket cannot be made."""
+        """Listen; raises `InfrastructureError` if the socket cannot be created."""
         await self._server.start()
 
     async def close(self) -> None:
-        """Cut every connection, upstream ones too, and remove the socket. Idempotent."""
+        """Cut every connection, including upstream ones, and remove the socket. Idempotent."""
         await self._server.close()
         for upstream in self._upstreams:
             await upstream.close()
@@ -167,7 +167,7 @@ class RegistryMirror:
         return cargo_settings(self._config.cargo, public_url or self.public_url)
 
     def maven_settings(self, *, offline: bool) -> str:
-        """Return the settings.xml that points maven in the sandbox here, or tells it to ask nobody any more."""
+        """Return the settings.xml that points maven in the sandbox here, or makes it work offline."""
         return maven_settings(self.public_url, offline=offline)
 
     async def _reply(self, request: h11.Request, trace: MirrorTrace) -> MirrorReply:
@@ -200,13 +200,13 @@ class RegistryMirror:
 
 
 def mirror_environment(public_url: str = PUBLIC_URL) -> Mapping[str, str]:
-    """Return the variables that point pip, uv and npm to a mirror reached at `public_url`, and keep them quiet.
+    """Return the variables that point pip, uv and npm to a mirror at `public_url`, without prompts and notices.
 
-    Configuration files are switched off: those of the host may be visible inside and name what is not reachable.
+    Configuration files are switched off: those of the host may be visible inside and name unreachable hosts.
     """
     index = f"{public_url.rstrip('/')}/pypi/simple/"
     host = urlsplit(public_url)
-    # pip refuses plain http but to this very machine.
+    # pip accepts plain http only for this machine.
     trusted = {} if host.hostname in _LOOPBACK else {"PIP_TRUSTED_HOST": host.netloc}
     return {
         **trusted,
@@ -231,7 +231,7 @@ def mirror_environment(public_url: str = PUBLIC_URL) -> Mapping[str, str]:
 
 
 class MirrorRoute(Struct, frozen=True, kw_only=True):
-    """What a request asks for: the kind, the project (package, crate, module), and for a file its id and name.
+    """The parsed request: the kind, the project (package, crate, module), and for a file its id and name.
 
     `registry` is the name of a cargo registry.
     """
@@ -244,17 +244,17 @@ class MirrorRoute(Struct, frozen=True, kw_only=True):
 
 
 def parse_route(target: bytes) -> MirrorRoute:
-    """Return what the target asks for; raises `MirrorRefusal` 400 for a malformed, 404 for an unknown one."""
+    """Return the parsed target; raises `MirrorRefusal` 400 for a malformed, 404 for an unknown one."""
     if len(target) > _MAX_TARGET:
         raise MirrorRefusal(414, f"the path is longer than {_MAX_TARGET} B")
-    # An absolute target, or `//host`, would ask the mirror to be a proxy.
+    # An absolute target, or `//host`, would use the mirror as a proxy.
     if not target.startswith(b"/") or target.startswith(b"//"):
         raise MirrorRefusal(400, "the request target must be a path: this is not a proxy")
     try:
         path = unquote_to_bytes(target.partition(b"?")[0]).decode("ascii")
     except UnicodeDecodeError:
         raise MirrorRefusal(400, "the path is not ASCII") from None
-    # Judged after decoding: %2e%2e is as good as ".." to many servers.
+    # Checked after decoding: many servers treat %2e%2e like "..".
     if not path.isprintable() or "\\" in path or any(part in (".", "..") for part in path.split("/")):
         raise MirrorRefusal(400, "the path is not plain")
     for kind, pattern in _ROUTES:

@@ -1,4 +1,4 @@
-"""Servers on unix sockets of the host: binding at any path, limits on connections, ending them without loss."""
+"""Servers on unix sockets of the host: binding at any path, limits on connections, closing without loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ_BYTES = 65_536
 
 
 class ServeConnection(Protocol):
-    """Serves one connection; `full` says that the limit of connections is passed, so all it may do is refuse."""
+    """Serves one connection; `full` means that the limit of connections is passed, so it may only refuse."""
 
     def __call__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, full: bool
@@ -28,11 +28,11 @@ class ServeConnection(Protocol):
 
 
 class UnixServer:
-    """Serves each connection to the socket at `path` in a task of its own, at most `connections` of them properly.
+    """Serves each connection to the socket at `path` in a separate task, at most `connections` of them fully.
 
-    Those beyond `connections` are served with `full`, those beyond `most` are dropped without a word: answering
-    each of a flood would take this process's files and memory. `on_drop` is called for each dropped one.
-    `read_limit` is the stream reader's, in bytes.
+    Those beyond `connections` are served with `full`, those beyond `most` are dropped silently: answering each
+    connection of a flood would use up this process's files and memory. `on_drop` is called for each dropped one.
+    `read_limit` is that of the stream reader in bytes.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class UnixServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, *, error_code: str) -> None:
-        """Listen; raises `InfrastructureError` with `error_code` where the socket cannot be made."""
+        """Listen; raises `InfrastructureError` with `error_code` if the socket cannot be created."""
         try:
             listener = bind_listener(self._path)
         except OSError as error:
@@ -84,7 +84,7 @@ class UnixServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is None or self._server is None:
-            # Accepted while `close` was at work, which has its list of tasks already: nobody would end this one.
+            # Accepted while `close` ran, which has already read its list of tasks and would not end this one.
             writer.transport.abort()
             return
         if len(self._tasks) >= self._most:
@@ -102,9 +102,9 @@ class UnixServer:
 
 
 def bind_listener(path: Path) -> socket.socket:
-    """Return a listening socket at `path`, however long that is; a stale one there is replaced.
+    """Return a listening socket at `path` of any length; a stale socket is replaced.
 
-    Any user may connect: the sandbox runs under another uid, and the directory is what keeps others out.
+    Any user may connect: the sandbox runs under another uid, and the directory keeps others out.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -112,12 +112,12 @@ def bind_listener(path: Path) -> socket.socket:
         try:
             if path.is_socket():
                 path.unlink()
-            # The kernel takes 107 bytes; a path by descriptor is short wherever the state directory lies.
+            # The kernel accepts 107 bytes; a path by descriptor is short, wherever the state directory is.
             listener.bind(f"/proc/self/fd/{directory}/{path.name}")
         finally:
             os.close(directory)
         path.chmod(0o666)
-        # asyncio takes only sockets that do not block.
+        # asyncio accepts only non-blocking sockets.
         listener.setblocking(False)
     except BaseException:
         listener.close()
@@ -128,9 +128,10 @@ def bind_listener(path: Path) -> socket.socket:
 async def end_writing(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, most: int = _LINGER_BYTES
 ) -> None:
-    """End the reply and discard what the client still sends, `most` bytes and a second of it.
+    """End the reply and discard further data from the client, up to `most` bytes and one second.
 
-    Closing a socket over unread bytes resets it, and after a reset a client may lose a reply it has yet to read.
+    Closing a socket with unread bytes resets it, and after a reset a client may lose a reply that it has not read
+    yet.
     """
     left = most
     with contextlib.suppress(OSError):  # TimeoutError is one
@@ -142,7 +143,7 @@ async def end_writing(
 
 
 async def close_writer(writer: asyncio.StreamWriter, *, seconds: float) -> None:
-    """Close a connection once what was written is out, or abort it after `seconds`."""
+    """Close a connection once written data is sent, or abort it after `seconds`."""
     writer.close()
     try:
         async with asyncio.timeout(seconds):

@@ -1,1 +1,1 @@
-"""Rules for what agents do: every action is judged allow, ask or deny before it happens."""
+"""Rules for agents' actions: every action is judged allow, ask or deny before it happens."""

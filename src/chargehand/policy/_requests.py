@@ -31,16 +31,16 @@ from chargehand.policy.shell.programs import flags, hosts, program_given_to, sub
 from chargehand.policy.shell.scripts import Line, lines_of, shell_script, task_of
 from chargehand.policy.shell.wrappers import fed_by_file, inner_of, program_of
 
-# Things that one action is taken apart into at most; one with more is not understood.
+# Most parts of one action; an action with more is not understood.
 MOST_PARTS = 400
-# Things of scripts that are looked at for one action.
+# Most parts of scripts that are inspected for one action.
 MOST_IN_SCRIPTS = 300
 _DEEPEST = 8
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "ip6-localhost"})  # noqa: S104 -- compared
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """One question to the rules; `action` and `resource` are Cedar's, `text` and `where` are for people."""
+    """One request to the rules; `action` and `resource` are Cedar's, `text` and `where` are for people."""
 
     action: str
     resource: tuple[str, str]
@@ -51,15 +51,15 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class TooMuchError(Exception):
-    """An action has more parts than are looked at."""
+    """An action has more parts than the limit."""
 
 
 class ScriptTooLongError(Exception):
-    """The scripts of an action have more parts than are looked at."""
+    """The scripts of an action have more parts than the limit."""
 
 
 def requests_of(action: Action, around: Surroundings) -> Iterator[Request]:
-    """Yield what an action asks of the rules; one with too many parts is not understood."""
+    """Yield an action's requests to the rules; an action with too many parts is not understood."""
     splitter = _Splitter(around)
     try:
         splitter.split(action)
@@ -71,7 +71,7 @@ def requests_of(action: Action, around: Surroundings) -> Iterator[Request]:
 
 
 def plain_request(action: Snippet | McpCall | Other, around: Surroundings) -> Request:
-    """Return what an action asks that is judged as a whole."""
+    """Return the request of an action that is judged as a whole."""
     if isinstance(action, Snippet):
         facts = {"language": action.language, "length": len(action.source), "purpose": around.purpose}
         text = f"{action.language} snippet: {action.source}"
@@ -91,7 +91,7 @@ def plain_request(action: Snippet | McpCall | Other, around: Surroundings) -> Re
 
 
 def shown(argv: Sequence[str | None]) -> str:
-    """Return a command as one line, "?" for words that are not known."""
+    """Return a command as one line, "?" for unknown words."""
     return " ".join("?" if word is None else word for word in argv)
 
 
@@ -104,10 +104,10 @@ def device_host(path: str | None) -> tuple[str, int] | None:
 
 
 class _Splitter(Struct):
-    """Splits one action; `requests` is what came of it.
+    """Splits one action into `requests`.
 
-    `_open` are the scripts and runs that are being looked into, `_seen` the scripts that were and what was asked
-    in them, `_written` the files that the action has written so far, `_where` the script and line that is read.
+    `_open` are the scripts and runs being inspected, `_seen` the inspected scripts and their requests, `_written`
+    the files that the action has written so far, `_where` the current script and line.
     """
 
     around: Surroundings
@@ -142,7 +142,7 @@ class _Splitter(Struct):
                 self._add(plain_request(action, self.around))
 
     def _split_run(self, action: Run) -> None:
-        """Ask about every program of what runs for a person; what is not trusted is looked into besides."""
+        """Ask about every program run for a person; also inspect it if it is not trusted."""
         cwd = self._cwd(None)
         if isinstance(action.run, str):
             parsed = parse(action.run, cwd=cwd)
@@ -156,7 +156,7 @@ class _Splitter(Struct):
             self._add(Request(action=action.kind, resource=("Program", program), text=text, facts=facts))
         if action.trusted:
             return
-        # Judged as a script of the agent's would be: refused for what it plainly says, not for what it computes.
+        # Judged like an agent's script: refused for plainly forbidden commands, not for computed ones.
         self._open.append(action)
         self._where = f"the project's {action.kind}"
         try:
@@ -165,7 +165,7 @@ class _Splitter(Struct):
             else:
                 self._split_command(Simple(argv=action.run, cwd=cwd, via=(action.kind,)), 0)
         except ScriptTooLongError:
-            self._in_scripts -= 1  # make room for the request that says so
+            self._in_scripts -= 1  # make room for the request that reports it
             self._ask_opaque("script", f"more than {MOST_IN_SCRIPTS} commands and files", (action.kind,))
         finally:
             self._open.pop()
@@ -176,10 +176,10 @@ class _Splitter(Struct):
 
     @property
     def _in_script(self) -> bool:
-        """Whether what is asked about stands in a script.
+        """Whether the current part is in a script.
 
-        There only what is plainly forbidden is refused: a line that a model writes can be written out, a project's
-        script that runs `"$@"` cannot.
+        In a script only plainly forbidden parts are refused: a model can rewrite a line that it writes, but a
+        project's script that runs `"$@"` cannot be rewritten.
         """
         return bool(self._open)
 
@@ -189,7 +189,7 @@ class _Splitter(Struct):
                 raise TooMuchError
             self.requests.append(request)
             return
-        # A script of a project repeats itself: the same request is made once, and the limit is for different ones.
+        # A project's script repeats itself: equal requests are made once, and the limit counts different ones.
         key = (request.action, request.resource, request.text)
         if key in self._seen:
             return
@@ -200,14 +200,14 @@ class _Splitter(Struct):
         self.requests.append(replace(request, where=self._where))
 
     def _ask_opaque(self, state: str, text: str, via: tuple[str, ...]) -> None:
-        """Ask about a line or script that could not be looked into; `state` says why."""
+        """Ask about a line or script that could not be inspected; `state` gives the reason."""
         facts = {"state": state, "script": self._in_script, "sandboxed": self.around.sandboxed}
         self._add(Request(action="shell", resource=("Shell", state), text=text, facts=facts, via=via))
 
     def _split_line(
         self, text: str | None, cwd: str | None, via: tuple[str, ...], depth: int, *, number: int = 0
     ) -> None:
-        """Take a line apart; `number` is where it begins in its script, 0 for one of no script."""
+        """Split a line; `number` is its first line in its script, 0 outside a script."""
         if text is None:
             return self._ask_opaque("unknown", "a line that is only known at run time", via)
         parsed = parse(text, cwd=cwd, via=via) if depth <= _DEEPEST else Parsed(problem="it is nested too deeply")
@@ -226,7 +226,7 @@ class _Splitter(Struct):
 
     @contextlib.contextmanager
     def _at(self, number: int) -> Iterator[None]:
-        """Name the line of the script that what is asked in the block stands in."""
+        """Name the line of the script for the requests made in the block."""
         before = self._where
         if number:
             self._where = f"{before.rpartition(':')[0]}:{number}"
@@ -238,7 +238,7 @@ class _Splitter(Struct):
     def _split_command(self, command: Simple, depth: int, functions: frozenset[str] = frozenset()) -> None:
         first = command.argv[0] if command.argv else None
         if first is not None and first in functions:
-            return  # its body was looked at where the line defines it
+            return  # its body was inspected at its definition
         program = program_of(first)
         words = command.argv[1:]
         text = shown(command.argv)
@@ -288,7 +288,7 @@ class _Splitter(Struct):
     def _ask_file(
         self, kind: str, path: str | None, cwd: str | None, via: tuple[str, ...], *, quiet: bool = False
     ) -> None:
-        """Ask about a file; `quiet` leaves out what is only maybe one, and nothing that rules could mind."""
+        """Ask about a file; `quiet` skips words that are only possibly files and not relevant to any rule."""
         remote = device_host(path)
         if remote is not None:
             return self._ask_host(*remote, via)
@@ -316,7 +316,7 @@ class _Splitter(Struct):
     # --- what programs run
 
     def _split_inner(self, program: str, command: Simple, depth: int) -> None:
-        """Look into what a command runs besides itself: programs, lines for a shell, scripts, tasks."""
+        """Inspect what a command runs in addition to itself: programs, lines for a shell, scripts, tasks."""
         inner = inner_of(command)
         via = (*command.via, inner.label)
         if depth > _DEEPEST:
@@ -332,11 +332,11 @@ class _Splitter(Struct):
                 self._ask_opaque(state, script or "an unknown script", via)
         given = program_given_to(command)
         if given is not None:
-            # To read `python -c` would promise what cannot be kept: the sandbox is the wall.
+            # Parsing `python -c` would promise more than is possible: the sandbox is the barrier.
             self._ask_opaque("program", given, (*command.via, program))
         own = command.argv[0] or ""
         if not inner.scripts and "/" in own:
-            # A program that is run by its path: a script where the caller knows its text, else not looked into.
+            # A program that is run by its path: a script if the caller knows its text, else not inspected.
             path = absolute(own, command.cwd, self.around)
             via = (*command.via, "script")
             text = self._text(path)
@@ -348,11 +348,11 @@ class _Splitter(Struct):
         return None
 
     def _text(self, path: str | None) -> str | None:
-        # Read through the sandbox, not from the host's files: what counts is what a program there would get.
+        # Read through the sandbox, not from the host's files: a program in the sandbox reads the same.
         return self.around.script(path) if self.around.script is not None and path is not None else None
 
     def _split_script(self, script: str | None, cwd: str | None, via: tuple[str, ...], depth: int) -> bool:
-        """Look into a script as a whole; returns whether its text is known."""
+        """Inspect a script as a whole; return whether its text is known."""
         path = absolute(script, cwd, self.around)
         text = self._text(path)
         if path is None or text is None:
@@ -361,7 +361,7 @@ class _Splitter(Struct):
         return True
 
     def _split_task(self, program: str, command: Simple, depth: int) -> None:
-        """Look into what is listed for make or npm to run."""
+        """Inspect the tasks that make or npm run."""
         task = task_of(program, command.argv[1:])
         if task is None:
             return
@@ -372,7 +372,7 @@ class _Splitter(Struct):
             path = absolute(name, cwd, self.around)
             text = self._text(path)
             if path is not None and text is not None:
-                # make takes the first of its files that is there, and none of the others.
+                # make reads only the first existing one of its files.
                 self._look_into(path, lines_of(task, text), cwd, via, depth, key=(path, task.names))
                 return
 
@@ -386,7 +386,7 @@ class _Splitter(Struct):
         *,
         key: object = None,
     ) -> None:
-        """Take the lines of a script apart, each script once: what one runs of itself is known already."""
+        """Split the lines of a script, each script once: its calls of itself are covered by that."""
         looked = ("script", key or path, cwd)
         if looked in self._seen:
             return  # by the name and not by the text: a script that calls itself would never end
@@ -395,7 +395,7 @@ class _Splitter(Struct):
         self._where = f"{posixpath.relpath(path, self.around.workspace)}:1"
         self._open.append(path)
         try:
-            # What the line writes before it runs it cannot be read beforehand.
+            # A script that the line writes before it runs it cannot be read beforehand.
             if path in self._written:
                 self._ask_opaque("script", f"{path}, which is written as well", via)
             for line in lines:
@@ -403,7 +403,7 @@ class _Splitter(Struct):
         except ScriptTooLongError:
             if not outermost:
                 raise
-            self._in_scripts -= 1  # make room for the request that says so
+            self._in_scripts -= 1  # make room for the request that reports it
             self._ask_opaque("script", f"more than {MOST_IN_SCRIPTS} commands and files in scripts", via)
         finally:
             self._open.pop()

@@ -1,4 +1,4 @@
-"""Who may do what through the server: a pure function of an action, a role and the scopes of a token."""
+"""Rights on the server: a pure function of an action, a role and the scopes of a token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chargehand.core.records import QuestionKind
 
 AccountRole = Literal["viewer", "operator", "admin"]
 AccessScope = Literal["read", "steer", "decide", "administer"]
-# Each role may do what those before it may.
+# Each role has the rights of those before it.
 ROLES: tuple[AccountRole, ...] = get_args(AccountRole)
 SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
 _SCOPES_OF_ROLE: Mapping[AccountRole, tuple[AccessScope, ...]] = {
@@ -24,14 +24,14 @@ _FIRST_LOCK_SECONDS, _LONGEST_LOCK_SECONDS = 60.0, 900.0
 
 
 class AccessRule(NamedTuple):
-    """What an action needs: at least this role, and this very scope."""
+    """The requirements of an action: at least this role, and exactly this scope."""
 
     role: AccountRole
     scope: AccessScope
 
 
 class AccessJudgement(Struct, frozen=True, kw_only=True):
-    """Whether an action is allowed; `reason` says what it needs and what is missing."""
+    """The decision on an action; `reason` gives its requirement and the missing right."""
 
     allowed: bool
     reason: str
@@ -42,16 +42,16 @@ _ACTIONS: Mapping[AccessRule, str] = {
     "mission.transcript mission.plan mission.report mission.diff mission.review mission.checkpoints "
     "mission.artifacts mission.output artifact.show event.follow project.list agent.list model.list "
     "stats.show system.show question.list action.list action.log policy.test token.own.list",
-    # It reads all of the log and every file that is kept: work for the machine, and nothing to be learnt.
+    # It reads all of the log and every stored file: work for the machine, without revealing anything.
     AccessRule("operator", "read"): "audit.verify",
     AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
     "mission.answer mission.fork mission.continue mission.restore mission.replan action.cancel agent.probe "
     "model.probe alert.test",
     AccessRule("operator", "decide"): "mission.approve mission.promote mission.discard mission.rollback "
     "action.answer",
-    # Notes on a change are one person's own and decide nothing; a token of a viewer cannot have the scope.
+    # Notes on a change belong to one person and decide nothing; a token of a viewer cannot have the scope.
     AccessRule("viewer", "decide"): "review.decide",
-    # A person's own, whatever their role; of tokens only those that may administer make others.
+    # A person's account, whatever the role; of tokens, only those with the scope to administer can make others.
     AccessRule("viewer", "administer"): "token.own.create token.own.revoke password.own.set",
     AccessRule("admin", "administer"): "user.list user.create user.role user.password user.disable "
     "user.enable user.remove token.list token.create token.revoke config.show config.set secret.list "
@@ -64,10 +64,10 @@ ACCESS_RULES: Mapping[str, AccessRule] = {
 
 
 def judge_access(action: str, role: str, scopes: Collection[str]) -> AccessJudgement:
-    """Return whether somebody of a role may do an action with these scopes; changes nothing.
+    """Return whether an account with a role may do an action with these scopes; changes nothing.
 
-    Who logged in holds all `SCOPES`, so that the role alone counts; a token holds its own. What no rule names, and
-    a role that is none, is denied.
+    A logged-in person has all `SCOPES`, so that only the role counts; a token has its own scopes. An action
+    without a rule, and an unknown role, is denied.
     """
     rule = ACCESS_RULES.get(action)
     if rule is None:
@@ -82,17 +82,17 @@ def judge_access(action: str, role: str, scopes: Collection[str]) -> AccessJudge
 
 
 def scopes_of_role(role: AccountRole) -> tuple[AccessScope, ...]:
-    """Return the scopes that a token of somebody with this role can have."""
+    """Return the scopes that a token of an account with this role can have."""
     return _SCOPES_OF_ROLE[role]
 
 
 def answer_action(kind: QuestionKind) -> str:
-    """Return the action that an answer is: to permit or to decide something is more than to clarify it."""
+    """Return the action of an answer: permitting or deciding something needs more rights than clarifying it."""
     return "mission.answer" if kind == "clarification" else "mission.approve"
 
 
 def lock_seconds(failures: int) -> float:
-    """Return how long nobody can log in after so many failures in a row: none up to four, then 1 to 15 minutes."""
+    """Return how long log-in is locked after consecutive failures: 0 up to four, then 1 to 15 minutes."""
     if failures < _FAILURES_BEFORE_LOCK:
         return 0.0
     # The exponent is bounded, so that a count from a damaged file costs no time.

@@ -1,4 +1,4 @@
-"""What can be judged, and what a judgement is."""
+"""The actions that can be judged, and the records of a judgement."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Literal
 from msgspec import Struct, field
 
 Effect = Literal["allow", "ask", "deny"]
-# How strong an effect is: the strongest of all that apply counts.
+# The strength of an effect: the strongest of all that apply counts.
 ORDER: dict[Effect, int] = {"allow": 0, "ask": 1, "deny": 2}
 WORKSPACE = "/workspace"
-# What `~` and `$HOME` stand for: the sandbox's own home, which holds nothing of the person's.
+# The value of `~` and `$HOME`: the sandbox's home, which holds nothing of the person's.
 HOME = "/home/agent"
-# Bytes of a script that is looked into, as many as of a line.
+# Largest script that is inspected in bytes, the same as for a line.
 LARGEST_SCRIPT = 100_000
 Purpose = Literal["agent", "setup", "check", "exec"]
 RunKind = Literal["exec", "setup", "check", "launch"]
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A program with its arguments, given to no shell; `cwd` is absolute, else the context's."""
+    """A program with its arguments, not run through a shell; `cwd` is absolute, else the context's."""
 
     argv: tuple[str, ...]
     cwd: str | None = None
@@ -40,14 +40,14 @@ class FileRead(Struct, frozen=True, kw_only=True):
 
 
 class FileWrite(Struct, frozen=True, kw_only=True):
-    """A file that is written, or with `removal` goes away."""
+    """A file that is written, or with `removal` deleted."""
 
     path: str
     removal: bool = False
 
 
 class Network(Struct, frozen=True, kw_only=True):
-    """A connection; `port` is 0 where it is not known, `host` "" likewise."""
+    """A connection; `port` is 0 and `host` is "" if unknown."""
 
     host: str
     port: int = 0
@@ -61,10 +61,10 @@ class GitAction(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """What runs for a person rather than for an agent: a program with its words, or a line for a shell.
+    """A program run for a person rather than for an agent: its words, or a line for a shell.
 
-    `kind` is `exec` (a person typed it), `setup` or `check` (the project's), or `launch` (an agent's own program).
-    What is not `trusted` (a person neither wrote nor granted it) is judged as an agent's commands are, too.
+    `kind` is `exec` (a person typed it), `setup` or `check` (the project's), or `launch` (an agent's program). If
+    it is not `trusted` (a person neither wrote nor granted it), it is also judged as an agent's commands are.
     """
 
     kind: RunKind
@@ -80,7 +80,7 @@ class Snippet(Struct, frozen=True, kw_only=True):
 
 
 class McpCall(Struct, frozen=True, kw_only=True):
-    """A call of an MCP server's tool; `arguments` is JSON, `reads` the server's word that it changes nothing."""
+    """A call of an MCP server's tool; `arguments` is JSON, `reads` the server's claim that it changes nothing."""
 
     server: str
     tool: str
@@ -89,7 +89,7 @@ class McpCall(Struct, frozen=True, kw_only=True):
 
 
 class Other(Struct, frozen=True, kw_only=True):
-    """Anything else, such as a call to a forge, a model or a plugin; `name` says which, `facts` more of it."""
+    """Any other action, such as a call to a forge, a model or a plugin, identified by `name` and `facts`."""
 
     kind: str
     name: str
@@ -106,12 +106,11 @@ Action = Command | Shell | FileRead | FileWrite | Network | GitAction | Run | Sn
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """One thing that an action was taken apart into, judged by itself.
+    """One part of an action, judged by itself.
 
     `kind` is `command`, `read`, `write`, `delete`, `network`, `shell`, `exec`, `setup`, `check`, `launch`,
-    `snippet`, `mcp.call` or `other`; `via` are the programs and forms
-    it was found in, `where` is the script and line that it stands in; `overridden` are the rules that a person's
-    rule set aside.
+    `snippet`, `mcp.call` or `other`; `via` are the programs and forms in which it was found, `where` its script
+    and line; `overridden` are the rules that a person's rule set aside.
     """
 
     kind: str
@@ -125,7 +124,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """What is to be done about an action: the strongest of its parts, `subject` names which."""
+    """The decision on an action: the strongest of its parts, named by `subject`."""
 
     effect: Effect
     rule: str
@@ -140,11 +139,11 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """What an action is judged in.
+    """The context in which an action is judged.
 
-    `workspace` and `cwd` are absolute; `sandboxed` says that the operating system bounds what a program reaches;
-    `hosts` may be reached; `resolve` follows links where the caller can; `script` returns the text of a file that
-    a program executes, `None` where that cannot be had. `who` is the agent or person that acts.
+    `workspace` and `cwd` are absolute; `sandboxed` means that the operating system bounds what a program reaches;
+    `hosts` may be reached; `resolve` follows links if the caller can; `script` returns the text of a file that a
+    program executes, `None` if unavailable. `who` is the acting agent or person.
     """
 
     workspace: str = WORKSPACE

@@ -1,4 +1,4 @@
-"""When an alert is raised, told of and ended: a pure function of what is raised and what was read."""
+"""Decides when an alert is raised, reported and ended: a pure function of raised alerts and readings."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ AlertRule = Literal[
 ]
 ALERT_RULES: tuple[AlertRule, ...] = get_args(AlertRule)
 NoticeKind = Literal["raised", "repeated", "ended", "trial"]
-# How far a level has to come back before it counts as clear, in parts of its limit.
+# How far a level must recover before it counts as clear, as a part of its limit.
 _BAND = 0.1
 
 
 class Threshold(Struct, frozen=True, kw_only=True):
-    """Where the alert of a rule begins: beyond `limit`, with `below` under it, with `reached` at it already.
+    """The limit at which a rule's alert begins: above `limit`, with `below` under it, with `reached` also at it.
 
-    A level is read again and again, and has to come back by a tenth of the limit; `single` readings, such as how
-    long something took, say nothing of the next one. Both end once nothing was amiss for `calm` seconds.
+    A level is read repeatedly, and must recover by a tenth of the limit; `single` readings, such as a duration,
+    say nothing about the next one. Both alerts end after `calm` seconds without a breach.
     """
 
     limit: float
@@ -41,18 +41,18 @@ class Threshold(Struct, frozen=True, kw_only=True):
     single: bool = False
 
     def is_breached(self, value: float) -> bool:
-        """Tell whether a value is an alert."""
+        """Return whether a value is an alert."""
         if value == self.limit:
             return self.reached
         return (value < self.limit) == self.below
 
     def is_clear(self, value: float) -> bool:
-        """Tell whether a value is far enough from an alert for one that is raised to end."""
+        """Return whether a value is far enough from the limit to end a raised alert."""
         band = self.limit * _BAND
         return value >= self.limit + band if self.below else value <= self.limit - band
 
     def add_breach(self, alert: Alert | None, reading: Reading) -> Alert:
-        """Return an alert with another breach; a level that stays where it is counts once."""
+        """Return an alert with another breach; a level that stays unchanged counts once."""
         time = _text(reading.time)
         if alert is None:
             return Alert(
@@ -72,7 +72,7 @@ class Threshold(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What was read for a rule and subject, and when."""
+    """A value read for a rule and subject, and its time."""
 
     rule: AlertRule
     value: float
@@ -81,7 +81,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class AlertNotice(Struct, frozen=True, kw_only=True):
-    """What a person is told of an alert; `more` is how many breaches came since the last time."""
+    """A report of an alert to a person; `more` is the number of breaches since the last report."""
 
     kind: NoticeKind
     alert: Alert
@@ -89,7 +89,7 @@ class AlertNotice(Struct, frozen=True, kw_only=True):
 
 
 class AlertDecision(NamedTuple):
-    """The alerts that are other than before, ended ones among them, and what is to be told."""
+    """The changed alerts, including ended ones, and the notices to send."""
 
     changed: tuple[Alert, ...]
     notices: tuple[AlertNotice, ...]
@@ -103,10 +103,11 @@ def decide_alerts(
     now: datetime,
     repeat: float,
 ) -> AlertDecision:
-    """Return what becomes of the alerts that are raised, and which are new; changes nothing.
+    """Return the new state of the raised alerts, and new alerts; changes nothing.
 
-    A crossing is told once. While single breaches go on their number is told, every `repeat` seconds at most. One
-    that is raised stays so without a reading that is clear; one of a rule that has no threshold any more ends.
+    A crossing is reported once. While single breaches continue their number is reported, at most every `repeat`
+    seconds. A raised alert stays raised without a clear reading; an alert whose rule has no threshold any more
+    ends.
     """
     before: dict[tuple[str, str], Alert] = {(alert.rule, alert.subject): alert for alert in raised}
     alerts, clear = dict(before), set[tuple[str, str]]()
@@ -140,8 +141,8 @@ def decide_alerts(
 
 
 def _choose_notice(alert: Alert, before: Alert | None, now: datetime, repeat: float) -> NoticeKind | None:
-    """Return as what an alert is told of now, if at all."""
-    # What began and ended since the last time was a crossing too, and its end is no news by itself.
+    """Return the kind of notice now due for an alert, if any."""
+    # An alert that began and ended since the last report was a crossing too, and its end is no separate news.
     if before is None:
         return "raised"
     if alert.ended:

@@ -1,4 +1,4 @@
-"""The judgement of one action by all rules."""
+"""Judges one action by all rules."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from chargehand.policy._requests import Request, requests_of
 from chargehand.policy.actions import ORDER, Action, Effect, Judgement, Part, Surroundings
 from chargehand.policy.rules import Match, Rules
 
-# The rule that is named where none matches.
+# The rule named if no rule matches.
 NO_RULE = "none"
-# The rule that is named where a rule could not be evaluated.
+# The rule named if a rule could not be evaluated.
 BROKEN = "rule-error"
 
 
 def judge(action: Action, context: Surroundings, rules: Rules) -> Judgement:
-    """Return whether an action is allowed, to be asked for, or denied, by which rule and why; changes nothing.
+    """Return whether an action is allowed, needs approval or is denied, by which rule and why; changes nothing.
 
-    An action is taken apart into commands, files and hosts, each judged by all rules: deny is stronger than ask,
-    ask than allow, and what no rule knows is denied. Raises `ConfigError` where the rules are wrong.
+    An action is split into commands, files and hosts, each judged by all rules: deny is stronger than ask, ask
+    than allow, and a request that no rule matches is denied. Raises `ConfigError` if the rules are invalid.
     """
     requests = list(requests_of(action, context))
     matches = rules.matching(
@@ -36,8 +36,8 @@ def judge(action: Action, context: Surroundings, rules: Rules) -> Judgement:
     parts = tuple(_judge_part(request, match) for request, match in zip(requests, matches, strict=True))
     if not parts:
         return Judgement(effect="allow", rule="nothing", reason="it runs nothing", subject="")
-    # the first of those that are equally strong; among allowed ones, what a person's own rule let pass, then what
-    # was not looked into
+    # the first of those that are equally strong; among allowed ones, first a part that a person's rule allowed,
+    # then a part that was not inspected
     worst = max(parts, key=lambda part: (ORDER[part.effect], bool(part.overridden), part.kind == "shell"))
     subject = f"{worst.text} ({worst.where})" if worst.where else worst.text
     return Judgement(effect=worst.effect, rule=worst.rule, reason=worst.reason, subject=subject, parts=parts)
@@ -46,7 +46,7 @@ def judge(action: Action, context: Surroundings, rules: Rules) -> Judgement:
 def denied(what: str, judgement: Judgement) -> RefusedError:
     """Return the error (`policy_denied`) of an action that may not happen; `what` names its kind.
 
-    What is to be asked for is denied where nobody can be asked.
+    An action that needs approval is denied if no person can be asked.
     """
     verb = "is denied" if judgement.effect == "deny" else "needs approval, which cannot be given here,"
     return RefusedError(
@@ -58,14 +58,14 @@ def denied(what: str, judgement: Judgement) -> RefusedError:
 
 
 def _plain(value: Any) -> Any:
-    # Cedar takes UTF-8 alone: other bytes of a name, which Python keeps as surrogates, are written out.
+    # Cedar accepts only UTF-8: other bytes of a name, which Python keeps as surrogates, are escaped.
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def _judge_part(request: Request, match: Match) -> Part:
-    """Judge one request by the rules that match: overrides set rules aside, then the strongest counts."""
+    """Judge one request by the matching rules: overrides set rules aside, then the strongest effect counts."""
     matching = {rule.id for rule in match.rules}
     overriding = [rule for rule in match.rules if rule.overrides in matching]
     set_aside = tuple(dict.fromkeys(rule.overrides for rule in overriding))
@@ -75,15 +75,15 @@ def _judge_part(request: Request, match: Match) -> Part:
         if rule.id not in set_aside and (not rule.overrides or rule in overriding)
     ]  # fmt: skip
     effect: Effect
-    if match.errors:  # Cedar passes over a rule that it cannot evaluate: it might have been the one that denies
+    if match.errors:  # Cedar skips a rule that it cannot evaluate: it might be a denying one
         effect, name, reason = "deny", BROKEN, f"a rule could not be evaluated: {match.errors[0]}"
-    # A repository's rules only restrict: without another that allows it, what they ask for is not allowed either.
+    # A repository's rules only restrict: they allow nothing themselves, so another rule must allow the request.
     elif all(rule.origin == "repository" for rule in left):
         effect, name, reason = "deny", NO_RULE, "no rule allows it"
     else:
         effect = max((rule.effect for rule in left), key=ORDER.__getitem__)
         strongest = [rule for rule in left if rule.effect == effect]
-        # Among rules that allow, the one that set another aside is named.
+        # Among rules that allow, name the one that set another aside.
         named = next((rule for rule in strongest if rule in overriding), strongest[0])
         name, reason = named.id, named.reason
     return Part(

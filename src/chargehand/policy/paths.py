@@ -1,4 +1,4 @@
-"""Where a path lies, by its text: normalised against a directory, and named by what it means there."""
+"""Classifies paths by their text: normalised against a directory, and named by their meaning there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXAMPLES = late_pattern(r"\.env\.(example|sample|template|dist|defaults?|test|c
 
 
 def absolute(path: str | None, cwd: str | None, around: Surroundings) -> str | None:
-    """Return a path from the root without `.`, `..` and links as far as known; `None` where it is not known."""
+    """Return a path from the root without `.`, `..` and links as far as known; `None` if it is not known."""
     if path is None or "\0" in path:
         return None
     if path == "~" or path.startswith("~/"):
@@ -38,10 +38,11 @@ def absolute(path: str | None, cwd: str | None, around: Surroundings) -> str | N
 
 
 def places(path: str | None, around: Surroundings) -> frozenset[str]:
-    """Return what a path is, in words that rules use.
+    """Return the classes of a path, in words that rules use.
 
     One of `workspace`, `root` (the workspace itself, or above it), `temp`, `home`, `stream`, `device`, `system`,
-    `unknown`; with it `git`, `ci`, `own`, `secret` where they apply. A pattern is all that it may match.
+    `unknown`; in addition `git`, `ci`, `own`, `secret` if they apply. A pattern has the classes of all that it may
+    match.
     """
     if path is None:
         return frozenset({"unknown"})
@@ -64,7 +65,7 @@ def places(path: str | None, around: Surroundings) -> frozenset[str]:
 
 def _area_of(path: str, around: Surroundings) -> str:
     glob = _GLOB.search(path)
-    # A pattern matches below the last directory that stands before it.
+    # A pattern matches below the last directory before it.
     if glob is not None:
         directory = path[: glob.start()].rpartition("/")[0]
         path = f"{directory}/*"
@@ -81,11 +82,11 @@ def _area_of(path: str, around: Surroundings) -> str:
 
 
 def _may_be(part: str, names: tuple[str, ...]) -> bool:
-    """Tell whether a name, or a pattern as a shell has it, may be one of the names."""
+    """Return whether a name, or a shell pattern, may be one of the names."""
     if part == "*":
-        return False  # it may match anything: what is denied for .git would be denied for every `rm *`
+        return False  # it may match anything: a rule that denies .git would then deny every `rm *`
     lowered = part.lower()  # some file systems ignore case, and git follows them
     if not _GLOB.search(part):
         return any(lowered == name.lower() for name in names)
-    # a leading dot is matched by a dot alone
+    # only a dot matches a leading dot
     return any((part[0] == "." or name[0] != ".") and fnmatchcase(name, part) for name in names)

@@ -1,4 +1,4 @@
-"""How often a client may call: a pure function of the clock that it is given."""
+"""Limits how often a client may call: a pure function of the given clock."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from chargehand.core.errors import RateLimitedError
 
-# docs/how-to/mcp-server.md tells clients these bounds.
+# docs/how-to/mcp-server.md documents these bounds for clients.
 _BURST = 200.0
 _PER_SECOND = 50.0
 
 
 class RateLimit:
-    """A token bucket: so many calls at once, so many a second from then on."""
+    """A token bucket: a burst of calls at once, then a number of calls per second."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class RateLimit:
             )
 
     def try_take(self) -> bool:
-        """Take one call from the bucket; return whether there was one."""
+        """Take one call from the bucket; return whether one was left."""
         return self._take_or_wait() == 0
 
     def _take_or_wait(self) -> int:
-        """Take one call, or return in how many whole seconds there is one."""
+        """Take one call, or return the whole seconds until the next one."""
         at = self._now()
         self._left = min(self._burst, self._left + (at - self._at) * self._per_second)
         self._at = at
@@ -57,5 +57,5 @@ class RateLimit:
         return 0
 
     def put_back(self) -> None:
-        """Put the last call back: it is one of those that do not count."""
+        """Put the last call back, since it does not count."""
         self._left = min(self._burst, self._left + 1)

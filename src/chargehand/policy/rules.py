@@ -1,7 +1,7 @@
-"""Rules in Cedar: read from several places, checked against the facts there are, asked all at once.
+"""Rules in Cedar: read from several places, checked against the known facts, evaluated together.
 
-Every rule is given to Cedar as a `permit`, whatever its effect: Cedar then names all that match (of a request
-that a `forbid` decides it would name nothing else), and the strongest effect is found here.
+Every rule is given to Cedar as a `permit`, whatever its effect: Cedar then names all matching rules (if a `forbid`
+decided a request, Cedar would name no other rule), and the strongest effect is found here.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Origin = Literal["default", "user", "repository"]
 _ANNOTATIONS = frozenset({"id", "decision", "reason", "overrides"})
 _ID = late_pattern(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _TOKENS = late_pattern(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^\s/";]+|.', re.DOTALL)
-# Answers that are remembered: an agent runs the same commands again and again.
+# Most answers in the cache: an agent runs the same commands repeatedly.
 _MOST_KNOWN = 2_000
-# Characters of one source of rules at most.
+# Largest size of one source of rules, in characters.
 LARGEST = 1_000_000
-# Cedar's typed syntax tree: it takes ten times as long to load as all else of Cedar, and is not used here.
+# Cedar's typed syntax tree: it takes ten times as long to load as all the rest of Cedar, and is not used here.
 _UNUSED = "cedarpy.pst"
 
 
 @cache
 def cedar() -> ModuleType:
-    """Import `cedarpy` and return it; its syntax tree is loaded when somebody asks for something in it."""
+    """Import `cedarpy` and return it; its syntax tree is loaded on first use."""
     package = find_spec("cedarpy")
     if package is not None and _UNUSED not in sys.modules:
         tree = PathFinder.find_spec(_UNUSED, package.submodule_search_locations)
@@ -53,14 +53,14 @@ def cedar() -> ModuleType:
 
 
 class Statement(Struct, frozen=True, kw_only=True):
-    """The text of one rule, and the line that it begins at."""
+    """The text of one rule, and its first line."""
 
     line: int
     text: str
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """One rule; `key` is its name among all rules, `overrides` the rule of Chargehand's that it sets aside."""
+    """One rule; `key` is its name among all rules, `overrides` the shipped rule that it sets aside."""
 
     key: str
     id: str
@@ -82,7 +82,7 @@ class Source(Struct, frozen=True, kw_only=True):
     def parse(self) -> Iterator[tuple[Statement, dict[str, Any]]]:
         """Yield the rules as written and as Cedar's JSON; templates and unknown facts are errors as well."""
         found = list(statements(self.text))
-        if self.origin == "default":  # known to be right: parsed as a whole, which is several times as fast
+        if self.origin == "default":  # known to be valid: parsed as a whole, which is several times as fast
             whole = json.loads(cedar().policies_to_json_str(self.text))["staticPolicies"]
             yield from zip(found, (whole[f"policy{number}"] for number in range(len(whole))), strict=True)
             return
@@ -98,7 +98,7 @@ class Source(Struct, frozen=True, kw_only=True):
                 raise self.invalid(statement.line, name, str(error)) from error
             if len(policies) != 1:
                 raise self.invalid(statement.line, name, "templates are not supported")
-            # Without this, a misspelt fact would fail only at the first request that comes to it.
+            # Without this, a misspelt fact would fail only at the first request that uses it.
             checked = cedar().validate_policies(statement.text, schema)
             if not checked.validation_passed:
                 message = re.sub(r"^for policy `policy0`, ", "", checked.errors[0].error)
@@ -106,8 +106,8 @@ class Source(Struct, frozen=True, kw_only=True):
             yield statement, policies[0]
 
     def build_rule(self, statement: Statement, effect: str, annotations: Mapping[str, str], order: int) -> Rule:
-        """Return the rule that a statement makes; raises `ConfigError` where an annotation is wrong."""
-        # A rule that is not understood must not be left out: an agent would then be allowed what it was to forbid.
+        """Return the rule of a statement; raises `ConfigError` if an annotation is invalid."""
+        # A rule that is not understood must not be skipped: an agent would be allowed what it was meant to forbid.
         name, decision = annotations.get("id", ""), annotations.get("decision")
         reason, overrides = annotations.get("reason", ""), annotations.get("overrides", "")
         made: Effect = "deny" if effect == "forbid" else "ask" if decision else "allow"
@@ -139,7 +139,7 @@ class Source(Struct, frozen=True, kw_only=True):
         )
 
     def invalid(self, line: int, rule: str, message: str) -> ConfigError:
-        """Return the error of a rule that begins at a line, "" for the name of one that has none."""
+        """Return the error of a rule that begins at a line; `rule` is "" if it has no name."""
         named = f" rule {rule!r}:" if rule else ""
         return ConfigError(
             f"{self.name}:{line}:{named} {message}",
@@ -149,29 +149,28 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Match(Struct, frozen=True, kw_only=True):
-    """The rules that match a request, in their order, and what Cedar could not evaluate."""
+    """The rules that match a request, in their order, and the errors of rules that Cedar could not evaluate."""
 
     rules: tuple[Rule, ...]
     errors: tuple[str, ...] = ()
 
 
 def default_source() -> Source:
-    """Return the rules that are shipped."""
+    """Return the shipped rules."""
     text = files("chargehand.policy").joinpath("default.cedar").read_text("utf-8")
     return Source(origin="default", name="default.cedar", text=text)
 
 
 def facts_schema() -> str:
-    """Return the facts that rules may ask about, as a Cedar schema."""
+    """Return the facts that rules may use, as a Cedar schema."""
     return files("chargehand.policy").joinpath("facts.cedarschema").read_text("utf-8")
 
 
 class Rules:
-    """All rules in force: what is shipped, the person's own, and what a repository restricts further.
+    """All rules in force: the shipped ones, the person's own, and restrictions by a repository.
 
-    Parsed when they are first asked, once. A person's rule may override one of the shipped by its id
-    (`@overrides("git-push")`); a repository's can only ask or deny. Raises `ConfigError` (`policy_invalid`) naming
-    file, line and rule.
+    Parsed once, on first use. A person's rule may override a shipped one by its id (`@overrides("git-push")`); a
+    repository's rules can only ask or deny. Raises `ConfigError` (`policy_invalid`) naming file, line and rule.
     """
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
@@ -182,7 +181,7 @@ class Rules:
 
     @cached_property
     def digest(self) -> str:
-        """What tells these rules from others."""
+        """The digest that identifies these rules."""
         text = "\0".join(f"{source.origin}\0{source.text}" for source in self.sources)
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
@@ -193,14 +192,14 @@ class Rules:
 
     @property
     def _ruleset(self) -> _Loaded:
-        # Attempts are judged in several threads; what parsing takes is spent in the first, and only if it judges.
+        # Several threads judge attempts; the first to judge spends the parsing time, and only if any does.
         with self._lock:
             if self._parsed is None:
                 self._parsed = _load(self.sources)
             return self._parsed
 
     def matching(self, requests: Sequence[Mapping[str, Any]]) -> list[Match]:
-        """Return for each request of Cedar's form the rules that match it; what was asked before is remembered."""
+        """Return for each request in Cedar's form the rules that match it; answers are cached."""
         keys = [json.dumps(request) for request in requests]
         found = {key: self._known[key] for key in keys if key in self._known}
         new = {key: request for key, request in zip(keys, requests, strict=True) if key not in found}
@@ -231,7 +230,7 @@ class _Loaded(Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=8)
 def _load(sources: tuple[Source, ...]) -> _Loaded:
-    """Parse rules; a worker has one mission after the other under the same ones."""
+    """Parse rules; cached, since a worker runs many missions under the same rules."""
     rules: dict[str, Rule] = {}
     policies: dict[str, Any] = {}
     for source in sources:
@@ -242,7 +241,7 @@ def _load(sources: tuple[Source, ...]) -> _Loaded:
             rule = source.build_rule(statement, policy["effect"], annotations, len(rules))
             if rule.key in rules:
                 raise source.invalid(statement.line, rule.id, "another rule has the same id")
-            # As a permit, whatever it is: of a request that a forbid decides Cedar would name no other rule.
+            # As a permit, whatever its effect: if a forbid decided a request, Cedar would name no other rule.
             rules[rule.key], policies[rule.key] = rule, {**policy, "effect": "permit"}
 
     known = [rule.id for rule in rules.values() if rule.origin == "default" and rule.effect != "allow"]
@@ -261,7 +260,7 @@ def _load(sources: tuple[Source, ...]) -> _Loaded:
 
 
 def statements(text: str) -> Iterator[Statement]:
-    """Yield the rules of a text with the lines they begin at; and text that is none, for the parser to refuse."""
+    """Yield the rules of a text with their first lines; and other text, for the parser to refuse."""
     line, start, held = 1, 1, ""
     for token in _TOKENS.findall(text):
         if not held.strip():

@@ -1,4 +1,4 @@
-"""Which tier of sandbox a mission's sensitivity asks for; a pure function of facts and of what is offered."""
+"""Chooses the sandbox tier for a mission's sensitivity; a pure function of facts and available tiers."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ _WAY_OUT = "`chargehand project trust` trusts the repository, --sandbox NAME tak
 
 
 def only_documentation(areas: Sequence[str]) -> bool:
-    """Tell whether areas (patterns as in .gitignore, empty for all) hold documentation alone."""
+    """Return whether areas (patterns as in .gitignore, empty for all) contain only documentation."""
     return bool(areas) and all(_DOCUMENTATION.fullmatch(area) for area in areas)
 
 
 def needed_tier(facts: TierFacts) -> tuple[TierName, str]:
-    """Return the least tier that the facts ask for, and why.
+    """Return the weakest tier that the facts permit, and the reason.
 
-    Programs of a repository that nobody vouches for get walls of an engine around ours, or a kernel of their own
-    where they can also reach hosts. A mission that may change documentation alone gets one step less: what it
-    promotes runs nowhere.
+    Programs of an untrusted repository get the isolation of a container engine around ours, or a separate kernel
+    if they can also reach hosts. A mission that may change only documentation gets one step less: its result runs
+    nowhere.
     """
     if facts.trusted:
         return "process", "a person trusts the repository"
-    # Process and container share the host's kernel: what can also reach hosts gets a kernel of its own.
+    # Process and container share the host's kernel: programs that can also reach hosts get a separate kernel.
     steps = 2 if facts.network else 1
     why = "the repository is not trusted yet" + (", and it may reach hosts" if facts.network else "")
-    # Less, and never none: `docs/**` may hold a `conf.py` that a build runs.
+    # Less, but never no step: `docs/**` may hold a `conf.py` that a build runs.
     if facts.documentation:
         return TIERS[steps], f"{why}; but it may change documentation alone"
     return TIERS[steps + 1], why
 
 
 def in_question(facts: TierFacts) -> tuple[TierName, ...]:
-    """Return the tiers that may be taken, in the order in which they are tried: the least one first."""
+    """Return the permitted tiers in the order in which they are tried: the weakest first."""
     needed, _ = needed_tier(facts)
     return TIERS[TIERS.index(needed) :]
 
 
 def choose_tier(facts: TierFacts, candidates: Sequence[TierCandidate]) -> TierChoice:
-    """Return the tier to take, and why: a person's wish as it is, else the least one that is offered and enough.
+    """Return the tier to take, and the reason: a person's wish unchanged, else the weakest sufficient offer.
 
-    `candidates` are what was tried; one that is not among them counts as not offered. Raises
-    `TierUnavailableError` that names what is missing: a weaker tier than needed is never taken.
+    `candidates` are the tiers that were tried; a tier that is not among them counts as not offered. Raises
+    `TierUnavailableError` that names the missing tier: a weaker tier than needed is never taken.
     """
     needed, why = needed_tier(facts)
     weaker = [TierCandidate(tier=name, offered=None, detail="weaker than needed") for name in TIERS]
     considered = (*weaker[: TIERS.index(needed)], *candidates)
-    # A tier that a person names is never exchanged; what `auto` would need stands beside it.
+    # A tier that a person names is never replaced; the tier that `auto` would need is added to the reason.
     if facts.wish != AUTO:
         wish: TierName = next(name for name in get_args(TierName) if name == facts.wish)
         more = "" if TIERS.index(wish) >= TIERS.index(needed) else f"; auto would need {needed}: {why}"

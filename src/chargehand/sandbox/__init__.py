@@ -1,1 +1,1 @@
-"""Places where untrusted programs run, and the proof of what this machine can offer."""
+"""Sandboxes in which untrusted programs run, and probes of the tiers that this machine offers."""

@@ -1,4 +1,4 @@
-"""Which container engine this machine has, podman or docker, proven by a container that really ran."""
+"""Finds this machine's container engine, podman or docker, by actually running a container."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.process.layout import HIDDEN
 
 Kind = Literal["podman", "docker"]
-# What a client finds its store, its daemon and, rootless, the user's systemd by.
+# Variables by which a client finds its store, its daemon and, rootless, the user's systemd.
 _KEPT = ("PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST")
 _SECONDS = 120.0
 _MOST_PROCESSES = 32_768
@@ -44,7 +44,7 @@ _INSTALL = {
     "zypper": "zypper install podman",
     "apk": "apk add podman",
 }
-# What the user can do, by what the engines said; the first that applies.
+# Remedies by the text of the engines' errors; the first that applies.
 _HINTS = (
     (
         ("Cannot connect to the Docker daemon", "permission denied"),
@@ -59,7 +59,7 @@ _HINTS = (
         "pull or build the image of sandbox.container_image first: Chargehand never pulls one",
     ),
 )
-# Options of podman to try, the user's own settings first: each of the last two is what some machine needs.
+# Options of podman to try, the user's settings first: some machines need one of the last two.
 _VARIANTS: tuple[tuple[str, ...], ...] = (
     (),
     ("--runtime", "runc"),
@@ -69,10 +69,10 @@ _VARIANTS: tuple[tuple[str, ...], ...] = (
 
 
 class ContainerEngine(Struct, frozen=True, kw_only=True):
-    """An engine that ran a container: its program with the options it needs, and what containers are made of.
+    """An engine that ran a container: its program with the required options, and its images.
 
-    `image` is the user's own image, "" where containers show the host's /usr; `path` is that image's PATH;
-    `base` the empty image that docker starts from.
+    `image` is the user's image, "" if containers show the host's /usr; `path` is that image's PATH; `base` the
+    empty image that docker starts from.
     """
 
     kind: Kind
@@ -85,18 +85,18 @@ class ContainerEngine(Struct, frozen=True, kw_only=True):
 
     @property
     def argv(self) -> list[str]:
-        """How its command line begins."""
+        """The beginning of its command line."""
         return [self.program, *self.options]
 
     @property
     def stages(self) -> bool:
-        """Whether mounts are made by us, in a namespace of the engine's own: podman as root has no daemon."""
+        """Whether we make the mounts, in the engine's mount namespace: podman as root has no daemon."""
         return self.kind == "podman" and os.geteuid() == 0
 
     @property
     def fd(self) -> int:
-        """The descriptor that the exec server finds its socket at."""
-        # podman hands a descriptor on (`--preserve-fds`); a client of docker only copies its standard streams.
+        """The descriptor at which the exec server finds its socket."""
+        # podman passes a descriptor on (`--preserve-fds`); a client of docker only copies its standard streams.
         return 3 if self.kind == "podman" else 0
 
     def run(
@@ -111,19 +111,19 @@ class ContainerEngine(Struct, frozen=True, kw_only=True):
     ) -> list[str]:
         """Return the whole command that runs a container over the root directory `root`.
 
-        `served` says that the client has the exec server's socket to hand on.
+        `served` means that the client has the exec server's socket to pass on.
         """
         own = ["-i"]
         if self.kind == "podman":
-            # Of one user on the whole machine, so it bounds no sandbox; unsaid, podman asks for more than it may
-            # give.
+            # A limit per user on the whole machine, so it bounds no sandbox; by default podman asks for more than
+            # it may give.
             hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
             most = _MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, _MOST_PROCESSES)
             masked = ":".join((*HIDDEN, "/sys/fs/cgroup"))
-            # Else the user inside is a subordinate one on this machine, to whom the workspace does not belong.
+            # Otherwise the user inside is a subordinate user on this machine, who does not own the workspace.
             rootless = [] if os.geteuid() == 0 else ["--userns", "keep-id"]
             own = [
-                # By itself podman adds writable file systems of no set size, and the host's proxy variables.
+                # By default podman adds writable file systems of no set size, and the host's proxy variables.
                 *("--read-only-tmpfs=false", "--systemd=false", "--http-proxy=false", "--no-hosts"),
                 *("--security-opt", f"mask={masked}", "--ulimit", f"nproc={most}:{most}"),
                 *rootless,
@@ -140,7 +140,7 @@ class ContainerEngine(Struct, frozen=True, kw_only=True):
 
 
 def engine_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what an engine's client needs of the host's environment, which no container sees."""
+    """Return the host's variables that an engine's client needs; containers do not see them."""
     return {name: environ[name] for name in _KEPT if name in environ}
 
 
@@ -148,7 +148,7 @@ def find_engine(*, program: str = "", image: str = "", environ: Mapping[str, str
     """Return the first engine that really runs a container; blocks, about 0.5 s with podman.
 
     `program` is the user's choice, a name or a path; without it podman is tried before docker. `image` is an image
-    that the engine has. Raises `TierUnavailableError` with what each engine said and the remedy.
+    that the engine has. Raises `TierUnavailableError` with each engine's error and the remedy.
     """
     said: list[str] = []
     for wanted in [program] if program else ["podman", "docker"]:
@@ -173,11 +173,11 @@ def find_engine(*, program: str = "", image: str = "", environ: Mapping[str, str
 
 
 class _RefusedError(Exception):
-    """What an engine said when it did not run."""
+    """An engine did not run; carries its error text."""
 
 
 def _prove(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEngine:
-    """Return the engine with what it was found to be, once a container of it ran; raises `_RefusedError`."""
+    """Return the engine with its detected properties after a container ran; raises `_RefusedError`."""
     variables = engine_environment(environ)
     version = _run([*engine.argv, "--version"], variables).strip()
     path: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ def _prove(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEngi
             base = _import_empty_image(engine, contents, root, variables)
         engine = replace(engine, path=path, base=base, version=version)
         contents.command = ["-c", "pass"]
-        # Named after its owner, as sandboxes are: what a killed one leaves is swept.
+        # Named after its owner, like sandboxes: the remains of a killed owner are swept.
         label = f"{guard.owner_prefix()}probe"
         mounts = direct_mounts(contents, inodes=engine.kind == "docker")
         limits = SandboxLimits(tmp_mb=4)
@@ -210,10 +210,10 @@ def _prove(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerEngi
 def _import_empty_image(
     engine: ContainerEngine, contents: ContainerContents, root: Path, variables: Mapping[str, str]
 ) -> str:
-    """Return the image of directories, links and small files that docker mounts everything else over."""
+    """Return an image of directories, links and small files over which docker mounts everything else."""
     parts = [sorted(contents.links.items()), sorted(contents.texts.items())]
     parts.append([(str(path.relative_to(root)), f"{path.lstat().st_mode:o}") for path in sorted(root.rglob("*"))])
-    # Named by what it holds, so that it is made once and another version makes another.
+    # Named by its content, so that it is made once and another version makes another.
     key = json.dumps(parts)
     tag = f"chargehand-root:{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if _run([*engine.argv, "images", "-q", tag], variables).strip():
@@ -222,7 +222,7 @@ def _import_empty_image(
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for path in sorted(root.rglob("*")):
             info = tar.gettarinfo(path, str(path.relative_to(root)))
-            # Without owners and times, so that the same content is the same image.
+            # Without owners and times, so that equal content gives the same image.
             info.uid = info.gid = info.mtime = 0
             info.uname = info.gname = ""
             tar.addfile(info, io.BytesIO(path.read_bytes()) if info.isreg() else None)

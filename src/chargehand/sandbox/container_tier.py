@@ -42,7 +42,7 @@ from chargehand.sandbox.seccomp import compile_filter, host_architecture
 from chargehand.sandbox.toolchain import Toolchain
 
 _ISOLATED = ("-I", "-S", "-E")
-# Engines lock their store: more that start at a time only wait for each other.
+# Engines lock their store: more starts at a time only wait for each other.
 _OPEN_AT_ONCE = 4
 
 
@@ -62,7 +62,7 @@ class _RunningContainer(Struct):
     pid: int = 0
 
     def kill(self) -> None:
-        """End it at once: by its first process where we see that, else through the engine."""
+        """End it at once: by its first process if visible, else through the engine."""
         if self.ended.done() or self.client.returncode is not None:
             return
         if self.pid:
@@ -77,10 +77,10 @@ class ContainerTier:
     """Opens sandboxes of the `container` tier; close it to end everything it started.
 
     One instance per Chargehand process; an asynchronous context manager. `program` names the engine, `image` an
-    image that it has; without one containers show the host's own /usr and toolchain. `scratch` is a directory of
+    image that it has; without an image containers show the host's /usr and toolchain. `scratch` is a directory of
     ours for the containers' root directories. `alive` is a descriptor that is held open until the last container
-    is gone, also where this process is killed. `engine` is one that was found before. Entering raises
-    `TierUnavailableError` where no engine works.
+    is gone, even if this process is killed. `engine` is an engine found earlier. Entering raises
+    `TierUnavailableError` if no engine works.
     """
 
     def __init__(
@@ -105,7 +105,8 @@ class ContainerTier:
         self._starting = asyncio.Semaphore(_OPEN_AT_ONCE)
         self._found = engine
         self._engine: ContainerEngine | None = None
-        # A process of its own, for what is frozen when this one dies cannot notice the end of its socket.
+        # A separate process, since a container that is frozen when this process dies cannot notice the end of its
+        # socket.
         self._guard: asyncio.subprocess.Process | None = None
         self._roots: tempfile.TemporaryDirectory[str] | None = None
         self._code = b""
@@ -125,13 +126,13 @@ class ContainerTier:
             )
         await asyncio.to_thread(guard.sweep, engine.argv)
         server = compile_program(exec_server)
-        if engine.image:  # its interpreter may be of another version, which takes text and no compiled code
+        if engine.image:  # its interpreter may have another version, which needs text and not compiled code
             server = marshal.dumps(Path(exec_server.__file__).read_text())
-        # What the interpreter inside is sent: our filter of system calls, and below it the exec server.
+        # The code sent to the interpreter inside: our system call filter, then the exec server.
         inside = Path(container_init.__file__).read_text()
         self._code = marshal.dumps(f"{inside}\nrun({compile_filter(host_architecture())!r}, {server!r})\n")
         self._roots = tempfile.TemporaryDirectory(prefix="containers-", dir=self._scratch)
-        # The container's user is another one, and has to pass through.
+        # The container runs as another user, who has to pass through.
         os.chmod(self._roots.name, 0o755)
         self._guard = await asyncio.create_subprocess_exec(
             *(sys.executable, *_ISOLATED, guard.__file__, self._prefix, self._roots.name, *engine.argv),
@@ -140,7 +141,7 @@ class ContainerTier:
             stderr=asyncio.subprocess.DEVNULL,
             env=engine_environment(self._environ),
             pass_fds=() if self._alive is None else (self._alive,),
-            # A Ctrl-C reaches the whole terminal group; this one has to outlive it.
+            # A Ctrl-C reaches the whole terminal group; this process has to outlive it.
             start_new_session=True,
             cwd="/",
         )
@@ -151,7 +152,7 @@ class ContainerTier:
         await self.close()
 
     async def open(self, spec: SandboxSpec) -> ContainerSandbox:
-        """Open one sandbox; raises `TierUnavailableError` with what the engine said where it refuses."""
+        """Open one sandbox; raises `TierUnavailableError` with the engine's output if it refuses."""
         engine = self.engine
         name = new_id("sandbox")
         errors = os.memfd_create("errors", os.MFD_CLOEXEC)
@@ -206,11 +207,11 @@ class ContainerTier:
         sandbox = ContainerSandbox(started)
         try:
             await sandbox.start(self._code)
-            # After the greeting: before it there need not be a process to ask for.
+            # After the greeting: before it there may be no process yet.
             running.pid = await asyncio.to_thread(guard.container_pid, engine.argv, running.name)
             directories, unified = guard.cgroup_directories(running.pid) if running.pid else ({}, False)
             group = Cgroup(tuple(directories.values()), unified)
-            # The engine's group, where this process may freeze it; of a rootless engine it may not.
+            # The engine's group, if this process may freeze it; with a rootless engine it may not.
             if group.freezer is not None and os.access(group.freezer, os.W_OK):
                 sandbox.use_cgroup(group)
             await start_forwarders(sandbox, spec, contents.python)
@@ -234,7 +235,7 @@ class ContainerTier:
         root = place / "root"
         await asyncio.to_thread(write_root, contents, root)
         if engine.image:
-            # An image knows no user of ours.
+            # An image does not have our user.
             contents.binds += [
                 Bind(source=root / "etc" / each, target=f"/etc/{each}") for each in ("passwd", "group")
             ]
@@ -263,7 +264,7 @@ class ContainerTier:
         return running
 
     async def _watch(self, name: str, running: _RunningContainer, place: Path) -> None:
-        """Wait for the end of a container and remove what is left of it."""
+        """Wait for the end of a container and remove its remains."""
         code = await running.client.wait()
         if code < 0:  # the client was killed, which alone does not end the container
             await asyncio.to_thread(guard.remove, self.engine.argv, running.name)

@@ -1,4 +1,4 @@
-"""The contract of sandboxes, whatever their tier: what is asked for, what is promised, what comes back."""
+"""The contract of sandboxes of every tier: specification, guarantees, results."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from chargehand.core.ports import Bind, MountPlan
 
 Stream = Literal["stdout", "stderr"]
 LimitName = Literal["wall_time", "output", "cpu_time", "memory", "file_size", "processes", "disk", "files"]
-"""What a command may be ended by, the surest first: see `ExecResult.limit`."""
+"""Limits that may end a command, the surest first: see `ExecResult.limit`."""
 OnOutput = Callable[[Stream, bytes], None]
 # Fixed, because agents' configuration names them and is written before a sandbox is opened.
 EGRESS_PORT, GATEWAY_PORT, REGISTRY_PORT = 8872, 8871, 8870
 WORKSPACE = "/workspace"
-"""Where the workspace is mounted in every sandbox: fixed, so that absolute paths in layers hold."""
+"""The mount point of the workspace in every sandbox: fixed, so that absolute paths in layers hold."""
 
 
 def new_host_name() -> str:
-    """Return a host name for one sandbox, as container engines make them up.
+    """Return a host name for one sandbox, in the style of container engines.
 
-    By a constant name, code could tell that checks run it.
+    With a constant name, code could detect that checks run it.
     """
     return secrets.token_hex(6)
 
 
 class SandboxLimits(Struct, frozen=True, kw_only=True):
-    """What one sandbox may use; sizes in MiB.
+    """Resource limits of one sandbox; sizes in MiB.
 
-    `tmp_mb` bounds /tmp and $HOME each, `file_mb` one file, `output_mb` what one command writes to both streams
-    before it is killed (how much of that is kept is another matter). `cpu_percent` is the share of processor time
-    (100: one processor), `cpu_seconds` the processor time of everything in the sandbox; `None` is no limit.
+    `tmp_mb` bounds /tmp and $HOME each, `file_mb` one file, `output_mb` the output of one command to both streams
+    before it is killed (the amount kept is limited separately). `cpu_percent` is the share of processor time (100:
+    one processor), `cpu_seconds` the processor time of everything in the sandbox; `None` means no limit.
     """
 
     memory_mb: int = 4096
@@ -51,12 +51,13 @@ class SandboxLimits(Struct, frozen=True, kw_only=True):
 class SandboxSpec(Struct, frozen=True, kw_only=True):
     """Everything a tier needs to open one sandbox.
 
-    `environment` is the whole environment besides PATH, HOME, LANG, TMPDIR, USER and LOGNAME, and what a tier's
-    toolchain needs (PYTHONDONTWRITEBYTECODE, CARGO_HOME, GOPATH, GOTOOLCHAIN, JAVA_HOME); nothing of the host's
-    comes along. `path` is prepended to PATH. `registries` is a host unix socket of a registry mirror (setup only),
-    `gateway` that of the attempt's model gateway, `egress` that of a proxy to allowed hosts: inside they are
-    reached at 127.0.0.1, on `REGISTRY_PORT`, `GATEWAY_PORT` and `EGRESS_PORT`. With `egress` the usual variables
-    name that proxy. Commands start in `directory`, a path below the workspace, unless they are told otherwise.
+    `environment` is the whole environment except PATH, HOME, LANG, TMPDIR, USER and LOGNAME, and the variables
+    that a tier's toolchain needs (PYTHONDONTWRITEBYTECODE, CARGO_HOME, GOPATH, GOTOOLCHAIN, JAVA_HOME); no
+    variable of the host is inherited. `path` is prepended to PATH. `registries` is a host unix socket of a
+    registry mirror (setup only), `gateway` that of the attempt's model gateway, `egress` that of a proxy to
+    allowed hosts: inside they are reached at 127.0.0.1, on `REGISTRY_PORT`, `GATEWAY_PORT` and `EGRESS_PORT`. With
+    `egress` the usual variables name that proxy. Commands start in `directory`, a path below the workspace, by
+    default.
     """
 
     mounts: MountPlan
@@ -77,18 +78,18 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
 
 
 class ExecResult(Struct, frozen=True, kw_only=True):
-    """How one command ended: exit code as a shell shows it (128 + signal), output, seconds.
+    """The outcome of one command: exit code as a shell shows it (128 + signal), output, seconds.
 
-    `truncated` says that output went over the limit: its head and its tail are kept with a line between them.
-    `timed_out` says that the whole process tree was killed at the time limit (exit code 137).
+    `truncated` means that output exceeded the limit: its head and its tail are kept with a line between them.
+    `timed_out` means that the whole process tree was killed at the time limit (exit code 137).
 
-    `limit` names the limit that ended it, `None` for one that ended by itself. `wall_time`, `output` and
+    `limit` names the limit that ended the command, `None` if it ended by itself. `wall_time`, `output` and
     `cpu_time`: everything was killed at it. `memory`: the kernel killed a part of it, and it failed. `file_size`:
     it died by SIGXFSZ. `processes`: it failed and was refused a process, or everything was killed because it had
-    all that it may have and could not go on: a fork bomb. `disk` and `files`: more lay in the
-    workspace than may (see `LimitsDisk`); everything was killed, and its exit code is never 0. A program that
-    meets a refusal (no such memory, no process, file too large) and goes on has not ended by a limit. `written`
-    counts the bytes of both streams, also those that are not kept.
+    reached the limit and made no progress: a fork bomb. `disk` and `files`: the workspace exceeded its limit (see
+    `LimitsDisk`); everything was killed, and the exit code is never 0. A program that is refused a resource
+    (memory, process, file size) and continues has not ended by a limit. `written` counts the bytes of both
+    streams, including those not kept.
     """
 
     exit_code: int
@@ -102,10 +103,10 @@ class ExecResult(Struct, frozen=True, kw_only=True):
 
 
 class SandboxUsage(Struct, frozen=True, kw_only=True):
-    """What a sandbox took, `None` for what nobody counts.
+    """Resource usage of a sandbox, `None` for values that are not measured.
 
-    `peak_memory` in bytes and `peak_processes` (threads counted) are the most at once; with `sampled` the most at
-    any reading, so that a short peak may be higher. `cpu_seconds` is processor time, `disk_written` the bytes on
+    `peak_memory` in bytes and `peak_processes` (threads counted) are maxima; with `sampled` the maxima of all
+    readings, so that a short peak may be higher. `cpu_seconds` is processor time, `disk_written` the bytes on
     their way to a disk, `output` the bytes that commands wrote to their streams. `freezes` are the seconds that
     each freeze took until nothing ran any more, the latest 256 of them.
     """
@@ -120,10 +121,10 @@ class SandboxUsage(Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(Protocol):
-    """A place where programs of an untrusted author run; opened by `open_sandbox`, used by one task at a time.
+    """A sandbox for programs of an untrusted author; opened by `open_sandbox`, used by one task at a time.
 
-    Every method raises `SandboxDiedError` when the sandbox itself has ended: a provider's failure never looks like
-    a command's output. Commands run one after another, in `cwd` unless they are told otherwise.
+    Every method raises `SandboxDiedError` if the sandbox itself has ended: a provider's failure never looks like a
+    command's output. Commands run one after another, by default in `cwd`.
     """
 
     id: str
@@ -144,25 +145,25 @@ class Sandbox(Protocol):
     ) -> ExecResult:
         """Run one program to its end.
 
-        `timeout` in seconds, at which every process that the sandbox holds is killed; frozen time does not count.
-        `output_limit` in bytes per stream; `on_output` gets each piece as it comes, and what it raises ends the
-        command and comes out here. A program that is not found gives exit code 127 with the reason on stderr; one
-        that cannot be executed, or a directory that cannot be entered, 126. Words that no kernel takes (NUL, none
-        at all) raise `UsageError`. While the sandbox is frozen the command waits for the thaw. Cancelling the call
-        kills every process that the sandbox holds.
+        After `timeout` seconds every process in the sandbox is killed; frozen time does not count. `output_limit`
+        is in bytes per stream. `on_output` gets each piece as it arrives; an exception that it raises ends the
+        command and is raised here. A missing program gives exit code 127 with the reason on stderr; a program that
+        cannot be executed, or a directory that cannot be entered, 126. Words that no kernel accepts (with NUL, or
+        an empty command) raise `UsageError`. While the sandbox is frozen the command waits for the thaw.
+        Cancelling the call kills every process in the sandbox.
         """
         ...
 
     async def freeze(self) -> None:
-        """Stop every process inside; on return none runs, so what is mounted does not change. Idempotent."""
+        """Stop every process inside; on return no process runs, so mounted files do not change. Idempotent."""
         ...
 
     async def thaw(self) -> None:
-        """Let frozen processes run on. Idempotent."""
+        """Let frozen processes continue. Idempotent."""
         ...
 
     def usage(self) -> SandboxUsage:
-        """Return what it took so far; after `close` what it took in all."""
+        """Return its usage so far; after `close` the total."""
         ...
 
     async def close(self) -> None:
@@ -171,10 +172,10 @@ class Sandbox(Protocol):
 
 
 class RunningProcess(Struct, frozen=True, kw_only=True):
-    """One process: its ids as they are inside, its state as ps(1) has it, and its processor time in seconds.
+    """One process: its ids inside, its state as in ps(1), and its processor time in seconds.
 
-    `waits_in` is the kernel's function that it sleeps in, `open_files` how many it has; `None` where the host does
-    not tell us.
+    `waits_in` is the kernel function in which it sleeps, `open_files` the number of its open files; `None` if the
+    host does not reveal it.
     """
 
     pid: int
@@ -188,28 +189,28 @@ class RunningProcess(Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class LimitsDisk(Protocol):
-    """What a sandbox offers besides where its tier can end commands that write too much."""
+    """An optional capability of a sandbox: its tier can end commands that write too much."""
 
     def limit_disk(self, find_passed_limit: Callable[[], LimitName | None]) -> None:
-        """Ask this, in a thread, while each command runs and after it; end the command where it names a limit.
+        """Call this, in a thread, while each command runs and after it; end the command if it names a limit.
 
-        What is asked looks at the workspace from outside; its cost may grow with what was written.
+        The function reads the workspace from outside; its cost may grow with the written files.
         """
         ...
 
 
 @runtime_checkable
 class ShowsProcesses(Protocol):
-    """What a sandbox offers besides where its tier can see into it from the host."""
+    """An optional capability of a sandbox: its tier can see its processes from the host."""
 
     def processes(self) -> tuple[RunningProcess, ...]:
-        """Return what runs inside, of a frozen sandbox too, nothing of one that ended; reads /proc."""
+        """Return the processes inside, also of a frozen sandbox; empty for an ended one; reads /proc."""
         ...
 
 
 @runtime_checkable
 class Converses(Protocol):
-    """What a sandbox offers besides where its tier can hand a running program more input."""
+    """An optional capability of a sandbox: its tier can send more input to a running program."""
 
     async def converse(
         self,
@@ -224,7 +225,7 @@ class Converses(Protocol):
     ) -> ExecResult:
         """Run one program to its end as `Sandbox.exec` does; its standard input ends when `stdin` does.
 
-        What the program does not read is buffered inside. When it ends before `stdin`, the rest is not asked for.
+        Input that the program has not read is buffered inside. If it ends before `stdin`, the rest is not read.
         """
         ...
 
@@ -232,8 +233,8 @@ class Converses(Protocol):
 class OpenedFiles(Struct, frozen=True, kw_only=True):
     """Files of observed directories that some program opened or executed.
 
-    `paths` are below `WORKSPACE` where the directory is, else absolute. `complete` is false where the kernel could
-    not watch all of the directories or lost count: then more may have been opened than `paths` names.
+    `paths` are relative to `WORKSPACE` for its directories, else absolute. `complete` is false if the kernel could
+    not watch all of the directories or lost events: then more files than `paths` may have been opened.
     """
 
     paths: frozenset[str]
@@ -242,10 +243,10 @@ class OpenedFiles(Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class ObservesReads(Sandbox, Protocol):
-    """What a sandbox offers besides where its tier sees which files programs open."""
+    """An optional capability of a sandbox: its tier sees which files programs open."""
 
     async def observe(self, directories: Sequence[str]) -> None:
-        """Watch the files directly in these directories from now on, in place of those watched before.
+        """Watch the files directly in these directories from now on, replacing those watched before.
 
         Directories are absolute, or relative to `WORKSPACE` ("" is the workspace itself); a symbolic link is not
         followed.
@@ -253,5 +254,5 @@ class ObservesReads(Sandbox, Protocol):
         ...
 
     async def opened_files(self) -> OpenedFiles:
-        """Return what was opened since `observe` or since this was last called; nothing, not complete, without."""
+        """Return files opened since `observe` or the last call; empty and not complete without `observe`."""
         ...

@@ -1,4 +1,4 @@
-"""What this machine can offer, found by trying it: each part with the exact remedy where it fails."""
+"""Probes the abilities of this machine by trying them: each part with the exact remedy if it fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from chargehand.sandbox.toolchain import Toolchain
 DRIVERS: tuple[DriverName, ...] = ("overlay", "reflink", "worktree")
 _DIRECT: tuple[DriverName, ...] = ("reflink", "worktree")
 _FICLONE = 0x40049409
-# Small, because each limit is reached for real: touching memory until it is refused is what takes longest.
+# Small, because each limit is reached for real: touching memory until it is refused takes longest.
 _SMALL = SandboxLimits(memory_mb=128, processes=24, tmp_mb=4)
 _FORKS = """
 import os, sys, time
@@ -67,7 +67,7 @@ _KILLED = 137
 
 
 class ProbePart(Struct, frozen=True, kw_only=True):
-    """One thing that was tried: `detail` says what was seen, `mend` the remedy where it failed.
+    """One probed part: `detail` gives the observation, `mend` the remedy if it failed.
 
     The field names are the keys of `chargehand doctor --json`.
     """
@@ -79,9 +79,9 @@ class ProbePart(Struct, frozen=True, kw_only=True):
 
 
 class ProbeReport(Struct, frozen=True, kw_only=True):
-    """Every part that was tried, among them each of `DRIVERS` that a workspace could lie on disk by.
+    """Every part that was tried, among them each of the `DRIVERS` that could store a workspace.
 
-    One driver that works is enough; the others' failures are told and mean no harm.
+    One driver that works is enough; failures of the others are reported but harmless.
     """
 
     tier: str
@@ -89,22 +89,22 @@ class ProbeReport(Struct, frozen=True, kw_only=True):
 
     @property
     def driver(self) -> DriverName | None:
-        """The driver of strategy `shadow`: the best that works, `None` where no sandbox can be had."""
+        """The driver of strategy `shadow`: the best that works, `None` if no sandbox is available."""
         return self._best(DRIVERS)
 
     @property
     def direct(self) -> DriverName | None:
-        """The driver of strategy `direct`: a directory of its own, by clones where that works."""
+        """The driver of strategy `direct`: a separate directory, by clones if that works."""
         return self._best(_DIRECT)
 
     @property
     def drivers(self) -> tuple[ProbePart, ...]:
-        """What was seen of each driver, the best first."""
+        """The observation for each driver, the best first."""
         return tuple(part for part in self.parts if part.name in DRIVERS)
 
     @property
     def ok(self) -> bool:
-        """Whether the tier can be had with all that it promises."""
+        """Whether the tier is available with all its promises."""
         return self.driver is not None and self._find_failed_part() is None
 
     def require(self, strategy: Strategy = "shadow") -> DriverName:
@@ -159,9 +159,9 @@ class OpensSandboxes(Protocol):
 
 
 async def probe_tier(tier: OpensSandboxes, scratch: Path, *, at_once: int = 1) -> list[ProbePart]:
-    """Try every driver, `at_once` side by side, then each promise on the best that works.
+    """Try every driver, `at_once` in parallel, then each promise on the best that works.
 
-    More than one at once saves time where starting a sandbox is mostly waiting for the kernel.
+    Several at once save time if starting a sandbox mostly waits for the kernel.
     """
     # Containers and machines one after another: engines lock their store, and machines compute.
     turns = asyncio.Semaphore(at_once)
@@ -186,9 +186,9 @@ async def _try_driver(
     turns: asyncio.Semaphore,
     promises: Sequence[_Promise] = (),
 ) -> list[ProbePart]:
-    """Make a small workspace of a driver's kind, mount it and work in it; if that works, try `promises` in it.
+    """Make a small workspace by a driver, mount it and work in it; if that works, try `promises` in it.
 
-    All of it is tried once more if it was killed from outside: that says nothing about the machine.
+    If a process was killed from outside, everything is tried once more: that says nothing about the machine.
     """
     with contextlib.suppress(SandboxDiedError):
         return await _try_driver_once(driver, tier, scratch, turns, promises)
@@ -205,7 +205,7 @@ async def _try_driver_once(
     turns: asyncio.Semaphore,
     promises: Sequence[_Promise],
 ) -> list[ProbePart]:
-    """Do what `_try_driver` does once; raises `SandboxDiedError` if it was killed from outside."""
+    """Do what `_try_driver` does once; raises `SandboxDiedError` after a kill from outside."""
     kept: list[ProbePart] = []
     try:
         async with turns:
@@ -234,14 +234,14 @@ async def _try_driver_once(
 
 
 def _require_alive(result: ExecResult) -> None:
-    """Raise `SandboxDiedError` for a command that was killed, although none of its limits was reached."""
+    """Raise `SandboxDiedError` for a command that was killed although no limit was reached."""
     if result.exit_code == _KILLED and result.limit is None:
         raise SandboxDiedError("what was tried in the sandbox was killed from outside")
 
 
 @contextlib.contextmanager
 def scratch_plan(scratch: Path, driver: DriverName) -> Iterator[MountPlan]:
-    """Make what `driver` would; raises `TierUnavailableError` where the file system does not clone."""
+    """Make a workspace as `driver` would; raises `TierUnavailableError` if the file system cannot clone."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix="probe-", ignore_cleanup_errors=True) as name:
         root = Path(name)
         for part in ("base/lower", "upper", "work"):
@@ -256,7 +256,7 @@ def scratch_plan(scratch: Path, driver: DriverName) -> Iterator[MountPlan]:
                         f"the file system of {str(scratch)!r} does not clone files: {error.strerror}",
                         hint=_ADVICE["reflink"],
                     ) from error
-        # The layers below as well: overlayfs has them belong to a user who is mapped.
+        # The layers below as well: overlayfs needs them to belong to a mapped user.
         for path in (root, *root.rglob("*")):
             os.chown(path, *sandbox_ids())
         if driver == "overlay":
@@ -268,7 +268,7 @@ def scratch_plan(scratch: Path, driver: DriverName) -> Iterator[MountPlan]:
 
 
 class _Promise(Struct, frozen=True):
-    """What is tried for one promise: a command, whether its end shows that it is kept, and what to say of it.
+    """The probe of one promise: a command, whether its result shows that the promise is kept, and a report.
 
     `shown` is a template of `exit` (its exit code), `out` (the words that it wrote) and `limit`.
     """
@@ -280,13 +280,13 @@ class _Promise(Struct, frozen=True):
     limit: str = ""
 
     async def probe(self, sandbox: Sandbox) -> ProbePart:
-        """Try it in a sandbox; raises `SandboxDiedError` if that was killed from outside."""
+        """Try it in a sandbox; raises `SandboxDiedError` after a kill from outside."""
         try:
             if self.name == "freeze":
                 await sandbox.freeze()
                 await sandbox.thaw()
             result = await sandbox.exec(self.argv, timeout=120)
-            if self.name == "processes":  # its children sleep on, and hold the seats of what is tried next
+            if self.name == "processes":  # its children still sleep, and count against the limit in the next probe
                 await sandbox.exec(["sh", "-c", "kill -9 -1"])
         except SandboxDiedError:
             raise

@@ -14,7 +14,7 @@ class ProcessTier(LaunchedTier):
     """Opens sandboxes of the `process` tier; close it to end its launcher and everything it started."""
 
     async def open(self, spec: SandboxSpec) -> ProcessSandbox:
-        """Open one sandbox; raises `TierUnavailableError` with the exact remedy where this machine refuses."""
+        """Open one sandbox; raises `TierUnavailableError` with the exact remedy if this machine refuses."""
         async with self._opening(spec, tier_unavailable) as opening:
             limits = spec.limits
 

@@ -33,15 +33,15 @@ _ALLOW = _instruction(_RET, 0x7FFF0000)
 _KILL = _instruction(_RET, 0x80000000)  # SECCOMP_RET_KILL_PROCESS
 _DENY = _return_error(errno.EPERM)
 
-# Programs try these and fall back where the kernel answers ENOSYS; EPERM would break them. clone3() takes its
-# flags by a pointer, which no filter can follow: answered so, programs use clone(), whose flags are judged.
+# Programs try these and fall back if the kernel answers ENOSYS; EPERM would break them. clone3() takes its flags
+# by a pointer, which no filter can follow: after ENOSYS, programs use clone(), whose flags are checked.
 _ANSWERED_AS_UNKNOWN = {"clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426}
 # The first number that syscalls.txt may lack only because the kernel is newer.
 _FIRST_NEWER_CALL = 451
-# x32 calls name the architecture of x86-64, and are told by this bit of their number.
+# x32 calls name the architecture of x86-64, and are recognised by this bit of their number.
 _X32_BIT = 0x40000000
 _CLONE_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag of clone(2)
-_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10  # the network namespace has only its own loopback
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10  # the network namespace has only its loopback
 _AF_NETLINK, _NETLINK_ROUTE = 16, 0  # getifaddrs() needs it, and it shows only that namespace
 _PROTOCOLS = (0, 1, 6, 17, 58)  # default, ICMP, TCP, UDP, ICMPv6: any other makes the host load a module
 _S_IFCHR = 0x2000  # set in the mode of character and of block devices
@@ -59,7 +59,7 @@ restart_syscall sched_yield sched_getaffinity getrandom uname sysinfo times cloc
 clock_nanosleep nanosleep gettimeofday time getpid getppid gettid getuid geteuid getgid getegid getresuid
 getresgid getgroups getrusage getrlimit exit exit_group rseq set_robust_list arch_prctl getcpu
 """
-# O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and the bit of O_TMPFILE that is no other flag's.
+# O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and the bit of O_TMPFILE that no other flag has.
 _OPEN_FOR_WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o20000000
 
 
@@ -73,7 +73,7 @@ def allowed(architecture: Architecture) -> dict[str, int]:
 
 
 def host_architecture() -> Architecture:
-    """Return this machine's architecture; raises `TierUnavailableError` where we have no filter for it."""
+    """Return this machine's architecture; raises `TierUnavailableError` if we have no filter for it."""
     name = platform.machine()
     if name == "x86_64":
         return "x86_64"
@@ -87,7 +87,7 @@ def host_architecture() -> Architecture:
 def compile_filter(architecture: Architecture) -> bytes:
     """Return the sandbox's filter as an array of `struct sock_filter`, for `bwrap --seccomp`.
 
-    Calls of another architecture (32-bit entry points and x32 included) end the process.
+    Calls of another architecture (including 32-bit entry points and x32) end the process.
     """
     numbers = allowed(architecture)
     program = [
@@ -105,7 +105,7 @@ def compile_filter(architecture: Architecture) -> bytes:
         numbers["mknodat"]: _deny_bits(2, _S_IFCHR),
         numbers["ioctl"]: _deny_if(1, _TERMINAL_INJECTION),
         {"x86_64": 135, "aarch64": 92}[architecture]: _deny_unless(0, _PERSONALITIES),
-        # Process 1 is the exec server: of the same user, and no program has to do with its limits.
+        # Process 1 is the exec server: it has the same user, and no program may change its limits.
         **{numbers[name]: _deny_if(0, (1,)) for name in _ON_A_PROCESS},
     }
     if "mknod" in numbers:
@@ -125,13 +125,13 @@ def compile_filter(architecture: Architecture) -> bytes:
             program += [_instruction(_JGE, low, 0, 2), _instruction(_JGE, high + 1, 1, 0), _ALLOW]
     for number in _ANSWERED_AS_UNKNOWN.values():
         program += [_instruction(_JEQ, number, 0, 1), _return_error(errno.ENOSYS)]
-    # Calls newer than our table are answered as by an older kernel, so that programs fall back.
+    # Calls newer than our table get the answer of an older kernel, so that programs fall back.
     program += [_instruction(_JGE, _FIRST_NEWER_CALL, 0, 1), _return_error(errno.ENOSYS), _DENY]
     return b"".join(program)
 
 
 def _load_argument(index: int) -> bytes:
-    """Return what loads the low 32 bits of an argument: all that is judged of the calls here."""
+    """Return the instruction that loads the low 32 bits of an argument: only these are checked."""
     return _instruction(_LOAD, _ARGUMENTS + 8 * index)
 
 
@@ -152,7 +152,7 @@ def _compare(values: Sequence[int], verdict: bytes) -> list[bytes]:
 
 
 def _judge_socket() -> list[bytes]:
-    """Judge socket(2) by family and protocol; what is refused is answered as by a kernel that lacks it."""
+    """Judge socket(2) by family and protocol; a refusal looks like a kernel without support."""
     unsupported = _return_error(errno.EPROTONOSUPPORT)
     internet = _deny_unless(2, _PROTOCOLS, unsupported)
     netlink = _deny_unless(2, (_NETLINK_ROUTE,), unsupported)
@@ -169,15 +169,16 @@ def _judge_socket() -> list[bytes]:
 
 
 def compile_snippet_filter(architecture: Architecture) -> bytes:
-    """Return the filter that a snippet's process puts on over the sandbox's own, as `struct sock_filter`s.
+    """Return the filter that a snippet's process adds to the sandbox's filter, as `struct sock_filter`s.
 
-    The sandbox lets programs write, fork and open sockets among themselves. A snippet needs none of that, and what
-    one leaves no other may find: it computes, reads what everybody may read, and writes to what it was given. The
-    filter compares numbers only: calls of another architecture already end the process in the filter below it.
+    The sandbox lets programs write, fork and open sockets among themselves. A snippet needs none of these, and
+    must leave nothing that another could find: it computes, reads files that every user may read, and writes to
+    its given descriptors. The filter compares numbers only: calls of another architecture already end the process
+    in the filter below it.
     """
     numbers = allowed(architecture)
     read_only = _deny_bits(2, _OPEN_FOR_WRITING)
-    # prlimit64 is getrlimit for the C library, of the process itself (0) and of no other.
+    # prlimit64 is the C library's getrlimit: allowed for the process itself (0), not for others.
     own_limits = [_load_argument(0), _instruction(_JEQ, 0, 1, 0), _DENY, _ALLOW]
     program = [_instruction(_LOAD, _NR)]
     for name, body in (("openat", read_only), ("prlimit64", own_limits)):

@@ -1,4 +1,4 @@
-"""The `isolate` tier: a pool of kept-alive sandboxes that run each snippet in a process of its own."""
+"""The `isolate` tier: a pool of kept-alive sandboxes that run each snippet in a separate process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from chargehand.sandbox.toolchain import Toolchain
 
 _START_SECONDS = 30.0
 _PROBE_SECONDS = 20.0
-# Seconds after which the exec server ends a snippet where this process did not.
+# Seconds after which the exec server ends a snippet if this process did not.
 _AFTER = 10.0
 _TRIES = 2
 _ENGINE = "_quickjs"
@@ -53,8 +53,8 @@ _NO_TOOLS = Toolchain(binds=(), path=(), id="isolate")
 class SnippetPool:
     """Runs snippets of untrusted authors, up to `size` at once; use it as an asynchronous context manager.
 
-    It has a launcher and a tier of its own. Sandboxes are opened when they are first needed and kept; one that
-    died is replaced. What snippets leave ends with their process: no snippet finds anything of another.
+    It has a separate launcher and tier. Sandboxes are opened on demand and kept; a dead one is replaced. All
+    traces of a snippet end with its process: no snippet finds anything of another.
     """
 
     def __init__(self, *, size: int = 2) -> None:
@@ -81,7 +81,7 @@ class SnippetPool:
         for place in Path(tempfile.gettempdir()).glob(f"{_PLACES}*-*"):
             owner = place.name.removeprefix(_PLACES).partition("-")[0]
             with contextlib.suppress(OSError):
-                # Not a young one: its process may be alive where other process ids count, as in a container.
+                # Not a young one: its process may be alive in another process namespace, as in a container.
                 if not Path("/proc", owner).exists() and time.time() - place.stat().st_mtime > _STALE_SECONDS:
                     place.rmdir()
         self._tier = await ProcessTier(_NO_TOOLS).__aenter__()
@@ -98,7 +98,7 @@ class SnippetPool:
             await tier.close()
 
     async def probe(self, language: Language) -> ProbePart:
-        """Run a snippet that adds one; the part says what was seen, and the remedy where it cannot be had."""
+        """Run a snippet that adds one; return the observation, and the remedy if snippets are unavailable."""
         spec = SnippetSpec(language=language, source="input + 1", input=1, seconds=_PROBE_SECONDS)
         try:
             result = await self.run(spec)
@@ -110,11 +110,11 @@ class SnippetPool:
         )
 
     async def run(self, spec: SnippetSpec) -> SnippetResult:
-        """Run one snippet to its end; waits while `size` others run.
+        """Run one snippet to its end; wait while `size` others run.
 
-        However the snippet ends is in the result. Raises `SnippetEngineError` where its engine does not start,
-        `SandboxDiedError` where sandboxes die under it again and again, `TierUnavailableError` with the remedy
-        where this machine has no sandbox or not the language. Cancelling the call kills the snippet.
+        However the snippet ends is in the result. Raises `SnippetEngineError` if its engine does not start,
+        `SandboxDiedError` if sandboxes die under it repeatedly, `TierUnavailableError` with the remedy if this
+        machine has no sandbox or lacks the language. Cancelling the call kills the snippet.
         """
         if spec.language == "javascript" and self._engine is None:
             raise TierUnavailableError("no engine for JavaScript snippets is installed", hint=_INSTALL)
@@ -134,7 +134,7 @@ class SnippetPool:
         stdin = self._child + marshal.dumps(request)
         async with self._turns:
             for _ in range(_TRIES - 1):
-                # A snippet has no effect outside, so it may run again where the sandbox died under it.
+                # A snippet has no effect outside, so it may run again if its sandbox died.
                 with contextlib.suppress(SandboxDiedError):
                     return await self._run(spec, stdin)
             return await self._run(spec, stdin)
@@ -178,10 +178,10 @@ class SnippetPool:
         try:
             yield sandbox
         except InfrastructureError:
-            # What ended this one may have ended those that rest too, and another costs a few milliseconds.
+            # The cause may have ended the idle sandboxes too, and another costs a few milliseconds.
             await self._drop(sandbox, *self._idle)
             raise
-        # Cancelled, or over a limit: `exec` has killed all that ran inside, so it can be lent again.
+        # Cancelled, or over a limit: `exec` has killed everything inside, so it can be lent again.
         except BaseException:
             self._idle.append(sandbox)
             raise
@@ -198,9 +198,10 @@ class SnippetPool:
         tier = self._tier
         if tier is None:
             raise _closed_error()
-        # Mounted it stays as long as the sandbox; its name goes at once, so that a killed worker leaves none.
+        # The mount stays as long as the sandbox; its name is removed at once, so that a killed worker leaves
+        # nothing.
         with tempfile.TemporaryDirectory(prefix=f"{_PLACES}{os.getpid()}-") as place:
-            # Empty and read-only: nothing that one snippet leaves may be there for the next.
+            # Empty and read-only: a snippet must leave nothing for the next one.
             os.chmod(place, 0o555)
             try:
                 sandbox = await tier.open(self._spec(place))
@@ -211,7 +212,7 @@ class SnippetPool:
                         fresh = await ProcessTier(_NO_TOOLS).__aenter__()
                         if self._tier is tier:
                             self._tier = fresh
-                        else:  # the pool was closed meanwhile, and nobody else would end it
+                        else:  # the pool was closed meanwhile, so end it here
                             await fresh.close()
                 if self._tier is None:
                     raise _closed_error() from None
@@ -232,13 +233,13 @@ def _closed_error() -> InfrastructureError:
 
 
 async def run_snippet(spec: SnippetSpec) -> SnippetResult:
-    """Run one snippet in a pool of its own; see `SnippetPool.run`. For more than one keep a `SnippetPool`."""
+    """Run one snippet in a temporary pool; see `SnippetPool.run`. For several snippets keep a `SnippetPool`."""
     async with SnippetPool(size=1) as pool:
         return await pool.run(spec)
 
 
 async def probe_snippets() -> tuple[ProbePart, ...]:
-    """Run a snippet of each language; each part says what was seen, and the remedy where it cannot be had."""
+    """Run a snippet of each language; return each observation, and the remedy if it is unavailable."""
     try:
         async with SnippetPool(size=1) as pool:
             return tuple([await pool.probe(language) for language in LANGUAGES])

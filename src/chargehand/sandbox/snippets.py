@@ -1,4 +1,4 @@
-"""Snippets: their specification, their results, and the parser of what their process reports."""
+"""Snippets: their specification, their results, and the parser of their process's report."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ _SUFFIXES: dict[str, Language] = {".py": "python", ".js": "javascript", ".mjs": 
 
 
 class SnippetSpec(Struct, frozen=True, kw_only=True):
-    """One snippet and what it may take.
+    """One snippet and its limits.
 
-    `input` is any JSON value; the snippet sees it as the variable `input`. `memory_mb` in MiB is on top of what
-    the engine takes at rest; `seconds` run from the moment the engine is ready; `output_limit` bounds the bytes of
-    the console lines and the value together, as JSON. Raises `UsageError` for what cannot be run at all.
+    `input` is any JSON value; the snippet sees it as the variable `input`. `memory_mb` in MiB is in addition to
+    the engine's memory at rest; `seconds` count from the moment the engine is ready; `output_limit` bounds the
+    bytes of the console lines and the value together, as JSON. Raises `UsageError` for a snippet that cannot run
+    at all.
     """
 
     language: Language
@@ -68,11 +69,11 @@ class ConsoleLine(Struct, frozen=True, kw_only=True):
 
 
 class SnippetError(Struct, frozen=True, kw_only=True):
-    """Why a snippet gave no value.
+    """The reason why a snippet gave no value.
 
-    `exception`: it raised `name` with `message` at `line` of its source (`None` where that is unknown). `memory`,
-    `time`, `output`: it went over that limit. `not_json`: its value is none that JSON has. `ended`: its process
-    ended before it gave a value.
+    `exception`: it raised `name` with `message` at `line` of its source (`None` if unknown). `memory`, `time`,
+    `output`: it exceeded that limit. `not_json`: its value cannot be encoded as JSON. `ended`: its process ended
+    before it gave a value.
     """
 
     kind: SnippetEnd
@@ -82,10 +83,10 @@ class SnippetError(Struct, frozen=True, kw_only=True):
 
 
 class SnippetResult(Struct, frozen=True, kw_only=True):
-    """How one snippet ended: with `value` where `error` is `None`.
+    """The result of one snippet: `value` if `error` is `None`.
 
-    `console` holds the lines in order, also of a snippet that was stopped. `peak_memory` in bytes is what its
-    process held at most above the engine at rest, `None` where it was stopped before anybody could measure it.
+    `console` holds the lines in order, also of a snippet that was stopped. `peak_memory` is the most memory in
+    bytes that its process held above the engine at rest, `None` if it was stopped before it was measured.
     """
 
     value: Any
@@ -96,13 +97,13 @@ class SnippetResult(Struct, frozen=True, kw_only=True):
 
 
 class SnippetEngineError(InfrastructureError):
-    """The engine that runs snippets failed before the snippet began; nothing is said of the snippet."""
+    """The engine that runs snippets failed before the snippet began; the snippet itself may be fine."""
 
     default_code = "snippet_engine"
 
 
 def language_of(name: str) -> Language:
-    """Return the language of a file by its suffix; raises `UsageError` where it tells none."""
+    """Return the language of a file by its suffix; raises `UsageError` for an unknown suffix."""
     language = _SUFFIXES.get(PurePath(name).suffix)
     if language is None:
         raise UsageError(f"{name!r} does not tell its language", hint="give --language python or javascript")
@@ -116,13 +117,13 @@ def _within(name: str, value: float, low: float, high: float) -> None:
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 _FAILURES: tuple[SnippetEnd, ...] = ("exception", "memory", "not_json")
-# Bytes of reports besides console lines and value: how it failed, and what it took.
+# Bytes for the parts of a report other than console lines and value: its failure and its usage.
 _ROOM = 65_536
 _MOST_ERRORS = 8000
 
 
 class OutputLimitExceeded(Exception):
-    """The snippet said more than its limit."""
+    """The snippet wrote more than its limit."""
 
 
 class SnippetReport:
@@ -143,7 +144,7 @@ class SnippetReport:
         self._began = self._ended = 0.0
 
     def take(self, stream: Stream, piece: bytes) -> None:
-        """Take what the process wrote; raises `OutputLimitExceeded`."""
+        """Process output of the snippet's process; raises `OutputLimitExceeded`."""
         if stream == "stderr":
             self.errors = (self.errors + piece)[:_MOST_ERRORS]
             return
@@ -152,7 +153,7 @@ class SnippetReport:
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
             self._take_line(bytes(line[:1]), bytes(line[1:]))
-        # Counted apart from what the lines say: a process that was taken over may send anything but lines.
+        # Counted separately from the lines' content: a compromised process may send anything but lines.
         if self._taken > self._limit + _ROOM:
             raise OutputLimitExceeded
 
@@ -160,7 +161,7 @@ class SnippetReport:
         if kind == snippet.READY and not self.ready:
             self.ready = True
             self._began = self._ended = time.monotonic()
-            # What came before is the engine's and not the snippet's.
+            # Earlier output is the engine's and not the snippet's.
             self._taken = 0
             self._on_ready()
         elif kind in (snippet.LINE, snippet.VALUE):
@@ -204,7 +205,7 @@ class SnippetReport:
             return self._result(None, SnippetError(kind="ended", name="", message=message))
         try:
             value = json.loads(self._value, parse_constant=_refuse_constant)
-            # Python's parser takes lone surrogates, which whoever reads the result next would refuse.
+            # Python's parser accepts lone surrogates, which the next reader of the result would refuse.
             json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
             return self._result(value, None)
         except (ValueError, RecursionError) as error:
@@ -222,7 +223,7 @@ def _replace_surrogates(text: str) -> str:
 
 
 def _parse(text: str) -> Any:
-    """Return what a report says, `None` for what no honest process reports."""
+    """Return the content of a report, `None` for content that no honest process reports."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -230,5 +231,5 @@ def _parse(text: str) -> Any:
 
 
 def _refuse_constant(constant: str) -> None:
-    """Raise `ValueError`: Python's parser takes NaN and Infinity, JSON has neither."""
+    """Raise `ValueError`: Python's parser accepts NaN and Infinity, which are not JSON."""
     raise ValueError(f"{constant} is not JSON")

@@ -1,4 +1,4 @@
-"""What the tools of a toolchain are inside a sandbox: each one started there and asked for its version."""
+"""Reports the versions of a toolchain's tools by starting each one inside a sandbox."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+.\w]*\w)?")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LIMITS = SandboxLimits(memory_mb=4096, processes=256, tmp_mb=64)
 _SECONDS = 20
-# Sandboxes side by side: most of a start is waiting for a disk, and the machine has other work.
+# Sandboxes at once: a start mostly waits for the disk, and the machine has other work.
 _AT_ONCE = 4
 
 
 class ToolVersion(Struct, frozen=True, kw_only=True):
-    """One program as sandboxes have it: `host` is its path on the host, `inside` the one that PATH leads to there.
+    """One program as sandboxes have it: `host` is its path on the host, `inside` the path that PATH finds there.
 
-    `version` is what it said inside; where it did not start, `problem` says why and `version` is empty.
+    `version` is the version that it printed inside; if it did not start, `problem` gives the reason and `version`
+    is empty.
     """
 
     name: str
@@ -52,9 +53,9 @@ class ToolVersion(Struct, frozen=True, kw_only=True):
 async def read_tool_versions(
     toolchain: Toolchain, *, scratch: Path, driver: DriverName
 ) -> tuple[ToolVersion, ...]:
-    """Start every known program that the toolchain has in sandboxes below `scratch`, a few at once; takes seconds.
+    """Start every known program of the toolchain in sandboxes below `scratch`, a few at once; takes seconds.
 
-    Raises `TierUnavailableError` where no sandbox can be had.
+    Raises `TierUnavailableError` if no sandbox is available.
     """
     found = [(name, place) for name in (*_NAMES, *AGENT_PROGRAMS) if (place := toolchain.find(name))]
     waiting = list(reversed(found))
@@ -62,7 +63,7 @@ async def read_tool_versions(
     async with ProcessTier(toolchain) as tier:
 
         async def work() -> None:
-            """Start one program after another in a sandbox of its own, until none waits."""
+            """Start one program after another in one sandbox, until no program waits."""
             with scratch_plan(scratch, driver) as plan:
                 sandbox = await tier.open(SandboxSpec(mounts=plan, limits=_LIMITS))
                 try:
@@ -72,7 +73,7 @@ async def read_tool_versions(
                 finally:
                     await sandbox.close()
 
-        # Not one for all: a program that hangs or fills its home must not decide what the others say.
+        # Several sandboxes: a program that hangs or fills its home must not affect all other answers.
         workers = [asyncio.create_task(work()) for _ in range(min(_AT_ONCE, len(found)))]
         try:
             await asyncio.gather(*workers)
@@ -92,7 +93,7 @@ async def _ask_version(sandbox: Sandbox, name: str, place: str) -> ToolVersion:
         versions = [match[0] for line in lines if (match := _VERSION.search(line))]
         version = versions[0] if versions else (lines or ["unknown"])[0][:40]
         return ToolVersion(name=name, version=version, host=place, inside=inside)
-    # What a program dies of stands in a line that says "error", if not in its last one.
+    # The reason of a failure is in a line that contains "error", else in the last line.
     errors = [line for line in reversed(lines) if "rror" in line]
     why = "took more than 20 s" if said.timed_out else (errors or lines[-1:] or [""])[0][:200]
     problem = f"does not start inside: {why or f'exit code {said.exit_code}'}"
@@ -100,7 +101,7 @@ async def _ask_version(sandbox: Sandbox, name: str, place: str) -> ToolVersion:
 
 
 def describe_origin(seen: ToolVersion) -> str:
-    """Return in a few words how a program comes into a sandbox."""
+    """Return in a few words how a program gets into a sandbox."""
     if is_system_path(seen.inside):
         return "of the system"
     return "linked" if seen.inside.startswith("/opt/toolchain/") else "shown at its own path"

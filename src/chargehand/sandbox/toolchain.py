@@ -39,17 +39,17 @@ _SYSTEM_TOOLS = (
     *("python3", "node", "npm", "rustc", "cargo", "go", "java", "javac", "mvn", "gradle"),
     *("cc", "gcc", "g++", "clang", "ld", "make", "cmake", "ninja", "git", "bash"),
 )
-# Settings that programs of the system have links to and do not start without.
+# Settings to which programs of the system have links, and without which they do not start.
 _ETC = ("/etc/java-*", "/etc/maven")
 _PACKAGES = ("bin", "lib/python3*/site-packages", "lib/node_modules")
 # Each link takes three words of bubblewrap's command line, and a request to the launcher has its limit.
 _LINKS = 512
-# Seconds within which a second change may leave the time stamps as they are.
+# Seconds within which a second change may leave the time stamps unchanged.
 _UNSETTLED = 2.0
 
 
 class HiddenPrograms(msgspec.Struct, frozen=True, kw_only=True):
-    """Programs of one directory of the host's PATH that no sandbox sees, and why."""
+    """Programs of one directory of the host's PATH that no sandbox sees, and the reason."""
 
     directory: str
     names: tuple[str, ...]
@@ -57,10 +57,10 @@ class HiddenPrograms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Toolchain(msgspec.Struct, frozen=True, kw_only=True):
-    """What is mounted and what stands on PATH; `id` changes when any program does.
+    """The mounts and the PATH for host programs; `id` changes when any program does.
 
-    `links` are symbolic links that a sandbox has (path, where it leads), in directories of `path`; `environment`
-    is what programs need to find themselves. `not_shown` is told to people.
+    `links` are symbolic links in a sandbox (path, target), in directories of `path`; `environment` has variables
+    by which programs find themselves. `not_shown` is reported to people.
     """
 
     binds: tuple[Bind, ...]
@@ -71,7 +71,7 @@ class Toolchain(msgspec.Struct, frozen=True, kw_only=True):
     not_shown: tuple[HiddenPrograms, ...] = ()
 
     def find(self, program: str) -> str | None:
-        """Return the host's path of what a sandbox starts as `program`, a name or an absolute path; or `None`."""
+        """Return the host's path of what a sandbox starts as `program`, a name or absolute path, or `None`."""
         if program.startswith("/"):
             shown = is_system_path(program) or any(is_below(program, bind.target) for bind in self.binds)
             if not shown and program not in dict(self.links):
@@ -118,7 +118,7 @@ class _Search(msgspec.Struct):
             self._show_linked_programs(here)
             return
         self.path += [place for place in bins if place not in self.path]
-        # A directory of links to what can be shown stands for it.
+        # Replace the directory by a directory of links to the programs that can be shown.
         place = f"{_TARGET}/bin-{len(self.path)}"
         problems: dict[str, list[str]] = {}
         for program in programs(real, self.places, self.environ):
@@ -148,7 +148,7 @@ class _Search(msgspec.Struct):
             self._show_linked_programs(self.path[0])
 
     def find_java_home(self) -> tuple[tuple[str, str], ...]:
-        """Return JAVA_HOME where the host's first Java is not the system's: build tools need it to find that."""
+        """Return JAVA_HOME if the host's first Java is not the system's: build tools need it to find that Java."""
         java = shutil.which("java", path=self.environ["PATH"])
         place = os.path.join(os.path.realpath(os.path.dirname(java)), "java") if java else ""
         homes = [
@@ -157,7 +157,7 @@ class _Search(msgspec.Struct):
         return (("JAVA_HOME", homes[0]),) if homes else ()
 
     def _show_answers(self, real: str) -> list[str]:
-        """Show what the programs of a directory say they consist of; return where their own programs are."""
+        """Show the directories that programs of a directory report; return their program directories."""
         bins = []
         for program, prefixes in self.answers.items():
             if os.path.dirname(program) == real:
@@ -179,7 +179,7 @@ class _Search(msgspec.Struct):
         return True
 
     def _show_linked_programs(self, directory: str) -> None:
-        """Show what links of a directory that is shown lead to."""
+        """Show the targets of links in a directory that is shown."""
         for path in links_out(directory, self.places):
             if not self.places.shows(os.path.realpath(path)):
                 program = program_at(path, self.places, self.environ)
@@ -190,7 +190,7 @@ class _Search(msgspec.Struct):
                     )
 
     def read_paths(self) -> set[str]:
-        """Return every path whose change could change what this walk found."""
+        """Return every path whose change could change the result of this walk."""
         answered = {place for places in self.answers.values() for place in places}
         etc = {place for place in self.places.sources if place.startswith("/etc/")}
         libraries = {f"{place}/lib" for place in answered}
@@ -212,14 +212,14 @@ def discover(
 ) -> Toolchain:
     """Return the toolchain for the host's PATH `search` and the user's `extra` directories.
 
-    Of the Python packages that are installed beside interpreters only those called `packages` are shown, with what
-    they require; `all` is each of them. Naming some needs `cache`, beside which links to them are made.
+    Of the interpreters' Python packages only `packages` and their requirements are shown; `all` shows each of
+    them. Naming packages needs `cache`: links to them are made in its directory.
 
-    Programs below /usr need no mount of their own. Of what lies elsewhere, as little is shown as they need: the
-    prefix of an interpreter, a virtual environment, a directory of node packages, a single file. Answers of
-    interpreters are kept in the file `cache` and asked anew when one changes; all that was found is kept beside it
-    until anything changes that was looked at. `environ` is the person's, by
-    default that of this process. Raises `ConfigError` for an `extra` directory that does not exist.
+    Programs below /usr need no separate mount. Elsewhere, as little is shown as programs need: the prefix of an
+    interpreter, a virtual environment, a directory of node packages, a single file. Interpreters' answers are
+    cached in the file `cache` and asked again when one changes; the whole result is cached in the same directory
+    until any path that it depends on changes. `environ` is the person's, by default that of this process. Raises
+    `ConfigError` for an `extra` directory that does not exist.
     """
     environ = {**(os.environ if environ is None else environ), "PATH": search}
     if cache is None:
@@ -247,12 +247,12 @@ def discover(
 def _search(
     search: str, extra: Sequence[str], packages: Sequence[str], cache: Path | None, environ: Mapping[str, str]
 ) -> tuple[Toolchain, set[str]]:
-    """Return what is found, and every path that it was found by."""
+    """Return the toolchain, and every path that it depends on."""
     spelled = dict.fromkeys(_expand(place, environ) for place in search.split(os.pathsep))
     directories = [place for place in spelled if os.path.isabs(place) and os.path.isdir(place)]
     real = dict.fromkeys(map(os.path.realpath, directories))
     asked = [path for place in real for path in askable(place, environ)]
-    # The system's own programs are visible in every sandbox anyway.
+    # Every sandbox sees the system's programs anyway.
     asked = [path for path in asked if not (is_system_path(path) and is_system_path(os.path.realpath(path)))]
     found = _Search(
         environ=environ,
@@ -292,7 +292,7 @@ def _search(
 
 
 def _expand(path: str, environ: Mapping[str, str]) -> str:
-    """Return a path whose `~` is the person's home, which need not be that of this process."""
+    """Return a path with `~` replaced by the person's home, which may differ from that of this process."""
     home = environ.get("HOME")
     return home + path[1:] if home and (path == "~" or path.startswith("~/")) else os.path.expanduser(path)
 
@@ -300,23 +300,23 @@ def _expand(path: str, environ: Mapping[str, str]) -> str:
 def store_result(
     place: Path, key: str, witnesses: Iterable[str], document: dict[str, Any], *, began: float
 ) -> None:
-    """Keep what a search found, unless something changed since it `began` (as `time.time`) or just before that.
+    """Store a search result, unless a path changed since it `began` (as `time.time`) or just before that.
 
-    Every path that the search depended on is a witness: directories by the names in them, files by what they are.
+    Every path that the search depended on is a witness: a directory by its list of names, a file by its state.
     """
-    # Our own file too: another version may find something else.
+    # This file too: another version may find something else.
     paths = sorted({*witnesses, __file__})
     digest, changed = _digest(paths)
     if changed > began - _UNSETTLED:
         return
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # it only saves time
+    with contextlib.suppress(OSError):  # the cache only saves time
         fresh.write_text(json.dumps({"key": key, "paths": paths, "digest": digest, "found": document}))
         fresh.replace(place)
 
 
 def load_result(place: Path, key: str) -> dict[str, Any] | None:
-    """Return what was kept for the same question, `None` where anything that it stands on has changed."""
+    """Return the stored result for the same question, `None` if any path that it depends on has changed."""
     try:
         stored = json.loads(place.read_text())
         same = stored["key"] == key and stored["digest"] == _digest(stored["paths"])[0]
@@ -326,7 +326,7 @@ def load_result(place: Path, key: str) -> dict[str, Any] | None:
 
 
 def _digest(paths: Iterable[str]) -> tuple[str, float]:
-    """Return a digest of what all paths are now, and when the latest of them changed."""
+    """Return a digest of the present state of all paths, and the time of the latest change."""
     digest = hashlib.sha256()
     latest = 0
     for path in paths:
@@ -335,8 +335,8 @@ def _digest(paths: Iterable[str]) -> tuple[str, float]:
         except (OSError, ValueError):
             digest.update(b"-")
             continue
-        # All that stat(2) says: a file written in place, a link that leads elsewhere and a new name are seen
-        # alike, and the time of an inode's last change (ctime) cannot be set back by a program.
+        # All that stat(2) returns: it covers a file written in place, a link with another target and a new name,
+        # and a program cannot set back the time of an inode's last change (ctime).
         parts = (info.st_dev, info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
         digest.update(repr(parts).encode())
         latest = max(latest, info.st_ctime_ns)

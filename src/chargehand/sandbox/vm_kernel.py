@@ -1,4 +1,4 @@
-"""How machines are run, and their kernel: unpacked from Debian packages, kept in the state directory."""
+"""Virtual machines and their kernel, which is unpacked from Debian packages into the state directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETUP = "chargehand sandbox setup vm"
 PACKAGES = ("linux-image-amd64", "busybox-static")
 _ABOUT = "about.json"
 _SECONDS = 600.0
-# What a machine needs beside the kernel, with what these need; what is built into the kernel is left out.
+# Modules that a machine needs in addition to the kernel, with their dependencies; built-in ones are left out.
 MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p")
 _KERNEL = re.compile(r"boot/vmlinuz-(?P<version>[A-Za-z0-9.+~_-]+)")
 _DEPENDS = re.compile(rb"(?:^|\0)depends=([A-Za-z0-9_,-]*)\0")
@@ -36,7 +36,7 @@ _XZ = b"\xfd7zXZ\0"
 _ELF = b"\x7fELF"
 _DIRECTORIES = ("bin", "dev", "modules", "proc", "new", "work")
 _LARGEST_KERNEL = 256 << 20
-# The first program inside: from here on everything comes by 9p, also what is done next. Without a PATH the shell
+# The first program inside: from here on everything comes by 9p, also the next script. Without a PATH the shell
 # runs busybox's programs by itself, which needs /proc.
 INIT = """#!/bin/busybox sh
 export PATH=/none
@@ -53,7 +53,7 @@ fail "not started"
 
 
 def is_wanted_file(name: str) -> bool:
-    """Tell whether a file of a kernel's or of busybox-static's package is of any use here."""
+    """Return whether a file of a kernel package or of busybox-static is needed here."""
     return (
         bool(_KERNEL.fullmatch(name))
         or name.endswith(("/modules.builtin", "/bin/busybox"))
@@ -63,7 +63,7 @@ def is_wanted_file(name: str) -> bool:
 
 
 def kernel_version(files: Mapping[str, bytes]) -> str:
-    """Return the version of the one kernel among the files; raises `TierUnavailableError` where there is none."""
+    """Return the version of the only kernel among the files; raises `TierUnavailableError` otherwise."""
     found = [match["version"] for name in files if (match := _KERNEL.fullmatch(name))]
     if len(found) != 1:
         raise TierUnavailableError(
@@ -76,14 +76,14 @@ def kernel_version(files: Mapping[str, bytes]) -> str:
 def extract_kernel(image: bytes) -> bytes:
     """Return the ELF kernel in a compressed one: the machine need not unpack it at each start.
 
-    One that is compressed otherwise than with xz comes back as it is. Raises `TierUnavailableError` for no kernel.
+    A kernel compressed other than with xz is returned as it is. Raises `TierUnavailableError` for other files.
     """
     if image[_MAGIC_AT : _MAGIC_AT + 4] != _HEADER_MAGIC or len(image) < _PAYLOAD_AT + 8:
         raise TierUnavailableError(
             "the package contains a vmlinuz that is not a kernel", hint="download it once more"
         )
     offset, size = struct.unpack_from("<II", image, _PAYLOAD_AT)
-    # By the kernel's boot protocol 0 setup sectors stand for 4; the boot sector comes before them.
+    # By the kernel's boot protocol 0 setup sectors mean 4; the boot sector comes before them.
     start = ((image[_SECTORS_AT] or 4) + 1) * _SECTOR + offset
     payload = image[start : start + size]
     if not payload.startswith(_XZ):
@@ -98,7 +98,7 @@ def extract_kernel(image: bytes) -> bytes:
 def order_modules(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     """Return file names and contents of the modules in the order in which they load.
 
-    Raises `TierUnavailableError` for one that is neither there nor built in.
+    Raises `TierUnavailableError` for a module that is neither present nor built in.
     """
     modules = {_module_name(name): content for name, content in files.items() if re.search(r"\.ko(\.xz)?$", name)}
     packed = {_module_name(name) for name in files if name.endswith(".ko.xz")}
@@ -116,7 +116,7 @@ def order_modules(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
                 f"this kernel has no module {name!r}", hint="take Debian's linux-image-amd64, not the cloud kernel"
             )
         content = lzma.decompress(modules[name]) if name in packed else modules[name]
-        depends = _DEPENDS.search(content)  # what it says in its section .modinfo
+        depends = _DEPENDS.search(content)  # declared in its section .modinfo
         for needed in depends[1].decode().split(",") if depends else ():
             if needed:
                 visit(needed.replace("-", "_"))
@@ -157,7 +157,7 @@ def _entry(number: int, name: str, mode: int, content: bytes) -> bytes:
 
 
 def recipe_digest() -> str:
-    """Return what names the way in which these files are made: other code of ours, other files."""
+    """Return a digest of the recipe for these files: if our code changes, they are made again."""
     return hashlib.sha256("\0".join((INIT, *MODULES, *_DIRECTORIES)).encode()).hexdigest()[:16]
 
 
@@ -165,14 +165,14 @@ _MAGIC = b"!<arch>\n"
 _HEADER = 60
 _END = b"`\n"
 _LARGEST_MEMBER = 512 << 20
-# Not zst: `tarfile` reads it from Python 3.14 on.
+# Not zst: `tarfile` reads it only from Python 3.14 on.
 _COMPRESSIONS = ("data.tar", "data.tar.gz", "data.tar.xz", "data.tar.bz2")
 
 
 def read_package(path: Path) -> dict[str, bytes]:
-    """Return the content of the files of a Debian package that `is_wanted_file` by their names without `./`.
+    """Return the contents of a Debian package's files that `is_wanted_file` accepts, by names without `./`.
 
-    Raises `TierUnavailableError` that names the file for what is not a Debian package.
+    Raises `TierUnavailableError` that names the file if it is not a Debian package.
     """
     try:
         found: dict[str, bytes] = {}
@@ -215,7 +215,7 @@ def _read_data_member(path: Path) -> bytes:
 
 
 class VmKernel(Struct, frozen=True, kw_only=True):
-    """What a machine starts from: the kernel, its initramfs (`first-files` on disk), the kernel's version."""
+    """A machine's boot files: the kernel, its initramfs (`first-files` on disk), the kernel's version."""
 
     kernel: Path
     initramfs: Path
@@ -223,7 +223,7 @@ class VmKernel(Struct, frozen=True, kw_only=True):
 
 
 class VirtualMachine(Struct, frozen=True, kw_only=True):
-    """How machines are run here: QEMU's program, what it starts, what it computes with, how many processors."""
+    """A machine's configuration: QEMU's program, its boot files, the accelerator, the number of processors."""
 
     qemu: str
     boot: VmKernel
@@ -232,7 +232,7 @@ class VirtualMachine(Struct, frozen=True, kw_only=True):
 
 
 def find_kernel(images: Path) -> VmKernel:
-    """Return the kernel in `images`; raises `TierUnavailableError` where there is none of this version."""
+    """Return the kernel in `images`; raises `TierUnavailableError` if it is missing or of another version."""
     try:
         about = json.loads((images / _ABOUT).read_text())
         found = VmKernel(
@@ -253,9 +253,9 @@ def find_kernel(images: Path) -> VmKernel:
 def set_up_kernel(
     images: Path, *, packages: Sequence[Path] = (), environ: Mapping[str, str] | None = None
 ) -> VmKernel:
-    """Make the kernel and its first files in the directory, of the packages given or else downloaded by apt.
+    """Make the kernel and its first files in the directory, from the given packages or downloaded by apt.
 
-    Needs no root: nothing is installed. Raises `TierUnavailableError` with the way out.
+    Needs no root: nothing is installed. Raises `TierUnavailableError` with the remedy.
     """
     images.mkdir(parents=True, exist_ok=True, mode=0o755)
     with tempfile.TemporaryDirectory(dir=images, prefix="fresh-") as name:
@@ -270,12 +270,12 @@ def set_up_kernel(
                     hint=f"download Debian's {' and '.join(PACKAGES)} and run: "
                     f"{SETUP} --package FILE --package FILE",
                 )
-            # Debian's newest kernel is a package that only depends on the one that holds it.
+            # Debian's newest kernel is a package that only depends on the package that holds it.
             said = _run(["apt-cache", "depends", "--important", PACKAGES[0]], Path("/"), environ)
             named = [line.split()[-1] for line in said.splitlines() if "Depends: linux-image-" in line]
             wanted = (named[0] if named else PACKAGES[0], PACKAGES[1])
-            # It checks their signatures, and installs nothing. As root: apt's own user may not write into a
-            # directory that belongs to us.
+            # It checks their signatures, and installs nothing. As root: apt's user may not write into our
+            # directory.
             _run([apt, "download", "-q", "-o", "APT::Sandbox::User=root", *wanted], fresh, environ)
             chosen = sorted(fresh.glob("*.deb"))
         files: dict[str, bytes] = {}
@@ -291,12 +291,12 @@ def set_up_kernel(
         for path in made.iterdir():
             path.chmod(0o644)
         if place.exists():
-            # rename(2) replaces a directory only where it is empty.
+            # rename(2) replaces a directory only if it is empty.
             place.rename(fresh / "old")
         made.rename(place)
         about = {"version": version, "made_by": recipe_digest(), "directory": place.name}
         (fresh / _ABOUT).write_text(json.dumps(about))
-        # Last: only by this file is the kernel found.
+        # Last: the kernel is found only through this file.
         (fresh / _ABOUT).replace(images / _ABOUT)
     return find_kernel(images)
 

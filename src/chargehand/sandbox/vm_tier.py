@@ -31,7 +31,7 @@ from chargehand.sandbox.vm.host_relay import HostRelay
 from chargehand.sandbox.vm.layout import KERNEL_MB, plan_machine, qemu_limits
 from chargehand.sandbox.vm_kernel import VirtualMachine, find_kernel
 
-# How long a machine may take to answer: without KVM, on a busy computer, it takes a minute.
+# The time a machine may take to answer: without KVM, on a busy computer, it takes a minute.
 BOOT_SECONDS = 180.0
 _STOP_ROUNDS = 5000
 QEMU = "qemu-system-x86_64"
@@ -51,8 +51,8 @@ _INSTALL = {
 class VmSandbox(ServedSandbox):
     """A sandbox of the `vm` tier; made by `VmTier.open`, keeps the promises of `Sandbox`.
 
-    A freeze stops every process inside and has the machine write back what it holds; then QEMU itself is stopped
-    from outside, so that not even a machine whose kernel was taken over writes on.
+    A freeze stops every process inside and makes the machine write back its buffers; then QEMU itself is stopped
+    from outside, so that even a machine whose kernel was taken over stops writing.
     """
 
     tier = "vm"
@@ -71,14 +71,14 @@ class VmSandbox(ServedSandbox):
             await self._relay.close()
 
     async def opened_files(self) -> OpenedFiles:
-        """Return what was opened, never all of it; see `ObservesReads.opened_files`."""
-        # 9p makes a new inode at each look-up, so a watch inside sees nothing that is opened by another.
+        """Return opened files, never complete; see `ObservesReads.opened_files`."""
+        # 9p makes a new inode at each look-up, so a watch inside misses files opened by others.
         return replace(await super().opened_files(), complete=False)
 
     async def _order_freeze(self) -> None:
         self._send(exec_server.FREEZE)
         await self._wait(self._signals.get(), seconds=self.grace_seconds)
-        # From outside as well: the machine's own word that it stands still is worth nothing once it is taken over.
+        # From outside as well: a compromised machine may lie about its freeze.
         if self._cgroup is not None and self._cgroup.freezer is not None:
             await asyncio.to_thread(self._cgroup.freeze, True)
         else:
@@ -100,7 +100,7 @@ def _signal_qemu(qemu: int | None, number: int) -> None:
 
 
 def _stop_qemu(qemu: int | None) -> None:
-    """Stop QEMU and wait until none of its threads runs; one that is gone stands still too.
+    """Stop QEMU and wait until all its threads have stopped; a missing process counts as stopped.
 
     Raises `InfrastructureError` (`freeze_timeout`).
     """
@@ -109,7 +109,7 @@ def _stop_qemu(qemu: int | None) -> None:
     _signal_qemu(qemu, signal.SIGSTOP)
     for _ in range(_STOP_ROUNDS):
         states = []
-        with contextlib.suppress(OSError):  # it, or a thread of it, ended meanwhile
+        with contextlib.suppress(OSError):  # it, or one of its threads, ended meanwhile
             for task in os.listdir(f"/proc/{qemu}/task"):
                 with contextlib.suppress(OSError):
                     stat = Path(f"/proc/{qemu}/task/{task}/stat").read_text()
@@ -123,7 +123,7 @@ def _stop_qemu(qemu: int | None) -> None:
 class VmTier(LaunchedTier):
     """Opens sandboxes of the `vm` tier; close it to end every machine.
 
-    One instance per Chargehand process, an asynchronous context manager. `machine` says how machines are run, see
+    One instance per Chargehand process, an asynchronous context manager. `machine` defines how machines run, see
     `find_machine`; `alive` is that of `LaunchedTier`.
     """
 
@@ -132,9 +132,9 @@ class VmTier(LaunchedTier):
         self._machine = machine
 
     async def open(self, spec: SandboxSpec) -> VmSandbox:
-        """Open one sandbox; raises `TierUnavailableError` with what QEMU said where it does not start."""
+        """Open one sandbox; raises `TierUnavailableError` with QEMU's output if it does not start."""
         sockets = {port: path for _, port, path in forwarded(spec)}
-        # What the interpreter inside is sent: how the machine gives up root, and below it the exec server.
+        # The code sent to the interpreter inside: how the machine drops root, and then the exec server.
         inside = Path(vm_init.__file__).read_text()
         relay = marshal.dumps(compile(Path(vm_relay.__file__).read_text(), "relay", "exec")) if sockets else b""
         words = f"uid={INSIDE_ID}, hidden={HIDDEN!r}, relay={relay!r}, ports={tuple(sockets)!r}"
@@ -195,10 +195,10 @@ def _describe_machine_limits(limits: SandboxLimits, cgroup: Cgroup | None) -> di
 async def find_machine(
     toolchain: Toolchain, images: Path, *, environ: Mapping[str, str] | None = None, device: Path = KVM
 ) -> VirtualMachine:
-    """Return how to run machines with the kernel kept in `images`; raises `TierUnavailableError` with the remedy.
+    """Return how to run machines with the kernel in `images`; raises `TierUnavailableError` with the remedy.
 
-    Where the sandbox's user may open `device`, a machine is started with KVM once and has 20 s to answer; what
-    came of it is remembered until the computer, its kernel or QEMU changes.
+    If the sandbox's user may open `device`, a machine is started with KVM once and has 20 s to answer; the result
+    is cached until the computer, its kernel or QEMU changes.
     """
     if platform.machine() != "x86_64":
         raise TierUnavailableError(
@@ -229,7 +229,7 @@ async def find_machine(
         known = json.loads(place.read_text())
         works = bool(known["works"]) if known["key"] == key else None
     if works is None:
-        # By a timed start: the device may exist, may be opened, and may still not work.
+        # By a timed start: a device that exists and may be opened may still not work.
         works = await starts_in(toolchain, fast, images, seconds=_KVM_SECONDS)
         fresh = place.with_name(f"{place.name}.{os.getpid()}")
         fresh.write_text(json.dumps({"key": key, "works": works}))
@@ -238,7 +238,7 @@ async def find_machine(
 
 
 def may_open(device: Path) -> bool:
-    """Tell whether the user that sandboxes run as may read and write a device."""
+    """Return whether the user that sandboxes run as may read and write a device."""
     try:
         status = device.stat()
     except OSError:
@@ -251,7 +251,7 @@ def may_open(device: Path) -> bool:
 
 
 async def starts_in(toolchain: Toolchain, machine: VirtualMachine, scratch: Path, *, seconds: float) -> bool:
-    """Tell whether a machine started and ran a program in time."""
+    """Return whether a machine started and ran a program in time."""
     with scratch_plan(scratch, "worktree") as plan:
         spec = SandboxSpec(mounts=plan, limits=SandboxLimits(memory_mb=256, tmp_mb=4))
         try:
@@ -266,7 +266,7 @@ async def starts_in(toolchain: Toolchain, machine: VirtualMachine, scratch: Path
 async def open_vm_tier(
     toolchain: Toolchain, *, images: Path, environ: Mapping[str, str], alive: int | None = None
 ) -> AsyncIterator[VmTier]:
-    """Find out how machines can be run here and open the tier; raises as `find_machine` does."""
+    """Detect how machines can run here and open the tier; raises as `find_machine` does."""
     machine = await find_machine(toolchain, images, environ=environ)
     async with VmTier(toolchain, machine, alive=alive) as tier:
         yield tier
@@ -294,7 +294,7 @@ async def probe_vm(
 
 
 def describe_machine(machine: VirtualMachine) -> str:
-    """Return in words how machines are run."""
+    """Return in words how machines run."""
     if machine.accelerator == "kvm":
         how = f"KVM, {machine.cpus} processors"
     elif may_open(KVM):

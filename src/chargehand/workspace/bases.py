@@ -1,4 +1,4 @@
-"""Makes, once per base commit, the layers that every workspace on it shares and nobody changes."""
+"""Makes, once per base commit, the layers that every workspace on it shares and that never change."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from chargehand.workspace.tree.write import IndexEntry, TreeWriter, encode_index
 # A fixed path in every sandbox: the shared `.git` names it in `alternates` before any sandbox is known.
 OBJECTS_TARGET = "/run/chargehand/objects"
 _VERSION = 2  # 2: files as attributes convert them
-_MAX_PACKS = 20  # a base that links more is not built upon: git looks through every pack for each object
-_NEAR = 2_000  # commits; within so many one command finds an earlier base
+_MAX_PACKS = 20  # a base that links more is not linked again: git searches every pack for each object
+_NEAR = 2_000  # commits; within this distance one command finds an earlier base
 _WHAT = "the files of the base"
-# `checkStat=minimal`: the index is written without reading the files, so it knows only their size and second.
+# `checkStat=minimal`: the index is written without reading the files, so it holds only their size and second.
 _CONFIG = """\
 [core]
 	repositoryformatversion = 0
@@ -60,11 +60,11 @@ _CONFIG = """\
 
 
 class BaseLayers(Struct, frozen=True, kw_only=True):
-    """The shared layers of one base commit: its files, the agent's `.git`, the objects that one may read.
+    """The shared layers of one base commit: its files, the agent's `.git`, the objects that an agent may read.
 
-    Every file carries the second that `base_mtime` gives for the base that it was first written for, so that
-    caches keyed by time and size never take one content for another's. `submodules` stay links to commits in every
-    tree and are empty directories on disk; with `lfs` the files kept by Git LFS are their pointers, as stored.
+    Every file carries the second that `base_mtime` gives for the base for which it was first written, so that
+    caches keyed by time and size never confuse two contents. `submodules` stay links to commits in every tree and
+    are empty directories on disk; with `lfs` the files kept by Git LFS are their pointers, as stored.
     """
 
     tree: Path
@@ -84,14 +84,14 @@ class _Meta(msgspec.Struct, frozen=True):
     bytes: int
     submodules: list[str]
     lfs: bool
-    # Bytes on disk without packs and without what is in `linked`; unknown in bases of older versions.
+    # Bytes on disk without packs and without the files in `linked`; unknown in bases of older versions.
     disk: int = 0
-    # The bases whose files have names here too, by commit, with the bytes that each brought.
+    # Bases whose files are hard-linked here, by commit, with the bytes of each.
     linked: dict[str, int] = {}
 
 
 class Bases:
-    """The `bases` directory of one project; `room` is asked before one is made."""
+    """The `bases` directory of one project; calls `room` before it makes a base."""
 
     def __init__(
         self, root: Path, *, reader: ObjectReader, git: Git, fault: Fault, room: Room = room_on_disk
@@ -109,10 +109,10 @@ class Bases:
         return self._locks / f"base-{commit}.lock"
 
     def layers(self, base: Base, *, shallow: bytes) -> BaseLayers:
-        """Return the layers of a base, made now if they are not there; their last use is recorded.
+        """Return the layers of a base, making them if missing; record their use.
 
-        `shallow` is the content of the depot's own `shallow` file. Raises `InfrastructureError` (`no_space`,
-        `depot`, `base_differs`).
+        `shallow` is the content of the depot's `shallow` file. Raises `InfrastructureError` (`no_space`, `depot`,
+        `base_differs`).
         """
         place = self.directory / base.commit
         with hold_lock(self.lock(base.commit)):
@@ -122,14 +122,14 @@ class Bases:
                 found = self._load(place)
             if found is None:
                 raise InfrastructureError(f"base {base.commit!r} could not be made", code="depot")
-            # `gc` tells by this time what is old, and reads it again under this lock before it removes anything.
+            # `gc` uses this time to find old items, and reads it again under this lock before it removes anything.
             os.utime(place / "meta.json")
         return found
 
     def with_tags(self, base: Base, layers: BaseLayers, key: str, read: Callable[[bool], Tags]) -> BaseLayers:
-        """Return the layers with a `.git` that has tags too; `key` is another wherever the tags may be others.
+        """Return the layers with a `.git` that also has tags; `key` differs whenever the tags may differ.
 
-        `read` is told whether the base has its history, and is called once for each key.
+        `read` gets whether the base has its history, and is called once for each key.
         """
         place = self.directory / base.commit
         tagged, fresh = place / f"git-{key}", place / f".new-git-{key}"
@@ -146,16 +146,16 @@ class Bases:
         return msgspec.structs.replace(layers, git=tagged)
 
     def kept(self, commit: str, name: str) -> bytes | None:
-        """Return what `keep` put beside a base, `None` where it did not."""
+        """Return the content that `keep` stored with a base, `None` if missing."""
         try:
             return (self.directory / commit / name).read_bytes()
         except OSError:
             return None
 
     def keep(self, commit: str, name: str, content: bytes) -> None:
-        """Put what was computed of a base beside it, for as long as it is there; nothing where it is not.
+        """Store content computed from a base with that base, for its lifetime; do nothing if the base is missing.
 
-        A full disk is no error either: what is kept only saves time.
+        A full disk is no error either: the content only saves time.
         """
         place = self.directory / commit
         with hold_lock(self.lock(commit)), suppress(OSError):
@@ -163,7 +163,7 @@ class Bases:
                 replace_file(place / name, content)
 
     def nearest_kept(self, commit: str, name: str) -> bytes | None:
-        """Return what `keep` put under that name beside a base, or beside its nearest ancestor that has it."""
+        """Return the content that `keep` stored under that name with a base, or with its nearest ancestor."""
         if (own := self.kept(commit, name)) is not None:
             return own
         having = {path.parent.name for path in self.directory.glob(f"*/{name}")}
@@ -190,8 +190,8 @@ class Bases:
     # --- making one
 
     def _make(self, place: Path, base: Base, shallow: bytes) -> None:
-        discard_tree(place)  # of an older version, or damaged
-        # Left from a crash: whoever could be making it now would hold the lock.
+        discard_tree(place)  # made by an older version, or damaged
+        # Left from a crash: any process that is making it now would hold the lock.
         fresh = self.directory / f".new-{base.commit}"
         remove_tree(fresh)
         try:
@@ -201,7 +201,7 @@ class Bases:
                 earlier = self._ensure_room(base)
                 try:
                     self._fill(fresh, base, shallow, earlier)
-                except FileNotFoundError:  # something of the earlier one is gone, which harms that one alone
+                except FileNotFoundError:  # part of the earlier base is gone, which harms only that base
                     if earlier is None:
                         raise
                     remove_tree(fresh)
@@ -217,8 +217,8 @@ class Bases:
         """Ensure that there is room; return the older base whose packs and files are to be linked, if any."""
         earlier = self._nearest(base.commit)
         if earlier is not None:
-            # It counts as used, so that no `gc` removes it meanwhile. Where it stands in the way of the new one,
-            # it may go after all, and what it has is copied from the depot.
+            # Mark it as used, so that no `gc` removes it meanwhile. If it takes the room that the new base needs,
+            # it may be removed after all, and its content is copied from the depot.
             meta = self.directory / earlier.commit / "meta.json"
             before = meta.stat()
             os.utime(meta)
@@ -234,14 +234,14 @@ class Bases:
         return None
 
     def _nearest(self, commit: str) -> _Meta | None:
-        """Return the base nearest to `commit` among its ancestors that can be built upon."""
-        # Those of another version have other files, and of a damaged one nobody knows.
+        """Return the base nearest to `commit` among its ancestors whose packs and files can be linked."""
+        # Bases of another version have other files; damaged ones are unreadable.
         found = {place.name: _read_meta(place) for place in self.directory.iterdir() if _lends_packs(place)}
         usable = {name: meta for name, meta in found.items() if meta is not None}
         if not usable:
             return None
-        # Ancestors alone: what they reach, this base reaches too, so their packs give nothing more away. The near
-        # ones come first: bases are many where each of many commits becomes one.
+        # Only ancestors: this base reaches everything that they reach, so their packs reveal nothing more. Near
+        # ones come first: there are many bases if each of many commits becomes one.
         near = self._git.run("rev-list", f"--max-count={_NEAR}", commit)
         listed = near.text.split() if near.code == 0 else []
         nearest = next((usable[each] for each in listed if each in usable), None)
@@ -256,7 +256,7 @@ class Bases:
         return usable[best[1]] if best else None
 
     def _need(self, base: Base, earlier: _Meta | None) -> Need:
-        """Return what a base will take: the files and objects that no older base has."""
+        """Return the space for a base: the files and objects that no older base has."""
         older = None if earlier is None else bytes.fromhex(earlier.tree)
         files = tree_need(self._reader, bytes.fromhex(base.tree), besides=older, linked=older is not None)
         if earlier is None:
@@ -268,13 +268,13 @@ class Bases:
         return Need(bytes=files.bytes + objects, files=files.files)
 
     def _fill(self, fresh: Path, base: Base, shallow: bytes, earlier: _Meta | None) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # brings `logging` along; most runs make no base
+        from concurrent.futures import ThreadPoolExecutor  # imports `logging` too; most runs make no base
 
         make_owned(fresh)
         mtime = base_mtime(base.commit)
         tree = bytes.fromhex(base.tree)
         attributes = TreeAttributes(self._reader, tree)
-        # Git packs the objects in a process of its own while the files are written: each takes half of the time.
+        # Git packs the objects in a separate process while the files are written: each takes half of the time.
         with ThreadPoolExecutor(1) as pool:
             packed = pool.submit(self._write_objects, fresh / "objects", base.commit, earlier)
             files: list[IndexEntry] = []
@@ -286,7 +286,7 @@ class Bases:
             writer = TreeWriter(self._reader, attributes=attributes, mtime=mtime, on_file=record)
             self._write_files(fresh / "tree", writer, tree, earlier)
             self._fault("base:tree")
-            # Opened anew: a directory of btrfs lists what it held when it was opened, nothing that came since.
+            # Opened again: a btrfs directory lists only the entries that it had when it was opened.
             with open_directory(fresh / "tree") as fd:
                 _verify(fd, tree, self._reader, attributes, b"")
             index = encode_index(files, reader=self._reader, tree=tree)
@@ -313,7 +313,7 @@ class Bases:
         replace_file(fresh / "meta.json", msgspec.json.encode(meta))
 
     def _write_files(self, place: Path, writer: TreeWriter, tree: bytes, earlier: _Meta | None) -> None:
-        """Write the files of a tree; what an earlier base has alike gets one more name."""
+        """Write the files of a tree; link files that are equal in an earlier base."""
         reader = self._reader
         make_owned(place)
         with open_directory(place) as fd:
@@ -326,7 +326,7 @@ class Bases:
                 writer.tree_linked(fd, reader.tree(tree), source, attributes, reader.tree(older))
 
     def _write_objects(self, objects: Path, commit: str, earlier: _Meta | None) -> bool:
-        """Write the objects; return whether that is the whole history: one with holes in it is left out."""
+        """Write the objects; return whether the history is complete. A history with holes is left out."""
         make_owned(objects)
         pack = objects / "pack"
         make_owned(pack)
@@ -337,19 +337,19 @@ class Bases:
                 os.link(file, pack / file.name)
             wanted = f"{commit}\n^{earlier.commit}"
         whole = pack_objects(self._git, pack, wanted).code == 0
-        # A `--shallow ID` among the revisions ends the history there, so that its holes are not met.
+        # A `--shallow ID` among the revisions ends the history there, so that git does not meet its holes.
         if not whole and pack_objects(self._git, pack, f"--shallow {commit}\n{commit}").code:
-            pack_objects(self._git, pack, wanted, ok=(0,))  # raises what is wrong with it
+            pack_objects(self._git, pack, wanted, ok=(0,))  # raises the reason
         for file in pack.iterdir():
             file.chmod(0o444)
-        # A store per base and not the depot itself: an agent may read what its base reaches, nobody else's work.
+        # A store per base and not the depot itself: an agent may read what its base reaches, but no other work.
         give_tree(objects)
         return whole
 
 
 def pack_objects(git: Git, pack: Path, wanted: str, *, ok: tuple[int, ...] = tuple(range(256))) -> GitResult:
     """Write the objects that the revisions `wanted` (a line each) reach as one pack into the directory `pack`."""
-    # No new deltas: time is dear here and those that the depot has are kept.
+    # No new deltas: time matters here, and the depot's deltas are kept.
     return git(
         *("pack-objects", "--revs", "--delta-base-offset", "--window=0", "--quiet", str(pack / "pack")),
         input=f"{wanted}\n".encode(),
@@ -358,7 +358,7 @@ def pack_objects(git: Git, pack: Path, wanted: str, *, ok: tuple[int, ...] = tup
 
 
 def _read_meta(place: Path) -> _Meta | None:
-    """Return what is known of the base there, `None` where that is damaged or of another version."""
+    """Return the stored properties of a base, `None` if they are damaged or of another version."""
     try:
         meta = decode_as((place / "meta.json").read_bytes(), _Meta)
     except (OSError, msgspec.MsgspecError):
@@ -367,17 +367,17 @@ def _read_meta(place: Path) -> _Meta | None:
 
 
 def _lends_packs(place: Path) -> bool:
-    """Tell whether another base may link the packs of the one there."""
+    """Return whether another base may link the packs of this base."""
     if len(list((place / "objects/pack").glob("*.pack"))) >= _MAX_PACKS:
         return False
     with suppress(OSError):
-        # A history that ends at the base itself: nothing can build on it.
+        # A history that ends at the base itself: no other base can build on it.
         return place.name not in (place / "git/.git/shallow").read_text().split()
     return True
 
 
 def base_mtime(commit: str) -> int:
-    """Return the second (2001 to 2010) that the files that are written for a base carry.
+    """Return the second (2001 to 2010) that files written for a base carry as their time.
 
     In the past, so that git never takes an entry of the prepared index for one written at the same moment.
     """
@@ -405,7 +405,7 @@ def _is_written(fd: int, path: bytes, entry: TreeEntry, attributes: TreeAttribut
     if entry.mode == LINK:
         return object_id("blob", os.readlink(name, dir_fd=fd)) == entry.id
     linked = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    if linked.st_nlink > 1:  # an earlier base's file, read back when that one was made
+    if linked.st_nlink > 1:  # an earlier base's file, verified when that base was made
         return stat.S_ISREG(linked.st_mode) and bool(linked.st_mode & stat.S_IXUSR) == bool(entry.mode & 0o100)
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
     try:
@@ -440,7 +440,7 @@ def _write_git(layer: Path, base: Base, *, index: bytes, shallow: bytes) -> None
         "objects/info/alternates": f"{OBJECTS_TARGET}\n".encode(),
         f"refs/heads/{branch}": f"{base.commit}\n".encode(),
         "index": index,
-        # What setup and compilers leave there is not the project's: a check that wants a clean tree has one.
+        # Files that setup and compilers leave there are not the project's: a check for a clean tree must pass.
         "info/exclude": b"/.chargehand/\n/.venv/\n",
     }
     if shallow:
@@ -455,6 +455,6 @@ def _write_git(layer: Path, base: Base, *, index: bytes, shallow: bytes) -> None
 
 
 def copy_git(layers: BaseLayers, target: Path) -> None:
-    """Copy the agent's `.git` into the plain directory `target`, times kept so that its index holds."""
+    """Copy the agent's `.git` into the plain directory `target`, keeping times so that its index stays valid."""
     shutil.copytree(layers.git / ".git", target / ".git", symlinks=True)
     give_tree(target / ".git")

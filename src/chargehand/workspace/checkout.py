@@ -1,4 +1,4 @@
-"""The user's own checkout: fast-forward it, write single files, read its index, install its hook."""
+"""The user's checkout: fast-forward it, write single files, read its index, install its hook."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class _Journal(msgspec.Struct, frozen=True):
 def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
     """Fast-forward the checked-out `branch` from `at` to `commit`, files included.
 
-    Local changes, untracked and ignored files in the way are `blocked` with the reason, and nothing is changed.
-    After a crash the next call goes on where it was. Raises `RepositoryError` (`apply_bare`, `apply_detached`).
+    If local changes, untracked or ignored files are in the way, the result is `blocked` with the reason, and
+    nothing is changed. After a crash the next call resumes. Raises `RepositoryError` (`apply_bare`,
+    `apply_detached`).
     """
     depot.check_can_apply()
     ref = f"refs/heads/{branch}"
@@ -51,8 +52,9 @@ def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
     if reason:
         return Export(ref=ref, state="blocked", reason=reason)
     depot.fault("apply:objects")
-    # Git checks every touched path before it writes the first, writes the files, then the index, then the ref. The
-    # journal goes first, so that files a crash left half way are known as ours and not as the user's changes.
+    # Git checks every touched path before it writes the first, then writes the files, the index and the ref. The
+    # journal comes first, so that files that a crash left half way are known as ours and not as the user's
+    # changes.
     wanted = _Journal(branch, at, commit)
     try:
         found = decode_as(journal.read_bytes(), _Journal)
@@ -61,10 +63,10 @@ def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
     if found == wanted:
         changes = depot.diff(depot.tree_of(at), depot.tree_of(commit))
         # Git writes the index after the files: once it has all changes, only the ref is missing. The paths are
-        # compared here, since they may be too many to be named on a command line.
+        # compared here, since they may be too many for a command line.
         listed = git("diff-index", "--cached", "--name-only", "-z", "--no-ext-diff", commit, "--")
         if {os.fsencode(change.path) for change in changes}.intersection(listed.out.split(b"\0")):
-            # What already holds the new content is removed: git takes an absent file for an unchanged one.
+            # Remove files that already have the new content: git treats an absent file as an unchanged one.
             new = {os.fsencode(change.path): change.new_id for change in changes if change.new_id is not None}
             root = os.fsencode(depot.repository.path)
             for path, content in _content_ids(git, root, new).items():
@@ -72,7 +74,7 @@ def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
                     os.unlink(os.path.join(root, path))
     replace_file(journal, msgspec.json.encode(wanted))
     depot.fault("apply:journal")
-    # The user's `merge.*` and `mergeOptions` must not matter; by default git overwrites ignored files.
+    # The user's `merge.*` and `mergeOptions` must not apply; by default git overwrites ignored files.
     merged = git.run(
         *("merge", "--ff-only", "--no-squash", "--no-autostash", "--no-overwrite-ignore", "--quiet", commit),
         detached=True,  # Ctrl-C must not stop git between two files
@@ -96,7 +98,7 @@ def _blocking_reason(depot: Depot, git: Git, commit: str, *, branch: str, at: st
 
 
 def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, str]:
-    """Return the ids that git would give to the links and files that are there, all in one process."""
+    """Return the ids that git would give to the existing links and files, all in one process."""
     found: dict[bytes, str] = {}
     files: list[bytes] = []
     for path in paths:
@@ -107,7 +109,7 @@ def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, s
                 found[path] = object_id("blob", os.readlink(place)).hex()
             elif stat.S_ISREG(mode):
                 files.append(path)
-    # Quoted as git reads a line back to the byte: a name may hold a line break or a quote.
+    # Quoted so that git reads the exact bytes back: a name may hold a line break or a quote.
     lines = b"".join(
         b'"%s"\n' % b"".join(b"\\%03o" % byte if byte < 32 or byte in b'"\\' else bytes((byte,)) for byte in path)
         for path in files
@@ -122,17 +124,17 @@ def _content_ids(git: Git, root: bytes, paths: Iterable[bytes]) -> dict[bytes, s
 
 
 class AppliedFiles(Struct, frozen=True, kw_only=True):
-    """Which files were written, and which were left because they differ from what was worked on."""
+    """The files that were written, and those left because they differ from the content that was worked on."""
 
     written: tuple[str, ...]
     left: tuple[str, ...]
 
 
 def apply_files(depot: Depot, changes: Iterable[Change], *, tree: str) -> AppliedFiles:
-    """Write each changed file whole, as the attributes of `tree` have it, and keep its mode.
+    """Write each changed file completely, as the attributes of `tree` convert it, and keep its mode.
 
-    No index and no branch is touched.
-    A file that differs from the old content, is a link or lies behind one, or is no regular file stays as it is.
+    Changes no index and no branch. A file stays as it is if it differs from the old content, is a link or behind
+    one, or is not a regular file.
     """
     written, left = [], []
     attributes = TreeAttributes(depot.reader, bytes.fromhex(tree))
@@ -150,7 +152,7 @@ def apply_files(depot: Depot, changes: Iterable[Change], *, tree: str) -> Applie
         ):
             mode = stat.S_IMODE(path.stat().st_mode)
             replace_file(path, attributes.file(os.fsencode(change.path), bytes.fromhex(change.new_id)))
-            # `replace_file` makes files for their owner alone.
+            # `replace_file` makes files readable only for their owner.
             path.chmod(mode)
             written.append(change.path)
         else:
@@ -159,7 +161,7 @@ def apply_files(depot: Depot, changes: Iterable[Change], *, tree: str) -> Applie
 
 
 def _has_content(path: Path, root: Path, content: bytes) -> bool:
-    """Return whether a regular file, below no link, has this content."""
+    """Return whether this is a regular file with this content, and no link leads to it."""
     if path.parent.resolve() != root.resolve() / path.parent.relative_to(root):
         return False
     try:
@@ -176,20 +178,20 @@ def _has_content(path: Path, root: Path, content: bytes) -> bool:
 
 
 class Staged(Struct, frozen=True, kw_only=True):
-    """The tree that is staged on a base, and the paths in which it differs (deleted ones left out)."""
+    """The tree that is staged on a base, and the changed paths without deleted ones."""
 
     tree: str
     changed: tuple[str, ...]
 
 
 def staged_tree(depot: Depot, base: Base) -> Staged:
-    """Return what is staged in the user's repository; `GIT_INDEX_FILE` names another index, as hooks have it.
+    """Return the staged tree of the user's repository; `GIT_INDEX_FILE` may name another index, as in hooks.
 
-    Their index and objects are only read. No filter runs and no file of the working tree is opened: the index has
-    what a commit would. Raises `RefusedError` (`index_unmerged`) while a merge has conflicts there.
+    The user's index and objects are only read. No filter runs and no file of the working tree is opened: the index
+    has the content that a commit would have. Raises `RefusedError` (`index_unmerged`) while a merge has conflicts.
     """
     git = depot.repository.git
-    # `git commit -a` and `git commit PATH` call hooks with an index of their own.
+    # `git commit -a` and `git commit PATH` call hooks with a separate index.
     index = os.environ.get("GIT_INDEX_FILE")
     if index is not None:
         git = git.within(GIT_INDEX_FILE=str(depot.repository.path / index))
@@ -205,7 +207,7 @@ def staged_tree(depot: Depot, base: Base) -> Staged:
                 code="index_unmerged",
                 hint="finish the merge first",
             )
-        if status != "D" and new != ZERO:  # zero: added by intent alone
+        if status != "D" and new != ZERO:  # zero: added by intent only
             entries[path] = TreeEntry(int(mode, 8), bytes.fromhex(new))
         elif status == "D":
             entries[path] = None
@@ -213,7 +215,7 @@ def staged_tree(depot: Depot, base: Base) -> Staged:
     asked = "".join(f"{each.hex()}\n" for each in ids).encode()
     answer = git("cat-file", "--batch", input=asked).out if ids else b""
     at = 0
-    # What is staged need not be in any commit, so no fetch brings it: the blobs are copied.
+    # Staged content need not be in any commit, so no fetch brings it: copy the blobs.
     with ObjectWriter(depot.reader.objects) as writer:
         for _ in ids:
             end = answer.index(b"\n", at)
@@ -256,17 +258,17 @@ exit 0
 
 
 class Hook(Struct, frozen=True, kw_only=True):
-    """Where the hook is, and whether the call changed anything."""
+    """The path of the hook, and whether the call changed anything."""
 
     path: Path
     changed: bool
 
 
 def install_hook(repository: Repository, program: Path) -> Hook:
-    """Write the hook where the repository's git looks for it (`core.hooksPath` too), or bring ours up to date.
+    """Write the hook where the repository's git looks for it (also `core.hooksPath`), or update our existing hook.
 
-    Raises `RefusedError`: `hook_exists` (another's is there), `hook_shared` (hooks lie outside the repository,
-    where other repositories use them too).
+    Raises `RefusedError`: `hook_exists` (another hook exists), `hook_shared` (the hook directory is outside the
+    repository and other repositories use it too).
     """
     path = _hook_path(repository)
     content = _SCRIPT.format(mark=_MARK, program=shlex.quote(str(program)), call=_CALL)
@@ -280,13 +282,13 @@ def install_hook(repository: Repository, program: Path) -> Hook:
             hint=f"add this line to it: chargehand {_CALL} || [ $? -ne 1 ] || exit 1",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Whole before it has its name: a commit made at this moment must not run half of it.
+    # Written completely before it gets its name: a commit at this moment must not run half of it.
     fresh = path.with_name(f".{path.name}.chargehand-{os.getpid()}")
     try:
         fresh.write_text(content)
         fresh.chmod(0o755)
         if found is None:
-            os.link(fresh, path)  # unlike a rename it fails where another hook was made in between
+            os.link(fresh, path)  # unlike a rename it fails if another hook was made meanwhile
         else:
             fresh.replace(path)
     except FileExistsError as problem:
@@ -299,7 +301,7 @@ def install_hook(repository: Repository, program: Path) -> Hook:
 
 
 def remove_hook(repository: Repository) -> Hook:
-    """Remove the hook; where there is none nothing changes. Raises `RefusedError` (`hook_exists`) for others'."""
+    """Remove our hook if it exists. Raises `RefusedError` (`hook_exists`) for any other hook."""
     path = _hook_path(repository)
     found = _read_hook(path)
     if found is None:
@@ -315,7 +317,7 @@ def remove_hook(repository: Repository) -> Hook:
 
 
 def _hook_path(repository: Repository) -> Path:
-    """Return the hook's path; our own git has hooks off, so what it overrides is left out of the answer."""
+    """Return the hook's path, without the override by which our git disables hooks."""
     listed = repository.git.run("config", "--show-scope", "-z", "--type=path", "--get-all", "core.hooksPath")
     fields = listed.out.split(b"\0")[:-1]
     said = [(scope, value) for scope, value in zip(fields[::2], fields[1::2], strict=True) if scope != b"command"]
@@ -337,5 +339,5 @@ def _read_hook(path: Path) -> str | None:
         return None
     try:
         return path.read_text(errors="replace")
-    except OSError:  # a link that leads nowhere, a directory: somebody's all the same
+    except OSError:  # a dangling link or a directory: still not ours
         return ""

@@ -1,4 +1,4 @@
-"""Which commits of a depot can no longer be read whole."""
+"""Finds commits of a depot that can no longer be read completely."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from chargehand.workspace.tree.objects import EMPTY_TREE, ObjectReader
 
 
 def find_damage(git_dir: Path, commits: Iterable[str]) -> dict[str, str]:
-    """Return the commits that cannot be read whole, each with what is wrong, in words.
+    """Return the commits that cannot be read completely, each with a description of the damage.
 
-    Each commit, its tree and all files in it are compared with their ids; not what came before it. An
-    object that many commits share is read once.
+    Each commit, its tree and all files in it are checked against their ids; its ancestors are not. An object that
+    many commits share is read once.
     """
     if not (git_dir / "objects").is_dir():
         return dict.fromkeys(commits, f"there is no depot in {str(git_dir)!r}")
@@ -29,7 +29,7 @@ def find_damage(git_dir: Path, commits: Iterable[str]) -> dict[str, str]:
             wrong = sweep.find(bytes.fromhex(read_commit(reader, commit).tree), is_tree=True)
         except (NotFoundError, InfrastructureError) as error:
             wrong = error.message
-        except (ValueError, StopIteration):  # no id of an object, or a commit without a tree
+        except (ValueError, StopIteration):  # not an object id, or a commit without a tree
             wrong = f"{commit!r} is not a commit"
         if wrong is not None:
             damaged[commit] = wrong
@@ -37,14 +37,14 @@ def find_damage(git_dir: Path, commits: Iterable[str]) -> dict[str, str]:
 
 
 class _Sweep:
-    """What is known of the objects that were read, by their raw ids: `None` for one that is whole."""
+    """The result for each object read so far, by raw id: the damage in words, or `None` if intact."""
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
         self._known: dict[bytes, str | None] = {EMPTY_TREE: None}
 
     def find(self, id: bytes, *, is_tree: bool) -> str | None:
-        """Return what is wrong with an object or, of a tree, with the first thing in it that is."""
+        """Return the damage of an object or, for a tree, of the first damaged entry in it; `None` if intact."""
         if id not in self._known:
             wrong = None
             try:
@@ -61,12 +61,12 @@ class _Sweep:
 
 
 def read_depot_note(git_dir: Path, commit: str, what: Literal["head", "provenance"]) -> tuple[bytes, str]:
-    """Return the note of a promoted commit in a depot, and "" or why it cannot be read, in words."""
+    """Return the note of a promoted commit in a depot, and "" or the reason why it cannot be read."""
     ref = NOTES if what == "head" else PROVENANCE
     try:
         note = read_note(NotesPlace(private_git(git_dir), git_dir / "objects"), commit, ref)
     except (NotFoundError, InfrastructureError, RepositoryError, GitError) as error:
         return b"", error.message
-    # Missions of versions before provenance have none.
+    # Missions of versions before provenance have no such note.
     missing = "it is missing" if note is None and what == "head" else ""
     return note or b"", missing

@@ -41,10 +41,10 @@ from chargehand.workspace.tree.history import (
 )
 from chargehand.workspace.tree.objects import ObjectReader, ObjectWriter, TreeEntry, compare, edit_tree
 
-_LINKED = "refs/chargehand/linked"  # this commit and all before it are here: fetches need not look further back
+_LINKED = "refs/chargehand/linked"  # this commit and its ancestors are here: fetches stop at it
 # Whatever attributes and configuration say: no program is run, and a rename is a deletion and an addition.
 _DIFF = ("--no-textconv", "--no-ext-diff", "--no-renames", "--no-color", "--submodule=short", "-r")
-# `allowAnySHA1InWant`: the user's git fetches a commit by its id, which need be no tip of a ref.
+# `allowAnySHA1InWant`: the user's git fetches a commit by its id, which need not be the tip of a ref.
 _CONFIG = """\
 [gc]
 	auto = 0
@@ -66,7 +66,7 @@ class PathEntry(Struct, frozen=True, kw_only=True):
 
 
 class LineCount(Struct, frozen=True, kw_only=True):
-    """How many lines a path gained and lost; `None` for binary content."""
+    """The numbers of lines a path gained and lost; `None` for binary content."""
 
     path: str
     added: int | None
@@ -76,7 +76,7 @@ class LineCount(Struct, frozen=True, kw_only=True):
 class Depot:
     """A project's trees, commits and refs; made by `open`. Safe to use from several threads and processes.
 
-    Ids are hex, paths `str` as `os.fsdecode` gives them. Reading an id that is not there raises `NotFoundError`.
+    Ids are hex, paths are `str` as `os.fsdecode` returns them. Reading a missing id raises `NotFoundError`.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Depot:
     def open(
         cls, root: Path, *, repository: Path | Repository, fault: Fault = no_fault, room: Room = room_on_disk
     ) -> Depot:
-        """Open the depot of the repository that holds `repository`, made in `root` if it is not there.
+        """Open the depot of the repository that holds `repository`, making it in `root` if missing.
 
-        `room` is asked before a base or a workspace is made.
+        `room` is called before a base or a workspace is made. The user's repository is only read.
 
         Raises `RepositoryError` (`not_a_repository`, `repository_empty`, `repository_owner`, `repository_format`)
-        and `InfrastructureError` (`no_space`). The user's repository is only read.
+        and `InfrastructureError` (`no_space`).
         """
         found = repository if isinstance(repository, Repository) else find_repository(repository)
         root.mkdir(parents=True, exist_ok=True)
@@ -114,15 +114,15 @@ class Depot:
                     fresh = place.with_name(".new-depot.git")
                     remove_tree(fresh)
                     try:
-                        # Without a template: hooks of the machine have no place here.
+                        # Without a template: the machine's hooks must not get in.
                         private_git(fresh)("init", "--bare", "--quiet", "--template=")
                         with (fresh / "config").open(
                             "a"
-                        ) as config:  # by `git config` it would take four processes
+                        ) as config:  # with `git config` this would take four processes
                             config.write(_CONFIG)
                         head = read_ref(found.git, "HEAD^{commit}")
                         if _link_objects(found.common_dir, fresh / "objects") and head is not None:
-                            linked = fresh / _LINKED  # written as a plain file: nobody sees this depot yet
+                            linked = fresh / _LINKED  # written as a plain file: no process sees this depot yet
                             linked.parent.mkdir(parents=True)
                             linked.write_text(f"{head}\n")
                         fault("depot:filled")
@@ -134,9 +134,9 @@ class Depot:
 
     @classmethod
     def view(cls, root: Path, *, repository: Repository, room: Room = room_on_disk) -> Depot:
-        """Return what reads bases from the repository's own objects: no depot is made, and nothing is written.
+        """Return a depot that reads bases from the repository's objects: it makes no depot and writes nothing.
 
-        Where a part of the objects is elsewhere (alternates, a partial clone) the depot is opened after all.
+        If part of the objects is elsewhere (alternates, a partial clone), the depot is opened after all.
         """
         objects = repository.common_dir / "objects"
         if (objects / "info/alternates").exists() or any(objects.glob("pack/*.promisor")):
@@ -151,9 +151,8 @@ class Depot:
     def resolve_base(self, revision: str | None = None, *, recorded: bool = False) -> Base:
         """Return the commit that `revision` (default HEAD) names in the user's repository, now also in the depot.
 
-        A whole id may also be that of a base that the depot holds already; of one that was `recorded` before, it
-        is not asked again how it stands in the user's repository. Raises `RepositoryError`
-        (`base_not_found`, `repository_incomplete`).
+        A complete id may also name a base that the depot already holds; for a base that was `recorded` before, the
+        user's repository is not read again. Raises `RepositoryError` (`base_not_found`, `repository_incomplete`).
         """
         held = revision if revision is not None and is_id(revision) else None
         if recorded and held is not None and self.read_ref(BASES + held) is not None:
@@ -161,13 +160,13 @@ class Depot:
         try:
             base = resolve(self.repository, revision)
         except RepositoryError:
-            # A branch that was fetched from a remote is a base that the user's repository may lack.
+            # The user's repository may lack a base that is a branch fetched from a remote.
             if held is None or self.read_ref(BASES + held) is None:
                 raise
             return Base(commit=held, tree=self.tree_of(held), revision=held)
         if self._in_place:
             return base
-        # The ref keeps the base's objects from git's gc in the depot for as long as a workspace may stand on it.
+        # The ref protects the base's objects from git's gc in the depot as long as a workspace may use them.
         ref = BASES + base.commit
         with hold_lock(self.root / "locks" / "depot.lock"):
             if self.read_ref(ref) is not None:
@@ -186,14 +185,14 @@ class Depot:
         return base
 
     def keep_base(self, commit: str) -> None:
-        """Make a commit of the depot one that `resolve_base` finds by its id, whatever becomes of its branch."""
+        """Make a commit of the depot one that `resolve_base` finds by its id, whatever happens to its branch."""
         with hold_lock(self.root / "locks" / "depot.lock"):
             if self.read_ref(BASES + commit) is None:
                 swap_ref(self.git, BASES + commit, new=commit, old=None)
 
     def _fetch(self, *words: str) -> None:
-        # `--update-shallow`: a shallow clone is fetched as it is, and the depot is shallow then. The other side
-        # runs without grafts too, or it would send a history other than the ids say.
+        # `--update-shallow`: a shallow clone is fetched as it is, and makes the depot shallow. The other side also
+        # runs without grafts, or it would send a history other than the ids say.
         *options, refspec = words
         self.git(
             *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--update-shallow"),
@@ -202,7 +201,7 @@ class Depot:
         )
 
     def base_layers(self, base: Base) -> BaseLayers:
-        """Return the shared layers of a base, made now if they are not there.
+        """Return the shared layers of a base, making them if missing.
 
         Raises `InfrastructureError` (`no_space`, `base_differs`) and `RepositoryError` (`base_tree`,
         `repository_incomplete`).
@@ -257,27 +256,27 @@ class Depot:
         return tuple(PathEntry(path=os.fsdecode(name), mode=e.mode, id=e.id.hex()) for name, e in walked)
 
     def lookup(self, tree: str, path: str) -> PathEntry | None:
-        """Return what a tree has at `path`, a directory included, or `None`."""
+        """Return the entry of a tree at `path`, also a directory, or `None`."""
         found = self.reader.find(bytes.fromhex(tree), os.fsencode(path))
         return None if found is None else PathEntry(path=path, mode=found.mode, id=found.id.hex())
 
     def has_directory(self, tree: str, path: str) -> bool:
-        """Tell whether a tree has a directory at `path` without any link on the way; "" is its top."""
+        """Return whether a tree has a directory at `path` without any link on the way; "" is its top."""
         found = self.lookup(tree, path) if path else None
         return not path or (found is not None and stat.S_ISDIR(found.mode))
 
     def find_lfs_pointers(self, tree: str) -> tuple[Finding, ...]:
-        """Return a finding that says which files of a tree are shown as pointers of Git LFS, none without any."""
+        """Return a finding that names the files of a tree shown as Git LFS pointers; empty if there are none."""
         return find_lfs_pointers(self.reader, tree)
 
     def find_stale(self, old: str, new: str) -> tuple[Finding, ...]:
-        """Return a finding that says which files changed attributes leave modified in every fresh checkout."""
+        """Return a finding that names the files that changed attributes leave modified in every fresh checkout."""
         return find_stale(self.reader, old, new, self.diff(old, new))
 
     def find_obstacle(self, tree: str, path: str) -> str | None:
-        """Return in words what of a tree keeps a file from being laid over it at `path`, `None` if nothing does.
+        """Return in words which entry of a tree prevents laying a file over it at `path`, `None` if nothing does.
 
-        A link is an obstacle too, at `path` or above it: the file would be laid where the link leads.
+        A link is an obstacle too, at `path` or above it: the file would be written to the link's target.
         """
         parts = path.split("/")
         for depth in range(1, len(parts) + 1):
@@ -293,15 +292,15 @@ class Depot:
         return None
 
     def diff(self, old: str, new: str) -> tuple[Change, ...]:
-        """Return the paths that differ between two trees, sorted; renames are not looked for."""
+        """Return the paths that differ between two trees, sorted; renames are not detected."""
         return tuple(compare(self.reader, bytes.fromhex(old), bytes.fromhex(new)))
 
     def patch(self, old: str, new: str, paths: Sequence[str] = ()) -> bytes:
-        """Return the difference of two trees as a patch that `git apply` takes, binary files included."""
+        """Return the difference of two trees as a patch that `git apply` accepts, binary files included."""
         return self.git("diff-tree", "-p", "--binary", "--full-index", *_DIFF, old, new, "--", *paths).out
 
     def numstat(self, old: str, new: str) -> tuple[LineCount, ...]:
-        """Return how many lines each differing path gained and lost."""
+        """Return the numbers of lines that each differing path gained and lost."""
         listed = self.git("diff-tree", "--numstat", "-z", *_DIFF, old, new, "--").out.split(b"\0")
         counts = [line.split(b"\t", 2) for line in listed if line]
         return tuple(
@@ -314,8 +313,8 @@ class Depot:
         )
 
     def renames(self, old: str, new: str) -> dict[str, str]:
-        """Return what each path that is new in `new` was named in `old`, where git sees a rename."""
-        # In raw fields by NUL: a patch would have to be parsed, and content can look like one.
+        """Return the old name in `old` of each path that is new in `new` if git detects a rename."""
+        # In raw fields separated by NUL: a patch would need parsing, and content can look like a patch.
         words = ("diff-tree", "-r", "-z", "-M", "--diff-filter=R", "--name-status", "--submodule=short")
         fields = self.git(*words, "--no-textconv", "--no-ext-diff", old, new).out.split(b"\0")[:-1]
         return {os.fsdecode(fields[i + 2]): os.fsdecode(fields[i + 1]) for i in range(0, len(fields), 3)}
@@ -325,7 +324,7 @@ class Depot:
     def replace_paths(
         self, tree: str, paths: Iterable[str], source: str, *, contents: Mapping[str, bytes] | None = None
     ) -> str:
-        """Return `tree` with each path as it is in `source` (a directory whole; absent there: taken out).
+        """Return `tree` with each path as it is in `source` (a directory completely; a missing path is removed).
 
         Files of the tree that `contents` names by path get that content.
         """
@@ -350,9 +349,9 @@ class Depot:
         author: Author | None = None,
         when: datetime | None = None,
     ) -> str:
-        """Write a commit (author and committer alike); no ref moves. Raises `InfrastructureError` (`no_space`).
+        """Write a commit (author is committer); no ref moves. Raises `InfrastructureError` (`no_space`).
 
-        Without an `author` it is our own, `when` or now.
+        Without an `author` it is Chargehand, at `when` or now.
         """
         author = author or (Author(when=when) if when is not None else Author())
         return write_commit(self.reader, tree=tree, parents=tuple(parents), message=message, author=author)
@@ -369,9 +368,9 @@ class Depot:
             return read_ref(self.git, ref)
 
     def swap(self, ref: str, new: str | None, old: str | None, *, durable: bool = False) -> None:
-        """Move a ref from `old` to `new` in one step (`None`: absent); `durable` also brings all to the disk.
+        """Move a ref from `old` to `new` in one step (`None`: absent); `durable` also flushes everything to disk.
 
-        Raises `RefMovedError` when the ref is not at `old`.
+        Raises `RefMovedError` if the ref is not at `old`.
         """
         if durable:
             swap_durably(self.git, self.path, ref, new=new, old=old)
@@ -387,10 +386,10 @@ class Depot:
         )
 
     def annotate(self, commit: str, text: str, *, provenance: str = "") -> bool:
-        """Add the lines of `text` to the note of a commit, those it has not yet; return whether there were any.
+        """Add the lines of `text` that the note of a commit lacks; return whether any were added.
 
-        Those of `provenance` go to a note of their own, in the same step. On the disk when this returns, beside
-        the notes of others who do so at the same time. Raises `NotFoundError` for an unknown commit, `UsageError`
+        The lines of `provenance` go to a separate note, in the same step. The notes are on disk on return, and
+        concurrent writers keep each other's notes. Raises `NotFoundError` for an unknown commit, `UsageError`
         (`note_empty`), `InfrastructureError` (`no_space`).
         """
         notes = {NOTES: note_bytes(text)} | ({PROVENANCE: note_bytes(provenance)} if provenance else {})
@@ -398,12 +397,12 @@ class Depot:
             return add_notes(self._notes, commit, notes, fault=self.fault)
 
     def annotation(self, commit: str) -> str | None:
-        """Return the note of a commit, each line with its newline, `None` where there is none."""
+        """Return the note of a commit, each line with its newline, `None` if missing."""
         note = read_note(self._notes, commit)
         return None if note is None else note.decode("utf-8", "replace")
 
     def provenance(self, commit: str) -> str | None:
-        """Return the note of a commit's provenance, as `annotation` does its own."""
+        """Return the provenance note of a commit, in the form of `annotation`."""
         note = read_note(self._notes, commit, PROVENANCE)
         return None if note is None else note.decode("utf-8", "replace")
 
@@ -430,11 +429,11 @@ def _incomplete(commit: str, why: str) -> RepositoryError:
 
 
 def _link_objects(common_dir: Path, objects: Path) -> bool:
-    """Hard-link all objects of a repository into ours; `False` where that is impossible or would not be whole.
+    """Hard-link all objects of a repository into ours; return `False` if that is impossible or incomplete.
 
-    An object is never written again, so a shared inode is safe; what the user's gc removes there stays here.
+    An object is never rewritten, so a shared inode is safe; objects that the user's gc removes stay here.
     """
-    # Borrowed objects, a shallow end, or objects that git fetches on demand: a link would not be whole.
+    # Borrowed objects, a shallow end, or objects that git fetches on demand: links would be incomplete.
     source = common_dir / "objects"
     if (source / "info/alternates").exists() or (common_dir / "shallow").exists():
         return False
@@ -449,9 +448,10 @@ def _link_objects(common_dir: Path, objects: Path) -> bool:
         for name in packs:
             for suffix in (".pack", ".idx"):
                 os.link(source / "pack" / (name + suffix), objects / "pack" / (name + suffix))
-        # The user's git may repack meanwhile: what moved from a loose file to a new pack was seen in neither.
+        # The user's git may repack meanwhile: an object that moved from a loose file to a new pack was seen in
+        # neither.
         whole = _pack_names(source) == packs
-    except OSError:  # another file system, protected links, or files that the user's gc takes away right now
+    except OSError:  # another file system, protected links, or files that the user's gc is removing
         whole = False
     if not whole:
         shutil.rmtree(objects)

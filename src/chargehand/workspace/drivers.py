@@ -1,4 +1,4 @@
-"""How the files of a workspace lie on disk: the drivers overlay, reflink and worktree."""
+"""How a workspace's files are stored on disk: the drivers overlay, reflink and worktree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WORTH_SAVING = 1000  # files; writing the cache costs as much as reading some h
 
 
 class Generation(Struct, frozen=True, kw_only=True):
-    """One generation of a workspace: a directory of its own, made whole and never rewound."""
+    """One generation of a workspace: a separate directory, made completely and never rewound."""
 
     directory: Path
     layers: BaseLayers
@@ -33,7 +33,7 @@ class Generation(Struct, frozen=True, kw_only=True):
 
 
 class Driver(Protocol):
-    """How one generation is made, mounted and read. A rollback always makes a new generation."""
+    """Makes, mounts and reads one generation. A rollback always makes a new generation."""
 
     name: DriverName
 
@@ -46,15 +46,15 @@ class Driver(Protocol):
         ...
 
     def root(self, place: Generation) -> Path:
-        """Return the directory that a scan walks: an agent's writes and nothing else of ours."""
+        """Return the directory that a scan walks: it holds the agent's writes and no other files of ours."""
         ...
 
     def load_cache(self, place: Generation) -> StatCache:
-        """Return what is known of its files from earlier."""
+        """Return the cached state of its files."""
         ...
 
     def keep_cache(self, place: Generation, cache: StatCache, *, learnt: int) -> None:
-        """Keep what a scan learnt, where that pays."""
+        """Save the state recorded by a scan if that pays."""
         ...
 
 
@@ -63,9 +63,9 @@ def _bind_objects(layers: BaseLayers) -> Bind:
 
 
 class OverlayDriver:
-    """Kernel overlayfs: the agent's writes land in `upper`, the base is shared and stays as it is.
+    """Kernel overlayfs: the agent's writes go to `upper`; the base is shared and never changes.
 
-    The environment lies below the base: what the base tracks wins over what a setup once left at that path.
+    The environment is below the base: a path that the base tracks wins over a file that a setup left there.
     """
 
     name: DriverName = "overlay"
@@ -77,14 +77,15 @@ class OverlayDriver:
         with open_directory(upper) as fd:
             _UpperWriter(reader, place.environment, base, tree).fill(fd, b"", reader.tree(base), reader.tree(tree))
         if place.caches is not None:
-            # Newer than what was built of others: a clock that was set back would hide that they changed.
+            # Make the files newer than build outputs of other trees: a clock that was set back would hide that
+            # they changed.
             built = os.stat(place.caches).st_mtime
             for directory, _, names in os.walk(upper):
                 for path in (os.path.join(directory, name) for name in names):
                     info = os.lstat(path)
                     if stat.S_ISREG(info.st_mode) and info.st_mtime <= built:
                         os.utime(path, (built + 1, built + 1))
-        make_owned(place.directory / "work")  # overlayfs wants it beside the upper, on the same file system
+        make_owned(place.directory / "work")  # overlayfs requires it on the upper's file system
 
     def plan(self, place: Generation) -> MountPlan:
         """Return the overlay: git layer over base over environment over caches."""
@@ -102,18 +103,18 @@ class OverlayDriver:
         return place.directory / "upper"
 
     def load_cache(self, place: Generation) -> StatCache:
-        """Return an empty cache: an upper holds little."""
+        """Return an empty cache: an upper holds few files."""
         return StatCache()
 
     def keep_cache(self, place: Generation, cache: StatCache, *, learnt: int) -> None:
-        """Keep nothing."""
+        """Save nothing."""
 
 
 class _UpperWriter:
     """Fills an upper so that over a base (and, below that, an environment) it shows a tree.
 
-    No opaque mark is needed: a directory over a base's file hides it, and within a directory every base entry
-    that the tree lacks gets a whiteout.
+    No opaque mark is needed: a directory over a base's file hides it, and within a directory every base entry that
+    the tree lacks gets a whiteout.
     """
 
     def __init__(self, reader: ObjectReader, environment: Path | None, base: bytes, tree: bytes) -> None:
@@ -123,7 +124,7 @@ class _UpperWriter:
         self._environment = None if environment is None else os.fsencode(environment)
 
     def fill(self, fd: int, path: bytes, base: Entries, tree: Entries) -> None:
-        """Write what differs between two directories into the one open as `fd`."""
+        """Write the differences between two directories into the directory open as `fd`."""
         attributes = self._writer.attributes
         alike = self._base.chain(path) == attributes.chain(path)
         for name in sorted(base.keys() | tree.keys()):
@@ -136,14 +137,14 @@ class _UpperWriter:
                 below = None if self._environment is None else os.path.join(self._environment, path + name)
                 in_environment = below is not None and os.path.isdir(below) and not os.path.islink(below)
                 if before is not None and before.is_tree and in_environment:
-                    # A whiteout would hide the environment's own files there: the tracked ones go one by one.
+                    # A whiteout would also hide the environment's files in it: hide the tracked files one by one.
                     self._fill_below(fd, path, name, self._reader.below(before), NOTHING)
                 else:
                     self._writer.whiteout(fd, name)
             elif after.is_tree:
                 self._fill_below(fd, path, name, self._reader.below(before), self._reader.below(after))
             elif after.is_gitlink and before is not None and before.is_tree:
-                # As in a clone an empty directory, which does not show what the base has there.
+                # As in a clone an empty directory, which hides the base's entries there.
                 self._fill_below(fd, path, name, self._reader.below(before), NOTHING)
             elif not (after.is_gitlink and before is not None and before.is_gitlink):
                 self._writer.entry(fd, name, after, path)
@@ -161,10 +162,10 @@ class WorktreeDriver:
     clones = False
 
     def make(self, place: Generation, *, base: bytes, tree: bytes, reader: ObjectReader) -> None:
-        """Copy the tree, the agent's `.git` and the environment; keep what is known of the files outside.
+        """Copy the tree, the agent's `.git` and the environment; store the cache of the files outside.
 
-        What the base has alike is copied from its files with their times. With `clones` it shares their blocks,
-        or `InfrastructureError` (`no_clone`) is raised.
+        Files that are the same in the base are copied from its files with their times. With `clones` they share
+        blocks; `InfrastructureError` (`no_clone`) is raised if that is impossible.
         """
         root = self.root(place)
         layers = place.layers
@@ -183,7 +184,7 @@ class WorktreeDriver:
         copy_git(layers, root)
         if place.environment is not None:
             _add_missing(place.environment, root, reader, reader.tree(base), clones=self.clones)
-        # Saved at once: the first scan in another process would else read every file of the base.
+        # Saved at once: otherwise the first scan in another process would read every file of the base.
         cache.save(self._cache(place))
 
     def plan(self, place: Generation) -> MountPlan:
@@ -195,11 +196,11 @@ class WorktreeDriver:
         return place.directory / "plain"
 
     def load_cache(self, place: Generation) -> StatCache:
-        """Return what is known of its files."""
+        """Return the cached state of its files."""
         return StatCache.load(self._cache(place))
 
     def keep_cache(self, place: Generation, cache: StatCache, *, learnt: int) -> None:
-        """Keep it when much was learnt."""
+        """Save the cache if a scan recorded many files."""
         if learnt >= _WORTH_SAVING:
             cache.save(self._cache(place))
 
@@ -208,10 +209,10 @@ class WorktreeDriver:
 
 
 class ReflinkDriver(WorktreeDriver):
-    """A plain directory whose unchanged files are clones of the base's: for btrfs, xfs and whatever shares blocks.
+    """A plain directory whose unchanged files are clones of the base's: for file systems such as btrfs and xfs.
 
-    Costs an inode for each file of the base, and the blocks of what is changed. It never copies instead: where
-    the file system cannot clone, `make` raises `InfrastructureError` code `no_clone`.
+    Costs an inode for each file of the base, and the blocks of changed files. It never copies instead: if the file
+    system cannot clone, `make` raises `InfrastructureError` code `no_clone`.
     """
 
     name: DriverName = "reflink"
@@ -226,7 +227,7 @@ DRIVERS: dict[DriverName, Driver] = {
 def _fill_plain(
     fd: int, source: int, base: Entries, tree: Entries, same: TreeWriter, other: TreeWriter, path: bytes
 ) -> None:
-    """Write a directory of a tree: what the base has alike by `same` from its files, the rest by `other`."""
+    """Write a directory of a tree: entries that equal the base by `same` from its files, all others by `other`."""
     alike = same.attributes.chain(path) == other.attributes.chain(path)
     for name, entry in tree.items():
         before = base.get(name)
@@ -243,12 +244,12 @@ def _fill_plain(
 
 
 def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Entries, *, clones: bool) -> None:
-    """Copy what neither `place` has nor `base` tracks; nothing that is there is touched or entered by a link."""
+    """Copy files that neither `place` has nor `base` tracks; never change existing files or follow a link."""
     for found in os.scandir(environment):
         target = place / found.name
         entry = base.get(os.fsencode(found.name))
         directory = found.is_dir(follow_symlinks=False)
-        # Also where the tree lacks it: over an overlay its whiteout hides what the environment has there too.
+        # Also if the tree lacks it: over an overlay its whiteout hides the environment's entry too.
         if entry is not None and not (directory and entry.is_tree):
             continue
         if directory:
@@ -266,7 +267,7 @@ def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Ent
                 shutil.copystat(found.path, target)
             else:
                 shutil.copy2(found.path, target, follow_symlinks=False)
-            # `shutil` copies no owner, and the sandbox's user cannot change what belongs to root.
+            # `shutil` does not copy the owner, and the sandbox's user cannot change files of root.
             if os.geteuid() == 0:
                 info = found.stat(follow_symlinks=False)
                 os.chown(target, info.st_uid, info.st_gid, follow_symlinks=False)
@@ -274,9 +275,9 @@ def _add_missing(environment: Path, place: Path, reader: ObjectReader, base: Ent
 
 @contextmanager
 def open_root(driver: Driver, place: Generation) -> Iterator[int]:
-    """Open the directory that a scan walks; one that an agent closed to its owner is opened to it again.
+    """Open the directory that a scan walks, restoring the owner's access if an agent removed it.
 
-    The mode of this directory is in no tree, and what lies in it must not be lost with it.
+    The mode of this directory is in no tree, and the files in it must not be lost because of it.
     """
     root = driver.root(place)
     mode = stat.S_IMODE(root.lstat().st_mode)

@@ -1,4 +1,4 @@
-"""Environment layers: what a setup command left beside the tracked files, kept to lie below later workspaces."""
+"""Environment layers: files that a setup command left in addition to tracked ones, kept as a lower layer."""
 
 from __future__ import annotations
 
@@ -49,17 +49,20 @@ DEFAULT_INPUTS = (
     ".python-version",
     ".nvmrc",
 )
-"""File names whose content is part of an environment's key, wherever they lie."""
+"""File names whose content is part of an environment's key, in any directory."""
 _VERSION = 1
 _DESCRIBED = "described 1"
 _Input = tuple[str, int, str]
 """A path, git's mode, the hex id."""
 Describe = Callable[[str, int | None, str | None], str]
-"""Describes the packages that a file (path, mode, hex id) installs: equal texts install the same ones, "" none."""
+"""Describes the packages that a file (path, mode, hex id) installs.
+
+Equal texts mean the same packages, "" means no packages.
+"""
 
 
 CACHES = ".chargehand/cache"
-"""Where compilers are told to keep what they cache, below a workspace."""
+"""The directory below a workspace in which compilers are made to keep their caches."""
 _CACHE_NAMES = frozenset({".mypy_cache"})
 
 
@@ -67,7 +70,8 @@ class CompilerCaches(Struct, frozen=True, kw_only=True):
     """A layer of compilers' caches from a base.
 
     With `by_content` every entry is looked up by the content of its inputs, so the layer also fits trees on other
-    bases and trees without some of the base's files. Else builders compare times: the layer fits its own base.
+    bases and trees without some of the base's files. Otherwise builders compare times: the layer fits only its own
+    base.
     """
 
     path: Path
@@ -79,7 +83,7 @@ class _CachesMeta(Struct, frozen=True):
 
 
 class FrozenLayer(Struct, frozen=True, kw_only=True):
-    """A layer and the tracked paths that setup changed: those changes were dropped."""
+    """A layer, and the tracked paths that setup changed: those changes were dropped."""
 
     path: Path
     dropped: tuple[str, ...]
@@ -104,14 +108,14 @@ class EnvironmentLayers:
         directory: str = "",
         describe: Describe | None = None,
     ) -> str:
-        """Return the key of the layer that `command` makes on `tree` (default: the base's own), as hex.
+        """Return the key of the layer that `command` makes on `tree` (default: the base's tree), as hex.
 
-        It covers the command, the `directory` that it starts in, the toolchain, the tier and every input in that
-        tree: `inputs`, whole paths or glob patterns, by their content; files of the default names by the text of
+        It covers the command, its start `directory`, the toolchain, the tier and every input in that tree:
+        `inputs`, complete paths or glob patterns, by their content; files of the default names by the text of
         `describe`, or by their content without it.
         """
         patterns = tuple(inputs)
-        # Kept beside the base, in git's order: walking a large tree takes seconds.
+        # Cached with the base, in git's order: walking a large tree takes seconds.
         asked = json.dumps([_VERSION, base.tree, DEFAULT_INPUTS, patterns])
         name = f"inputs-{hashlib.sha256(asked.encode()).hexdigest()[:40]}.json"
         kept = self._depot.bases.kept(base.commit, name)
@@ -125,7 +129,7 @@ class EnvironmentLayers:
                 for entry in self._depot.entries(base.tree)
                 if _is_input(entry.path, patterns)
             ]
-            with suppress(UnicodeEncodeError):  # a path that is not UTF-8: found anew each time
+            with suppress(UnicodeEncodeError):  # a path that is not UTF-8: computed again each time
                 content = json.dumps(inputs_of_base, ensure_ascii=False).encode()
                 self._depot.bases.keep(base.commit, name, content)
         by_path = {entry[0]: entry for entry in inputs_of_base}
@@ -143,15 +147,15 @@ class EnvironmentLayers:
                 described.append((path, said))
         place = [directory] if directory else []
         text = json.dumps([_VERSION, command, toolchain, tier, sorted(patterns), described, *place])
-        # The tier is in it because a setup that ran as another user, or in an image, makes other files.
+        # Includes the tier, because a setup that ran as another user, or in an image, makes other files.
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
     def changed(
         self, base: Base, tree: str, *, inputs: Iterable[str] = (), describe: Describe | None = None
     ) -> tuple[str, ...]:
-        """Return the inputs in which `tree` differs from the base: with any, the base's layer is not its own.
+        """Return the inputs in which `tree` differs from the base: if any does, the base's layer does not fit it.
 
-        A file of a default name does not differ where `describe` says that it installs the same as before.
+        A file of a default name does not differ if `describe` says that it installs the same as before.
         """
         patterns = tuple(inputs)
         return tuple(
@@ -167,9 +171,9 @@ class EnvironmentLayers:
         )
 
     def find(self, key: str) -> Path | None:
-        """Return the layer of that key, or `None`; its last use is recorded."""
+        """Return the layer of that key, or `None`; record its use."""
         place = self._place(key)
-        with hold_lock(self._lock(key)):  # else `gc` could remove it before it is used
+        with hold_lock(self._lock(key)):  # otherwise `gc` could remove it before it is used
             try:
                 os.utime(place / "meta.json")
             except FileNotFoundError:
@@ -177,35 +181,36 @@ class EnvironmentLayers:
         return place / "tree"
 
     def freeze(self, workspace: Workspace, key: str, *, tree: str | None = None) -> FrozenLayer:
-        """Turn what setup left in a closed workspace into the layer of that key; the workspace is used up.
+        """Turn the files that setup left in a closed workspace into the layer of that key; discard the workspace.
 
-        Tracked paths, whiteouts, `.git`, fifos, sockets and devices are dropped, setuid bits cleared. A layer that
-        exists already is kept and returned. With the `tree` that the workspace was made to show (a candidate's)
-        the layer is private: nobody finds it by its key, and who made it calls `remove`. Raises
-        `InfrastructureError` (`no_space`).
+        Tracked paths, whiteouts, `.git`, fifos, sockets and devices are dropped, setuid bits cleared. An existing
+        layer is kept and returned. With `tree`, the (candidate's) tree that the workspace was made to show, the
+        layer is private: it cannot be found by its key, and its maker calls `remove`. Raises `InfrastructureError`
+        (`no_space`).
         """
         place = self._place(key if tree is None else f"{key}.{workspace.id}")
         shown = tree or workspace.base.tree
         changes = self._depot.diff(shown, workspace.scan().tree)
         dropped = tuple(change.path for change in changes if change.old_id is not None)
         with hold_lock(self._lock(place.name)), disk_errors("keeping the environment"):
-            # Two missions may run the same setup at once: the first to end wins, the other's files are discarded.
+            # Two missions may run the same setup at once: the first to finish wins, the files of the other are
+            # discarded.
             if not (place / "meta.json").exists():
                 self._make(place, workspace, dropped, shown)
         workspace.discard()
         return FrozenLayer(path=place / "tree", dropped=dropped)
 
     def caches_key(self, base: Base, *parts: str) -> str:
-        """Return the key of what compilers cache on a base, as hex; `parts` are what else it depends on."""
+        """Return the key of compilers' caches for a base, as hex; `parts` are their other dependencies."""
         text = json.dumps([_VERSION, "caches", base.tree, *parts])
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
     def keep_caches(self, workspace: Workspace, key: str, *parts: str) -> None:
-        """Turn what compilers cached in a closed workspace into the layer of that key; the workspace is used up.
+        """Turn compilers' caches in a closed workspace into the layer of that key; discard the workspace.
 
-        Kept are `CACHES`, cargo's `target` beside a manifest of the base, and the state of mypy: nothing that a
-        program could take for its input or its result. Nothing is kept where there is none of them, or where the
-        layer exists. `find_inherited` finds the layer by `parts`. Raises `InfrastructureError` (`no_space`),
+        Keeps `CACHES`, cargo's `target` in the directory of a manifest of the base, and the state of mypy: no
+        files that a program could take for its input or its result. Keeps nothing if none of these exist, or if
+        the layer exists. `find_inherited` finds the layer by `parts`. Raises `InfrastructureError` (`no_space`),
         `OSError`.
         """
         place = self._place(key)
@@ -221,7 +226,7 @@ class EnvironmentLayers:
         self._depot.bases.keep(workspace.base.commit, _caches_name(parts), key.encode())
 
     def find_caches(self, key: str) -> CompilerCaches | None:
-        """Return the caches of that key, or `None`; their last use is recorded."""
+        """Return the caches of that key, or `None`; record their use."""
         path = self.find(key)
         if path is None:
             return None
@@ -238,7 +243,7 @@ class EnvironmentLayers:
         return found if found is not None and found.by_content else None
 
     def remove(self, layer: FrozenLayer) -> None:
-        """Remove a layer; no workspace may stand on it any more. Idempotent."""
+        """Remove a layer; no workspace may use it any more. Idempotent."""
         with hold_lock(self._lock(layer.path.parent.name)):
             discard_tree(layer.path.parent)
 
@@ -252,11 +257,12 @@ class EnvironmentLayers:
         self._depot.fault("layer:begin")
         workspace.scan_root().rename(fresh / "tree")  # moved, not copied: an environment may be gigabytes
         self._depot.fault("layer:moved")
-        # Against both trees: what a candidate removed from the base must not come back by the layer below it.
+        # Against both trees: a file that a candidate removed from the base must not come back by the layer below
+        # it.
         for tree in dict.fromkeys((workspace.base.tree, shown)):
             with open_directory(fresh / "tree") as fd:
                 _clean(fd, self._depot.reader.tree(bytes.fromhex(tree)), self._depot.reader, top=True)
-        # When it was made: what is shown above it has to be newer for builders that go by time.
+        # Set to the time of making: files shown above it have to be newer for builders that compare times.
         os.utime(fresh / "tree")
         names = [os.fsencode(path).hex() for path in dropped]
         meta = {"dropped": names, "disk": tree_bytes(fresh)[1], "by_content": by_content}
@@ -272,12 +278,12 @@ class EnvironmentLayers:
 
 
 def _caches_name(parts: Iterable[str]) -> str:
-    """Return the name under which the key of a base's caches is kept with the base."""
+    """Return the name under which the key of a base's caches is stored with the base."""
     return f"caches-{hashlib.sha256(json.dumps([_VERSION, *parts]).encode()).hexdigest()[:40]}"
 
 
 def _has_builds(root: Path) -> bool:
-    """Return whether caches hold builds that are judged by time (cargo's)."""
+    """Return whether caches hold builds that compare times (cargo's)."""
     for directory, names, files in os.walk(root, onerror=_raise):
         if files:
             return True
@@ -287,9 +293,9 @@ def _has_builds(root: Path) -> bool:
 
 
 def _keep_only_caches(root: Path, cargo: frozenset[str]) -> bool:
-    """Remove all but caches from what was written in a workspace; return whether any is left."""
+    """Remove all files but caches from those written in a workspace; return whether any cache is left."""
     found = False
-    # Bottom-up, so that what is empty by then goes; what cannot be listed cannot be cleared, and is told.
+    # Bottom-up, to remove directories that became empty; one that cannot be listed cannot be cleared, and raises.
     for directory, names, files in os.walk(root, topdown=False, onerror=_raise):
         inside = f"{directory}/".removeprefix(f"{root}/")
         if _is_in_cache(inside, cargo):
@@ -302,13 +308,14 @@ def _keep_only_caches(root: Path, cargo: frozenset[str]) -> bool:
             if os.path.islink(path):
                 os.unlink(path)
             else:
-                with suppress(OSError):  # what holds a cache stays
+                with suppress(OSError):  # not empty: it holds a cache
                     os.rmdir(path)
-    # Results of tests are no cache of a compiler: go would show them again where what a test ran has changed.
+    # Test results are no cache of a compiler: go would show them again although files that a test ran have
+    # changed.
     go = root / CACHES / "go-build"
     if go.is_dir() and not go.is_symlink():
         replace_file(go / "testexpire.txt", f"{time.time_ns()}\n".encode())
-        # The sandbox's user is another one, and go passes over what it cannot read.
+        # The sandbox runs as another user, and go ignores files that it cannot read.
         (go / "testexpire.txt").chmod(0o644)
     return found
 
@@ -318,7 +325,7 @@ def _raise(error: OSError) -> None:
 
 
 def _is_in_cache(directory: str, cargo: frozenset[str]) -> bool:
-    """Tell whether a directory, with a slash at its end, is one of a cache or lies in one."""
+    """Return whether a directory (path with a final slash) is a cache or inside one."""
     if directory.startswith(f"{CACHES}/") or not _CACHE_NAMES.isdisjoint(directory.split("/")):
         return True
     before, found, _ = directory.partition("target/")
@@ -342,9 +349,9 @@ def _is_named(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _clean(fd: int, tracked: Entries, reader: ObjectReader, *, top: bool) -> bool:
-    """Take out what may not be in a layer: tracked paths, `.git`, whatever is no file; return whether it is empty.
+    """Remove what may not be in a layer: tracked paths, `.git`, special files; return whether it is empty.
 
-    Every entry is reached relative to its directory and never through a link: setup ran a project's own code.
+    Every entry is reached relative to its directory and never through a link: setup ran a project's code.
     """
     with os.scandir(fd) as listing:
         names = [os.fsencode(entry.name) for entry in listing]
@@ -358,19 +365,19 @@ def _clean(fd: int, tracked: Entries, reader: ObjectReader, *, top: bool) -> boo
             try:
                 os.unlink(name, dir_fd=fd)
             except IsADirectoryError:
-                # `rm` is another process: our own /proc entry leads it to this very directory, wherever that is.
+                # `rm` is another process: our /proc entry leads it to exactly this directory, wherever that is.
                 remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}") / os.fsdecode(name))
             continue
         if kind == stat.S_IFREG and info.st_mode & (stat.S_ISUID | stat.S_ISGID):
             os.chmod(name, info.st_mode & 0o777, dir_fd=fd)
         if kind == stat.S_IFDIR:
             if info.st_mode & 0o700 != 0o700:
-                # Closed to its owner it could be neither cleaned nor used by a later sandbox.
+                # A directory closed to its owner could be neither cleaned nor used by a later sandbox.
                 os.chmod(name, 0o755, dir_fd=fd)
             with open_directory(name, at=fd) as below:
                 nothing_left = _clean(below, reader.below(entry), reader, top=False)
             if nothing_left and entry is not None:
-                os.rmdir(name, dir_fd=fd)  # a tracked directory in which setup left nothing of its own
+                os.rmdir(name, dir_fd=fd)  # a tracked directory in which setup left no files
                 continue
         empty = False
     return empty

@@ -1,4 +1,4 @@
-"""What can go wrong with depots, bases and workspaces, beyond the common tree of errors."""
+"""Errors of depots, bases and workspaces, beyond the common tree of errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def no_fault(point: str) -> None:
-    """Go on: the production value of a `Fault`."""
+    """Do nothing: the production value of a `Fault`."""
 
 
 class RefMovedError(ChargehandError):
-    """A ref was not at the value a compare-and-swap expected; nothing was changed. `actual` is where it is."""
+    """A ref was not at the value that a compare-and-swap expected; nothing was changed. `actual` is its value."""
 
     default_code: ClassVar[str] = "ref_moved"
 
@@ -32,7 +32,7 @@ class RefMovedError(ChargehandError):
 
 
 class GitError(InfrastructureError):
-    """A git command of ours failed in a way its caller did not foresee; `exit_status` is git's own."""
+    """A git command of ours failed in a way that its caller did not foresee; `exit_status` is git's."""
 
     default_code: ClassVar[str] = "git_failed"
 

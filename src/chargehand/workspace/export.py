@@ -1,4 +1,4 @@
-"""Export into the user's repository: a branch by compare-and-swap, and notes on commits."""
+"""Exports into the user's repository: a branch by compare-and-swap, and notes on commits."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from chargehand.workspace.tree.history import (
     swap_ref,
 )
 
-_PREFIX = "tmp_objdir-chargehand-"  # git's own gc removes what a crash leaves under such a name
+_PREFIX = "tmp_objdir-chargehand-"  # git's own gc removes what a crash leaves under this prefix
 _PLAIN_BRANCH = re.compile(r"(?!-)[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 
 
 def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str | None) -> Export:
-    """Make `branch` in the user's repository point to `commit`, if it is at `expected_old` (`None`: absent).
+    """Make `branch` in the user's repository point to `commit` if it is at `expected_old` (`None`: absent).
 
-    Objects come first, the ref last and in one step: a crash leaves the branch as it was, and the call can be
-    made again. Done already is done. What stands in the way is `blocked` with the reason, what the user's own
-    git does not take (`fetch.fsckObjects`) among it; nothing is changed. Raises `InfrastructureError`
-    (`no_space`).
+    Copies objects first and sets the ref last, in one step: a crash leaves the branch unchanged, and the call can
+    be repeated. A branch already at `commit` is `done`. Any obstacle yields `blocked` with the reason, including
+    objects that the user's git refuses (`fetch.fsckObjects`); nothing is changed then. Raises
+    `InfrastructureError` (`no_space`).
     """
     ref = f"refs/heads/{branch}"
     git = depot.repository.git
@@ -49,7 +49,7 @@ def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str |
     if reason:
         return Export(ref=ref, state="blocked", reason=reason)
     depot.fault("export:objects")
-    # By compare-and-swap: since the branch was read a person may have committed to it.
+    # By compare-and-swap: a person may have committed to the branch since it was read.
     try:
         swap_ref(git, ref, new=commit, old=expected_old)
     except RefMovedError:
@@ -61,12 +61,12 @@ def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str |
 
 
 def _inspect_branch(git: Git, branch: str, expected: str | None) -> tuple[str | None, str]:
-    """Return where a branch is, and why it cannot be set from `expected`, or an empty string."""
+    """Return the commit of a branch, and the reason why it cannot be set from `expected`, or an empty string."""
     plain = _PLAIN_BRANCH.fullmatch(branch) is not None and branch != "HEAD"
     if not plain and git.run("check-ref-format", "--branch", branch).code:
         return None, f"{branch!r} is not a branch name"
-    # One process lists every ref that matters: the branch, and those above and below it in the name space, which
-    # git keeps as directories, so that `a` and `a/b` cannot both be branches.
+    # One process lists every relevant ref: the branch, and those above and below it in the name space, which git
+    # keeps as directories, so that `a` and `a/b` cannot both be branches.
     first = branch.partition("/")[0]
     listed = git("for-each-ref", "--format=%(refname)%00%(objectname)%00%(worktreepath)%00", f"refs/heads/{first}")
     fields = [os.fsdecode(field).removeprefix("\n") for field in listed.out.split(b"\0")]
@@ -81,7 +81,7 @@ def _inspect_branch(git: Git, branch: str, expected: str | None) -> tuple[str | 
             reason = f"branch {branch!r} exists already at {current}"
         else:
             reason = f"branch {branch!r} is at {current or 'nothing'}, not at {expected}"
-    # The files there would stay behind, and `git status` would show the whole change as undone.
+    # The checked-out files would stay unchanged, and `git status` would show the whole change as undone.
     elif worktree:
         reason = f"branch {branch!r} is checked out in {worktree!r}"
     else:
@@ -92,16 +92,16 @@ def _inspect_branch(git: Git, branch: str, expected: str | None) -> tuple[str | 
 
 
 def bring_objects(depot: Depot, commit: str) -> str:
-    """Fetch a commit and what it needs into the user's repository; no ref, no FETCH_HEAD, no tags.
+    """Fetch a commit and the objects it needs into the user's repository; write no ref, no FETCH_HEAD, no tags.
 
-    Returns why git would not take them, or an empty string. Raises `InfrastructureError` (`no_space`).
+    Return the reason why git refused them, or an empty string. Raises `InfrastructureError` (`no_space`).
     """
     git = depot.repository.git
     objects = depot.repository.common_dir / "objects"
     try:
-        # Git checks some objects (`.gitmodules`) only once it has written them, and the next fetch takes what is
-        # there for good. So it fetches into a directory aside, as receive-pack does it and fetch does not, and
-        # only what it accepted comes to the others.
+        # Git checks some objects (`.gitmodules`) only after it has written them, and the next fetch accepts
+        # existing objects without a check. So fetch into a quarantine directory, as receive-pack does but fetch
+        # does not, and move only accepted objects to the others.
         with (
             disk_errors("bringing objects into the repository"),
             tempfile.TemporaryDirectory(prefix=_PREFIX, dir=objects, ignore_cleanup_errors=True) as place,
@@ -113,7 +113,7 @@ def bring_objects(depot: Depot, commit: str) -> str:
             if any(character in alternate for character in ':"\n'):  # git splits this list at colons
                 quoted = alternate.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
                 alternate = f'"{quoted}"'
-            # `--no-prune` and `--refmap=`: whatever is configured for fetches, no ref of the user's is touched.
+            # `--no-prune` and `--refmap=`: no ref of the user's is touched, whatever is configured for fetches.
             done = git.within(GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=alternate).run(
                 *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc"),
                 *("--no-recurse-submodules", "--no-prune", "--refmap=", str(depot.path), commit),
@@ -136,17 +136,18 @@ def bring_objects(depot: Depot, commit: str) -> str:
 def export_notes(depot: Depot, commit: str) -> bool:
     """Add the depot's notes of `commit` to the user's `refs/notes/chargehand` and `…-provenance`.
 
-    Returns whether that changed them. All notes there stay, those of the commit too: only lines that they lack are
-    added. No other ref is touched, no hook is run. Done already is done; a commit without a note is nothing to do.
-    The commit itself has to be exported before. Raises `RepositoryError` (`notes_unusable`) when something there
-    is in the way: nothing is changed then, and the call can be made again; `InfrastructureError` (`no_space`).
+    Return whether that changed them. All existing notes stay, also those of the commit: only missing lines are
+    added. No other ref is touched and no hook is run. Without a note, or if the lines exist already, nothing is
+    done. The commit itself must be exported first. Raises `RepositoryError` (`notes_unusable`) if something in the
+    repository prevents it: nothing is changed then, and the call can be repeated; `InfrastructureError`
+    (`no_space`).
     """
     texts = {NOTES: depot.annotation(commit), PROVENANCE: depot.provenance(commit)}
     notes = {ref: note_bytes(text) for ref, text in texts.items() if text is not None}
     if not notes:
         return False
     try:
-        # The lock keeps our own processes from losing rounds to each other; others are seen by compare-and-swap.
+        # The lock keeps our processes from losing rounds to each other; compare-and-swap detects other writers.
         with hold_lock(depot.notes_lock):
             return add_notes(_notes_place(depot), commit, notes, fault=depot.fault)
     except (GitError, RefMovedError, NotFoundError) as problem:
@@ -156,7 +157,7 @@ def export_notes(depot: Depot, commit: str) -> bool:
 
 
 def exported_provenance(depot: Depot, commit: str) -> str | None:
-    """Return the note of a commit's provenance in the user's repository, `None` where there is none.
+    """Return the provenance note of a commit in the user's repository, `None` if missing.
 
     Raises `NotFoundError`, `RepositoryError` (`notes_unusable`).
     """

@@ -1,4 +1,4 @@
-"""The events of a watcher, and the bounded queue in which they wait for their reader."""
+"""The events of a watcher, and the bounded queue that holds them for their reader."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ GapReason = Literal["overflow", "slow_reader", "watches", "unreadable", "new_dir
 class FileEvent(Struct, frozen=True):
     """One change of one path, in the order in which it happened.
 
-    `touched`: mode, times or owner, or opened for writing and closed without a write that could be seen (which may
-    have been one through a memory map). `renamed_from` and `renamed_to` follow one another; one that stands alone
-    has its other end in an ignored path. A path that ends in '/' is a directory with all that it holds. `found`:
-    not seen as it happened but found by looking, in a directory that was just made or after a gap.
+    `touched`: mode, times or owner changed, or the file was opened for writing and closed without a visible write
+    (a write through a memory map is invisible). `renamed_from` and `renamed_to` follow one another; a single one
+    has its other end in an ignored path. A path that ends in '/' is a directory with all its content. `found`: not
+    observed as it happened, but found by listing a new directory, or after a gap.
     """
 
     path: str
@@ -28,12 +28,12 @@ class FileEvent(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """From here on changes may have been missed; what differs follows as `found` events.
+    """From here on changes may have been missed; the differences follow as `found` events.
 
-    `overflow`: the kernel dropped events; `slow_reader`: they were not taken in time; `watches`: the kernel has no
-    watch left for the directory `path`, which is looked at from time to time instead; `unreadable`: it cannot be
-    opened; `new_directory`: in the directory `path` or below it something may have been made and removed again
-    before it could be watched.
+    `overflow`: the kernel dropped events; `slow_reader`: the reader did not take them in time; `watches`: the
+    kernel has no watch left for the directory `path`, which is polled instead; `unreadable`: the directory cannot
+    be opened; `new_directory`: files may have been created and deleted in or below the directory `path` before it
+    was watched.
     """
 
     reason: GapReason
@@ -41,7 +41,7 @@ class Gap(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """What was taken at once, in order; `ignored` counts events of paths that are outside the tree."""
+    """Events taken from the queue at once, in order; `ignored` counts events of paths outside the tree."""
 
     events: tuple[FileEvent | Gap, ...] = ()
     ignored: int = 0
@@ -51,9 +51,9 @@ class Batch(Struct, frozen=True, kw_only=True):
 
 
 class EventQueue:
-    """Holds at most `limit` events for the reader; what does not fit is dropped and remembered as a loss.
+    """Holds at most `limit` events for the reader; drops events that do not fit and sets `lost`.
 
-    `full` says that a scan waits for room; `on_full` is called when it begins to.
+    `full` means that a scan waits for room; `on_full` is called when it starts to wait.
     """
 
     def __init__(self, *, limit: int, on_ready: Callable[[], None]) -> None:
@@ -69,19 +69,19 @@ class EventQueue:
         self.on_full: Callable[[], None] = lambda: None
 
     def put(self, event: FileEvent | Gap) -> None:
-        """Add an event unless there is no room; from the first that does not fit on none is taken."""
+        """Add an event if there is room; after the first event that does not fit, accept no more."""
         with self._room:
-            # Once one is lost, none is let in: what comes after the gap would be told before it.
+            # After a loss no event is accepted: later events would be delivered before the gap.
             if self.lost or len(self._events) >= self._limit:
                 self.lost = True
                 return
             self._events.append(event)
 
     def put_found(self, event: FileEvent | Gap) -> None:
-        """Add what a scan found; waits for room, since a scan whose findings are lost would never end."""
+        """Add an event that a scan found; wait for room, since a scan whose findings are lost would never end."""
         with self._room:
             while len(self._events) >= self._limit and not self._closing:
-                # The reader is told here: the thread that tells it otherwise is the one that waits.
+                # Notify the reader here: the thread that otherwise does so is the one that waits.
                 self.full = True
                 self._notify()
                 self.on_full()
@@ -92,7 +92,7 @@ class EventQueue:
             self._events.append(event)
 
     def put_last(self, gap: Gap) -> None:
-        """Add a gap whether there is room or not: nothing comes after it."""
+        """Add a gap even if the queue is full: nothing comes after it."""
         with self._room:
             self._events.append(gap)
 
@@ -101,7 +101,7 @@ class EventQueue:
         self._ignored += 1
 
     def notify(self) -> None:
-        """Call `on_ready` if something waits, once until the reader takes it."""
+        """Call `on_ready` if events wait, once until the reader takes them."""
         with self._room:
             self._notify()
 
@@ -111,7 +111,7 @@ class EventQueue:
             self._on_ready()
 
     def take(self) -> Batch:
-        """Return and forget what waits."""
+        """Return the waiting events and clear the queue."""
         with self._room:
             batch = Batch(events=tuple(self._events), ignored=self._ignored)
             self._events.clear()
@@ -123,11 +123,11 @@ class EventQueue:
 
     @property
     def empty(self) -> bool:
-        """Whether all was taken."""
+        """Whether the queue is empty."""
         return not self._events
 
     def close(self) -> None:
-        """Wake whoever waits for room; nobody waits from now on."""
+        """Wake all threads that wait for room; from now on no thread waits."""
         with self._room:
             self._closing = True
             self._room.notify_all()

@@ -19,14 +19,14 @@ from chargehand.workspace.tree.objects import GITLINK, Entries, ObjectReader, co
 from chargehand.workspace.tree.write import IndexEntry, edit_index, is_shown_alike, open_directory
 
 _HEADS = "refs/heads/"
-# Characters that have a meaning in a line of `info/exclude`.
+# Characters with a special meaning in a line of `info/exclude`.
 _SPECIAL = late_pattern(rb"[\\*?\[ ]")
 
 
 class Head(Struct, frozen=True, kw_only=True):
-    """HEAD of a workspace: a commit of the depot that has the workspace's tree, and its branch (short name).
+    """HEAD of a workspace: a commit of the depot with the workspace's tree, and its branch (short name).
 
-    `overlaid` are paths at which a sandbox shows files of its own: git takes them for unchanged or ignored.
+    `overlaid` lists paths at which a sandbox shows other files: git treats them as unchanged or ignored.
     """
 
     commit: str
@@ -35,9 +35,9 @@ class Head(Struct, frozen=True, kw_only=True):
 
 
 class HeadWriter(Struct, frozen=True, kw_only=True):
-    """Turns the `.git` of new workspaces on `base` from one at the base into a clone of another branch.
+    """Turns the `.git` of new workspaces on `base` into a clone of another branch.
 
-    It writes the difference to the base only: the objects between the two commits and the entries of the index.
+    Writes only the difference to the base: the objects between the two commits, and the changed index entries.
     """
 
     git: Git
@@ -51,7 +51,7 @@ class HeadWriter(Struct, frozen=True, kw_only=True):
         tree = bytes.fromhex(read_commit(self.reader, head.commit).tree)
         self._write_objects(place / "objects/pack", head.commit)
         own = self.base.branch or "main"
-        # A branch can have no name that is a directory of another one's.
+        # Git stores branch names as paths: a branch cannot be named like the directory of another branch.
         clash = own.startswith(f"{head.branch}/") or head.branch.startswith(f"{own}/")
         branch = own if clash else head.branch
         _replace(place / _HEADS / branch, f"{head.commit}\n".encode())
@@ -66,8 +66,8 @@ class HeadWriter(Struct, frozen=True, kw_only=True):
             for path in map(os.fsencode, head.overlaid):
                 if (entry := self.reader.find(tree, path)) is not None and not entry.is_tree:
                     edits[path] = IndexEntry(path, entry.mode, 0, entry.id, 0, assumed=True)
-        # After the files: git compares an entry as young as its index by content, so that it notices a check that
-        # writes a file again within the same second.
+        # Written after the files: git compares an entry as young as its index by content, and so notices a check
+        # that rewrites a file within the same second.
         index = (self.layers.git / ".git/index").read_bytes()
         _replace(place / "index", edit_index(index, edits))
         give_tree(place)
@@ -75,17 +75,17 @@ class HeadWriter(Struct, frozen=True, kw_only=True):
     def _write_objects(self, pack: Path, commit: str) -> None:
         pack.mkdir(parents=True, exist_ok=True)
         wanted = f"{commit}\n^{self.base.commit}"
-        if pack_objects(self.git, pack, wanted).code:  # the history has holes: it ends at the base
+        if pack_objects(self.git, pack, wanted).code:  # the history has holes: cut it off at the base
             pack_objects(self.git, pack, f"--shallow {self.base.commit}\n{wanted}", ok=(0,))
 
     def _find_written(self, tree: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-        """Yield path, mode and id of every entry that is not as in the base; with mode 0 it is gone."""
+        """Yield path, mode and id of every entry that differs from the base; mode 0 means deleted."""
         before = bytes.fromhex(self.base.tree)
         changes = {os.fsencode(change.path): change for change in compare(self.reader, before, tree)}
         for path, change in changes.items():
             yield path, change.new_mode or 0, bytes.fromhex(change.new_id or "")
         if any(path.rpartition(b"/")[2] == b".gitattributes" for path in changes):
-            # Content that did not change was written too if it is converted in another way now.
+            # Content that did not change was also rewritten if the new attributes convert it differently.
             old, new = TreeAttributes(self.reader, before), TreeAttributes(self.reader, tree)
             for path, entry in self.reader.walk(tree):
                 if path not in changes and not is_shown_alike(path, entry, old, new):

@@ -1,7 +1,7 @@
-"""Hunks of two contents, on bytes: found, and put together again without some of them.
+"""Finds the hunks between two contents, on bytes, and applies some of them.
 
-A line ends in a newline and nothing else, so carriage returns and a missing last newline are content like any
-other. No context is kept: two changes are one hunk only where no line between them stayed the same.
+Only a newline ends a line, so carriage returns and a missing last newline are ordinary content. No context is
+kept: two changes form one hunk only if no line between them stayed the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 _MAX_BYTES = 16 * 1024 * 1024  # both contents are held in memory, as bytes and as lines
-_MAX_LINES = 200_000  # beyond, finding the differences of two unlike contents takes seconds
+_MAX_LINES = 200_000  # above this, comparing two unlike contents takes seconds
 _MAX_HUNKS = 10_000
 
 
@@ -23,10 +23,10 @@ class LineRange(Struct, frozen=True, kw_only=True):
 
 
 class Hunk(Struct, frozen=True, kw_only=True):
-    """Lines of the old content replaced by lines of the new one.
+    """Lines of the old content replaced by lines of the new content.
 
-    `old` and `new` count lines from 0: the first of them, or the one before which they would stand where there
-    are none (`old_lines` or `new_lines` 0).
+    `old` and `new` are the 0-based index of the first line. If there are no lines (`old_lines` or `new_lines` is
+    0), they are the position at which lines would be inserted.
     """
 
     old: int
@@ -35,10 +35,10 @@ class Hunk(Struct, frozen=True, kw_only=True):
     new_lines: int
 
     def meets(self, lines: LineRange) -> bool:
-        """Return whether the hunk is what the new content has at these lines.
+        """Return whether the hunk covers any of these lines of the new content.
 
-        A pure deletion is met by the line before it and by the one after: both are unchanged, so what is wrong
-        with them can only be what is missing there.
+        A pure deletion covers the line before it and the line after it: both are unchanged, so a fault in them can
+        only come from the missing lines.
         """
         if not self.new_lines:
             return lines.first <= self.new + 1 and lines.last >= self.new
@@ -46,7 +46,7 @@ class Hunk(Struct, frozen=True, kw_only=True):
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    """Return the lines with their ends; only a newline ends one."""
+    """Return the lines with their ends; only a newline ends a line."""
     lines = content.split(b"\n")
     last = lines.pop()
     return [line + b"\n" for line in lines] + ([last] if last else [])
@@ -62,16 +62,17 @@ def hunks_problem(old: bytes, new: bytes) -> str:
 
 
 def find_hunks(old: bytes, new: bytes) -> tuple[Hunk, ...] | None:
-    """Return what differs, from the top; `None` where lines cannot be compared (binary, too large, too many)."""
+    """Return the differences in order; `None` if lines cannot be compared (binary, too large, too many)."""
     if hunks_problem(old, new):
         return None
     import pygit2
 
-    # FORCE_TEXT: git calls a file binary by its first 8,000 bytes or by attributes; a NUL was looked for above.
+    # FORCE_TEXT: git decides by the first 8,000 bytes or by attributes whether a file is binary; we have already
+    # looked for a NUL.
     patch = pygit2.Patch.create_from(
         old, new, flag=pygit2.enums.DiffOption.FORCE_TEXT, context_lines=0, interhunk_lines=0
     )
-    # Git names a hunk without lines by the line before it, any other by its first line.
+    # For a hunk without lines git gives the line before it, otherwise its first line.
     found = tuple(
         Hunk(
             old=part.old_start - (1 if part.old_lines else 0),
@@ -85,7 +86,7 @@ def find_hunks(old: bytes, new: bytes) -> tuple[Hunk, ...] | None:
 
 
 def keep_hunks(old: bytes, new: bytes, hunks: Sequence[Hunk], kept: Collection[int]) -> bytes:
-    """Return `old` with those of all `hunks` applied whose indices are in `kept`."""
+    """Return `old` with the hunks applied whose indices are in `kept`."""
     before, after = split_lines(old), split_lines(new)
     out: list[bytes] = []
     at = 0

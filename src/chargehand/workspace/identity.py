@@ -1,4 +1,4 @@
-"""The identity of a repository: its root commits, its git directory, and the inode of that."""
+"""The identity of a repository: its root commits, its git directory, and that directory's inode."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from chargehand.core.errors import InfrastructureError
 from chargehand.workspace.host.files import replace_file
 from chargehand.workspace.repository import Repository
 
-# Where a depot keeps the commits on which missions began.
+# The depot's refs to the commits on which missions started.
 BASES = "refs/chargehand/bases/"
 IDENTITY = "identity.json"
-# So many root commits are kept: a repository has more only if histories were merged into it.
+# Limit of root commits kept: a repository has more only if many histories were merged into it.
 _MOST_ROOTS = 100
 _MOST_WORKTREES = 100
 
 
 class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The marks of a repository, as of its last use.
+    """The identifying properties of a repository, as of its last use.
 
-    `roots` are its root commits (those of a shallow clone are the commits at which its history ends), sorted;
-    `common_dir` is its git directory, which all of its worktrees share, and `inode` that directory's number;
-    `worktrees` are the directories that were worked in, the latest first. Paths are bytes as hexadecimal digits,
-    because a path need not be text.
+    `roots` are its root commits, sorted (for a shallow clone the commits at which its history ends); `common_dir`
+    is its git directory, shared by all its worktrees, and `inode` that directory's inode; `worktrees` are the
+    directories that were worked in, the latest first. Paths are hexadecimal, because a path need not be valid
+    text.
     """
 
     roots: tuple[str, ...]
@@ -43,11 +43,11 @@ class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """The directories in which the repository can be found, the latest first."""
+        """The directories in which the repository may be found, the latest first."""
         return (*map(_path, self.worktrees), self.place.parent, self.place)
 
     def is_here(self) -> bool:
-        """Return whether the git directory is still at the remembered path, by its number."""
+        """Return whether the git directory is still at the remembered path, compared by inode."""
         try:
             return self.place.stat().st_ino == self.inode
         except OSError:
@@ -58,7 +58,7 @@ class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return any(_has_commit(repository, root) for root in self.roots)
 
     def seen_at(self, repository: Repository) -> RepositoryIdentity:
-        """Return the identity with the place at which the repository is now."""
+        """Return the identity updated with the current location of the repository."""
         here, common_dir, inode = _hex(repository.path), _hex(repository.common_dir), inode_of(repository)
         if here in self.worktrees and (common_dir, inode) == (self.common_dir, self.inode):
             return self
@@ -67,7 +67,7 @@ class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identify(repository: Repository) -> RepositoryIdentity:
-    """Return the identity of a repository; reads its whole history, so that it is to be done once."""
+    """Return the identity of a repository; call it once, since it reads the whole history."""
     return RepositoryIdentity(
         roots=find_roots(repository),
         common_dir=_hex(repository.common_dir),
@@ -80,18 +80,18 @@ def find_roots(repository: Repository) -> tuple[str, ...]:
     """Return the root commits of HEAD and all branches, sorted."""
     found = repository.git.run("rev-list", "--max-parents=0", "HEAD", "--branches")
     lines: Sequence[str] = found.lines
-    if found.code:  # HEAD is on a branch without a commit, or a commit is missing
+    if found.code:  # HEAD is on a branch without commits, or a commit is missing
         lines = repository.git.run("rev-list", "--max-parents=0", "--branches").lines
     return tuple(sorted(lines))[:_MOST_ROOTS]
 
 
 def inode_of(repository: Repository) -> int:
-    """Return the number of the git directory in its file system."""
+    """Return the inode of the git directory."""
     return repository.common_dir.stat().st_ino
 
 
 def load_identity(root: Path) -> RepositoryIdentity | None:
-    """Return the identity kept in a project's directory, `None` for a project that an older version made."""
+    """Return the identity stored in a project's directory; `None` for a project made by an older version."""
     try:
         return decode_as((root / IDENTITY).read_bytes(), RepositoryIdentity)
     except (OSError, msgspec.MsgspecError):
@@ -99,7 +99,7 @@ def load_identity(root: Path) -> RepositoryIdentity | None:
 
 
 def save_identity(root: Path, identity: RepositoryIdentity) -> None:
-    """Keep the identity of a project's repository; raises `InfrastructureError`."""
+    """Store the identity of a project's repository; raises `InfrastructureError`."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         replace_file(root / IDENTITY, msgspec.json.encode(identity))
@@ -109,9 +109,9 @@ def save_identity(root: Path, identity: RepositoryIdentity) -> None:
 
 
 def holds_base(root: Path, repository: Repository) -> bool | None:
-    """Return whether a repository has a commit on which missions of a project began, `None` if there is no such.
+    """Return whether a repository has a commit on which a project's missions started, `None` if none is known.
 
-    For projects that an older version made, of whose repository nothing else is remembered.
+    For projects made by an older version, which stored nothing else about their repository.
     """
     refs = root / "depot.git" / BASES
     bases = {each.name for each in refs.glob("*")}

@@ -1,7 +1,7 @@
-"""Merge two commits of the depot without a working tree, and describe what conflicts.
+"""Merges two commits of the depot without a working tree, and describes conflicts.
 
-A conflict is described from the three contents alone. Nothing is read out of a file with conflict markers, so a
-text that holds such markers itself is like any other.
+A conflict is described from the three contents only. Nothing is parsed from a file with conflict markers, so a
+text that contains such markers is handled like any other.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from chargehand.workspace.tree.objects import GITLINK, ObjectReader, compare
 if TYPE_CHECKING:
     import pygit2
 
-_MERGE_TREE = (2, 38)  # the git that can merge without a working tree
-_MERGE_TREE_BASE = (2, 40)  # and with a base that is not the merge base
+_MERGE_TREE = (2, 38)  # the git version that can merge without a working tree
+_MERGE_TREE_BASE = (2, 40)  # and with a base other than the merge base
 _CONFLICT = b"CONFLICT ("
 _RENAMED = (b"rename", b"directory rename", b"file location")
 _SET_ASIDE = (b"file/directory", b"distinct modes", b"distinct types")
 _OF_LINES: tuple[ConflictKind, ...] = ("content", "both_added")
-# Tells for a path whether the lines of both sides are kept where they conflict.
+# Returns whether both sides' conflicting lines are kept for a path.
 IsUnion = Callable[[str], bool]
 _MAX_FILES = 50
 _MAX_HUNKS = 10
@@ -54,7 +54,7 @@ _WORDS: dict[ConflictKind, str] = {
 
 
 class Stages(Struct, frozen=True, kw_only=True):
-    """What git reports of one path in conflict; the word for a side of it in the index is stage."""
+    """Git's report of one path in conflict; git calls a side of it in the index a stage."""
 
     path: str
     base: Side | None = None
@@ -65,13 +65,13 @@ class Stages(Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
 
     def conflict_kind(self, contents: Iterable[bytes | None]) -> ConflictKind:
-        """Return how the sides conflict; `contents` are those of their files, `None` where there is none."""
+        """Return how the sides conflict; `contents` are those of their files, `None` for a missing file."""
         sides = (self.base, self.ours, self.theirs)
         if any(side and stat.S_IFMT(side.mode) == GITLINK for side in sides):
             return "submodule"
         if self.in_the_way:
             return "file_directory"
-        # A side that stands alone: git lists the ends of a rename at paths of their own.
+        # A single side: git lists both ends of a rename at separate paths.
         if self.renamed or sides.count(None) == 2:
             return "rename"
         if self.ours is None or self.theirs is None:
@@ -84,7 +84,7 @@ class Stages(Struct, frozen=True, kw_only=True):
 
 
 class MergeConflictError(RefusedError):
-    """Two sides cannot be merged; `conflicts` says where and why, and nothing was changed."""
+    """Two sides cannot be merged; `conflicts` gives places and reasons, and nothing was changed."""
 
     default_code = "merge_conflict"
 
@@ -94,7 +94,7 @@ class MergeConflictError(RefusedError):
 
 
 class MergeResult(Struct, frozen=True, kw_only=True):
-    """The merged tree, or `None`, the paths in conflict, and the details of the first of them."""
+    """The merged tree or `None`, the paths in conflict, and the details of the first of them."""
 
     tree: str | None
     conflicts: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class MergeResult(Struct, frozen=True, kw_only=True):
 
 
 class _PathMessages(Struct):
-    """What git's messages say of one path: the kinds of conflict, and the other paths that have part in them."""
+    """The content of git's messages about one path: the kinds of conflict, and the other paths involved."""
 
     kinds: set[bytes] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
@@ -118,14 +118,14 @@ def merge_commits(
     base: str | None,
     union: IsUnion | None = None,
 ) -> MergeResult:
-    """Merge `theirs` into `ours`; `base` stands in for the merge base that history has.
+    """Merge `theirs` into `ours`; `base` replaces the merge base of their history.
 
-    Of a text file that `union` says yes to, the lines of both sides are kept where they conflict, as git's merge
-    driver `union` does. Raises `GitError`.
+    For a text file accepted by `union`, conflicting lines of both sides are kept, as git's merge driver `union`
+    does. Raises `GitError`.
     """
-    if base in (None, ours) and is_descendant(reader, theirs, ours):  # a fast-forward, as most merges here are
+    if base in (None, ours) and is_descendant(reader, theirs, ours):  # a fast-forward, like most merges here
         return MergeResult(tree=read_commit(reader, theirs).tree)
-    # A base is passed only where it differs from git's own: git would not merge several bases recursively then.
+    # A base is passed only if it differs from git's: with it git would not merge several bases recursively.
     found = git.run("merge-base", ours, theirs).text or None
     ancestor = base or found
     version = git_version()
@@ -133,7 +133,7 @@ def merge_commits(
         return _merge_in_process(git_dir, reader, ours, theirs, ancestor, union)
     extra = (f"--merge-base={ancestor}",) if ancestor != found else ()
     done = git.run("merge-tree", "--write-tree", "--messages", "-z", *extra, ours, theirs)
-    # Exit code 1 means conflicts, any other a failure.
+    # Exit code 1 means conflicts; any other code is a failure.
     if done.code not in (0, 1):
         raise GitError(f"git merge-tree failed: {done.error!r}", exit_status=done.code)
     tree, *fields = done.out.split(b"\0")
@@ -149,7 +149,7 @@ def merge_commits(
 def _unite_lines(
     git_dir: Path, reader: ObjectReader, conflicts: Iterable[Stages], union: IsUnion | None
 ) -> dict[str, Side]:
-    """Return the merged files of those conflicts in which the lines of both sides are kept, by path."""
+    """Return, by path, the merged files of those conflicts in which the lines of both sides are kept."""
     import pygit2
 
     three: dict[str, Stages] = {}
@@ -166,7 +166,7 @@ def _unite_lines(
     repository = pygit2.Repository(str(git_dir))
 
     def tree_of(sides: Iterable[Side | None]) -> pygit2.Tree:
-        # Of nothing but these files, under numbers: paths have directories.
+        # Contains only these files, under numbers: paths have directories.
         builder = repository.TreeBuilder()
         for number, side in enumerate(sides):
             if side is not None:
@@ -208,11 +208,11 @@ def _result_of(reader: ObjectReader, stages: Iterable[Stages]) -> MergeResult:
 
 
 def _parse_conflicts(fields: list[bytes]) -> Iterator[Stages]:
-    """Yield the paths in conflict out of merge-tree's fields: staged entries, an empty field, then messages."""
+    """Yield the paths in conflict from merge-tree's fields: staged entries, an empty field, then messages."""
     end = fields.index(b"")
     messages: dict[str, _PathMessages] = {}
     at = end + 1
-    # A message is a count, so many paths, a stable kind, and a sentence for people.
+    # A message is a count, that many paths, a stable kind, and a sentence for people.
     while at < len(fields) and fields[at].isdigit():
         count = int(fields[at])
         paths = [os.fsdecode(path) for path in fields[at + 1 : at + 1 + count]]
@@ -254,7 +254,7 @@ def _merge_in_process(
 ) -> MergeResult:
     import pygit2
 
-    # Read before libgit2 reads it: that never returns from a loose object that was cut short.
+    # Read before libgit2 does: it never returns from a truncated loose object.
     before = None if base is None else bytes.fromhex(read_commit(reader, base).tree)
     for side in (ours, theirs):
         for change in compare(reader, before, bytes.fromhex(read_commit(reader, side).tree)):
@@ -262,7 +262,7 @@ def _merge_in_process(
                 if entry is not None and mode != GITLINK:
                     reader.read(bytes.fromhex(entry))
     repository = pygit2.Repository(str(git_dir))
-    # Histories without a common commit meet on the empty tree: what both have is then added by both.
+    # Histories without a common commit use the empty tree as base: files in both are then added by both.
     ancestor = repository[base or repository.TreeBuilder().write()].peel(pygit2.Tree)
     merged = repository.merge_trees(
         ancestor, repository[ours].peel(pygit2.Tree), repository[theirs].peel(pygit2.Tree)
@@ -287,11 +287,11 @@ def _conflicts_of(merged: pygit2.Index) -> Iterator[Stages]:
     yield from (_stages(path, sides) for path, sides in found.items())
 
 
-# --- what conflicts
+# --- details of conflicts
 
 
 def describe(reader: ObjectReader, stages: Iterable[Stages]) -> tuple[Conflict, ...]:
-    """Return the details of the first paths in conflict; their texts together are of bounded size."""
+    """Return the details of the first paths in conflict; the size of their texts together is bounded."""
     found: list[Conflict] = []
     left = _MAX_TEXT
     for each in islice(stages, _MAX_FILES):
@@ -329,9 +329,9 @@ def describe(reader: ObjectReader, stages: Iterable[Stages]) -> tuple[Conflict, 
 def conflict_report(
     conflicts: Sequence[Conflict], *, ours: str = "the branch", theirs: str = "your changes"
 ) -> str:
-    """Return the conflicts as a text for an agent or a person; `ours` and `theirs` are what the sides are called.
+    """Return the conflicts as a text for an agent or a person; `ours` and `theirs` are the names of the sides.
 
-    Every line of a file stands behind a word and a bar, so no text of a file can pass for one of the report.
+    Every line of a file follows a word and a bar, so no text of a file can pass for a line of the report.
     """
     lines: list[str] = []
     for conflict in conflicts:
@@ -361,15 +361,15 @@ def _excerpt_lines(name: str, side: Excerpt | None) -> Iterator[str]:
 
 
 def _find_clashes(base: bytes | None, ours: bytes | None, theirs: bytes | None) -> Iterator[ConflictHunk]:
-    """Yield the lines that clash; none where they cannot be compared."""
+    """Yield the conflicting lines; nothing if they cannot be compared."""
     if ours is not None and theirs is not None:
         if base is None:
             yield from _compare_two(None, ours, theirs)
         else:
             hunks = list(_compare_three(base, ours, theirs))
             yield from hunks
-            # Git compares with another algorithm and may see a clash where this comparison sees none: all between
-            # the lines at top and bottom that the three have in common stands for it, if they are text.
+            # Git compares with another algorithm and may find a conflict that this comparison does not find. In
+            # text files, report everything between the common lines at top and bottom of the three.
             if not hunks and find_hunks(ours, theirs) is not None:
                 texts = split_lines(base), split_lines(ours), split_lines(theirs)
                 top = _count_alike(zip(*texts, strict=False))
@@ -383,7 +383,7 @@ def _find_clashes(base: bytes | None, ours: bytes | None, theirs: bytes | None) 
 
 
 def _compare_two(base: bytes | None, ours: bytes, theirs: bytes) -> Iterator[ConflictHunk]:
-    """Yield how two contents differ; a base is either of them."""
+    """Yield the differences of two contents; a base equals one of them."""
     mine, other = split_lines(ours), split_lines(theirs)
     for hunk in find_hunks(ours, theirs) or ():
         left = _excerpt(mine, hunk.old, hunk.old_lines)
@@ -392,7 +392,7 @@ def _compare_two(base: bytes | None, ours: bytes, theirs: bytes) -> Iterator[Con
 
 
 def _compare_three(base: bytes, ours: bytes, theirs: bytes) -> Iterator[ConflictHunk]:
-    """Yield where both sides changed lines of the base that overlap or touch, and not to the same."""
+    """Yield places where both sides changed overlapping or adjacent lines of the base, with different results."""
     mine, other = find_hunks(base, ours), find_hunks(base, theirs)
     if mine is None or other is None:
         return
@@ -406,7 +406,7 @@ def _compare_three(base: bytes, ours: bytes, theirs: bytes) -> Iterator[Conflict
             regions.append([])
         regions[-1].append((side, hunk))
         end = max(end, hunk.old + hunk.old_lines)
-    shift = [0, 0]  # by how many lines each side is longer before the region
+    shift = [0, 0]  # the lines by which each side is longer before the region
     for region in regions:
         low = min(hunk.old for _, hunk in region)
         high = max(hunk.old + hunk.old_lines for _, hunk in region)
@@ -424,7 +424,7 @@ def _compare_three(base: bytes, ours: bytes, theirs: bytes) -> Iterator[Conflict
 
 
 def _count_alike(lines: Iterable[tuple[bytes, ...]]) -> int:
-    """Return how many of the first rows have the same line three times."""
+    """Return the number of first rows that have the same line three times."""
     return sum(1 for _ in takewhile(lambda row: len(set(row)) == 1, lines))
 
 

@@ -1,4 +1,4 @@
-"""Remotes of the user's repository, fetched and pushed from the depot, and where branches are now."""
+"""Remotes of the user's repository, fetched into and pushed from the depot, and current branch tips."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from chargehand.workspace.tree.history import read_ref
 
 REMOTES = "refs/chargehand/remotes/"
 PROTOCOLS = frozenset({"file", "https", "ssh", "http", "git"})
-"""What may be configured; helpers such as `ext::` run a program of the address and are not among them."""
+"""Protocols that may be configured. Helpers such as `ext::` run a program of the address and are excluded."""
 _HELPER = re.compile(r"([A-Za-z0-9][A-Za-z0-9+.-]*)::")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SSH = {"git+ssh", "ssh+git"}
-# No `url.*.insteadOf`: `remote get-url` has applied it already, before the protocol was judged.
+# No `url.*.insteadOf`: `remote get-url` has already applied it, before the protocol is checked.
 _OWN = r"^(credential\..*|http\..*|core\.sshcommand)$"
 _ENVIRONMENT = (
     *(
@@ -41,7 +41,7 @@ _ENVIRONMENT = (
 
 
 class Remote(Struct, frozen=True, kw_only=True):
-    """A remote by its name and address; `protocol` is how it is reached."""
+    """A remote: its name, its address, and the protocol by which it is reached."""
 
     name: str
     url: str
@@ -54,17 +54,17 @@ class Remote(Struct, frozen=True, kw_only=True):
 
 
 class HostCommand(Struct, frozen=True, kw_only=True):
-    """A program of the host with all of its environment."""
+    """A program of the host with its complete environment."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
 
 
 def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, push: bool = False) -> Remote:
-    """Return a remote that the user's repository has, as it is reached for fetching or pushing.
+    """Return a remote of the user's repository with its address for fetching or pushing.
 
-    Raises `RepositoryError`: `remote_not_found`, `remote_protocol` (not allowed), `remote_inside` (a path inside
-    the repository's own files, which are not the user's word).
+    Raises `RepositoryError`: `remote_not_found`, `remote_protocol` (not allowed), `remote_inside` (a path among
+    the repository's own files, which the user may not have written).
     """
     known = repository.git("remote").lines
     if name not in known or name.startswith("-"):
@@ -88,7 +88,8 @@ def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, 
         )
     if protocol == "file":
         path = (repository.path / url.removeprefix("file://")).resolve()
-        # Git runs the hooks of the other side: one among the project's files was made by whoever wrote those.
+        # Git runs the hooks of the other side: a repository among the project's files comes from the author of
+        # those files.
         if not repository.bare and path.is_relative_to(repository.path.resolve()):
             raise RepositoryError(
                 f"remote {name!r} is {str(path)!r}, among the project's own files",
@@ -118,16 +119,16 @@ def fetch_command(depot: Depot, remote: Remote) -> HostCommand:
 
 
 def remote_tip_command(depot: Depot, remote: Remote, branch: str) -> HostCommand:
-    """Return the command that prints a remote branch as id, tab, ref; nothing where there is none."""
+    """Return the command that prints a remote branch as id, tab, ref, or nothing if the branch is missing."""
     return _command(depot, remote, "ls-remote", "--", remote.url, f"refs/heads/{branch}")
 
 
 def push_command(
     depot: Depot, remote: Remote, branch: str, *, commit: str | None, old: str | None, force: bool
 ) -> HostCommand:
-    """Return the command that sets a branch of a remote to `commit`, or removes it for `None`.
+    """Return the command that sets a branch of a remote to `commit`, or removes it if `commit` is `None`.
 
-    With `force`, and to remove it, the branch must still be at `old`, and history does not matter; without it git
+    With `force`, and to remove it, the branch must still be at `old`, and history does not matter; otherwise git
     accepts only a fast-forward.
     """
     ref = f"refs/heads/{branch}"
@@ -140,10 +141,10 @@ def push_command(
 def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
     argv, environment = depot.git.command(*words)
     own = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    # Nobody may be there to type a passphrase, and ssh would wait for it.
+    # Perhaps no person is present to type a passphrase, and ssh would wait for it.
     own.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
-    # What the user's own configuration says of credentials, HTTP and ssh; never a repository's.
-    configured: list[tuple[str, str]] = []  # of some keys, such as `credential.helper`, every value counts
+    # The user's own settings for credentials, HTTP and ssh; never those of a repository.
+    configured: list[tuple[str, str]] = []  # for some keys, such as `credential.helper`, every value counts
     base = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **own}
     for scope in ("--system", "--global"):
         found = Git((), environment=base, options=()).run(
@@ -152,7 +153,7 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
         for entry in found.out.decode(errors="replace").split("\0") if not found.code else ():
             key, line, value = entry.partition("\n")
             if key:
-                # A key without `=` is true, where one with an empty value is false.
+                # A key without `=` is true; a key with an empty value is false.
                 configured.append((key, value if line else "true"))
     if any(key == "core.sshcommand" for key, _ in configured) and "GIT_SSH_COMMAND" not in os.environ:
         del own["GIT_SSH_COMMAND"]
@@ -163,13 +164,13 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
         settings["GIT_CONFIG_COUNT"] = str(len(configured))
     return HostCommand(
         argv=tuple(argv),
-        # The depot's environment wins, so of the user's git configuration only what was picked above holds.
+        # The depot's environment wins, so only the settings picked above apply of the user's git configuration.
         environment={**own, **environment, "GIT_ALLOW_PROTOCOL": remote.protocol, **settings},
     )
 
 
 def remote_branches(depot: Depot, remote: str) -> dict[str, str]:
-    """Return the branches of a remote as they were last fetched, each with its commit."""
+    """Return the branches of a remote as of the last fetch, each with its commit."""
     prefix = f"{REMOTES}{remote}/"
     listed = depot.git("for-each-ref", "--format=%(objectname) %(refname)", prefix).lines
     return {ref.removeprefix(prefix): commit for commit, _, ref in (line.partition(" ") for line in listed)}
@@ -178,14 +179,14 @@ def remote_branches(depot: Depot, remote: str) -> dict[str, str]:
 def find_tip(depot: Depot, revision: str) -> Base:
     """Return the commit of a fetched branch (`REMOTE/BRANCH`), else of a revision of the user's repository.
 
-    It is in the depot then, and stays there as a base does. Raises `RepositoryError` (`base_not_found`).
+    The commit is then in the depot and kept there like a base. Raises `RepositoryError` (`base_not_found`).
     """
     is_ref = depot.git.run("check-ref-format", REMOTES + revision).code == 0
     commit = depot.read_ref(REMOTES + revision) if is_ref else None
     if commit is None:
         return depot.resolve_base(revision)
     if depot.read_ref(BASES + commit) is None:
-        with contextlib.suppress(RefMovedError):  # another one kept it just now
+        with contextlib.suppress(RefMovedError):  # another process kept it just now
             depot.swap(BASES + commit, commit, None)
     return Base(commit=commit, tree=depot.tree_of(commit), revision=revision)
 
@@ -193,8 +194,8 @@ def find_tip(depot: Depot, revision: str) -> Base:
 def moved_base(depot: Depot, base: Base) -> Base | None:
     """Return the commit that the branch of `base` has advanced to, now also in the depot.
 
-    `None` where it did not move, is gone, or does not descend from the base (it was reset or rewritten). The
-    user's repository is only read.
+    Return `None` if the branch did not move, is gone, or does not descend from the base (it was reset or
+    rewritten). The user's repository is only read.
     """
     if base.branch is None:
         return None
@@ -203,7 +204,7 @@ def moved_base(depot: Depot, base: Base) -> Base | None:
         return None
     try:
         tip = depot.resolve_base(ref)
-    except RepositoryError:  # it went away, or cannot be read whole: nothing to go on from
+    except RepositoryError:  # it went away, or cannot be read completely: there is nothing to continue from
         return None
     follows = depot.git.run("merge-base", "--is-ancestor", base.commit, tip.commit).code == 0
     return tip if follows and tip.commit != base.commit else None

@@ -1,4 +1,4 @@
-"""The user's repository: found and read. Only `export` and `checkout` write to it."""
+"""Finds and reads the user's repository. Only `export` and `checkout` write to it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from chargehand.core.records import Base
 from chargehand.core.text import printable
 from chargehand.workspace.host.git import Git, user_git
 
-# Submodules by their commit alone: `status` would start git inside each, under its own configuration.
+# Submodules by their commit only: `status` would start git inside each, under its own configuration.
 _STATUS = ("--untracked-files=normal", "--ignore-submodules=dirty")
 
 
 class Repository(Struct, frozen=True, kw_only=True):
-    """Where the user's repository is; `path` is its top level (the git directory itself when it is bare).
+    """The location of the user's repository; `path` is its top level (the git directory itself if it is bare).
 
-    `branch` is what HEAD is on, `None` when detached.
+    `branch` is the branch of HEAD, `None` if detached.
     """
 
     path: Path
@@ -49,8 +49,8 @@ def find_repository(path: Path) -> Repository:
     _check_path(path)
     git = user_git(path)
     basics = ("--is-bare-repository", "--absolute-git-dir", "--git-common-dir", "--show-object-format")
-    # One process for all there is to know. It fails where the repository is bare, empty or unusable, and says less
-    # where a branch is called HEAD: those few cases are asked about one by one.
+    # One process for all properties. It fails if the repository is bare, empty or unusable, and prints less if a
+    # branch is called HEAD: these few cases are queried one by one.
     asked = git.run("rev-parse", *basics, "--show-toplevel", "--symbolic-full-name", "HEAD")
     lines = asked.text.split("\n")
     usual = asked.code == 0 and len(lines) == len(basics) + 2
@@ -61,7 +61,7 @@ def find_repository(path: Path) -> Repository:
         lines = asked.text.split("\n")
     bare = lines[0] == "true"
     common_dir = (path / lines[2]).resolve()
-    # Git trusts a repository of another user that `safe.directory` names; we write there, and do not.
+    # Git trusts another user's repository if `safe.directory` names it. We do not, since we write to it.
     owner = common_dir.stat().st_uid
     if owner != os.geteuid():
         raise RepositoryError(
@@ -92,7 +92,7 @@ def find_repository(path: Path) -> Repository:
 
 
 def _check_path(path: Path) -> None:
-    # Not `Path.is_dir`, which raises for a name that is too long, or below a directory that may not be entered.
+    # Not `Path.is_dir`, which raises for a name that is too long, or below an inaccessible directory.
     if not os.path.isdir(path):
         raise RepositoryError(f"{str(path)!r} is not a directory", code="not_a_repository", hint="give --repo")
     if "\n" in str(path.resolve()):
@@ -129,7 +129,7 @@ def _head_branch(git: Git) -> str | None:
 
 
 def _branch_name(ref: str) -> str | None:
-    """Return the name of the branch that HEAD is on, from its full name; `None` when detached."""
+    """Return the name of HEAD's branch, from its full name; `None` if detached."""
     if ref == "HEAD":
         return None
     branch = ref.removeprefix("refs/heads/")
@@ -148,7 +148,7 @@ def _is_utf8(name: str) -> bool:
 
 
 def resolve(found: Repository, revision: str | None) -> Base:
-    """Return the commit that `revision` (default HEAD) names, with where it stands; reads only.
+    """Return the commit that `revision` (default HEAD) names, with its branch and upstream; reads only.
 
     Raises `RepositoryError` code `base_not_found`.
     """
@@ -181,7 +181,7 @@ def resolve(found: Repository, revision: str | None) -> Base:
         counted = git.run("rev-list", "--count", f"{commit}..{upstream}", "--")
         behind = int(counted.text) if counted.code == 0 else None
     dirty = False
-    if not found.bare:  # what cannot be told (a filter that fails) is not called clean
+    if not found.bare:  # if the state cannot be determined (a filter fails), do not call it clean
         state = git.run("status", "--porcelain", "-z", *_STATUS)
         dirty = state.code != 0 or bool(state.out)
     return Base(
@@ -196,10 +196,10 @@ def resolve(found: Repository, revision: str | None) -> Base:
 
 
 def _resolve_head(git: Git) -> Base | None:
-    """Return where HEAD stands, from two processes of git; `None` where they cannot tell all of it."""
+    """Return HEAD's commit, branch and state with two git processes; `None` if they cannot determine all of it."""
     state = git.run("status", "--porcelain=v2", "--branch", "--ahead-behind", "-z", *_STATUS)
     fields = state.out.split(b"\0")
-    # Headers come first; further down a field may be the old name of a renamed file, which can be anything.
+    # Headers come first; a later field may be the old name of a renamed file, which can be anything.
     headers = list(takewhile(lambda field: field.startswith(b"# "), fields))
     known = dict(header[2:].partition(b" ")[::2] for header in headers)
     commit = known.get(b"branch.oid", b"").decode()

@@ -1,7 +1,7 @@
-"""Rollback of a tree in whole, by path or by hunk: a plan first, then exactly that plan.
+"""Rolls back a whole tree, paths or hunks: first makes a plan, then carries out exactly that plan.
 
-A plan is made from two trees of the depot and writes nothing. What was asked for is kept in it, so that carrying
-it out computes the same tree again, this time into the depot, and can compare the two.
+A plan is made from two trees of the depot and writes nothing. It keeps the request, so that carrying it out
+computes the same tree again, this time into the depot, and can compare the two.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SHOWN = 12
 
 
 class Drop(Struct, frozen=True, kw_only=True):
-    """What to revert: a path (a directory whole) or, of a file, the hunks that hold these lines of it.
+    """A path to revert (a directory completely) or, within a file, the hunks that contain these lines.
 
-    Lines are those of the file as it is now. `because` names the rule that was broken where a check chose the
-    lines: where no hunk holds them the whole file is reverted, while a person gets an error.
+    Lines are those of the present file. `because` names the broken rule if a check chose the lines: if no hunk
+    contains them the whole file is reverted, while a person gets an error.
     """
 
     path: str
@@ -48,7 +48,7 @@ class HunkPlan(Struct, frozen=True, kw_only=True):
 
 
 def drops_of(findings: Iterable[Finding]) -> tuple[Drop, ...]:
-    """Return what reverts the findings that block a change: their lines, or the path where they have none."""
+    """Return drops that revert findings which block a change: their lines, or the path if they have no line."""
     drops = []
     for found in findings:
         if found.path and (found.severity in ("error", "critical") or found.needs_person):
@@ -58,10 +58,10 @@ def drops_of(findings: Iterable[Finding]) -> tuple[Drop, ...]:
 
 
 def revert_command(depot: Depot, base: str, commit: str) -> str:
-    """Return the git command by which a person takes back what a branch got from `base` to `commit`.
+    """Return the git command by which a person reverts the changes of a branch from `base` to `commit`.
 
-    Where a merge brought `base` and a mission's branch together, that merge is reverted against `base`: git has to
-    be told which parent stays.
+    If a merge joined `base` and a mission's branch, that merge is reverted against `base`: git needs to know which
+    parent stays.
     """
     at = commit
     while at != base:
@@ -80,10 +80,10 @@ PathAction = Literal["restored", "deleted", "kept", "partly"]
 
 
 class PathPlan(Struct, frozen=True, kw_only=True):
-    """What becomes of one path that differs: restored, deleted (the target lacks it), kept, or partly restored.
+    """The action for one path that differs: restored, deleted (the target lacks it), kept, or partly restored.
 
-    `why` is the reason that a file is reverted whole where hunks were asked for; `renamed_from` is the path that
-    its content had before.
+    `why` is the reason why a file is reverted completely although hunks were requested; `renamed_from` is the
+    previous path of its content.
     """
 
     path: str
@@ -94,10 +94,10 @@ class PathPlan(Struct, frozen=True, kw_only=True):
 
 
 class RollbackPlan(Struct, frozen=True, kw_only=True):
-    """What a rollback from tree `source` towards tree `target` does; `result` is the exact tree it leaves.
+    """The effect of a rollback from tree `source` towards tree `target`; `result` is the exact tree it leaves.
 
-    `paths` has every path in which the two differ. `unchanged` names what was asked for and is alike already.
-    `drops` is what was asked, `None` for everything.
+    `paths` has every path in which the two differ. `unchanged` names requested paths that do not differ. `drops`
+    is the request, `None` for everything.
     """
 
     kind: RollbackKind
@@ -110,38 +110,38 @@ class RollbackPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def reverted(self) -> tuple[PathPlan, ...]:
-        """The paths that it changes; none are named that stay as they are."""
+        """The paths that it changes, without those that stay as they are."""
         return tuple(path for path in self.paths if path.action != "kept")
 
 
 class _DryWriter(ObjectWriter):
-    """Computes the ids of objects and writes none."""
+    """Computes the ids of objects and writes nothing."""
 
     def add_as(self, id: bytes, kind: object, content: bytes) -> bytes:
         return id
 
 
 def plan_rollback(depot: Depot, source: str, target: str, *, drops: Sequence[Drop] | None = None) -> RollbackPlan:
-    """Return what rolling `source` back to `target` does: all of it, or only what `drops` name. Writes nothing.
+    """Return the plan for rolling `source` back to `target`: all of it, or only the `drops`. Writes nothing.
 
-    Raises `NotFoundError` (`tree_not_found`, or a path that neither tree has) and `UsageError` where a person
-    names lines that no change touches.
+    Raises `NotFoundError` (`tree_not_found`, or a path that neither tree has), and `UsageError` if a person names
+    lines that no change touches.
     """
     return _plan(depot, _DryWriter(depot.reader.objects), source, target, drops)
 
 
 def write_rollback(depot: Depot, plan: RollbackPlan) -> str:
-    """Write the tree that a plan promised into the depot; return its id."""
+    """Write the tree of a plan into the depot; return its id."""
     with ObjectWriter(depot.reader.objects) as writer:
         made = _plan(depot, writer, plan.source, plan.target, plan.drops)
-    # A plan is shown to a person or recorded before it is carried out: never do anything but what it said.
+    # A plan is shown to a person or recorded before it is carried out: never do anything else.
     if made != plan:
         raise InfrastructureError(f"the plan to roll back to {plan.target!r} came out as {made.result!r}")
     return made.result
 
 
 def stale_plan(plan: RollbackPlan, found: str) -> RefusedError:
-    """Return the error for a plan that was made for another tree than the one there is."""
+    """Return the error for a plan that was made for another tree than the present one."""
     return RefusedError(
         f"the plan was made for tree {plan.source!r}, but the tree is now {found!r}",
         code="plan_stale",
@@ -171,7 +171,7 @@ class _PartialRollback:
         self._changes = {change.path: change for change in depot.diff(source, target)}
         self._above = {parent for path in self._changes for parent in _parents(path)}
         kinds = {change.kind for change in self._changes.values()}
-        # Git is asked only where there can be a rename at all: it compares contents, and is a process.
+        # Run git only if a rename is possible at all: it compares contents, and starts a process.
         self._renames = depot.renames(target, source) if {"added", "deleted"} <= kinds else {}
         self._entries: dict[str, TreeEntry | None] = {}
         self._hunks: dict[str, tuple[HunkPlan, ...]] = {}
@@ -179,7 +179,7 @@ class _PartialRollback:
         self._unchanged: list[str] = []
 
     def plan(self, drops: Sequence[Drop]) -> RollbackPlan:
-        # One drop for each path: lines are joined, and a whole path swallows its lines and all below it.
+        # One drop for each path: lines are joined, and a whole path includes its lines and everything below it.
         merged: dict[str, Drop] = {}
         for drop in drops:
             name = drop.path.rstrip("/")
@@ -203,7 +203,7 @@ class _PartialRollback:
             if path in self._entries:
                 whole = self._entries[path] == _target_entry(change)
                 action = _whole_action(change) if whole else "partly"
-            elif path in replaced and change.new_id is None:  # a directory takes the file's place
+            elif path in replaced and change.new_id is None:  # a directory replaces the file
                 action = "deleted"
             found.append(
                 PathPlan(
@@ -225,7 +225,7 @@ class _PartialRollback:
         )
 
     def _add_drop(self, drop: Drop) -> None:
-        # The differing paths that are this one or lie below it; all of them for the root.
+        # The differing paths at or below this path; all of them for the root.
         if drop.path in ("", "."):
             matching = list(self._changes)
         elif drop.path not in self._above:
@@ -251,12 +251,13 @@ class _PartialRollback:
         else:
             change = self._changes[drop.path]
             origin = self._renames.get(drop.path)
-            # A renamed file is compared with what it was renamed from.
+            # A renamed file is compared with its previous path.
             old = None if origin is None else self._changes[origin]
             partial = _without_hunks(self._depot, change, drop, old=old)
             if partial.content is None or change.old_mode is None:
                 self._why[drop.path] = partial.why
-                # Both ends of a rename: the new path goes, and without the old one its content would be nowhere.
+                # Both ends of a rename: the new path is removed, and without the old one its content would be
+                # lost.
                 self._revert_whole([drop.path] if origin is None else [drop.path, origin])
                 return
             entry = TreeEntry(change.old_mode, self._writer.add("blob", partial.content))
@@ -290,7 +291,7 @@ def _whole_action(change: Change) -> PathAction:
 
 
 class PartialFile(Struct, frozen=True, kw_only=True):
-    """A file without some hunks; `content` is `None` where it has to be reverted whole, and `why` says why."""
+    """A file without some hunks; `content` is `None` if it must be reverted completely, for the reason `why`."""
 
     content: bytes | None
     hunks: tuple[HunkPlan, ...] = ()
@@ -298,9 +299,9 @@ class PartialFile(Struct, frozen=True, kw_only=True):
 
 
 def _without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | None = None) -> PartialFile:
-    """Return the file of `change` (from how it is to how it was) without the hunks that `drop` names.
+    """Return the file of `change` (from its present to its previous state) without the hunks that `drop` names.
 
-    `old` is the change of the path it was renamed from. Raises `UsageError` where a person's lines are in no hunk.
+    `old` is the change of the path it was renamed from. Raises `UsageError` if a person's lines are in no hunk.
     """
     before_mode, before = (change.new_mode, change.new_id) if old is None else (old.new_mode, old.new_id)
     if change.old_id is None:
@@ -313,7 +314,7 @@ def _without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | No
     hunks = find_hunks(past, present)
     if hunks is None:
         return PartialFile(content=None, why=hunks_problem(past, present) or "has too many hunks")
-    # A rule names the line that its finding is about. It may be unchanged, and the fault lie in what is missing.
+    # A rule names the line of its finding. The line may be unchanged, and the fault may be a missing line.
     missed = [lines for lines in drop.lines if not any(hunk.meets(lines) for hunk in hunks)]
     if missed and drop.because:
         return PartialFile(content=None, why=f"breaks a rule in line {missed[0].first}, which no hunk holds")

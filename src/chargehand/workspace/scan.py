@@ -1,11 +1,11 @@
-"""Turns what an agent left on disk into a tree, reading only what may have changed.
+"""Turns the files that an agent left on disk into a tree, reading only files that may have changed.
 
-One walk serves every driver. Over an overlay's upper a directory starts from what the base has there and each
-entry edits it (*merged*); below an opaque directory, and in a plain directory, only what is listed is there.
-Every file is opened relative to its directory and never through a link.
+One walk serves every driver. Over an overlay's upper a directory starts from the base's entries and each entry
+edits it (*merged*); below an opaque directory, and in a plain directory, only listed entries exist. Every file is
+opened relative to its directory and never through a link.
 
 An entry that breaks a rule is a finding and leaves the base's version at its path. Files become blobs as `git add`
-would have it by the attributes that lie in the workspace; only what is as it was shown stays the blob that it is.
+would make them by the attributes in the workspace; only a file that equals its shown content keeps its blob.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from chargehand.workspace.tree.objects import (
 from chargehand.workspace.tree.write import StatCache
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Non-blocking: between stat and open an agent may put a fifo there, whose opening would wait for a writer.
+# Non-blocking: between stat and open an agent may create a fifo there, and opening it would wait for a writer.
 _REGULAR = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _MAX_ATTRIBUTES = 1024 * 1024  # bytes
 
 
 class WorkspaceLimits(Struct, frozen=True, kw_only=True):
-    """What one workspace may add: the size of one file and of all changed files in bytes, counts, depth."""
+    """Limits of one workspace: the size of one file and of all changed files in bytes, their number, the depth."""
 
     file_bytes: int = 100 * 1024 * 1024
     disk_bytes: int = 1024 * 1024 * 1024
@@ -64,7 +64,7 @@ class WorkspaceLimits(Struct, frozen=True, kw_only=True):
 
 
 class Scan(Struct, frozen=True, kw_only=True):
-    """What a workspace holds: its tree, what differs from base, what breaks a rule.
+    """The content of a workspace: its tree, its differences from base, and findings for broken rules.
 
     `files` and `bytes` (on disk) count the entries that differ from base and belong to the tree.
     """
@@ -77,7 +77,7 @@ class Scan(Struct, frozen=True, kw_only=True):
 
 
 class ScanRules(Struct, frozen=True, kw_only=True):
-    """Raw ids of the base's tree and of the tree the workspace started from, and what belongs to a tree.
+    """Raw ids of the base's tree and of the tree the workspace started from, and the rules for membership.
 
     `environment` is the environment layer, open as a directory; `include` names ignored paths that belong. Once
     `stop` is set the walk ends at its next entry with `InfrastructureError` (`workspace`).
@@ -95,15 +95,15 @@ class ScanRules(Struct, frozen=True, kw_only=True):
 def scan(
     root: int, rules: ScanRules, *, reader: ObjectReader, cache: StatCache, known: set[bytes]
 ) -> tuple[Scan, int]:
-    """Scan the directory open as `root`; return the result, all written to the depot, and how much `cache` learnt.
+    """Scan the directory open as `root`; return the result, now in the depot, and the count of newly cached ids.
 
-    `known` holds ids of trees and blobs that are in the depot already. Raises `InfrastructureError` (`no_space`).
+    `known` holds ids of trees and blobs that are already in the depot. Raises `InfrastructureError` (`no_space`).
     """
     try:
         with ObjectWriter(reader.objects, known=known) as writer:
             scanner = _TreeScanner(rules, reader, cache, writer)
             tree = scanner.scan_root(root)
-        # Only now: an id in the cache says "read and stored", and before this line nothing is stored.
+        # Only now: an id in the cache means "read and stored", and before this line nothing is stored.
         learnt = cache.accept()
     except BaseException:
         cache.forget_proposed()
@@ -118,7 +118,7 @@ def opaque_attribute() -> str:
     """Return the attribute that marks a replaced directory in uppers that we mount.
 
     As root `trusted.`, which no sandbox can write; else `user.` (`userxattr`), which overlayfs keeps from the
-    sandbox. The other one is an agent's own and means nothing.
+    sandbox. An agent can write the other attribute, so it means nothing.
     """
     return "trusted.overlay.opaque" if os.geteuid() == 0 else "user.overlay.opaque"
 
@@ -151,11 +151,12 @@ class _TreeScanner:
         self.bytes = 0
         self._overlay = rules.driver == "overlay"
         self._opaque = opaque_attribute()
-        # The trees by whose attributes the files were written: unchanged ones come from base, the rest from start.
+        # The trees whose attributes were used to write the files: unchanged files come from base, the others from
+        # start.
         self._shown = [TreeAttributes(reader, tree) for tree in dict.fromkeys((rules.base, rules.start))]
 
     def scan_root(self, root: int) -> bytes:
-        """Walk all; return the raw id of the tree."""
+        """Walk everything; return the raw id of the tree."""
         base, start = self.reader.tree(self.rules.base), self.reader.tree(self.rules.start)
         chain = self._enter_ignore_file(IgnoreChain(), b"", base)
         merged = self._overlay and not self._is_opaque(root)
@@ -165,7 +166,7 @@ class _TreeScanner:
         return self._write_tree(entries, base, self.rules.base)
 
     def _write_tree(self, entries: dict[bytes, TreeEntry], before: Entries, before_id: bytes | None) -> bytes:
-        # Entries that are alike keep the very tree: encoded anew, one that git sorted oddly would get another id.
+        # Equal entries keep their tree id: encoded again, a tree that git sorted oddly would get another id.
         if before_id is not None and entries == before:
             return before_id
         raw = write_tree(self.writer, entries)
@@ -182,14 +183,14 @@ class _TreeScanner:
     def _enter_attribute_file(
         self, chain: AttributeChain, path: bytes, fd: int, covered: Entries
     ) -> AttributeChain:
-        """Return the chain inside a directory; where it has no file of its own, the one that it covers counts."""
+        """Return the chain inside a directory; if it has no attribute file, the file that it covers counts."""
         try:
             info = os.stat(ATTRIBUTE_FILE, dir_fd=fd, follow_symlinks=False)
         except FileNotFoundError:
             entry = covered.get(ATTRIBUTE_FILE)
             regular = entry is not None and entry.mode in (FILE, EXECUTABLE)
             return chain.enter(path, self.reader.blob(entry.id)) if entry is not None and regular else chain
-        # Git follows no link to attributes; a whiteout is no file either.
+        # Git follows no link to attributes; a whiteout is not a file either.
         if not stat.S_ISREG(info.st_mode):
             return chain
         return chain.enter(path, _read_regular(fd, ATTRIBUTE_FILE, min(info.st_size, _MAX_ATTRIBUTES)))
@@ -207,13 +208,13 @@ class _TreeScanner:
 
     def _scan_directory(self, place: _Directory) -> dict[bytes, TreeEntry]:
         out = dict(place.base) if place.merged else {}
-        # Sorted, so that of a workspace over its limits the same files are left out each time.
+        # Sorted, so that a workspace over its limits always omits the same files.
         with os.scandir(place.fd) as listing:
             names = sorted(os.fsencode(entry.name) for entry in listing)
         for name in names:
             if self.rules.stop is not None and self.rules.stop.is_set():
                 raise InfrastructureError("nobody waits for this scan any more", code="workspace")
-            if not place.path and name == b".git":  # the agent's own
+            if not place.path and name == b".git":  # the agent's
                 continue
             entry = self._scan_entry(place, name)
             if entry is None:
@@ -223,7 +224,7 @@ class _TreeScanner:
         return out
 
     def _scan_entry(self, place: _Directory, name: bytes) -> TreeEntry | None:
-        """Return what the tree has at `name`; `None` for nothing."""
+        """Return the tree's entry for `name`; `None` for nothing."""
         try:
             info = os.stat(name, dir_fd=place.fd, follow_symlinks=False)
         except FileNotFoundError:  # gone since it was listed
@@ -256,7 +257,7 @@ class _TreeScanner:
         return self._scan_leaf(place, name, info)
 
     def _classify(self, place: _Directory, path: bytes, *, directory: bool, tracked: bool) -> tuple[bool, bool]:
-        """Return whether what is not tracked at this path is outside the tree, and whether `include` names it."""
+        """Return whether an untracked entry at this path is outside the tree, and whether `include` names it."""
         included = place.included
         if not included and self.rules.include is not None:
             included = self.rules.include.includes(path, directory=directory)
@@ -264,10 +265,11 @@ class _TreeScanner:
             return False, True
         ignored = place.ignored or place.chain.ignores(path, directory=directory)
         if ignored or tracked or self.rules.environment is None:
-            # Not asked of a tracked directory: that the environment has something there says nothing of new files.
+            # Not checked for a tracked directory: its presence in the environment says nothing about new files in
+            # it.
             return ignored, False
         try:
-            # A file of the environment that is written to is copied up: setup made it, so it is no new file.
+            # A file of the environment that is written to is copied up: setup made it, so it is not a new file.
             os.stat(path, dir_fd=self.rules.environment, follow_symlinks=False)
         except OSError:
             return False, False
@@ -286,7 +288,7 @@ class _TreeScanner:
         if place.depth >= self.rules.limits.depth and not _is_tracked(before, True):
             self.findings.quota(path, f"lies deeper than {self.rules.limits.depth} directories")
             return before
-        # As root we could read it; the project's own checks, run as its owner, could not.
+        # As root we could read it; the project's checks, run as its owner, could not.
         if info.st_mode & 0o500 != 0o500:
             self.findings.add("entry_unreadable", "error", path, "cannot be read by its owner")
             return before
@@ -312,7 +314,7 @@ class _TreeScanner:
             entries = self._scan_directory(inside)
         finally:
             os.close(fd)
-        if not entries:  # git knows no empty directories
+        if not entries:  # git has no empty directories
             return None
         if passes_for_repository(entries):
             if not passes_for_repository(base):
@@ -322,7 +324,7 @@ class _TreeScanner:
         return TreeEntry(TREE, self._write_tree(entries, base, before.id if before and before.is_tree else None))
 
     def _restore_steering(self, path: bytes, base: Entries, entries: dict[bytes, TreeEntry]) -> None:
-        """Keep what a bare repository that the base holds lets git run; the rest of it are files like others."""
+        """Restore what makes git run programs in a bare repository of the base; its other files are ordinary."""
         for name in STEERING:
             if entries.get(name) == base.get(name):
                 continue
@@ -340,7 +342,7 @@ class _TreeScanner:
             return
         try:
             with os.scandir(fd) as listing:
-                # A whiteout hides what the base has in the place of the submodule.
+                # A whiteout hides an entry of the base in place of the submodule.
                 filled = any(not self._is_whiteout(entry.stat(follow_symlinks=False)) for entry in listing)
         except FileNotFoundError:  # gone since it was listed, so there was content
             filled = True
@@ -365,7 +367,7 @@ class _TreeScanner:
             return before
         path = place.path + name
         conversions = [place.attributes.conversion(path), *(tree.conversion(path) for tree in self._shown)]
-        # By attributes that were changed meanwhile a file may be another blob than the one that is known.
+        # With attributes changed meanwhile a file may be another blob than the cached one.
         blob = self.cache.get(info) if len(set(conversions)) == 1 else None
         if blob is None:
             blob = self._read_file(place, name, info, conversions)
@@ -387,9 +389,9 @@ class _TreeScanner:
         return TreeEntry(mode, blob)
 
     def _fits_limits(self, path: bytes, info: os.stat_result) -> bool:
-        """Count one changed entry; where that goes over a limit, record it and return false."""
+        """Count one changed entry; if that exceeds a limit, record it and return false."""
         limits = self.rules.limits
-        # All together by their blocks, since files may be sparse; one file by its length, for all of it is read.
+        # The total by blocks, since files may be sparse; one file by its length, since all of it is read.
         size = info.st_blocks * 512
         if info.st_size > limits.file_bytes:
             self.findings.quota(path, f"is larger than {limits.file_bytes} bytes")
@@ -406,13 +408,13 @@ class _TreeScanner:
     def _read_file(
         self, place: _Directory, name: bytes, info: os.stat_result, conversions: list[Conversion | None]
     ) -> bytes | None:
-        """Return the id of a file's blob, written to the depot unless it is there; `None` if it may not be.
+        """Return the id of a file's blob, writing it to the depot if missing; `None` if the file is not allowed.
 
         The first of `conversions` is by the attributes in the workspace, the others by those of the trees shown.
         """
         path = place.path + name
         before = place.base.get(name)
-        # Too large to read, unless it may be the base's own file, whose size git knows.
+        # Too large to read, unless it may be the base's file, whose size git knows.
         if info.st_size > self.rules.limits.file_bytes and (
             before is None or before.is_tree or self.reader.size(before.id) != info.st_size
         ):
@@ -443,7 +445,7 @@ class _TreeScanner:
         return blob
 
     def _shown_blob(self, place: _Directory, name: bytes, content: bytes) -> bytes | None:
-        """Return the blob that was shown with exactly this content: untouched, it is not normalised anew."""
+        """Return the blob that was shown with exactly this content: an untouched file is not normalised again."""
         for tree, entries in zip(self._shown, (place.base, place.start), strict=False):
             entry = entries.get(name)
             if (
@@ -463,7 +465,7 @@ class _TreeScanner:
         except OSError:  # replaced since it was listed
             return before
         entry = TreeEntry(LINK, object_id("blob", target))
-        if entry in (before, start):  # wherever the base's own links point
+        if entry in (before, start):  # wherever the base's links point
             return entry
         problem = link_problem(path, target)
         if problem:
@@ -476,14 +478,14 @@ class _TreeScanner:
 
 
 def _is_tracked(entry: TreeEntry | None, directory: bool) -> bool:
-    """Return whether the tree knows this entry as what it is now: a directory as one, anything else as a leaf."""
+    """Return whether the tree has this entry with its present kind: a directory, or anything else as a leaf."""
     if entry is None:
         return False
     return entry.is_tree or entry.is_gitlink if directory else not entry.is_tree
 
 
 def _read_regular(directory: int, name: bytes, size: int) -> bytes | None:
-    """Return at most `size` bytes of a regular file, or `None` when it is none any more."""
+    """Return at most `size` bytes of a regular file, or `None` if it is no longer a regular file."""
     try:
         fd = os.open(name, _REGULAR, dir_fd=directory)
     except OSError:
@@ -494,7 +496,7 @@ def _read_regular(directory: int, name: bytes, size: int) -> bytes | None:
         content = os.read(fd, size + 1)
         while len(content) <= size and (piece := os.read(fd, size + 1 - len(content))):
             content += piece
-        # Cut where it was counted: a file that grows while it is read must not pass the limits.
+        # Cut at the counted size: a file that grows while it is read must not exceed the limits.
         return content[:size]
     finally:
         os.close(fd)

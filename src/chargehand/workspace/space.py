@@ -38,25 +38,25 @@ from chargehand.workspace.workspace import WORKSPACES, WorkspaceState
 
 ItemKind = Literal["workspace", "base", "layer", "litter"]
 Needed = Callable[[Path, ItemKind, str, float], bool | None]
-"""Tells whether an item (its project's directory, kind, name, last use) is needed; `None`: nobody knows."""
+"""Returns whether an item (its project's directory, kind, name, last use) is needed; `None` if unknown."""
 
 _HOUR = 3600.0
 DAY = 24 * _HOUR
 _SHARED_AGE = 7 * DAY
-_GRACE = 60.0  # seconds; what was used this lately may be used next: a workspace is made after its base is found
+_GRACE = 60.0  # seconds; items used this recently may be used next: a workspace is made after its base is found
 _YOUNG_OBJECTS = 3600.0  # seconds; younger objects may belong to a checkpoint that is being made
 _DIRECTORIES: Mapping[str, ItemKind] = {"workspaces": "workspace", "bases": "base", "layers": "layer"}
-# Workspaces before what they stand on, so that one call can remove both.
+# Workspaces before the layers that they use, so that one call can remove both.
 _ORDER: dict[ItemKind, int] = {"litter": 0, "workspace": 1, "layer": 2, "base": 3}
 
 
 def nobody_needs(root: Path, kind: ItemKind, name: str, used: float, /) -> bool | None:
-    """The simplest `Needed`: nothing is."""
+    """Return that the item is not needed: the simplest `Needed`."""
     return False
 
 
 class Erasure(Struct, frozen=True, kw_only=True):
-    """The refs that go with the commits they were at, how many commits nothing reaches then, and their bytes."""
+    """Removed refs with their commits, the number of commits that become unreachable, and their bytes."""
 
     refs: tuple[str, ...] = ()
     tips: tuple[str, ...] = ()
@@ -65,9 +65,9 @@ class Erasure(Struct, frozen=True, kw_only=True):
 
 
 class ProjectGc(Struct, frozen=True, kw_only=True):
-    """What was removed (or, on a dry run, would be) of one project's directory `root`, by name.
+    """Removed items (on a dry run: to be removed) of one project's directory `root`, by name.
 
-    `erased` is what became unreachable with erased checkpoints; `bytes` on disk is without it.
+    `erased` is the part that became unreachable with erased checkpoints; `bytes` on disk excludes it.
     """
 
     root: Path
@@ -85,7 +85,7 @@ class ProjectGc(Struct, frozen=True, kw_only=True):
 
 
 class GcReport(Struct, frozen=True, kw_only=True):
-    """What was removed (or, on a dry run, would be) of all projects; `taken` is the bytes they took before."""
+    """Removed items (on a dry run: to be removed) of all projects; `taken` is their disk usage before."""
 
     projects: tuple[ProjectGc, ...]
     taken: int
@@ -109,14 +109,14 @@ def gc(
     dry_run: bool = False,
     now: float | None = None,
 ) -> GcReport:
-    """Remove what nothing needs from the directories of projects, and report it.
+    """Remove unneeded items from the directories of projects, and report them.
 
-    First goes what was last used longer ago than `max_age` seconds (bases and layers: `shared_age`), then, while
-    all take more than `max_bytes`, what was used least recently. Nothing goes that `needed` names, that a
-    workspace which stays stands on, that is in use, or was within the last minute; where nobody knows whether a
-    workspace is needed, only its age counts. With `checkpoints` those go too whose workspace is gone and whose
-    last one is older than `max_age`, and what only they reach: an erasure, never the default. `pack` packs the
-    objects that stay. A dry run names exactly what the same call would remove.
+    First removes items last used longer ago than `max_age` seconds (bases and layers: `shared_age`), then, while
+    all take more than `max_bytes`, the least recently used ones. Never removes an item that `needed` names, that a
+    remaining workspace uses, that is in use, or was within the last minute; if it is unknown whether a workspace
+    is needed, only its age counts. `checkpoints` also removes checkpoints whose workspace is gone and whose last
+    one is older than `max_age`, and objects reachable only from them: an erasure, never the default. `pack` packs
+    the remaining objects. A dry run names exactly the items that the same call would remove.
     """
     places = tuple(dict.fromkeys(roots))
     moment = time.time() if now is None else now
@@ -126,10 +126,11 @@ def gc(
     plan = _RemovalPlan(found, needed, now=moment, ages=ages, shared_age=shared_age)
     plan.drop_old()
     if max_bytes is not None:
-        # Depots never go, so the rest has to fit beside them.
+        # Depots are never removed, so the rest has to fit in addition to them.
         plan.drop_until(max_bytes - fixed)
     gone = plan.gone if dry_run else [item for item in plan.gone if item.remove_unused()]
-    # After the workspaces, for a workspace that stays keeps its checkpoints, and before packing, which reads them.
+    # After the workspaces, since a remaining workspace keeps its checkpoints, and before packing, which reads
+    # them.
     erased: dict[Path, Erasure] = {}
     if checkpoints:
         erased = {root: _erase_checkpoints(root, gone, needed, moment - max_age, dry_run) for root in places}
@@ -138,26 +139,27 @@ def gc(
         for root in places:
             try:
                 if (root / "depot.git").is_dir():
-                    # Geometric: small packs are joined and large ones left alone, so the cost follows what is new.
+                    # Geometric: small packs are joined and large ones left alone, so the cost depends on the new
+                    # objects.
                     private_git(root / "depot.git")("repack", "-d", "-q", "--geometric=2")
             except InfrastructureError as problem:
-                if problem.code != "no_space":  # a disk too full to pack on is no worse than before
+                if problem.code != "no_space":  # a disk too full for packing is no worse than before
                     raise
     return GcReport(projects=projects, taken=fixed + total_bytes(found), dry_run=dry_run)
 
 
-# --- what there is
+# --- items
 
 
-# What several items may have: a file by device and inode, a base's files by project and commit.
+# Files that several items may share: a file by device and inode, a base's files by project and commit.
 _Shared = tuple[int, int] | tuple[str, str]
 
 
 class StoredItem(Struct, frozen=True, kw_only=True):
-    """One thing that may go: what it is, when it was last used, what it takes without and with shared files.
+    """A removable item: its kind, last use, and size without and with shared files.
 
-    `shared` maps what other items may have too (packs of objects by device and inode, files of bases by the commit
-    that they were written for) to its bytes.
+    `shared` maps parts that other items may also have (packs of objects by device and inode, files of bases by the
+    commit for which they were written) to their bytes.
     """
 
     root: Path
@@ -173,13 +175,14 @@ class StoredItem(Struct, frozen=True, kw_only=True):
         return self.place.name
 
     def remove_unused(self) -> bool:
-        """Remove it unless somebody has begun to use it since it was measured; return whether it is gone."""
+        """Remove it unless a process has started to use it since it was measured; return whether it is gone."""
         if self.kind == "litter":
             remove_tree(self.place)
             return True
         lock = self.root / "locks" / f"{self.kind}-{self.name}.lock"
-        with suppress(OSError), try_lock(lock) as free:  # on a full disk not even a lock may be had
-            # Under the lock, and compared with the plan's time: whoever takes an item into use touches its record.
+        with suppress(OSError), try_lock(lock) as free:  # on a full disk even locking may fail
+            # Under the lock, and compared with the plan's time: a process that starts to use an item touches its
+            # record.
             if free and _last_use(self.place) == self.used:
                 discard_tree(self.place)
                 return True
@@ -187,7 +190,7 @@ class StoredItem(Struct, frozen=True, kw_only=True):
 
 
 def list_items(root: Path) -> list[StoredItem]:
-    """Return the workspaces, bases and layers of a project's directory, and what crashes left there."""
+    """Return the workspaces, bases and layers of a project's directory, and the remains of crashes."""
     found: list[StoredItem] = []
     for directory, kind in _DIRECTORIES.items():
         with suppress(FileNotFoundError):
@@ -196,12 +199,12 @@ def list_items(root: Path) -> list[StoredItem]:
 
 
 def depot_bytes(root: Path) -> int:
-    """Return the bytes of a project's depot; files that it shares with the user's repository are not its own."""
+    """Return the bytes of a project's depot, without files that it shares with the user's repository."""
     return tree_bytes(root / "depot.git", shared=False)[1]
 
 
 def total_bytes(items: Iterable[StoredItem]) -> int:
-    """Return the bytes that items take together, shared files once."""
+    """Return the bytes that items take together, counting shared files once."""
     own = 0
     shared = dict[_Shared, int]()
     for each in items:
@@ -211,7 +214,7 @@ def total_bytes(items: Iterable[StoredItem]) -> int:
 
 
 def _last_use(place: Path) -> float:
-    """Return when something was last used; without its own record it is litter and infinitely old."""
+    """Return the time of an item's last use; an item without a record is litter and infinitely old."""
     for name in ("state.json", "meta.json"):
         with suppress(OSError):
             return (place / name).stat().st_mtime
@@ -219,10 +222,10 @@ def _last_use(place: Path) -> float:
 
 
 def _measure_item(root: Path, kind: ItemKind, place: Path) -> StoredItem:
-    if place.name.startswith("."):  # `.new-…` and `.trash-…`: what a crash left half made or half removed
+    if place.name.startswith("."):  # `.new-…` and `.trash-…`: half made or half removed at a crash
         used, size = 0.0, 0
         with suppress(OSError):
-            # Nobody goes on with `.trash-…`, while a young `.new-…` may still be in the making.
+            # No process resumes `.trash-…`, while a young `.new-…` may still be in the making.
             used = 0.0 if place.name.startswith(".trash-") else place.stat().st_mtime
             size = tree_bytes(place)[1]
         return StoredItem(root=root, kind="litter", place=place, used=used, bytes=size)
@@ -233,7 +236,7 @@ def _measure_item(root: Path, kind: ItemKind, place: Path) -> StoredItem:
                 info = entry.stat(follow_symlinks=False)
                 shared[info.st_dev, info.st_ino] = info.st_blocks * 512
     size = 0
-    if kind != "workspace":  # bases and layers never change: their size was noted when they were made
+    if kind != "workspace":  # bases and layers never change: their size was recorded when they were made
         with suppress(OSError, ValueError, AttributeError):
             meta = json.loads((place / "meta.json").read_bytes())
             noted = meta.get("disk")
@@ -247,11 +250,11 @@ def _measure_item(root: Path, kind: ItemKind, place: Path) -> StoredItem:
     return StoredItem(root=root, kind=kind, place=place, used=_last_use(place), bytes=size, shared=shared)
 
 
-# --- what goes
+# --- removal
 
 
 class _RemovalPlan:
-    """Decides what goes; nothing is touched."""
+    """Decides which items to remove; changes nothing on disk."""
 
     def __init__(
         self,
@@ -267,7 +270,7 @@ class _RemovalPlan:
         self._ages = ages
         self._shared_age = shared_age
         self._left = sorted(found, key=lambda each: (_ORDER[each.kind], each.used, str(each.place)))
-        self._below: dict[Path, tuple[Path, ...]] = {}  # what each workspace stands on: its base and layer
+        self._below: dict[Path, tuple[Path, ...]] = {}  # the base and layers of each workspace
         for each in found:
             if each.kind == "workspace":
                 with suppress(OSError, msgspec.MsgspecError):
@@ -282,16 +285,16 @@ class _RemovalPlan:
         self.gone: list[StoredItem] = []
 
     def drop_old(self) -> None:
-        """Drop all that is old."""
+        """Drop all old items."""
         for each in tuple(self._left):
             if self._is_old(each) and self._may_go(each):
                 self._drop(each)
 
     def drop_until(self, most: int) -> None:
-        """Drop what was used least recently until what is left takes at most `most` bytes."""
+        """Drop the least recently used items until the rest takes at most `most` bytes."""
         size = total_bytes(self._left)
         while size > most:
-            # Asked anew each time: with the last workspace on it a base may go too.
+            # Computed again each time: a base may be removed with the last workspace on it.
             may_go = [each for each in self._left if self._may_go(each)]
             if not may_go:
                 return
@@ -301,7 +304,7 @@ class _RemovalPlan:
         return each.used < self._now - self._ages.get(each.kind, self._shared_age)
 
     def _may_go(self, each: StoredItem) -> bool:
-        if each.kind == "litter":  # young litter is something that another process is making right now
+        if each.kind == "litter":  # another process may be making young litter right now
             return self._is_old(each)
         if each.used > self._now - _GRACE or self._users[each.place]:
             return False
@@ -309,7 +312,7 @@ class _RemovalPlan:
         return self._is_old(each) if needed is None else not needed
 
     def _drop(self, each: StoredItem) -> int:
-        """Drop one item; return the bytes that this frees: a shared file's only with its last owner."""
+        """Drop one item; return the bytes freed: those of a shared file only with its last owner."""
         self._left.remove(each)
         self.gone.append(each)
         self._users.subtract(self._below.get(each.place, ()))
@@ -370,11 +373,11 @@ def _erase_checkpoints(
     if dry_run:
         return erasure
     for ref, tip in doomed.items():
-        swap_ref(git, ref, new=None, old=tip)  # `RefMovedError` where a checkpoint was added meanwhile
-    # While a workspace is there, an object written lately may be about to get its ref: git would prune it.
+        swap_ref(git, ref, new=None, old=tip)  # `RefMovedError` if a checkpoint was added meanwhile
+    # While a workspace exists, a recently written object may be about to get its ref: git would prune it.
     newest = min(limit, time.time() - _YOUNG_OBJECTS if left else time.time())
     when = datetime.fromtimestamp(newest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    # What nothing reaches becomes loose files first: by their times git tells young objects from old ones.
+    # Unreachable objects become loose files first: git distinguishes young from old objects by file times.
     git("repack", "-A", "-d", "-q", f"--unpack-unreachable={when}")
     git("prune", f"--expire={when}")
     return erasure
@@ -384,14 +387,14 @@ def _erase_checkpoints(
 
 _SMALL = 16 << 20  # bytes; for less than this a measurement of the last seconds is good enough
 _FRESH_SECONDS = 30.0
-_NEARLY_FULL = 1 << 20  # bytes; with less free the store's own log might not be written any more
+_NEARLY_FULL = 1 << 20  # bytes; with less free even the store's log might not be written any more
 
 
 class StateQuota:
-    """The disk space of all projects of a state directory; a `Room` that makes some where it lacks.
+    """The disk space of all projects of a state directory; a `Room` that frees space if needed.
 
-    `roots` are the projects' directories, `limit` in bytes is for all of them together, `needed` is called only
-    where something has to go, and returns the `Needed` of that moment.
+    `roots` are the projects' directories, `limit` in bytes applies to all of them together; `needed` is called
+    only if something must be removed, and returns the present `Needed`.
     """
 
     def __init__(
@@ -410,10 +413,10 @@ class StateQuota:
         self._measured: tuple[float, int] | None = None
 
     def __call__(self, place: Path, need: Need, what: str) -> None:
-        """Return when `need` and a tenth more fits on the disk of `place` and under the limit.
+        """Return if `need` and a tenth more fits on the disk of `place` and under the limit.
 
-        Where it does not, what nobody needs goes, least recently used first. Raises `InfrastructureError`
-        (`no_space`) with the figures where that is not enough.
+        If it does not fit, remove unneeded items first, least recently used first. Raises `InfrastructureError`
+        (`no_space`) with the figures if that is not enough.
         """
         wanted = need.with_margin()
         if self._describe_lack(place, wanted) is None:
@@ -423,8 +426,8 @@ class StateQuota:
         short = max(0, wanted.bytes - disk.f_bavail * disk.f_frsize)
         most = min(self._limit - wanted.bytes, taken - short)
         if disk.f_files and disk.f_favail < wanted.files:
-            most = 0  # items are measured in bytes, not in inodes: all that is not needed goes
-        # Unpacked: a new pack is written before the old ones go, and room is what is lacking.
+            most = 0  # items are measured in bytes, not in inodes: remove all unneeded ones
+        # Unpacked: a new pack is written before the old ones are removed, and there is too little room.
         gc(self._roots(), needed=self._needed(), max_age=self._max_age, max_bytes=most, pack=False)
         with self._lock:
             self._measured = None
@@ -445,7 +448,7 @@ class StateQuota:
             return on_disk
         with self._lock:
             measured = self._measured
-        # Measuring walks every workspace: it is done anew only for what is large, or after half a minute.
+        # Measuring walks every workspace: repeated only for large needs, or after half a minute.
         fresh = measured is not None and time.monotonic() - measured[0] < _FRESH_SECONDS
         taken = measured[1] if measured is not None and fresh and need.bytes < _SMALL else self.taken()
         room = self._limit - taken
@@ -456,17 +459,17 @@ class StateQuota:
 
 
 def require_room(place: Path, what: str, *, bytes: int = _NEARLY_FULL) -> None:
-    """Raise `InfrastructureError` (`no_space`) when the disk of `place` is nearly full; `what` was going on."""
+    """Raise `InfrastructureError` (`no_space`) if the disk of `place` is nearly full; `what` was in progress."""
     disk = os.statvfs(place)
     if disk.f_bavail * disk.f_frsize < bytes or (disk.f_files and not disk.f_favail):
         raise no_space(what)
 
 
 class AttemptQuota:
-    """What may be written in one workspace, ignored files included: checked again and again meanwhile.
+    """Limits on writing in one workspace, ignored files included; checked repeatedly during an attempt.
 
-    `root` is where its writes lie (`Workspace.scan_root`), `before` the entries and bytes that lay there before it
-    wrote anything: none over an overlay, the copy of the base in a plain directory.
+    `root` is the directory of its writes (`Workspace.scan_root`), `before` the entries and bytes in it before the
+    first write: zeros over an overlay, the copy of the base in a plain directory.
     """
 
     def __init__(self, root: Path, limits: WorkspaceLimits, *, before: tuple[int, int] = (0, 0)) -> None:
@@ -475,9 +478,9 @@ class AttemptQuota:
         self._limits = limits
 
     def find_passed(self) -> Literal["disk", "files"] | None:
-        """Return which of the limits is passed; the cost grows with what was written, up to the limit."""
-        # Programs may hide files in directories that they closed to their owner, us; those are counted as root of
-        # a user namespace, in a process of its own.
+        """Return which limit is exceeded; the cost grows with the written files, up to the limit."""
+        # Programs may hide files in directories that deny access to their owner, us. Count those as root of a user
+        # namespace, in a separate process.
         closed: list[str] = []
         entries, size = tree_bytes(self._root, stop=self._most, closed=closed)
         if closed:
@@ -488,10 +491,10 @@ class AttemptQuota:
         return "files" if entries > self._most[0] else None
 
     def check(self) -> None:
-        """Return if the attempt is within its limits; the cost grows with what was written, up to the limit.
+        """Return if the attempt is within its limits; the cost grows with the written files, up to the limit.
 
-        Raises `RefusedError` (`disk`) when more was written than is allowed, `InfrastructureError` (`no_space`)
-        when the disk itself is nearly full.
+        Raises `RefusedError` (`disk`) if more was written than allowed, `InfrastructureError` (`no_space`) if the
+        disk itself is nearly full.
         """
         passed = self.find_passed()
         if passed == "disk":

@@ -1,4 +1,4 @@
-"""Watches what an agent does to a workspace's files, as it happens."""
+"""Watches the changes that an agent makes to a workspace's files, as they happen."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from chargehand.workspace.workspace import Workspace, read_state
 _MAX_WAITING = 20_000
 _BLIND_SECONDS = 5.0
 _PAUSE_SECONDS = 0.005  # between readings: the kernel joins equal events meanwhile
-_MANY = 500  # more at once than this are read on without a pause: the kernel's queue holds 16,384
+_MANY = 500  # above this number, read on without a pause: the kernel's queue holds 16,384
 _SLACK_NS = 20_000_000  # time stamps of files come from a coarser clock
 _FIRST_BACKOFF, _LAST_BACKOFF, _BACKOFF_RESETS = 0.05, 5.0, 10.0
 
 
 class Watcher:
-    """Reports the changes of one workspace's files in order, from a thread of its own.
+    """Reports the changes of one workspace's files in order, from a separate thread.
 
-    Watches the directories that hold what the agent wrote (with an overlay those of its upper, whose number grows
-    with the change and not with the base). The agent's own `.git` is not watched; what is ignored is counted.
-    Writes through a memory map leave no event, and what came and went in a directory before it was watched only a
-    gap: the watcher hints when to scan, it does not take the place of a scan. A reset of the workspace makes
+    Watches the directories that the agent wrote to (with an overlay those of its upper, whose number grows with
+    the change and not with the base). The agent's `.git` is not watched; events of ignored paths are only counted.
+    Writes through a memory map cause no event, and files that came and went in a directory before it was watched
+    only cause a gap: the watcher hints when to scan, it does not replace a scan. A reset of the workspace creates
     another directory: open another watcher.
     """
 
@@ -55,7 +55,7 @@ class Watcher:
         self._wake_out, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._requested = self._served = 0
         self._served_changed = threading.Condition()
-        queue.on_full = self._notify_waiting  # else `sync` would wait for what cannot be queued
+        queue.on_full = self._notify_waiting  # otherwise `sync` would wait for events that cannot be queued
         self._closing = False
         self.alive = True
         self._thread = threading.Thread(target=self._run, name="chargehand-watch", daemon=True)
@@ -71,11 +71,11 @@ class Watcher:
         waiting: int = _MAX_WAITING,
         blind_seconds: float = _BLIND_SECONDS,
     ) -> Watcher:
-        """Watch a workspace; what is there already is not reported. May take a second where it lies plain.
+        """Watch a workspace; existing files are not reported. May take a second for a plain directory.
 
-        `on_ready` is called, from the watcher's thread, when something waits to be taken after all was taken; at
-        most `waiting` events wait. Raises `InfrastructureError` (`no_watcher`) where the kernel has no inotify
-        instance left for this user.
+        The watcher's thread calls `on_ready` for the first event to wait after all were taken; at most `waiting`
+        events wait. Raises `InfrastructureError` (`no_watcher`) if the kernel has no inotify instance left for
+        this user.
         """
         queue = EventQueue(limit=waiting, on_ready=on_ready)
         try:
@@ -89,7 +89,7 @@ class Watcher:
         return cls(decoder, queue, blind_seconds=blind_seconds)
 
     def take(self) -> Batch:
-        """Return what was seen since the last time, in order."""
+        """Return the events since the last call, in order."""
         batch = self._queue.take()
         if self._lost_since is not None:
             with self._served_changed:
@@ -97,10 +97,10 @@ class Watcher:
         return batch
 
     def sync(self, *, seconds: float = 10.0) -> bool:
-        """Wait until all that happened before this call waits to be taken; return whether it does.
+        """Wait until the queue holds all events that happened before this call; return whether it does.
 
-        It does not where more waits than there is room for (take, and call again), where the watcher has ended,
-        and after `seconds`. From here on every write is reported anew, also one to a file that is being written.
+        Return false if there is no room for all of them (take, and call again), if the watcher has ended, and
+        after `seconds`. From here on every write is reported again, also one to a file that is being written.
         """
         with self._served_changed:
             self._requested += 1
@@ -113,18 +113,18 @@ class Watcher:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is outstanding: no gap that is still to be reported."""
+        """Whether no gap remains to be reported."""
         return self._lost_since is None
 
     def close(self) -> None:
-        """Take in what is queued and end; what waits can still be taken. Idempotent."""
+        """Read the queued kernel events and end; waiting events can still be taken. Idempotent."""
         with self._served_changed:
             if self._closing:
                 return
             self._closing = True
             with suppress(BlockingIOError):
                 os.write(self._wake_in, b"x")
-        # Close the queue first: the thread may be waiting in it for room that nobody will make.
+        # Close the queue first: the thread may be waiting for room in it that will never be made.
         self._queue.close()
         self._thread.join()
         self._decoder.close()
@@ -142,7 +142,7 @@ class Watcher:
     # --- the thread
 
     def _wake_thread(self) -> None:
-        """Wake the thread; only with `_served_changed` held, so that the descriptor is still ours."""
+        """Wake the thread; call only with `_served_changed` held, so that the descriptor is still ours."""
         if not self._closing:
             with suppress(BlockingIOError):
                 os.write(self._wake_in, b"x")
@@ -162,7 +162,8 @@ class Watcher:
                 if any(fd == self._wake_out for fd, _ in ready):
                     with suppress(BlockingIOError):
                         os.read(self._wake_out, 4096)
-                # Before the kernel's queue is read: what came before the request is handled once it is served.
+                # Before the kernel's queue is read: events before the request are handled once the request is
+                # served.
                 requested = self._requested
                 self._drain()
                 if self._lost_since is not None:
@@ -190,7 +191,7 @@ class Watcher:
             self._queue.notify()
 
     def _drain(self) -> None:
-        """Read until nothing is queued; from then on all is known up to now."""
+        """Read until the kernel's queue is empty; from then on all changes up to now are known."""
         while True:
             before = time.time_ns()
             count = self._decoder.step()
@@ -205,11 +206,11 @@ class Watcher:
                 time.sleep(_PAUSE_SECONDS)
 
     def _recover(self) -> None:
-        """Report the gap, then what differs since; wait until the reader has taken what there was."""
-        # Not while the reader is behind: the scan would fill the queue once more, and lose again.
+        """Report the gap, then the differences since; wait until the reader has taken the queued events."""
+        # Not while the reader is behind: the scan would fill the queue again and lose events again.
         if self._queue.lost and not self._queue.empty:
             return
-        # Let pass what comes too fast: while the kernel's queue is full it costs nobody anything.
+        # Let a burst pass: while the kernel's queue is full, events cost nothing.
         now = time.monotonic()
         repeated = now - self._last_gap < _BACKOFF_RESETS + self._backoff
         self._backoff = min(_LAST_BACKOFF, self._backoff * 2) if repeated else _FIRST_BACKOFF
@@ -228,7 +229,7 @@ class Watcher:
 
 
 def rules_of(depot: Depot, workspace: Workspace) -> WatchRules:
-    """Return what belongs to the workspace's tree, by the rules of its scan."""
+    """Return the rules for what belongs to the workspace's tree, the same as its scan uses."""
     state = read_state(depot, workspace.id)
     return WatchRules(
         depot.reader,

@@ -39,7 +39,7 @@ WORKSPACES = "refs/chargehand/workspaces/"
 
 
 class WorkspaceState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a workspace beside its files; `start` is the tree its present generation was made from."""
+    """The stored state of a workspace; `start` is the tree from which its present generation was made."""
 
     id: str
     base: Base
@@ -54,10 +54,10 @@ class WorkspaceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workspace:
-    """One agent's workspace; made by `create`, found again by `load`.
+    """One agent's workspace; made by `create`, loaded by `load`.
 
-    Scans and checkpoints read what is on disk: stop (freeze) whoever writes there first. The host never runs git
-    on these files. Every method may raise `InfrastructureError` (`no_space`).
+    Scans and checkpoints read the disk: first stop (freeze) every process that writes there. The host never runs
+    git on these files. Every method may raise `InfrastructureError` (`no_space`).
     """
 
     def __init__(self, depot: Depot, state: WorkspaceState, layers: BaseLayers) -> None:
@@ -83,12 +83,11 @@ class Workspace:
         id: str | None = None,
         head: Head | None = None,
     ) -> Workspace:
-        """Make a workspace on `base` that shows `tree` (default: the base's own), over an environment layer.
+        """Make a workspace on `base` that shows `tree` (default: the base's tree), over an environment layer.
 
-        Drivers that stack layers have `caches` below that, and every file that differs from the base is newer.
-        Its `.git` is at the base, or at `head`, a commit of that tree.
-        `include` names ignored paths (patterns as in `.gitignore`) that belong to the tree.
-        Raises `NotFoundError` code `tree_not_found`.
+        Drivers that stack layers put `caches` below that, and make every file that differs from the base newer
+        than them. Its `.git` is at the base, or at `head`, a commit of that tree. `include` names ignored paths
+        (patterns as in `.gitignore`) that belong to the tree. Raises `NotFoundError` code `tree_not_found`.
         """
         state = WorkspaceState(
             id=id or new_id("workspace"),
@@ -111,7 +110,7 @@ class Workspace:
                 _make_generation(depot, state, layers, fresh)
                 replace_file(fresh / "state.json", msgspec.json.encode(state))
                 depot.fault("workspace:filled")
-                fresh.rename(place)  # the one step that makes it a workspace: `gc` knows `.new-…` as litter
+                fresh.rename(place)  # this step makes it a workspace: `gc` treats `.new-…` as litter
         except BaseException:
             remove_tree(fresh)
             raise
@@ -135,17 +134,17 @@ class Workspace:
 
     @property
     def start(self) -> str:
-        """The tree that it showed before anything was written in it, or after the last reset."""
+        """The tree that it showed before any write, or after the last reset."""
         return self._state.start
 
     @property
     def driver(self) -> DriverName:
-        """The name of the driver that its files are made and mounted by."""
+        """The name of the driver that makes and mounts its files."""
         return self._state.driver
 
     @property
     def limits(self) -> WorkspaceLimits:
-        """How many files and bytes may be written in it."""
+        """Limits on the files and bytes that may be written in it."""
         return self._state.limits
 
     @property
@@ -155,38 +154,38 @@ class Workspace:
 
     @property
     def directory(self) -> Path:
-        """Where its files lie; only for its driver, `discard` and `gc`."""
+        """The directory of its files; only for its driver, `discard` and `gc`."""
         return _directory(self._depot, self.id)
 
     def mount_plan(self) -> MountPlan:
-        """Return how a sandbox shows this workspace; after a reset there is a new plan."""
+        """Return how a sandbox mounts this workspace; a reset makes a new plan."""
         return self._driver.plan(self._generation(self._state.generation))
 
     def scan_root(self) -> Path:
-        """Return the directory that holds what was written inside."""
+        """Return the directory that holds the files written inside."""
         return self._driver.root(self._generation(self._state.generation))
 
     @property
     def holds_base(self) -> bool:
-        """Whether its directory holds the base's files too, so that `usage` counts more than what was written."""
+        """Whether its directory also holds the base's files, so that `usage` counts more than written files."""
         return self._state.driver != "overlay"
 
     def usage(self) -> tuple[int, int]:
-        """Return how many entries lie in its directory, ignored ones included, and the bytes they take on disk."""
+        """Return the number of entries in its directory, including ignored ones, and their bytes on disk."""
         return tree_bytes(self.scan_root())
 
     # --- reading
 
     def scan(self, *, trust_cache: bool = True, stop: threading.Event | None = None) -> Scan:
-        """Return the present tree, its changes against base and what breaks a rule.
+        """Return the present tree, its changes against base and the broken rules.
 
-        With `trust_cache=False` every changed file is read anew: a file mapped into memory can be written
-        without a new time stamp, and the last scan before a verdict should not depend on one. Setting `stop` ends
+        With `trust_cache=False` every changed file is read again: a file mapped into memory can be written without
+        a new time stamp, and the last scan before a verdict should not depend on time stamps. Setting `stop` ends
         a scan that runs in another thread, with `InfrastructureError`.
         """
         state = self._state
         place = self._generation(self._state.generation)
-        # `known` is kept in both cases: it says what the depot has, which no agent can change.
+        # `known` is kept in both cases: it lists objects in the depot, which no agent can change.
         cache = self._cache if trust_cache else StatCache()
         path = _environment_path(state)
         opened = nullcontext() if path is None else open_directory(path)
@@ -222,30 +221,30 @@ class Workspace:
     # --- writing
 
     def checkpoint(self, trigger: str, *, scan: Scan | None = None, repeat: bool = False) -> Checkpoint:
-        """Keep the present tree (or the one of a `scan` just made) as a commit after the last checkpoint.
+        """Store the present tree (or that of a `scan` just made) as a commit after the last checkpoint.
 
-        The same tree as the last one makes no new commit unless `repeat` is set. Killed at any moment, the ref is
-        at the old or at the new checkpoint, and whole.
+        An unchanged tree makes no new commit unless `repeat` is set. If killed at any moment, the ref is at the
+        old or at the new checkpoint, and complete.
         """
         with hold_lock(self._lock):
             self._refresh()
             return self._commit_tree(trigger, (scan or self.scan()).tree, repeat=repeat)
 
     def reset(self, tree: str, trigger: str) -> Checkpoint:
-        """Roll back (or forward) to exactly `tree`; what was there is kept as a checkpoint first, so undoable.
+        """Roll back (or forward) to exactly `tree`; keep the present tree as a checkpoint first, so undoable.
 
-        Ignored and temporary files go. A live mount keeps showing the old files: mount the new plan.
-        Raises `NotFoundError` code `tree_not_found`.
+        Removes ignored and temporary files. A live mount keeps showing the old files: mount the new plan. Raises
+        `NotFoundError` code `tree_not_found`.
         """
         with hold_lock(self._lock):
             self._refresh()
-            # First what can be refused, then the checkpoint that makes it undoable, then the change.
+            # First the steps that can be refused, then the checkpoint that makes it undoable, then the change.
             self._depot.check_tree(tree)
             self._commit_tree(f"before {trigger}", self.scan().tree)
             return self._reset(tree, trigger)
 
     def reset_paths(self, paths: Sequence[str], tree: str, trigger: str = "rollback") -> Checkpoint:
-        """Roll back by file: each path (a directory whole) becomes as in `tree`, or goes where `tree` lacks it."""
+        """Restore each path (a directory completely) from `tree`, or remove it if `tree` lacks it."""
         with hold_lock(self._lock):
             self._refresh()
             self._depot.check_tree(tree)
@@ -296,7 +295,7 @@ class Workspace:
         trigger = " ".join(trigger.split())
         message = checkpoint_message(trigger, changed)
         with disk_errors("making a checkpoint"):
-            # The commit before the ref that names it: killed in between, an object is left that nothing reaches.
+            # The commit before the ref that names it: a kill in between leaves only an unreachable object.
             commit = self._depot.commit(tree, (parent,), message, author=Author())
             self._depot.fault("checkpoint:written")
             self._depot.swap(self.ref, commit, last.commit if last else None)
@@ -308,8 +307,8 @@ class Workspace:
         generation = self._state.generation + 1
         state = msgspec.structs.replace(self._state, start=tree, generation=generation, head=None)
         with disk_errors("rolling back"):
-            # A new generation beside the present one, then the state file that names it: the switch is one rename.
-            # An upper is never rewound, since deleting behind a live mount still shows the old content.
+            # A new generation in addition to the present one, then the state file that names it: the switch is one
+            # rename. An upper is never rewound, since deleting behind a live mount still shows the old content.
             _make_generation(self._depot, state, self._layers, self.directory)
             self._depot.fault("reset:filled")
             replace_file(self.directory / "state.json", msgspec.json.encode(state))
@@ -319,7 +318,7 @@ class Workspace:
 
 
 def read_state(depot: Depot, id: str) -> WorkspaceState:
-    """Return what is kept of a workspace; raises `NotFoundError` code `workspace_not_found`."""
+    """Return the stored state of a workspace; raises `NotFoundError` code `workspace_not_found`."""
     place = _directory(depot, id)
     try:
         content = (place / "state.json").read_bytes()
@@ -335,14 +334,14 @@ def read_state(depot: Depot, id: str) -> WorkspaceState:
 
 
 def _directory(depot: Depot, id: str) -> Path:
-    # An id may be typed by a person: it must lead neither elsewhere nor to what a crash left (`.new-…`).
+    # A person may type an id: it must lead neither elsewhere nor to the remains of a crash (`.new-…`).
     if not id or "/" in id or id.startswith("."):
         raise NotFoundError(f"no workspace {id!r}", code="workspace_not_found")
     return depot.root / "workspaces" / id
 
 
 def discard_workspaces(depot: Depot, pattern: str) -> None:
-    """Remove the files of the workspaces whose names match, those half made or half removed included.
+    """Remove the files of the workspaces with matching names, including half made or half removed ones.
 
     Their checkpoints stay in the depot.
     """
@@ -351,14 +350,14 @@ def discard_workspaces(depot: Depot, pattern: str) -> None:
         with suppress(NotFoundError):
             Workspace.load(depot, path.name).discard()
     for path in (*directory.glob(f".new-{pattern}"), *directory.glob(f".trash-{pattern}")):
-        with suppress(InfrastructureError):  # a worker that was given up may still write there: `gc` comes later
+        with suppress(InfrastructureError):  # an abandoned worker may still write there: `gc` comes later
             remove_tree(path)
 
 
 def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, directory: Path) -> None:
-    """Make a generation beside its place and move it there: what a crash leaves is not taken for one."""
+    """Make a generation under a temporary name, then rename it: after a crash it is missing or complete."""
     base, tree = bytes.fromhex(state.base.tree), depot.check_tree(state.start)
-    # Over an overlay it takes what it differs by, in a plain directory all of it.
+    # An overlay needs space for the differences, a plain directory for everything.
     if state.driver == "overlay":
         need = tree_need(depot.reader, tree, besides=base)
     elif state.driver == "reflink":
@@ -371,7 +370,7 @@ def _make_generation(depot: Depot, state: WorkspaceState, layers: BaseLayers, di
     depot.room(directory, need, "the files of the workspace")
     generations = directory / "generations"
     generations.mkdir(exist_ok=True)
-    # What lies there already is left from a reset that a crash cut off before the state file named it.
+    # An existing directory is left from a reset that a crash cut off before the state file named it.
     final, fresh = generations / str(state.generation), generations / f".new-{state.generation}"
     remove_tree(final)
     remove_tree(fresh)

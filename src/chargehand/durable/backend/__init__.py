@@ -1,1 +1,1 @@
-"""What the engine stands on: DBOS and the database that it keeps its rows in."""
+"""The engine's backend: DBOS and the database with its rows."""

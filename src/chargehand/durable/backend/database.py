@@ -1,4 +1,4 @@
-"""Where the engine keeps its rows: a SQLite file of its own, or a PostgreSQL database by URL."""
+"""The engine's database: a separate SQLite file, or a PostgreSQL database by URL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POSTGRES_ARGUMENTS = {
     "application_name": "chargehand",
     "client_encoding": "utf8",
     "connect_timeout": 5,
-    # A server that is gone without a word is noticed in about 20 s instead of in hours.
+    # A server that vanishes silently is noticed in about 20 s instead of hours.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 2,
@@ -28,12 +28,12 @@ POSTGRES_ARGUMENTS = {
 
 
 def is_sqlite(url: str) -> bool:
-    """Tell whether the URL names a SQLite file: `sqlite:///` and its path, taken literally."""
+    """Return whether the URL names a SQLite file: `sqlite:///` and its path, taken literally."""
     return url.startswith(_SQLITE)
 
 
 def shown(url: str) -> str:
-    """Return the URL as a person may see it: without its password."""
+    """Return the URL for display, without its password."""
     if is_sqlite(url):
         return url
     import sqlalchemy as sa
@@ -61,7 +61,7 @@ def typed_errors(url: str) -> Iterator[None]:
 
 
 def check_url(url: str, *, sqlite: bool = True) -> None:
-    """Raise `ConfigError` where the URL is of no database that can be used; `sqlite`: whether a file will do."""
+    """Raise `ConfigError` if the URL names no usable database; `sqlite`: whether a file is accepted."""
     import sqlalchemy as sa
 
     try:
@@ -79,7 +79,7 @@ def check_url(url: str, *, sqlite: bool = True) -> None:
 
 
 def prepare(url: str) -> tuple[str, dict[str, Any]]:
-    """Make the place ready; return the URL for DBOS and the arguments of its SQLAlchemy engine.
+    """Prepare the database; return the URL for DBOS and the arguments of its SQLAlchemy engine.
 
     Raises `sqlite3.Error` and `OSError`.
     """
@@ -87,5 +87,5 @@ def prepare(url: str) -> tuple[str, dict[str, Any]]:
         return url, {**_POOL, "connect_args": dict(POSTGRES_ARGUMENTS)}
     path = Path(url.removeprefix(_SQLITE))
     make_ready(path)
-    # The path goes round the URL: a '?' or '%' in a directory's name is nobody's syntax.
+    # The path bypasses the URL: a '?' or '%' in a directory's name must not be parsed.
     return f"{_SQLITE}engine.db", {**_POOL, "pool_pre_ping": False, "creator": partial(connect, path)}

@@ -1,7 +1,7 @@
-"""DBOS: its configuration, its rows, its log, and the private parts that the pinned version has.
+"""DBOS: its configuration, its rows, its log, and private parts of the pinned version.
 
-DBOS is imported by the functions, not by the module: it costs 0.5 s that a plain command must not pay. What has a
-leading underscore is held by tests/contract/test_dbos_recovery.py.
+DBOS is imported by the functions, not by the module: it costs 0.5 s that a plain command must not pay.
+tests/contract/test_dbos_recovery.py covers the names with a leading underscore.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ WAITING, RUNNING = "ENQUEUED", "PENDING"
 _FINISHED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 _WORKFLOW = "turn"
 _BATCH = 500
-# Nothing of ours waits for notifications: the listener only delays the end of the process.
+# Our code does not wait for notifications: the listener only delays the end of the process.
 _LISTENER_SECONDS = 0.2
-# Nor is anything of ours in DBOS's own queue, delayed, or limited in time by it: to look for that each second took
-# a quarter of an idle worker's time.
+# Nor does our code use DBOS's queue, delays, or its time limits: polling for those each second took a quarter of
+# an idle worker's time.
 _UNUSED_SECONDS = 60.0
 
 Body = Callable[[str, int], Awaitable[None]]
 
 
 class TurnRow(Struct, frozen=True):
-    """One turn of a mission as the database has it; `worker` is `None` before the first start."""
+    """One turn of a mission as stored in the database; `worker` is `None` before the first start."""
 
     id: str
     status: str
@@ -52,7 +52,7 @@ class TurnRow(Struct, frozen=True):
 
 
 class QueueSignal(threading.Event):
-    """What DBOS waits for between two polls of the queue: its end, or `wake`, which has it poll at once."""
+    """The event that DBOS awaits between two polls of the queue: its end, or `wake`, which makes it poll now."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class QueueSignal(threading.Event):
         self._news.set()
 
     def wake(self) -> None:
-        """End the wait that goes on, or the next one."""
+        """End the present wait, or the next one."""
         self._news.set()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -75,7 +75,7 @@ class QueueSignal(threading.Event):
 
 
 class Scheduler:
-    """DBOS in this process; every method blocks, except those that say otherwise."""
+    """DBOS in this process; every method blocks, unless documented otherwise."""
 
     def __init__(self, dbos: DBOS, signal: QueueSignal) -> None:
         self._dbos = dbos
@@ -92,7 +92,7 @@ class Scheduler:
         from dbos._utils import INTERNAL_QUEUE_NAME, GlobalParams
 
         where, arguments = prepare(url)
-        # Read from DBOS__CLOUD by the import; it would let more of the environment replace what stands here.
+        # Read from DBOS__CLOUD by the import; it would let more environment variables replace this configuration.
         GlobalParams.dbos_cloud = False
         dbos = DBOS(
             config={
@@ -115,7 +115,7 @@ class Scheduler:
 
         DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)(turn)
         # A queue in memory: one of DBOS.register_queue is a row for all workers, so the slots of the last one to
-        # start would be everybody's. DBOS does not know it, for its own thread cannot be woken between two polls.
+        # start would apply to all. DBOS does not know it, for its own thread cannot be woken between two polls.
         queue = Queue(
             QUEUE,
             token=_INTERNAL_QUEUE_CONSTRUCTION,
@@ -130,15 +130,15 @@ class Scheduler:
         return cls(dbos, signal)
 
     def launch(self) -> None:
-        """Bring the tables up to date and start the threads. Raises what SQLAlchemy and DBOS raise."""
+        """Update the tables and start the threads. Raises the errors of SQLAlchemy and DBOS."""
         self._dbos.launch()
         self._query_before_dequeue()
-        # Otherwise a thread that nothing can stop would try again and again, up to 90 s apart, to write the end of
-        # a turn; now the row stays behind, and the watchdog finds it.
+        # Otherwise a thread that cannot be stopped would retry, up to 90 s apart, to write the end of a turn. Now
+        # the row stays, and the watchdog finds it.
         self._dbos._sys_db._retry_connection_errors = False
 
     def _query_before_dequeue(self) -> None:
-        """Have a poll of the queue begin with one small query: to take nothing costs DBOS three times as much."""
+        """Begin each poll of the queue with one small query: an empty dequeue costs DBOS three times as much."""
         import sqlalchemy
 
         system = self._dbos._sys_db
@@ -152,7 +152,7 @@ class Scheduler:
         system.dequeue_scopes = find_scopes  # type: ignore[method-assign]
 
     def enqueue(self, mission: str, turn: int, *, priority: int) -> bool:
-        """Write the row of a turn; `False` where it exists."""
+        """Write the row of a turn; return `False` if it exists."""
         from dbos import EnqueueOptions, error
 
         options: EnqueueOptions = {
@@ -183,16 +183,16 @@ class Scheduler:
         return tuple(TurnRow(status.workflow_id, status.status, status.executor_id) for status in found)
 
     def requeue(self, rows: Iterable[TurnRow]) -> tuple[TurnRow, ...]:
-        """Give turns back to the queue; return those that still were with the worker they were seen with.
+        """Requeue turns; return those that were still with the worker with which they were seen.
 
-        DBOS.resume_workflow does not check who has the turn: the second of two rescuers would take it from the
-        worker that has it by the first one's rescue.
+        DBOS.resume_workflow does not check which worker has the turn: the second of two rescuers would take it
+        from the worker that got it by the first one's rescue.
         """
         give = self._dbos._sys_db.reenqueue_for_recovery
         return tuple(row for row in rows if row.worker and give(row.id, [row.worker], QUEUE))
 
     def delete_finished(self, *, older_than: float) -> int:
-        """Delete the turns that ended more than so many seconds ago; return their number."""
+        """Delete the turns that ended more than `older_than` seconds ago; return their number."""
         before = (datetime.now(UTC) - timedelta(seconds=older_than)).isoformat()
         deleted = 0
         while True:
@@ -214,7 +214,7 @@ class Scheduler:
         return frozenset(self._dbos._active_workflows_set.activeList())
 
     def stop_dequeuing(self) -> None:
-        """Take no further turns; does not block. One that is being taken just now still starts."""
+        """Take no further turns; does not block. A turn that is being taken just now still starts."""
         for event in self._dbos.background_thread_stop_events:
             event.set()
 
@@ -241,7 +241,7 @@ _DATABASE = ("sqlalchemy.exc.", "psycopg.", "OperationalError", "InterfaceError"
 
 
 class _Forward(logging.Handler):
-    """Hands records on, the same one once in 30 s: a database that is away is reported by every poll."""
+    """Forwards records, the same one once in 30 s: every poll reports a database that is away."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -265,10 +265,10 @@ class _Forward(logging.Handler):
 
 
 def without_database_traceback(record: logging.LogRecord) -> str | None:
-    """Return a record's text and the error itself where it brings a traceback of the database, else `None`.
+    """Return a record's text with the error itself if it has a traceback of the database, else `None`.
 
-    A database that is away is no fault of the program: its traceback tells a person nothing. DBOS gives it as a
-    part of the text, or beside it.
+    A database that is away is not a fault of the program: its traceback does not help a person. DBOS puts it into
+    the text or attaches it.
     """
     text, _, trace = record.getMessage().partition(_TRACEBACK)
     error = record.exc_info[1] if record.exc_info else None
@@ -284,11 +284,11 @@ def without_database_traceback(record: logging.LogRecord) -> str | None:
 def forwarded_log() -> Iterator[None]:
     """Take over the logger of DBOS while the block runs.
 
-    DBOS adds a handler that prints only where its logger has none yet.
+    DBOS adds a printing handler only if its logger has no handler yet.
     """
     ours, theirs = logging.getLogger(LOGGER), logging.getLogger("dbos")
     if not ours.handlers:
-        ours.addHandler(logging.NullHandler())  # without one, logging itself prints warnings on stderr
+        ours.addHandler(logging.NullHandler())  # without a handler, logging itself prints warnings on stderr
     before = (theirs.propagate, theirs.level, theirs.handlers[:])
     forward = _Forward()
     theirs.propagate = False

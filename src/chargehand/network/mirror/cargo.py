@@ -34,9 +34,9 @@ CRATES_INDEX = "https://index.crates.io/"
 _SPARSE = "sparse+"
 _VARIABLE = re.compile(r"CARGO_REGISTRIES_(.*)_(INDEX|TOKEN)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# cargo refuses circles too, when it runs; here the number only ends the search.
+# cargo itself refuses cycles; here the limit only ends the search.
 _MAX_REPLACEMENTS = 16
-# What the Cargo book has a sparse index answer for a crate that it does not have.
+# By the Cargo book, a sparse index's answers for a missing crate.
 _ABSENT = (404, 410, 451)
 _MARKERS = ("{crate}", "{version}", "{prefix}", "{lowerprefix}", "{sha256-checksum}")
 _HINT = "a sparse+https index in your own cargo configuration can be served"
@@ -45,9 +45,10 @@ _Tables = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CargoSource:
-    """One registry: `known_as` is the index that lock files name ("" for crates.io), `index` where it really is.
+    """One registry: `known_as` is the index named in lock files ("" for crates.io), `index` its actual URL.
 
-    `problem` says why it cannot be served; `token` is the Authorization header as the registry expects it.
+    `problem` gives the reason why it cannot be served; `token` is the Authorization header that the registry
+    expects.
     """
 
     name: str
@@ -58,13 +59,13 @@ class CargoSource:
 
 
 class CargoConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The registries that cargo of the user knows, crates.io first; without userinfo or query."""
+    """The registries of the user's cargo, crates.io first; without userinfo or query."""
 
     sources: tuple[CargoSource, ...] = (CargoSource(name=CRATES_IO, index=CRATES_INDEX),)
     access: ClientAccess = msgspec.field(default_factory=ClientAccess)
 
     def urls(self) -> tuple[str, ...]:
-        """Return every place that the configuration names."""
+        """Return every URL in the configuration."""
         return tuple(source.index for source in self.sources if source.index)
 
     def source(self, name: str) -> CargoSource | None:
@@ -80,7 +81,7 @@ class _IndexEntry(msgspec.Struct):
     cksum: str
 
     def download_url(self, template: str) -> str:
-        """Return the address of the crate as the Cargo book's "Index Format" makes it of `dl`."""
+        """Return the URL of the crate, made from `dl` as in the Cargo book's "Index Format"."""
         if not any(marker in template for marker in _MARKERS):
             template += "/{crate}/{version}/download"
         values: Mapping[str, str] = {
@@ -99,14 +100,14 @@ class _IndexEntry(msgspec.Struct):
 
 
 class _IndexConfig(msgspec.Struct, rename="kebab"):
-    """The config.json of an index: `dl` is where its crates are."""
+    """The config.json of an index: `dl` is the location of its crates."""
 
     dl: str
     auth_required: bool = False
 
 
 class CrateRegistry:
-    """Answers what cargo asks, from the user's registries; `public_url` is where clients reach the mirror."""
+    """Serves cargo from the user's registries; clients reach the mirror at `public_url`."""
 
     def __init__(
         self, config: CargoConfig, *, upstream: RegistryClient, limits: MirrorLimits, public_url: str
@@ -118,15 +119,15 @@ class CrateRegistry:
         self._cache: PageCache[bytes] = PageCache(limits.cache_bytes)
 
     def settings(self, registry: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return the index's config.json: crates come from here, and no login is asked for."""
+        """Return the index's config.json: crates come from here, and no login is needed."""
         source = self._source(registry)
         trace.project = source.name
         download = f"{self._public_url}/cargo/{source.name}/crates/{{crate}}/{{version}}/download"
         return MirrorReply(media="application/json", body=json.dumps({"dl": download}).encode())
 
     async def entries(self, registry: str, crate: str, path: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return the index file of a crate as it is upstream, checksums included; 404 where there is none."""
-        # cargo derives the path from the name, so any other is not for an index file.
+        """Return the index file of a crate as it is upstream, including checksums; 404 if missing."""
+        # cargo derives the path from the name, so any other path is not an index file.
         if path != index_path(crate.lower()):
             raise MirrorRefusal(404, "no index has a file at this path")
         return MirrorReply(body=await self._index_file(self._source(registry), crate, trace=trace))
@@ -139,7 +140,7 @@ class CrateRegistry:
             try:
                 entry = decode_as(line, _IndexEntry)
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue  # a line of a later format, which cargo too leaves out
+                continue  # a line of a later format, which cargo also skips
             if entry.name == crate and entry.vers == version:
                 break
         else:
@@ -181,7 +182,7 @@ class CrateRegistry:
 
 
 def index_path(name: str) -> str:
-    """Return where an index keeps the file of a crate whose name is in lower case."""
+    """Return the path of a crate's file in an index, for a lower-case name."""
     return f"{_prefix(name)}/{name}"
 
 
@@ -207,21 +208,21 @@ def cargo_settings(config: CargoConfig, public_url: str) -> str:
             lines += [f"[source.{CRATES_IO}]"]
         index = json.dumps(f"sparse+{public_url.rstrip('/')}/cargo/{source.name}/index/")
         lines += [f"replace-with = {mirror}", f"[source.{mirror}]", f"registry = {index}"]
-    # One request for one connection is what the mirror does; its own patience ends before the client's.
+    # The mirror serves one request per connection; its time-out ends before the client's.
     lines += ["[http]", "multiplexing = false", "timeout = 180", ""]
     return "\n".join(lines)
 
 
 def read_cargo_config(environ: Mapping[str, str]) -> CargoConfig:
-    """Return the registries of the user with `environ`; what cannot be served is a `problem` of its source.
+    """Return the registries of the user with `environ`; one that cannot be served has a `problem`.
 
-    Never raises: whoever has no cargo project is not held up by a cargo configuration.
+    Never raises: a cargo configuration must not block users without a cargo project.
     """
     home = expand_home(environ.get("CARGO_HOME") or "~/.cargo", environ)
     config = _read_toml(home, "config")
     credentials = _tables(_read_toml(home, "credentials").get("registries"))
     registries = _tables(config.get("registries"))
-    # cargo writes a name in capitals in variables, with _ for -: only what it is called in the files says which.
+    # cargo writes a name in capitals in variables, with _ for -: only the files show the original name.
     names = {name.upper().replace("-", "_"): name for name in registries}
     for variable, value in environ.items():
         match = _VARIABLE.fullmatch(variable)
@@ -230,7 +231,7 @@ def read_cargo_config(environ: Mapping[str, str]) -> CargoConfig:
             registries[name] = {**registries.get(name, {}), match[2].lower(): value}
     tokens = {}
     for name in {**registries, **credentials}:
-        # cargo prefers what stands in the configuration or the environment.
+        # cargo prefers the token in the configuration or the environment.
         token = registries.get(name, {}).get("token") or credentials.get(name, {}).get("token")
         if isinstance(token, str) and token.isprintable():
             tokens[name] = token
@@ -240,7 +241,7 @@ def read_cargo_config(environ: Mapping[str, str]) -> CargoConfig:
     roots: tuple[Path, ...] = ()
     authority = environ.get("CARGO_HTTP_CAINFO") or http.get("cainfo")
     if isinstance(authority, str):
-        # A relative path is read from the directory that holds the .cargo directory.
+        # A relative path is resolved against the directory that contains the .cargo directory.
         absolute = authority.startswith(("/", "~"))
         roots = (expand_home(authority, environ) if absolute else home.parent / authority,)
     added = environ.get("SSL_CERT_FILE")
@@ -260,7 +261,7 @@ def read_cargo_config(environ: Mapping[str, str]) -> CargoConfig:
 
 
 def _read_toml(home: Path, stem: str) -> dict[str, Any]:
-    # Where both exist cargo reads the one without the suffix.
+    # If both exist cargo reads the file without the suffix.
     for path in (home / stem, home / f"{stem}.toml"):
         try:
             return tomllib.loads(path.read_text("utf-8"))
@@ -282,7 +283,7 @@ class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Mapping[str, str]
 
     def resolve_all(self) -> Iterator[CargoSource]:
-        """Yield crates.io, then each registry that a project of the user's may name."""
+        """Yield crates.io, then each registry that a project of the user may name."""
         yield self._follow(CRATES_IO, CRATES_IO, known_as="")
         seen = {CRATES_IO}
         for name, table in (*self.registries.items(), *self.sources.items()):
@@ -290,7 +291,7 @@ class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
             if name in seen or not known_as or not _NAME.fullmatch(name):
                 continue
             seen.add(name)
-            # The configuration may itself replace an index, under whatever name that source has.
+            # The configuration itself may replace an index, with a source of any name.
             replaced = (
                 source
                 for source, entries in self.sources.items()
@@ -299,7 +300,7 @@ class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
             yield self._follow(name, next(replaced, name), known_as=known_as)
 
     def _follow(self, name: str, start: str, *, known_as: str) -> CargoSource:
-        """Follow `replace-with` from `start` to the source that nothing replaces."""
+        """Follow `replace-with` from `start` to the source that is not replaced."""
         current = start
         table = self.sources.get(start, {})
         for _ in range(_MAX_REPLACEMENTS):
@@ -313,7 +314,7 @@ class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
         local = next((key for key in ("directory", "local-registry", "git") if key in table), "")
         if local:
             return CargoSource(name=name, known_as=known_as, problem=f"it is replaced by a {local} source")
-        # What [registries.crates-io] may say is a protocol, not a place.
+        # [registries.crates-io] may contain a protocol, but no location.
         if current == CRATES_IO and not table.get("registry"):
             index = _SPARSE + CRATES_INDEX
         else:
@@ -330,7 +331,7 @@ class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
         same_index = (
             each for each, entries in self.registries.items() if _bare_index(entries.get("index")) == index
         )
-        # crates.io reads need no token, and its token lets one publish: it is never sent.
+        # crates.io reads need no token, and its token permits publishing: it is never sent.
         named = (each for each in (current, *same_index) if each != CRATES_IO and each in self.tokens)
         return CargoSource(
             name=name,
@@ -341,7 +342,7 @@ class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _bare_index(url: object) -> str:
-    """Return an index without userinfo, query and fragment, "" for what is no text."""
+    """Return an index without userinfo, query and fragment, "" for a value that is not text."""
     if not isinstance(url, str) or not url.isprintable():
         return ""
     sparse = _SPARSE if url.startswith(_SPARSE) else ""

@@ -37,9 +37,9 @@ Answer = TypeVar("Answer")
 
 
 class GoProxy(Struct, frozen=True, kw_only=True):
-    """One entry of GOPROXY: its URL, and whether any failure (`|`) leads to the next or an absence (`,`) alone.
+    """One entry of GOPROXY: its URL, and whether any failure (`|`) or only an absence (`,`) leads to the next.
 
-    `keyword` is `direct` or `off` where the entry is no URL.
+    `keyword` is `direct` or `off` if the entry is not a URL.
     """
 
     url: str = ""
@@ -48,7 +48,7 @@ class GoProxy(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse_list(cls, text: str) -> Iterator[GoProxy]:
-        """Yield the entries of GOPROXY, up to the first keyword: go asks nothing that stands behind it."""
+        """Yield the entries of GOPROXY, up to the first keyword: go ignores entries after it."""
         rest = text
         while rest:
             cut = min((at for at in (rest.find(","), rest.find("|")) if at >= 0), default=len(rest))
@@ -64,9 +64,9 @@ class GoProxy(Struct, frozen=True, kw_only=True):
 
 
 class GoConfig(Struct, frozen=True, kw_only=True):
-    """Where go looks: the proxies in order, and the patterns of modules that no proxy may be asked for.
+    """Go's sources: the proxies in order, and the patterns of modules that no proxy may be asked for.
 
-    `sums` is GOSUMDB's name (with its key), "off" for none; `sums_url` where that database is.
+    `sums` is GOSUMDB's name (with its key), or "off"; `sums_url` the URL of that database.
     """
 
     proxies: tuple[GoProxy, ...] = (GoProxy(url="https://proxy.golang.org"), GoProxy(keyword=_DIRECT))
@@ -79,17 +79,17 @@ class GoConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def sums_name(self) -> str:
-        """The database's name without its key, "" where there is none."""
+        """The database's name without its key, "" without a database."""
         return "" if self.sums == _OFF else self.sums.partition("+")[0]
 
     def urls(self) -> tuple[str, ...]:
-        """Return every place that the configuration names."""
+        """Return every URL in the configuration."""
         return (*(proxy.url for proxy in self.proxies if proxy.url), self.sums_url)
 
     def is_private(self, module: str) -> bool:
-        """Say whether no proxy may be asked for a module, given by its unescaped path.
+        """Return whether no proxy may be asked for a module, given by its unescaped path.
 
-        A pattern is matched against as many leading elements as it has itself (Go's `module.MatchPrefixPatterns`).
+        A pattern matches as many leading elements as it has itself (Go's `module.MatchPrefixPatterns`).
         """
         parts = module.split("/")
         for pattern in self.private:
@@ -104,7 +104,7 @@ class GoConfig(Struct, frozen=True, kw_only=True):
 
 
 class ModuleProxy:
-    """Answers what the go command asks, from the user's proxies in their order."""
+    """Serves the go command from the user's proxies in their order."""
 
     def __init__(self, config: GoConfig, *, upstream: RegistryClient, limits: MirrorLimits) -> None:
         self._config = config
@@ -113,9 +113,9 @@ class ModuleProxy:
         self._cache: PageCache[bytes] = PageCache(limits.cache_bytes)
 
     async def file(self, module: str, name: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return what the first proxy has of an escaped module path; 404 where none has it.
+        """Return a file of an escaped module path from the first proxy that has it; 404 if no proxy has it.
 
-        A zip comes as a stream: the go command holds it against go.sum itself.
+        A zip is streamed: the go command itself checks it against go.sum.
         """
         path = f"{module}/{name}"
         self._refuse_private(module)
@@ -140,7 +140,7 @@ class ModuleProxy:
         """Return a page of the checksum database that the user has configured, and of no other."""
         if not self._config.sums_name or database != self._config.sums_name:
             raise MirrorRefusal(404, f"your go configuration does not use the checksum database {database!r}")
-        # go asks this first, to learn whether it may send its look-ups here.
+        # go requests this first, to learn whether it may send its look-ups here.
         if path == "supported":
             return MirrorReply()
         module = path.removeprefix("lookup/").rpartition("@")[0] if path.startswith("lookup/") else ""
@@ -149,7 +149,7 @@ class ModuleProxy:
             self._refuse_private(module)
         if self._sums_base is None:
             found = self._config.sums_url
-            # Behind the first proxy that offers it, else by itself.
+            # Through the first proxy that offers it, else directly.
             for proxy in self._config.proxies:
                 if not proxy.url or proxy.url.startswith("file:"):
                     continue
@@ -165,8 +165,8 @@ class ModuleProxy:
         return MirrorReply(media=_PLAIN, body=await self._page(f"{self._sums_base}/{path}", trace))
 
     def _refuse_private(self, module: str) -> None:
-        """Keep the names of private modules from every proxy: somebody else could publish under them there."""
-        # As people write it: `!` before a letter stands for its upper case.
+        """Keep the names of private modules from every proxy: an attacker could publish under them there."""
+        # As people write it: `!` before a letter means its upper case.
         path = _UPPER.sub(lambda match: match[1].upper(), module)
         if self._config.is_private(path):
             raise MirrorRefusal(
@@ -176,7 +176,7 @@ class ModuleProxy:
             )
 
     async def _ask_proxies(self, ask: Callable[[str], Awaitable[Answer]], *, trace: MirrorTrace) -> Answer:
-        """Return what the first proxy answers; where it has nothing, or fails and `|` follows, the next one's."""
+        """Return the first proxy's answer; after an absence, or a failure followed by `|`, that of the next."""
         last = MirrorRefusal(404, "GOPROXY names no proxy", hint=_HINT)
         for proxy in self._config.proxies:
             if proxy.keyword == _OFF:
@@ -212,20 +212,20 @@ def go_environment(config: GoConfig, public_url: str) -> Mapping[str, str]:
         "GOPROXY": f"{public_url.rstrip('/')}/go",
         "GOSUMDB": config.sums,
         "GONOSUMDB": config.no_sums,
-        # go makes its module cache read-only, and an ordinary user could not delete those directories.
+        # go makes its module cache read-only, and an unprivileged user could not delete those directories.
         "GOFLAGS": f"{config.flags} -modcacherw".strip(),
-        # The host's `go env -w` file may be visible inside, and names what is not reachable there.
+        # The host's `go env -w` file may be visible inside, and names unreachable hosts.
         "GOENV": "off",
-        # Private modules are refused by the mirror, with a reason; go would look for version control instead.
+        # The mirror refuses private modules with a reason; go would look for version control instead.
         "GONOPROXY": "none",
         "GOPRIVATE": "",
     }
 
 
 def read_go_config(environ: Mapping[str, str]) -> GoConfig:
-    """Return what the go command of the user with `environ` has set; never raises.
+    """Return the go settings of the user with `environ`; never raises.
 
-    An entry of GOPROXY that cannot be fetched is refused when it is asked.
+    An entry of GOPROXY that cannot be fetched is refused when requested.
     """
     settings = {**_read_env_file(environ), **{key: environ[key] for key in _KEYS if environ.get(key)}}
     sums = settings.get("GOSUMDB", _DEFAULT_SUMS).split()
@@ -240,7 +240,7 @@ def read_go_config(environ: Mapping[str, str]) -> GoConfig:
     for url in (*(entry.url for entry in entries), sums_url):
         bare, own_login = split_login(url)
         parts = urlsplit(bare)
-        # The go command sends what .netrc holds over https alone.
+        # The go command sends logins from .netrc only over https.
         header = own_login or (by_host.get(parts.hostname or "", "") if parts.scheme == "https" else "")
         if header:
             by_prefix[origin_of(bare) + parts.path.rstrip("/") + "/"] = header
@@ -253,7 +253,7 @@ def read_go_config(environ: Mapping[str, str]) -> GoConfig:
         sums=name,
         sums_url=split_login(sums_url)[0].rstrip("/"),
         no_sums=settings.get("GONOSUMDB") or settings.get("GOPRIVATE") or "",
-        # -mod says how modules are read. Other flags name files of the host, or are of no concern to a download.
+        # -mod controls how modules are read. Other flags name files of the host, or do not affect a download.
         flags=" ".join(flag for flag in flags if flag.lstrip("-").startswith("mod=")),
         access=ClientAccess(
             roots=tuple(expand_home(path, environ) for path in roots),
@@ -264,7 +264,7 @@ def read_go_config(environ: Mapping[str, str]) -> GoConfig:
 
 
 def _read_env_file(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what `go env -w` wrote."""
+    """Return the settings written by `go env -w`."""
     explicit = environ.get("GOENV", "")
     if explicit == _OFF:
         return {}

@@ -76,12 +76,12 @@ def normalise_project(name: str) -> str:
 
 
 def is_archive(filename: str) -> bool:
-    """Say whether a file of this name is something pip could install."""
+    """Return whether pip could install a file of this name."""
     return bool(FILENAME.fullmatch(filename)) and filename.lower().endswith(_ARCHIVES)
 
 
 def may_belong_to(filename: str, project: str) -> bool:
-    """Say whether a file may be of `project`; one that merely begins like it is left to the client to sort out."""
+    """Return whether a file may be of `project`; a false match by prefix is left to the client."""
     if filename.endswith(".whl"):
         return normalise_project(filename.partition("-")[0]) == project
     return normalise_project(filename).startswith(project + "-")
@@ -90,7 +90,7 @@ def may_belong_to(filename: str, project: str) -> bool:
 def parse_html_links(text: str, *, url: str) -> list[FileLink]:
     """Return the archives that an HTML page at `url` links to."""
     parser = _AnchorParser()
-    # As the HTML standard has it, so that a reason on two lines is the same wherever its page was written.
+    # As in the HTML standard, so that a reason on two lines is the same whatever its line ends.
     parser.feed(text.replace("\r\n", "\n").replace("\r", "\n"))
     parser.close()
     base = _resolve(url, parser.base) or url
@@ -100,7 +100,7 @@ def parse_html_links(text: str, *, url: str) -> list[FileLink]:
         filename = unquote(urlsplit(target).path.rpartition("/")[2]) if target else ""
         if not is_archive(filename):
             continue
-        # The second name is that of PEP 658, which PEP 714 replaced by the first.
+        # The second name is from PEP 658; PEP 714 replaced it by the first.
         metadata = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))
         links.append(
             FileLink(
@@ -116,7 +116,7 @@ def parse_html_links(text: str, *, url: str) -> list[FileLink]:
 
 
 def parse_json_links(body: bytes, *, url: str) -> list[FileLink]:
-    """Return the archives that a JSON page at `url` lists; raises `msgspec.MsgspecError` for what is none."""
+    """Return the archives that a JSON page at `url` lists; raises `msgspec.MsgspecError` for other content."""
     links = []
     for item in decode_as(body, _JsonPage).files:
         target = urldefrag(_resolve(url, item.url))[0]
@@ -143,7 +143,7 @@ def _find_hashes(text: str) -> dict[str, str]:
 
 
 def _resolve(base: str, reference: str) -> str:
-    """Return the absolute URL, "" where it is none that we fetch: a web page never names files of this machine."""
+    """Return the absolute URL, "" if we do not fetch it: a web page must not name files of this machine."""
     try:
         url = urljoin(base, reference)
         if urlsplit(url).scheme == "file":
@@ -154,14 +154,14 @@ def _resolve(base: str, reference: str) -> str:
 
 
 def render_html(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
-    """Return the page of `project` as HTML, each link where `rewrite` says."""
+    """Return the page of `project` as HTML, with each link replaced by `rewrite`."""
     title = html.escape(project)
     lines = [
         f'<!DOCTYPE html>\n<html><head><meta name="pypi:repository-version" content="1.0"><title>{title}</title>',
         "</head><body>",
     ]
     for link in links:
-        # A fragment holds one hash, and pip takes sha256 wherever it is offered.
+        # A fragment holds one hash, and pip uses sha256 if offered.
         algorithm = "sha256" if "sha256" in link.hashes else next(iter(link.hashes), "")
         fragment = f"#{algorithm}={link.hashes[algorithm]}" if algorithm else ""
         attributes = {"href": rewrite(link) + fragment}
@@ -178,14 +178,14 @@ def render_html(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) ->
 
 
 def render_json(project: str, links: Iterable[FileLink], *, rewrite: Rewrite) -> bytes:
-    """Return the page of `project` as JSON, each link where `rewrite` says."""
+    """Return the page of `project` as JSON, with each link replaced by `rewrite`."""
     files = []
     for link in links:
         written: dict[str, Any] = {
             "filename": link.filename,
             "url": rewrite(link),
             "hashes": dict(link.hashes),
-            # Never "dist-info-metadata" too, at which pip 22.3 to 23.1 fails: PEP 714.
+            # Never "dist-info-metadata" too, on which pip 22.3 to 23.1 fails: PEP 714.
             "core-metadata": False if link.metadata is None else dict(link.metadata) or True,
             "yanked": (link.yanked or True) if link.yanked is not None else False,
         }

@@ -32,7 +32,7 @@ _HINT = "correct your settings.xml"
 
 
 class MavenRepository(Struct, frozen=True, kw_only=True):
-    """A repository of the user's, without userinfo; `problem` says why it cannot be served."""
+    """A repository of the user, without userinfo; `problem` gives the reason why it cannot be served."""
 
     name: str
     url: str
@@ -40,25 +40,25 @@ class MavenRepository(Struct, frozen=True, kw_only=True):
 
 
 class MavenConfig(Struct, frozen=True, kw_only=True):
-    """Where maven looks, in this order; what a project's own pom names besides is not among it."""
+    """Maven's repositories, in order; additional ones from a project's pom are not included."""
 
     repositories: tuple[MavenRepository, ...] = (MavenRepository(name=_CENTRAL, url=_CENTRAL_URL),)
     access: ClientAccess = field(default_factory=ClientAccess)
 
     def urls(self) -> tuple[str, ...]:
-        """Return every place that the configuration names."""
+        """Return every URL in the configuration."""
         return tuple(each.url for each in self.repositories if not each.problem)
 
 
 class JarRepository:
-    """Answers what maven asks: a file of the first of the user's repositories that has it."""
+    """Serves maven: a file from the first of the user's repositories that has it."""
 
     def __init__(self, config: MavenConfig, *, upstream: RegistryClient) -> None:
         self._config = config
         self._upstream = upstream
 
     async def file(self, directory: str, name: str, *, trace: MirrorTrace) -> MirrorReply:
-        """Return a file as a stream, checksums included, which maven holds it against; 404 where none has it."""
+        """Return a file, also a checksum that maven verifies, as a stream; 404 if no repository has it."""
         last = MirrorRefusal(404, "your maven settings name no repository", hint=_HINT)
         for repository in self._config.repositories:
             try:
@@ -67,7 +67,8 @@ class JarRepository:
                     raise MirrorRefusal(502, message, hint=_HINT)
                 return await self._upstream.file(f"{repository.url}/{directory}/{name}", trace=trace)
             except MirrorRefusal as refusal:
-                # Where one fails another may have other content by this name: only an absence leads on.
+                # If a repository fails, another may have other content under this name: only a 404 continues the
+                # search.
                 if refusal.status != 404:
                     raise
                 last = refusal
@@ -77,7 +78,8 @@ class JarRepository:
 def maven_settings(public_url: str, *, offline: bool) -> str:
     """Return the settings.xml that points maven to a mirror reached at `public_url`; it holds no secret.
 
-    The same mirror stands in both: maven remembers where a file is from, and passes over those of other places.
+    The same mirror is used online and offline: maven remembers the source of a file, and ignores files of other
+    sources.
     """
     return (
         f"<settings><interactiveMode>false</interactiveMode><offline>{str(offline).lower()}</offline><mirrors><mirror>"
@@ -87,20 +89,20 @@ def maven_settings(public_url: str, *, offline: bool) -> str:
 
 
 def read_maven_config(environ: Mapping[str, str]) -> MavenConfig:
-    """Return what the settings.xml of the user with `environ` says; what cannot be served is a `problem`.
+    """Return the settings.xml of the user with `environ`; a repository that cannot be served has a `problem`.
 
-    Never raises: whoever has no maven project is not held up by maven settings.
+    Never raises: maven settings must not block users without a maven project.
     """
     root = _read_settings(expand_home("~/.m2/settings.xml", environ), environ)
     servers = {_text(server, "id"): server for server in root.iterfind("servers/server")}
     found = dict[str, MavenRepository]()
     logins = dict[str, str]()
-    # As maven asks: what profiles name comes before what every project has.
+    # In maven's order: repositories of profiles come before those of every project.
     for name, url in (*_profile_repositories(root), (_CENTRAL, _CENTRAL_URL)):
-        # A mirror stands in the place of a repository with its login too: that of the server by its name.
+        # A mirror replaces a repository and its login: the login of the server with the mirror's name applies.
         for mirror in root.iterfind("mirrors/mirror"):
             patterns = [pattern.strip() for pattern in _text(mirror, "mirrorOf").split(",")]
-            # What is blocked is blocked for what is unencrypted (`external:http:*`), which central is not.
+            # Blocking mirrors are for unencrypted repositories (`external:http:*`), which central is not.
             if f"!{name}" not in patterns and {name, "*", "external:*"}.intersection(patterns):
                 name = _text(mirror, "id")
                 url = _text(mirror, "url")
@@ -130,10 +132,10 @@ def read_maven_config(environ: Mapping[str, str]) -> MavenConfig:
 
 
 def _read_settings(path: Path, environ: Mapping[str, str]) -> ElementTree.Element:
-    """Return the root of a settings file without its name spaces, empty where there is none that can be read."""
+    """Return the root of a settings file without its name spaces, empty if it cannot be read."""
     try:
         text = path.read_text("utf-8") if path.stat().st_size <= _LARGEST_BYTES else ""
-        # No document type, so no entities: maven knows none there either.
+        # No document type, so no entities: maven does not support them there either.
         root = ElementTree.fromstring(text) if "<!DOCTYPE" not in text else ElementTree.Element("settings")
     except (OSError, UnicodeDecodeError, ElementTree.ParseError):
         return ElementTree.Element("settings")
@@ -149,7 +151,7 @@ def _text(element: ElementTree.Element, name: str) -> str:
 
 
 def _profile_repositories(root: ElementTree.Element) -> Iterator[tuple[str, str]]:
-    """Yield name and URL of the repositories of active profiles, those for plugins too."""
+    """Yield name and URL of the repositories of active profiles, including those for plugins."""
     active = {(each.text or "").strip() for each in root.iterfind("activeProfiles/activeProfile")}
     for profile in root.iterfind("profiles/profile"):
         if _text(profile, "id") in active or profile.findtext("activation/activeByDefault", "").strip() == "true":
@@ -158,7 +160,7 @@ def _profile_repositories(root: ElementTree.Element) -> Iterator[tuple[str, str]
 
 
 def _read_proxies(root: ElementTree.Element) -> Proxies:
-    """Return the first active proxy, which maven asks for every scheme."""
+    """Return the first active proxy, which maven uses for every scheme."""
     for proxy in root.iterfind("proxies/proxy"):
         host = _text(proxy, "host")
         if not host or _text(proxy, "active") == "false":

@@ -43,7 +43,7 @@ Settings = dict[str, str]
 
 
 class NodeRegistry:
-    """Answers what npm asks, from the user's registries; `public_url` is where clients reach the mirror."""
+    """Serves npm from the user's registries; clients reach the mirror at `public_url`."""
 
     def __init__(
         self, config: NpmConfig, *, upstream: RegistryClient, limits: MirrorLimits, public_url: str
@@ -56,15 +56,15 @@ class NodeRegistry:
         self._cache: PageCache[bytes] = PageCache(limits.cache_bytes)
 
     async def document(self, package: str, *, accept: str, trace: MirrorTrace) -> MirrorReply:
-        """Return the package document, abbreviated where the client accepts that; 404 where there is none."""
+        """Return the package document, abbreviated if the client accepts that; 404 if missing."""
         media = INSTALL_MEDIA if INSTALL_MEDIA in accept else _FULL_MEDIA
         body = await self._document(package, media=media, trace=trace)
         return MirrorReply(media=media, body=body)
 
     async def tarball(self, package: str, filename: str, *, identity: str = "", trace: MirrorTrace) -> MirrorReply:
-        """Return a tarball by its usual name, as lock files hold it, or by its id where its name is unusual.
+        """Return a tarball by its usual name, as in lock files, or by its id if its name is unusual.
 
-        404 for one that the package's document does not name.
+        404 for a tarball that the package's document does not name.
         """
         if identity:
             link = self._files.get(identity)
@@ -72,7 +72,7 @@ class NodeRegistry:
                 raise MirrorRefusal(404, "no package document of this mirror names this file")
             return await self._upstream.file(link.url, trace=trace)
         key = f"{package}/{filename}"
-        # A lock file names tarballs of packages whose document nobody has asked for yet.
+        # A lock file names tarballs of packages whose document has not been requested yet.
         if key not in self._tarballs:
             await self._document(package, media=INSTALL_MEDIA, trace=trace)
         if key not in self._tarballs:
@@ -80,7 +80,7 @@ class NodeRegistry:
         return await self._upstream.file(self._tarballs[key], trace=trace)
 
     async def _document(self, package: str, *, media: str, trace: MirrorTrace) -> bytes:
-        # Registries know a scoped package by one element of the path.
+        # Registries expect a scoped package as one element of the path.
         url = self._config.registry_of(package) + package.replace("/", "%2f")
         key = f"{media} {url}"
         cached = self._cache.get(key)
@@ -90,13 +90,13 @@ class NodeRegistry:
         page = await self._upstream.page(url, accept=accept, trace=trace)
         if page is None:
             raise MirrorRefusal(404, f"the registry has no package {package!r}")
-        # Large documents take a moment to parse, in which other requests go on.
+        # Large documents take a moment to parse; other requests continue meanwhile.
         body = await asyncio.to_thread(self._rewrite_document, page, package)
         self._cache.put(key, body, size=len(body))
         return body
 
     def _rewrite_document(self, page: UpstreamPage, package: str) -> bytes:
-        """Return the document with its tarballs at this mirror; everything else stays as the registry has it."""
+        """Return the document with its tarballs at this mirror; everything else stays as in the registry."""
         try:
             document = msgspec.json.decode(page.body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -113,7 +113,7 @@ class NodeRegistry:
             if not url:
                 raise MirrorRefusal(502, f"{host_for_log(page.url)!r} names a tarball that is not on the web")
             filename = unquote(urlsplit(url).path.rpartition("/")[2])
-            # A usual name keeps the path that lock files hold. Any other gets an id: it may be another version's.
+            # A usual name keeps the path of lock files. Any other gets an id: it may be another version's.
             if filename == f"{package.rpartition('/')[2]}-{version}.tgz" and FILENAME.fullmatch(filename):
                 self._tarballs[f"{package}/{filename}"] = url
                 dist["tarball"] = f"{prefix}/{filename}"
@@ -125,9 +125,9 @@ class NodeRegistry:
 
 
 def read_npm_config(environ: Mapping[str, str]) -> NpmConfig:
-    """Return where npm of the user with `environ` looks for packages.
+    """Return the npm configuration of the user with `environ`.
 
-    Raises `ConfigError` where a registry is not an http or https URL.
+    Raises `ConfigError` if a registry is not an http or https URL.
     """
     settings = _read_settings(environ)
     registries = {"": settings.get("registry") or NPM}
@@ -170,13 +170,14 @@ def _read_settings(environ: Mapping[str, str]) -> Settings:
     for name, value in environ.items():
         if value and name.lower().startswith("npm_config_"):
             key = name[len("npm_config_") :]
-            # A leading underscore belongs to the key, and a login's place (`//host/:_authToken`) keeps its case.
+            # A leading underscore belongs to the key, and the location of a login (`//host/:_authToken`) keeps its
+            # case.
             key = key if key.startswith("//") else key[:1] + key[1:].replace("_", "-").lower()
             variables[key if key.startswith(("//", "_")) else key.lower()] = value
     npm = shutil.which("npm", path=path)
     node = shutil.which("node", path=path)
     builtin = _read_npmrc(Path(npm).resolve().parents[1] / "npmrc", environ) if npm else {}
-    # A project's own .npmrc is left out: a repository must not say where the host looks, or with what login.
+    # A project's .npmrc is left out: a repository must not control which hosts are contacted with which login.
     user_file = variables.get("userconfig") or builtin.get("userconfig") or "~/.npmrc"
     user = _read_npmrc(expand_home(user_file, environ), environ)
     known = {**builtin, **user, **variables}
@@ -211,7 +212,7 @@ def parse_npmrc(text: str, environ: Mapping[str, str]) -> Settings:
 
 
 def _expand(text: str, environ: Mapping[str, str]) -> str:
-    """Replace `${NAME}` and `${NAME?}`; one that is not set stays as it is, and "" where it ends in `?`."""
+    """Replace `${NAME}` and `${NAME?}`; an unset variable stays as it is, or becomes "" if it ends in `?`."""
 
     def value(match: re.Match[str]) -> str:
         escapes, name, optional = match.groups()
@@ -236,7 +237,7 @@ def _unquote(value: str) -> str:
 
 
 def _read_logins(settings: Settings, urls: list[str]) -> Logins:
-    """Return the logins of `//place/:key` entries, of keys without a place, and of the registries' own URLs."""
+    """Return the logins of `//place/:key` entries, of keys without a place, and of the registries' URLs."""
     by_prefix: dict[str, str] = {}
     by_place: dict[str, dict[str, str]] = {}
     for name, value in settings.items():
@@ -245,10 +246,10 @@ def _read_logins(settings: Settings, urls: list[str]) -> Logins:
             by_place.setdefault(place, {})[key] = value
     for place, values in by_place.items():
         header = _authorization(values)
-        # The port of a key without one depends on the scheme, which the key does not say.
+        # The port of a key without a port depends on the scheme, which the key does not contain.
         if header:
             by_prefix |= {_prefix(f"{scheme}:{place}"): header for scheme in ("https", "http")}
-    # Keys without a place, as old versions of npm wrote them, are for the default registry alone.
+    # Keys without a place, as old versions of npm wrote them, are only for the default registry.
     legacy = _authorization({key: settings.get(key, "") for key in _LOGIN_KEYS})
     if legacy:
         by_prefix.setdefault(_prefix(urls[0]), legacy)
@@ -257,7 +258,7 @@ def _read_logins(settings: Settings, urls: list[str]) -> Logins:
         if header:
             by_prefix.setdefault(_prefix(bare), header)
     by_origin: dict[str, str] = {}
-    # A tarball on the registry's host but outside its path gets the registry's login, as npm does.
+    # A tarball on the registry's host but outside its path gets the registry's login, as in npm.
     for url in reversed(urls):
         bare = split_login(url)[0]
         header = Logins(by_prefix=by_prefix).header(bare)
@@ -273,7 +274,7 @@ def _prefix(url: str) -> str:
 
 
 def _authorization(values: Mapping[str, str]) -> str:
-    """Return the Authorization header that the keys of a login make, "" where they make none."""
+    """Return the Authorization header of a login's keys, "" if they are incomplete."""
     if values.get("_authToken"):
         return f"Bearer {values['_authToken']}"
     if values.get("_auth"):

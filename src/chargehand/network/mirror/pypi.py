@@ -55,7 +55,7 @@ from chargehand.network.mirror.upstream import (
 )
 
 _METADATA = ".metadata"
-# Object stores answer 403 for what does not exist, so pip too reads it as "no such project".
+# Object stores answer 403 for missing objects, so pip too reads it as "no such project".
 _ABSENT = (403, 404, 410)
 # Later sections win, as for `pip install`.
 _SECTIONS = ("global", "install", ":env:")
@@ -65,7 +65,7 @@ _PIP_COMMANDS = (("pip",), ("pip3",), ("python3", "-m", "pip"), ("python", "-m",
 
 
 class PythonRegistry:
-    """Answers what pip asks, from the user's own indexes and find-links."""
+    """Serves pip from the user's indexes and find-links."""
 
     def __init__(self, config: PipConfig, *, upstream: RegistryClient, limits: MirrorLimits) -> None:
         self._config = config
@@ -74,9 +74,9 @@ class PythonRegistry:
         self._cache: PageCache[list[FileLink]] = PageCache(limits.cache_bytes)
 
     async def index(self, project: str, *, accept: str, trace: MirrorTrace) -> MirrorReply:
-        """Return the merged page of `project`; 404 where no source has it, 502 where a source fails.
+        """Return the merged page of `project`; 404 if no source has it, 502 if a source fails.
 
-        A source that fails is never left out in silence: another one may serve a wrong package of that name.
+        A failing source is never skipped silently: another one may serve a wrong package of that name.
         """
         name = normalise_project(project)
         sources = [self._read_links(url, _local_links, trace=trace) for url in self._config.find_links]
@@ -92,7 +92,8 @@ class PythonRegistry:
             for link in answer:
                 if of_all_projects and not may_belong_to(link.filename, name):
                     continue
-                # The first source of a file wins; the same name with another hash stays too: pip would see both.
+                # The first source of a file wins; the same name with another hash is kept too, as pip would see
+                # both.
                 links.setdefault((link.filename, link.hashes.get("sha256", "")), link)
         if not links:
             raise MirrorRefusal(404, f"no configured index has a project {name!r}")
@@ -130,7 +131,7 @@ class PythonRegistry:
         if cached is not None:
             return cached
         page = await self._upstream.page(url, accept=ACCEPT, trace=trace, absent=_ABSENT)
-        # Large pages take a moment to parse, in which other requests go on.
+        # Large pages take a moment to parse; other requests continue meanwhile.
         links = await asyncio.to_thread(_parse_page, page) if page else []
         self._cache.put(url, links, size=len(page.body) if page else 1)
         return links
@@ -146,9 +147,9 @@ def _parse_page(page: UpstreamPage) -> list[FileLink]:
 
 
 def _local_links(url: str, *, of_project: bool = False) -> list[FileLink]:
-    """Return the links of a find-links directory or of a local HTML page; a missing one has none.
+    """Return the links of a find-links directory or of a local HTML page; empty if missing.
 
-    A directory `of_project`, in a local index, has the links of its index.html, else its own archives.
+    A directory `of_project`, in a local index, has the links of its index.html, else its archives.
     """
     path = local_path(url)
     if of_project:
@@ -169,22 +170,21 @@ def _local_links(url: str, *, of_project: bool = False) -> list[FileLink]:
 
 
 def _local_page_links(url: str) -> list[FileLink]:
-    """Return the links of a local HTML page, or the one link to a local archive."""
+    """Return the links of a local HTML page, or the single link to a local archive."""
     path = local_path(url)
     if is_archive(path.name):
-        # Not `path.is_file`, which raises where a directory above it may not be searched.
+        # Not `path.is_file`, which raises if a parent directory may not be searched.
         return [FileLink(filename=path.name, url=url)] if os.path.isfile(path) else []
     page = read_local_page(url)
     return [] if page is None else parse_html_links(page.decode("utf-8", "replace"), url=url)
 
 
 def read_pip_config(environ: Mapping[str, str]) -> PipConfig:
-    """Return where pip of the user with `environ` looks for packages.
+    """Return the pip configuration of the user with `environ`.
 
-    Raises `ConfigError` where an index or find-links is not something pip could fetch. Starts the host's `pip`
-    (about a second).
+    Raises `ConfigError` if pip could not fetch an index or find-links. Starts the host's `pip` (about a second).
     """
-    # pip itself knows best where its files lie and how they combine; without a pip we read those it would read.
+    # pip itself knows its files and how they combine; without a pip we read the files that it would read.
     settings = _list_config(environ)
     if settings is None:
         settings = _read_config_files(environ)
@@ -206,7 +206,7 @@ def read_pip_config(environ: Mapping[str, str]) -> PipConfig:
         bare, header = split_login(url)
         if header:
             by_prefix[origin_of(bare) + urlsplit(bare).path.rstrip("/") + "/"] = header
-            # pip sends an index's login to the files of its host too, wherever they lie there.
+            # pip sends an index's login also for files elsewhere on its host.
             by_origin.setdefault(origin_of(bare), header)
     replaced = options.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
     added = environ.get("SSL_CERT_FILE")
@@ -241,13 +241,13 @@ def _option(name: str) -> str:
 
 
 def _list_config(environ: Mapping[str, str]) -> dict[str, dict[str, str]] | None:
-    """Return what the first pip on the PATH lists, `None` where there is none that answers."""
+    """Return the configuration listed by the first pip on the PATH, `None` if no pip answers."""
     for program, *arguments in _PIP_COMMANDS:
         path = shutil.which(program, path=environ.get("PATH", ""))
         if not path or not Path(path).is_absolute():
             continue
         try:
-            # A working directory nobody but root can plant modules in: `python -m` looks there first.
+            # A working directory in which only root can plant modules: `python -m` looks there first.
             result = subprocess.run(
                 [path, *arguments, "config", "list"],
                 env=dict(environ),
@@ -280,7 +280,7 @@ def parse_config_list(text: str) -> dict[str, dict[str, str]]:
 
 
 def _read_config_files(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return what pip's own files say, in the order of its documentation: later ones win."""
+    """Return the settings in pip's files, in the order of its documentation: later ones win."""
     explicit = environ.get("PIP_CONFIG_FILE", "")
     if explicit == os.devnull:
         return {}

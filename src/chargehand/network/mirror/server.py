@@ -46,7 +46,7 @@ class SocketServer:
         )
 
     async def start(self) -> None:
-        """Listen; raises `InfrastructureError` (`registry_socket`) where the socket cannot be made."""
+        """Listen; raises `InfrastructureError` (`registry_socket`) if the socket cannot be created."""
         await self._server.start(error_code="registry_socket")
 
     async def close(self) -> None:
@@ -93,7 +93,7 @@ class _RequestConnection:
         self.trace = MirrorTrace()
 
     async def run(self, handler: Handler, *, full: bool) -> None:
-        """Answer one request; never raises but for cancellation."""
+        """Answer one request; raises only for cancellation."""
         try:
             reply = await self._find_reply(handler, full=full)
             if reply is not None:
@@ -112,33 +112,33 @@ class _RequestConnection:
         except OSError:
             self._abort("the client closed the connection")
         except h11.ProtocolError:
-            # h11 holds the pieces of a body to the length in its head, and those are the upstream's.
+            # h11 compares the body with the length in its head, and both come from the upstream.
             self._abort("the upstream's answer was not as long as announced")
-        except Exception:  # the boundary of one connection: the mirror goes on
+        except Exception:  # the boundary of one connection: the mirror continues
             _log.exception("a request to the registry mirror failed")
             self._abort("internal error")
         finally:
             await close_writer(self._writer, seconds=self._limits.write_seconds)
 
     def _abort(self, problem: str) -> None:
-        """Break the connection off: once the head is sent, only that tells that the body is not whole."""
+        """Abort the connection: after the head is sent, only that shows that the body is incomplete."""
         self.trace.problems.append(problem)
         self._writer.transport.abort()
 
     async def _find_reply(self, handler: Handler, *, full: bool) -> MirrorReply | None:
-        """Return what to answer, a refusal included; `None` where no request came."""
+        """Return the reply, which may be a refusal; `None` if no request came."""
         try:
             if full:
                 raise MirrorRefusal(503, _too_many(self._limits))
             request = await self._read_request()
             if request is None:
                 return None
-            # Spending nothing refuses where earlier requests have passed the limit.
+            # Spending zero refuses if earlier requests have passed the limit.
             self._spend(0)
             return await handler(request, self.trace)
         except MirrorRefusal as error:
             refusal = error
-        except Exception:  # same boundary, while an answer can still be given
+        except Exception:  # same boundary, while an answer is still possible
             _log.exception("a request to the registry mirror failed")
             refusal = MirrorRefusal(500, "internal error of the mirror")
         self.trace.problems.append(refusal.message)
@@ -156,7 +156,7 @@ class _RequestConnection:
             raise MirrorRefusal(error.error_status_hint, "the request is not valid HTTP/1.1") from None
         if not isinstance(event, h11.Request):
             return None
-        # Noted before it is judged, so that a refused one is in the log, but not at any length.
+        # Recorded before the check, so that a refused request is in the log, but with bounded length.
         self.trace.method = event.method[:_METHOD_LENGTH].decode("ascii")
         if event.method.decode("ascii") not in _METHODS:
             raise MirrorRefusal(405, "this mirror answers only GET and HEAD")
@@ -171,7 +171,7 @@ class _RequestConnection:
         headers += [("content-length", str(length))] if length is not None else []
         headers += [("content-encoding", reply.encoding)] if reply.encoding else []
         headers += [("allow", ", ".join(_METHODS))] if reply.status == HTTPStatus.METHOD_NOT_ALLOWED else []
-        # pip shows the reason phrase of an error, and nothing else of it.
+        # pip shows only the reason phrase of an error.
         phrase = reply.reason or HTTPStatus(reply.status).phrase
         reason = "".join(char if " " <= char <= "~" else "?" for char in phrase)[:_REASON_LENGTH].encode("ascii")
         await self._write(h11.Response(status_code=reply.status, reason=reason, headers=headers))
@@ -179,7 +179,7 @@ class _RequestConnection:
         if self.trace.method != "HEAD":
             async with contextlib.aclosing(reply.pieces()) as pieces:
                 async for piece in pieces:
-                    # A refusal is sent whole, even where the limit itself is what it reports.
+                    # A refusal is sent completely, even if it reports the limit itself.
                     if reply.status == HTTPStatus.OK:
                         self._spend(len(piece))
                     await self._write(h11.Data(data=piece))
@@ -190,7 +190,7 @@ class _RequestConnection:
         data = self._http.send(event)
         if data:
             self._writer.write(data)
-            # A client that does not read would hold an upstream's connection and a place among ours.
+            # A client that does not read would hold an upstream's connection and one of our places.
             async with asyncio.timeout(self._limits.write_seconds):
                 await self._writer.drain()
 

@@ -14,7 +14,7 @@ import msgspec
 
 from chargehand.core.errors import ConfigError
 
-# What pip and npm themselves use where the user configured nothing.
+# The defaults of pip and npm without configuration.
 PYPI = "https://pypi.org/simple/"
 NPM = "https://registry.npmjs.org/"
 _PORTS = {"http": 80, "https": 443}
@@ -27,7 +27,7 @@ def basic_auth(user: str, password: str) -> str:
 
 
 def split_login(url: str) -> tuple[str, str]:
-    """Return `url` without its userinfo, and that userinfo as an Authorization header value ("" if none)."""
+    """Return `url` without its userinfo, and that userinfo as an Authorization header value ("" if missing)."""
     parts = urlsplit(url)
     userinfo, _, host = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
@@ -36,7 +36,7 @@ def split_login(url: str) -> tuple[str, str]:
 
 
 def host_for_log(url: str) -> str:
-    """Return the host and port of `url` as it may be logged: never userinfo, path or query."""
+    """Return the host and port of `url` for logs: never userinfo, path or query."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -45,7 +45,7 @@ def host_for_log(url: str) -> str:
 
 
 def is_web_url(url: str) -> bool:
-    """Say whether `url` is an http or https URL with a host."""
+    """Return whether `url` is an http or https URL with a host."""
     try:
         parts = urlsplit(url)
         return parts.scheme in _PORTS and bool(parts.hostname)
@@ -54,7 +54,7 @@ def is_web_url(url: str) -> bool:
 
 
 def join_web_url(base: str, reference: str) -> str:
-    """Return `reference` as seen from `base`, "" where that is not an http or https URL."""
+    """Return `reference` resolved against `base`, "" if that is not an http or https URL."""
     try:
         url = urljoin(base, reference)
     except ValueError:
@@ -63,14 +63,14 @@ def join_web_url(base: str, reference: str) -> str:
 
 
 def check_url(url: str, *, option: str) -> str:
-    """Return `url`; raise `ConfigError` that names `option` unless it is one we can fetch."""
+    """Return `url`; raise `ConfigError` that names `option` unless we can fetch it."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme == "file" or (parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0)
     except ValueError:
         usable = False
     if not usable:
-        # The message reaches logs and terminals, and a login may stand before the @.
+        # The message reaches logs and terminals, and there may be a login before the @.
         shown = url.rpartition("@")[2] if "@" in url else url
         raise ConfigError(
             f"{option} is set to {shown!r}, which is not an http, https or file URL",
@@ -80,13 +80,13 @@ def check_url(url: str, *, option: str) -> str:
 
 
 def expand_home(value: str, environ: Mapping[str, str]) -> Path:
-    """Return the path `value`, a `~` at its start read as the home that `environ` names."""
+    """Return the path `value`, with a leading `~` replaced by the home in `environ`."""
     home = environ.get("HOME") or "/"
     return Path(home + value[1:] if value == "~" or value.startswith("~/") else value).absolute()
 
 
 def url_port(parts: SplitResult) -> int:
-    """Return the port of a split URL, the scheme's own where none is written."""
+    """Return the port of a split URL, by default that of the scheme."""
     return parts.port or _PORTS.get(parts.scheme, 0)
 
 
@@ -99,10 +99,10 @@ class Logins:
     by_host: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def header(self, url: str) -> str:
-        """Return the Authorization header value for `url`, "" if the user has none for it."""
+        """Return the Authorization header value for `url`, "" if the user has no login for it."""
         parts = urlsplit(url)
         origin = origin_of(url)
-        # The nearest path wins: repositories of one host may have logins of their own.
+        # The nearest path wins: repositories of one host may have separate logins.
         path = parts.path or "/"
         while path:
             found = self.by_prefix.get(origin + (path if path.endswith("/") else path + "/"))
@@ -114,7 +114,7 @@ class Logins:
 
 
 def origin_of(url: str) -> str:
-    """Return `//host:port` of `url`, with the port always written, as `Logins` keys it."""
+    """Return `//host:port` of `url`, always with the port, as `Logins` keys it."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return f"//{f'[{host}]' if ':' in host else host}:{url_port(parts)}"
@@ -122,13 +122,13 @@ def origin_of(url: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proxies:
-    """The proxy for each scheme, and the hosts reached without one, as NO_PROXY lists them."""
+    """The proxy for each scheme, and the hosts reached without a proxy, as NO_PROXY lists them."""
 
     by_scheme: Mapping[str, str] = field(default_factory=dict, repr=False)
     exempt: tuple[str, ...] = ()
 
     def proxy(self, url: str) -> str | None:
-        """Return the URL of the proxy for `url`, None where it is reached directly."""
+        """Return the URL of the proxy for `url`, `None` if it is reached directly."""
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()
         if any(_exempts(entry, host, url_port(parts)) for entry in self.exempt):
@@ -137,12 +137,12 @@ class Proxies:
 
 
 def _exempts(entry: str, host: str, port: int) -> bool:
-    """Match an entry of NO_PROXY: `*`, a network, or an address or name (with all below it) and perhaps a port."""
+    """Match an entry of NO_PROXY: `*`, a network, or an address or name (with subdomains) and perhaps a port."""
     if entry == "*":
         return True
     name = entry.lower()
     wanted = ""
-    if name.startswith("["):  # an IPv6 address is in brackets where a port follows
+    if name.startswith("["):  # an IPv6 address is in brackets if a port follows
         name, _, wanted = name[1:].partition("]")
     elif name.count(":") == 1:
         name, _, wanted = name.partition(":")
@@ -160,7 +160,7 @@ def _exempts(entry: str, host: str, port: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAccess:
-    """How one package client reaches its registries: trust, proxies, credentials; `timeout` is in seconds.
+    """One package client's access to its registries: trust, proxies, credentials; `timeout` is in seconds.
 
     `roots` and `root_text` (PEM) replace the default certificate authorities, `extra_roots` add to them;
     `unverified` holds `host` or `host:port` whose certificate is not checked.
@@ -177,43 +177,43 @@ class ClientAccess:
     timeout: float = 60.0
 
     def verifies(self, url: str) -> bool:
-        """Say whether the certificate of `url`'s host is checked."""
+        """Return whether the certificate of `url`'s host is checked."""
         parts = urlsplit(url)
         names = {parts.hostname or "", f"{parts.hostname}:{url_port(parts)}"}
         return self.verify and not names & self.unverified
 
 
 class PipConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Where pip looks: index and find-links URLs (http, https, file), without userinfo."""
+    """Pip's sources: index and find-links URLs (http, https, file), without userinfo."""
 
     indexes: tuple[str, ...] = (PYPI,)
     find_links: tuple[str, ...] = ()
     access: ClientAccess = msgspec.field(default_factory=ClientAccess)
 
     def urls(self) -> tuple[str, ...]:
-        """Return every place that the configuration names."""
+        """Return every URL in the configuration."""
         return (*self.indexes, *self.find_links)
 
 
 class NpmConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Where npm looks: the registry, and the registry of each `@scope`, without userinfo."""
+    """Npm's sources: the registry, and the registry of each `@scope`, without userinfo."""
 
     registry: str = NPM
     scopes: Mapping[str, str] = msgspec.field(default_factory=dict)
     access: ClientAccess = msgspec.field(default_factory=ClientAccess)
 
     def urls(self) -> tuple[str, ...]:
-        """Return every place that the configuration names."""
+        """Return every URL in the configuration."""
         return (self.registry, *self.scopes.values())
 
     def registry_of(self, package: str) -> str:
-        """Return the base URL of the registry that has `package`, with a slash at its end."""
+        """Return the base URL of the registry for `package`, with a final slash."""
         scope = package.partition("/")[0] if package.startswith("@") else ""
         return self.scopes.get(scope, self.registry)
 
 
 def environment_proxies(environ: Mapping[str, str]) -> Proxies:
-    """Return what HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, lower case first."""
+    """Return the proxies in HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, lower case first."""
     by_scheme = {}
     for scheme in _PORTS:
         for name in (f"{scheme}_proxy", "all_proxy"):
@@ -226,7 +226,7 @@ def environment_proxies(environ: Mapping[str, str]) -> Proxies:
 
 
 def proxy_url(value: str) -> str:
-    """Return the URL of a proxy, http where its setting names no scheme."""
+    """Return the URL of a proxy, by default http if its setting has no scheme."""
     return value if "://" in value else f"http://{value}"
 
 
@@ -236,7 +236,7 @@ def split_no_proxy(value: str) -> tuple[str, ...]:
 
 
 def read_timeout(value: object) -> float:
-    """Return the time-out in seconds that a client's setting says, at least a minute."""
+    """Return the time-out in seconds in a client's setting, at least a minute."""
     try:
         return max(_LEAST_TIMEOUT, float(str(value)))
     except ValueError:
@@ -244,7 +244,7 @@ def read_timeout(value: object) -> float:
 
 
 def netrc_logins(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the Authorization header for each host of the user's .netrc, none where it cannot be read."""
+    """Return the Authorization header for each host of the user's .netrc, empty if it cannot be read."""
     home = Path(environ.get("HOME") or "/")
     named = environ.get("NETRC")
     for path in [Path(named)] if named else [home / ".netrc", home / "_netrc"]:
@@ -252,7 +252,7 @@ def netrc_logins(environ: Mapping[str, str]) -> dict[str, str]:
             hosts = netrc.netrc(str(path)).hosts
         except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
             continue
-        # The `default` entry is left out: it would give a login to every host that a page names.
+        # The `default` entry is left out: it would send a login to every host that a page names.
         return {
             host: basic_auth(login or account, password)
             for host, (login, account, password) in hosts.items()

@@ -1,4 +1,4 @@
-"""HTTP client of the user's registries: trust, proxies, credentials, and the addresses that they may lead to."""
+"""HTTP client of the user's registries: trust, proxies, credentials, and checks of the addresses they lead to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from chargehand.network.mirror.settings import (
 
 _LOCAL_PAGE_BYTES = 64 * 1024 * 1024
 _ZERO_NETWORK = ipaddress.ip_network("0.0.0.0/8")
-# Reached only where the configuration itself names the host: cloud metadata is among them.
+# Reached only if the configuration itself names the host: cloud metadata is among them.
 _NEVER_GRANTED: frozenset[AddressKind] = frozenset({"link-local", "multicast"})
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_HOPS = 10
@@ -35,16 +35,16 @@ _PIECE_BYTES = 262_144
 _CONNECT_SECONDS = 30.0
 _USER_AGENT = "chargehand-registry-mirror"
 _MAX_CLIENTS = 32
-# Stands for the hosts that have no client of their own: no connection to them is kept.
+# Represents hosts without a separate client: connections to them are not kept.
 _ANY_HOST = "*"
 
 
 class AddressPolicy:
-    """Judges the addresses that pages and redirects of the registries at `urls` name.
+    """Checks the addresses that pages and redirects of the registries at `urls` name.
 
-    A host that the user configured is reached wherever it is. Any other must be public, or of a kind (private,
-    loopback, reserved) that one of the configured hosts is of: a company's registry may keep its files on a
-    neighbour, the public one never does.
+    A host that the user configured is always reached. Any other must be public, or of a kind (private, loopback,
+    reserved) that also occurs among the configured hosts: a company's registry may keep its files on a neighbour,
+    the public one never does.
     """
 
     def __init__(self, urls: Iterable[str], *, resolve: Resolve | None = None) -> None:
@@ -53,9 +53,9 @@ class AddressPolicy:
         self._granted: frozenset[AddressKind] | None = None
 
     async def address(self, url: str) -> Address | None:
-        """Return the one address to connect to, `None` for a configured host.
+        """Return the address to connect to, `None` for a configured host.
 
-        Raises `MirrorRefusal`: 403 where it may not be reached, 502 where there is none.
+        Raises `MirrorRefusal`: 403 if it may not be reached, 502 if the host has no address.
         """
         host = _host(url)
         if host in self._configured:
@@ -72,7 +72,7 @@ class AddressPolicy:
                         kinds.update(map(_classify, await self._look_up(configured, port)))
                     except MirrorRefusal:
                         continue
-                # Asked once, so that a name which changes later grants nothing more.
+                # Resolved once, so that a name which changes later grants nothing more.
                 self._granted = frozenset(kinds) - _NEVER_GRANTED
             if kind not in self._granted:
                 raise MirrorRefusal(
@@ -83,7 +83,7 @@ class AddressPolicy:
         return addresses[0]
 
     def names_address(self, url: str) -> bool:
-        """Say whether the host is an address: judged also where a proxy looks names up."""
+        """Return whether the host is an address: checked even if a proxy looks names up."""
         try:
             ipaddress.ip_address(_host(url))
         except ValueError:
@@ -107,7 +107,7 @@ async def _resolve_here(host: str, port: int) -> Sequence[Address]:
 
 
 def _classify(address: Address) -> AddressKind:
-    # Connecting to 0.0.0.0/8 or :: reaches this very machine.
+    # Connecting to 0.0.0.0/8 or :: reaches this machine.
     inner = unwrap_ipv4(address)
     zero = inner.is_unspecified or (isinstance(inner, ipaddress.IPv4Address) and inner in _ZERO_NETWORK)
     return "loopback" if zero else classify_address(address)
@@ -118,7 +118,7 @@ def _host(url: str) -> str:
 
 
 class _ClientKey(NamedTuple):
-    """What tells clients apart; `host` is empty for the user's own hosts."""
+    """The properties that distinguish clients; `host` is empty for the user's configured hosts."""
 
     verify: bool
     proxy: str | None
@@ -127,7 +127,7 @@ class _ClientKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamPage:
-    """A whole answer of an upstream: where it came from after redirects, its media type and its body."""
+    """A complete answer of an upstream: its URL after redirects, its media type and its body."""
 
     url: str = field(repr=False)
     media: str
@@ -135,7 +135,7 @@ class UpstreamPage:
 
 
 class RegistryClient:
-    """One package client's way out. Every failure is a `MirrorRefusal` whose message names the host alone."""
+    """One package client's way out. Every failure is a `MirrorRefusal` whose message names only the host."""
 
     def __init__(self, access: ClientAccess, *, policy: AddressPolicy, page_bytes: int) -> None:
         self._access = access
@@ -153,7 +153,7 @@ class RegistryClient:
     async def page(
         self, url: str, *, accept: str, trace: MirrorTrace, absent: tuple[int, ...] = (404, 410), login: str = ""
     ) -> UpstreamPage | None:
-        """Return the page at `url`, None where the upstream answers with a status of `absent`.
+        """Return the page at `url`, None if the upstream answers with a status in `absent`.
 
         `login` is an Authorization header for the host of `url`, and no other.
         """
@@ -196,7 +196,8 @@ class RegistryClient:
             except httpx.HTTPError as error:
                 raise _failure(error, final_url) from None
 
-        # Some upstreams compress in spite of `identity`; the bytes go on as they are, so their coding does too.
+        # Some upstreams compress in spite of `identity`; the bytes are forwarded unchanged, and so is their
+        # coding.
         encoding = response.headers.get("content-encoding", "").strip().lower()
         length = response.headers.get("content-length", "")
         return MirrorReply(
@@ -210,7 +211,7 @@ class RegistryClient:
     async def _open(
         self, url: str, *, headers: dict[str, str], trace: MirrorTrace, login: str
     ) -> tuple[httpx.Response, str]:
-        # httpx is not let follow redirects: each hop is judged, and gets the user's login for it and no other.
+        # httpx must not follow redirects: each hop is checked, and gets only the user's login for that hop.
         secure = urlsplit(url).scheme == "https"
         first = origin_of(url)
         for _ in range(_MAX_HOPS):
@@ -232,13 +233,13 @@ class RegistryClient:
     async def _send(self, url: str, *, headers: dict[str, str]) -> httpx.Response:
         try:
             address = None
-            # The user's own proxy looks names up, and may reach what this machine does not.
+            # The user's proxy looks names up, and may reach hosts that this machine cannot.
             if not self._access.proxies.proxy(url) or self._policy.names_address(url):
                 address = await self._policy.address(url)
             client = self._client(url, pinned=address is not None)
             request = client.build_request("GET", url, headers=headers)
             if address is not None:
-                # The connection goes to the judged address; certificate and Host stay those of the name.
+                # The connection goes to the checked address; certificate and Host stay those of the name.
                 request.extensions["sni_hostname"] = request.url.host
                 request.url = request.url.copy_with(host=str(address))
             return await client.send(request, stream=True)
@@ -246,7 +247,7 @@ class RegistryClient:
             raise _failure(error, url) from None
 
     def _client(self, url: str, *, pinned: bool) -> httpx.AsyncClient:
-        # A kept connection is found again by its address: behind one address may be hosts of several names.
+        # A kept connection is reused by its address: one address may serve hosts of several names.
         host = urlsplit(url).netloc if pinned else ""
         known = any(key.host == host for key in self._clients)
         if not known and len(self._clients) >= _MAX_CLIENTS:
@@ -256,8 +257,8 @@ class RegistryClient:
             if key.verify not in self._contexts:
                 self._contexts[key.verify] = ssl_context(self._access, verify=key.verify)
             limits = httpx.Limits(max_connections=100, max_keepalive_connections=0 if host == _ANY_HOST else 20)
-            # httpx is not let read this process's environment: proxies and logins are those of the package client.
-            # Its retries are of connecting alone, so no request is sent twice.
+            # httpx must not read this process's environment: proxies and logins are those of the package client.
+            # It retries only connecting, so no request is sent twice.
             self._clients[key] = httpx.AsyncClient(
                 transport=httpx.AsyncHTTPTransport(
                     verify=self._contexts[key.verify], proxy=key.proxy, retries=2, trust_env=False, limits=limits
@@ -278,7 +279,8 @@ def ssl_context(access: ClientAccess, *, verify: bool) -> ssl.SSLContext:
     for path in (*access.roots, *access.extra_roots):
         if path.is_dir():
             context.load_verify_locations(capath=path)
-        # What replaces all trust must be readable, so a missing file fails here; a missing addition is left out.
+        # A file that replaces all trust must be readable, so a missing file fails here; a missing addition is
+        # skipped.
         elif path in access.roots or path.is_file():
             context.load_verify_locations(cafile=path)
     if access.root_text:
@@ -302,7 +304,7 @@ def _check_status(response: httpx.Response, url: str) -> None:
         )
 
 
-# The first that fits is said: the narrow kinds stand before those that they are of.
+# The first match is used: narrow kinds come before their base classes.
 _REASONS = (
     (httpx.ProxyError, "the proxy refused"),
     (httpx.TimeoutException, "it did not answer in time"),
@@ -315,7 +317,7 @@ _REASONS = (
 
 
 def _failure(error: Exception, url: str) -> MirrorRefusal:
-    """Return a refusal in our own words: a library's message may hold paths, URLs or proxy logins."""
+    """Return a refusal with our text: a library's message may contain paths, URLs or proxy logins."""
     text = str(error).lower()
     if "certificate" in text and ("verify" in text or "certificate_" in text):
         reason = "its certificate is not trusted"
@@ -325,11 +327,11 @@ def _failure(error: Exception, url: str) -> MirrorRefusal:
 
 
 async def local_file(url: str) -> MirrorReply:
-    """Return the regular file at a file: URL as a stream; 404 where there is none."""
+    """Return the regular file at a file: URL as a stream; 404 if missing."""
 
     def open_file() -> tuple[BinaryIO, int]:
         path = local_path(url)
-        # Not a fifo or device: opening one would hang, and none is a package.
+        # Not a fifo or device: opening one would hang, and it cannot be a package.
         if not path.is_file():
             raise FileNotFoundError
         stream = path.open("rb")
@@ -351,7 +353,7 @@ async def local_file(url: str) -> MirrorReply:
 
 
 def read_local_page(url: str) -> bytes | None:
-    """Return the page at a file: URL, `None` where there is none that can be read, or too large a one."""
+    """Return the page at a file: URL, `None` if it is missing, unreadable or too large."""
     path = local_path(url)
     try:
         if path.is_file() and path.stat().st_size <= _LOCAL_PAGE_BYTES:
@@ -362,5 +364,5 @@ def read_local_page(url: str) -> bytes | None:
 
 
 def local_path(url: str) -> Path:
-    """Return the path that a file: URL names."""
+    """Return the path in a file: URL."""
     return Path(unquote(urlsplit(url).path))

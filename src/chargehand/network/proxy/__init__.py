@@ -1,1 +1,1 @@
-"""Internals of the egress proxy: strict reading of requests, dialling, tunnels."""
+"""Internals of the egress proxy: strict parsing of requests, dialling, tunnels."""

@@ -19,13 +19,13 @@ _CLOSE_SECONDS = 1.0
 
 
 class ByteMeter(Struct):
-    """What is left of a sandbox's bytes, over all its requests."""
+    """The remaining bytes of a sandbox, over all its requests."""
 
     bytes_out: int
     bytes_in: int
 
     def spend(self, *, out: int = 0, into: int = 0) -> None:
-        """Take bytes; raises `EgressRefusal` where there are none left."""
+        """Subtract bytes; raises `EgressRefusal` if the limit is passed."""
         self.bytes_out -= out
         self.bytes_in -= into
         if self.bytes_out < 0 or self.bytes_in < 0:
@@ -38,7 +38,7 @@ class ByteMeter(Struct):
 
 
 class RequestTrace(Struct):
-    """The log record of one request while it is answered; `began` is false until a client sent any of it."""
+    """The log record of one request in progress; `began` is false until a client has sent any of it."""
 
     method: str = ""
     host: str = ""
@@ -60,7 +60,7 @@ class RequestTrace(Struct):
 
 
 class ClientConnection(Struct, kw_only=True):
-    """A connection from inside the sandbox, its limits, and the trace of the one request that it carries."""
+    """A connection from inside the sandbox, its limits, and the trace of its single request."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -76,7 +76,7 @@ class ClientConnection(Struct, kw_only=True):
             yield
 
     def count(self, *, out: int = 0, into: int = 0) -> None:
-        """Count bytes on their way to the upstream, or that came from it; raises `EgressRefusal` at the limit."""
+        """Count bytes sent to or received from the upstream; raises `EgressRefusal` at the limit."""
         self.meter.spend(out=out, into=into)
         self.trace.bytes_out += out
         self.trace.bytes_in += into
@@ -85,12 +85,12 @@ class ClientConnection(Struct, kw_only=True):
             self._timer.reschedule(asyncio.get_running_loop().time() + self.limits.idle_seconds)
 
     async def refuse(self, refusal: EgressRefusal) -> None:
-        """Answer with a refusal that a person can read, and end the reply."""
+        """Answer with a readable refusal, and end the reply."""
         self.trace.status = refusal.status
         self.trace.reason = refusal.message
         hint = f"\n{refusal.hint}" if refusal.hint else ""
         body = f"chargehand: {refusal.message}{hint}\n".encode()
-        # Most programs show of a refused CONNECT nothing but this line.
+        # Most programs show only this line of a refused CONNECT.
         phrase = f"{HTTPStatus(refusal.status).phrase}: {refusal.message}"
         head = (
             f"HTTP/1.1 {refusal.status} {phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
@@ -100,23 +100,23 @@ class ClientConnection(Struct, kw_only=True):
         await self.end_writing()
 
     async def end_writing(self) -> None:
-        """End the reply and discard what the client still sends, for at most a second."""
+        """End the reply and discard further data from the client, for at most a second."""
         await end_writing(self.reader, self.writer)
 
     def abort(self, reason: str) -> None:
-        """Break the connection off: once a reply was begun, only that tells that it is not whole."""
+        """Abort the connection: after the start of a reply, only that shows that it is incomplete."""
         self.trace.reason = self.trace.reason or reason
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """Close the connection once what was written is out, or after a second."""
+        """Close the connection once written data is sent, or after a second."""
         await close_writer(self.writer, seconds=_CLOSE_SECONDS)
 
 
 async def copy_stream(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, count: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Copy bytes up to and including their end, each piece counted before it is written."""
+    """Copy bytes up to and including their end, counting each piece before it is written."""
     while data := await reader.read(CHUNK):
         count(len(data))
         writer.write(data)
@@ -127,7 +127,7 @@ async def copy_stream(
 async def run_both_ways(up: Coroutine[Any, Any, None], down: Coroutine[Any, Any, None]) -> None:
     """Run both directions until `down` ends, or `up` fails.
 
-    A client may close its half and still wait for the reply, so only the end of `down` is the end of the request.
+    A client may close its half and still wait for the reply, so only the end of `down` ends the request.
     """
     sending = asyncio.ensure_future(up)
     receiving = asyncio.ensure_future(down)

@@ -1,4 +1,4 @@
-"""Resolves a host, judges its addresses and connects to the one that was judged."""
+"""Resolves a host, checks its addresses and connects to a checked one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ADDRESS_SECONDS = 5.0
 
 
 class SystemResolver:
-    """Asks the host's own resolver, in threads of its own: slow names must not hold up the worker."""
+    """Asks the host's resolver in separate threads: slow names must not block the worker."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="egress-resolver")
@@ -44,12 +44,12 @@ class SystemResolver:
         return await loop.run_in_executor(self._threads, look_up)
 
     def close(self) -> None:
-        """Start no further look-up; those under way end by themselves, for nothing can stop `getaddrinfo`."""
+        """Start no further look-up; running ones end by themselves, since `getaddrinfo` cannot be stopped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """Where a request may go: host, port and the addresses that were judged."""
+    """A permitted destination of a request: host, port and the checked addresses."""
 
     host: str
     port: int
@@ -57,7 +57,7 @@ class Destination(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamConnection(Struct, frozen=True, kw_only=True):
-    """A connection to a destination, at one of the addresses that were judged."""
+    """A connection to a destination, at one of its checked addresses."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -65,12 +65,12 @@ class UpstreamConnection(Struct, frozen=True, kw_only=True):
 
     @classmethod
     async def open(cls, address: Address, port: int, *, patience: float | None) -> UpstreamConnection:
-        """Connect within `patience` seconds (`None`: no limit of its own); raises `OSError`."""
-        # By the address itself: `open_connection(host=...)` would resolve a name again, after it was judged.
+        """Connect within `patience` seconds (`None`: no separate limit); raises `OSError`."""
+        # By the address itself: `open_connection(host=...)` would resolve a name again, after the check.
         family = socket.AF_INET if isinstance(address, ipaddress.IPv4Address) else socket.AF_INET6
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            # Pieces of a tunnel are passed on as they come, and must not wait for one another.
+            # Pieces of a tunnel are forwarded as they come, and must not wait for one another.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.timeout(patience):
                 await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
@@ -82,7 +82,7 @@ class UpstreamConnection(Struct, frozen=True, kw_only=True):
 
 
 class Dialer:
-    """Resolves, judges, connects; nothing is resolved twice, so a name that changes (rebinding) gains nothing."""
+    """Resolves, checks, connects; nothing is resolved twice, so a name that changes (rebinding) gains nothing."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Dialer:
         self._own = own
 
     def find_rule(self, host: str, port: int) -> HostRule:
-        """Return the rule that lets a host through; raises `EgressRefusal`."""
+        """Return the rule that allows a host; raises `EgressRefusal`."""
         rule = self._allowed.find(host, port)
         if rule is None:
             raise EgressRefusal(
@@ -109,9 +109,9 @@ class Dialer:
         return rule
 
     async def resolve(self, rule: HostRule, host: str, port: int) -> Destination:
-        """Return where the host lies; raises `EgressRefusal` where any of its addresses may not be reached.
+        """Return the host's addresses; raises `EgressRefusal` if any of them may not be reached.
 
-        Call it only with a rule that fits: a look-up is itself a message to whoever answers for the name.
+        Call it only with a matching rule: a look-up is itself a message to the name's DNS server.
         """
         address = parse_address(host)
         found: Sequence[Address] = [address] if address is not None else ()
@@ -123,7 +123,7 @@ class Dialer:
                 pass
             if not found:
                 raise EgressRefusal(502, f"{host} has no address", hint="the host's own resolver was asked")
-        # One bad address refuses them all: a name that mixes public and private ones is how rebinding begins.
+        # One bad address refuses them all: rebinding starts with a name that mixes public and private addresses.
         for each in found:
             kind = classify_address(each)
             if kind in ("public", "private") and self._own(each):

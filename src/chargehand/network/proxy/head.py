@@ -1,4 +1,4 @@
-"""Strict parser of a proxy request's head: nothing behind the proxy can read it otherwise."""
+"""Strict parser of a proxy request's head: no server behind the proxy can interpret it differently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chargehand.network.contract import EgressRefusal
 _METHOD = re.compile(rb"[A-Z]{1,16}")
 _TARGET = re.compile(rb"[!-~]{1,16384}")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
-# `int` takes signs, underscores and blanks that other parsers do not; 18 digits fit everybody's 64 bits.
+# `int` accepts signs, underscores and blanks that other parsers do not; 18 digits fit into 64 bits.
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer upgrade "
@@ -27,10 +27,10 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class RequestHead(Struct, frozen=True, kw_only=True):
-    """A request to the proxy: where it goes and what is to be sent there.
+    """A request to the proxy: its destination and the data to be sent there.
 
-    `target` is in origin form, `headers` are those that go on; `length` is the body's, `None` where it comes in
-    chunks. `expects` says that the client waits for a 100 before it sends a body.
+    `target` is in origin form, `headers` are those to forward; `length` is the body's, `None` if it is chunked.
+    `expects` means that the client waits for a 100 before it sends a body.
     """
 
     method: str
@@ -44,7 +44,7 @@ class RequestHead(Struct, frozen=True, kw_only=True):
 
     @property
     def tunnel(self) -> bool:
-        """Whether a CONNECT is asked for."""
+        """Whether this is a CONNECT request."""
         return self.method == "CONNECT"
 
 
@@ -62,7 +62,7 @@ def read_head(data: bytes) -> RequestHead:
         raise EgressRefusal(431, f"more than {_MAX_FIELDS} header lines")
     fields = []
     for line in lines:
-        # RFC 9112, 5.2: a folded line belongs to the one before for some parsers, and is a header for others.
+        # RFC 9112, 5.2: some parsers add a folded line to the one before, others treat it as a header.
         if line[:1] in (b" ", b"\t"):
             raise EgressRefusal(400, "a header line is folded")
         match = _FIELD.fullmatch(line)
@@ -71,7 +71,7 @@ def read_head(data: bytes) -> RequestHead:
         fields.append((match[1].lower(), match[2]))
     if method == "CONNECT":
         host, port = _read_authority(target.decode("ascii"), default_port=None)
-        # Clients of HTTP/1.0, Python's own among them, send no Host; the target says it all.
+        # Clients of HTTP/1.0, including Python's, send no Host; the target is complete.
         _check_host(_values(fields, b"host"), host, port, default_port=port, required=False)
         return RequestHead(method="CONNECT", host=host, port=port)
     if version != b"HTTP/1.1":
@@ -82,7 +82,7 @@ def read_head(data: bytes) -> RequestHead:
 
 
 def without_hop_by_hop(fields: Headers) -> list[tuple[bytes, bytes]]:
-    """Return the headers that are not for the next hop alone, `Connection` and what it names left out."""
+    """Return the headers without single-hop ones: `Connection`, the headers that it names, and known ones."""
     named = {part.strip().lower() for name, value in fields if name == b"connection" for part in value.split(b",")}
     return [(name, value) for name, value in fields if name not in _HOP_BY_HOP | named]
 
@@ -94,7 +94,7 @@ def _read_plain(method: str, target: str, fields: Headers) -> RequestHead:
         authority = urlsplit(target).netloc
     except ValueError:
         raise EgressRefusal(400, "the URL is malformed") from None
-    # Clients disagree over which host these three leave a URL with.
+    # Clients disagree on the host of a URL with any of these three.
     if "@" in authority or "#" in target or "\\" in target:
         raise EgressRefusal(400, "the URL is malformed")
     host, port = _read_authority(authority, default_port=_HTTP_PORT)
@@ -102,7 +102,7 @@ def _read_plain(method: str, target: str, fields: Headers) -> RequestHead:
     path = target[len("http://") + len(authority) :]
     lengths = _values(fields, b"content-length")
     codings = _values(fields, b"transfer-encoding")
-    # Of two statements of the length readers may take either.
+    # With two length statements readers may use either.
     if codings:
         ambiguous = bool(lengths) or len(codings) > 1 or codings[0].lower() != b"chunked"
     else:
@@ -120,7 +120,7 @@ def _read_plain(method: str, target: str, fields: Headers) -> RequestHead:
         host=host,
         port=port,
         target=(path if path.startswith("/") else f"/{path}").encode(),
-        # Host is written anew from what was judged, never passed on as it came.
+        # Host is rebuilt from the checked value, never forwarded as received.
         headers=[
             (b"host", (name if port == _HTTP_PORT else f"{name}:{port}").encode()),
             *(field for field in without_hop_by_hop(fields) if field[0] not in own),
@@ -142,7 +142,7 @@ def _read_authority(text: str, *, default_port: int | None) -> tuple[str, int]:
 
 
 def _check_host(values: Sequence[bytes], host: str, port: int, *, default_port: int, required: bool) -> None:
-    """Hold `Host` to the target: a server behind the proxy may go by either."""
+    """Compare `Host` with the target: a server behind the proxy may use either."""
     try:
         same = [_read_authority(value.decode("ascii"), default_port=default_port) for value in values]
     except (UnicodeDecodeError, EgressRefusal):

@@ -28,7 +28,7 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class ProxiedRequest(Struct, frozen=True, kw_only=True):
-    """Answers the one request of a connection; `full` says that too many are open already."""
+    """Answers the single request of a connection; `full` means that too many are open already."""
 
     client: ClientConnection
     dialer: Dialer
@@ -36,7 +36,7 @@ class ProxiedRequest(Struct, frozen=True, kw_only=True):
     full: bool = False
 
     async def run(self) -> None:
-        """Answer and close; what goes wrong is in the client's trace. Raises only for cancellation."""
+        """Answer and close; errors are recorded in the client's trace. Raises only for cancellation."""
         client = self.client
         try:
             head = await self._read_head()
@@ -44,10 +44,10 @@ class ProxiedRequest(Struct, frozen=True, kw_only=True):
                 return
             if self.full:
                 raise EgressRefusal(503, f"more than {client.limits.connections} connections at once")
-            # Spending nothing refuses where earlier requests have passed the limit.
+            # Spending zero refuses if earlier requests have passed the limit.
             client.meter.spend()
             await self.pacer.wait_turn(patience=client.limits.head_seconds)
-            # The rule comes before the look-up: what is not allowed must leave no trace in a DNS.
+            # The rule comes before the look-up: a host that is not allowed must leave no trace in DNS.
             rule = self.dialer.find_rule(head.host, head.port)
             client.trace.entry = str(rule)
             destination = await self.dialer.resolve(rule, head.host, head.port)
@@ -64,7 +64,7 @@ class ProxiedRequest(Struct, frozen=True, kw_only=True):
             client.abort("the sandbox's network was closed")
             raise
         except EgressRefusal as refusal:
-            # Once a status is out a second one would be read as the body.
+            # After a status is sent, a second one would be read as the body.
             if client.trace.status:
                 client.abort(refusal.message)
             else:
@@ -77,7 +77,7 @@ class ProxiedRequest(Struct, frozen=True, kw_only=True):
             await client.close()
 
     async def _read_head(self) -> RequestHead | None:
-        """Return the request, `None` where the client went away without one."""
+        """Return the request, `None` if the client left without one."""
         client = self.client
         try:
             async with asyncio.timeout(client.limits.head_seconds):
@@ -121,9 +121,9 @@ async def tunnel(client: ClientConnection, head: RequestHead, upstream: Upstream
 
 
 async def _read_opening(client: ClientConnection, head: RequestHead) -> bytes:
-    """Return the first bytes of a tunnel, those of TLS only with the right server name.
+    """Return the first bytes of a tunnel; for TLS only with the right server name.
 
-    Port 443 must speak TLS. On other ports only what looks like TLS is held to it: they carry other protocols too.
+    Port 443 must use TLS. On other ports only data that looks like TLS is checked: they carry other protocols too.
     """
     data = b""
     try:
@@ -149,7 +149,7 @@ async def _read_opening(client: ClientConnection, head: RequestHead) -> bytes:
 
 
 def _check_server_name(head: RequestHead, name: str | None) -> None:
-    """Hold the name that TLS asks for to the host of the CONNECT: hosts at one address differ in nothing else.
+    """Compare the server name in TLS with the host of the CONNECT: hosts at one address differ in nothing else.
 
     A client that connects to an address sends no name (RFC 6066 forbids addresses in it).
     """
@@ -177,10 +177,10 @@ async def forward(client: ClientConnection, head: RequestHead, upstream: Upstrea
 
 
 class _PlainExchange:
-    """One request and its response, framed anew between two connections of HTTP/1.1.
+    """One request and its response, with new framing between two connections of HTTP/1.1.
 
-    Bytes are never passed through as they came: two parsers that differ over where a message ends is what request
-    smuggling lives on.
+    Bytes are never forwarded as received: request smuggling exploits two parsers that differ over the end of a
+    message.
     """
 
     def __init__(self, client: ClientConnection, head: RequestHead, upstream: UpstreamConnection) -> None:
@@ -188,7 +188,7 @@ class _PlainExchange:
         self._head = head
         self._upstream = upstream
         self.answer_expected = False
-        """Whether the request is out or an answer began: from then on a malformed message is the upstream's."""
+        """Whether the request is sent or an answer began: from then on a malformed message is the upstream's."""
         self._framing: list[tuple[bytes, bytes]] = []
         if head.length is None:
             self._framing = [(b"transfer-encoding", b"chunked")]
@@ -196,7 +196,7 @@ class _PlainExchange:
             self._framing = [(b"content-length", str(head.length).encode())]
         self._server_side = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
         self._client_side = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
-        # The head was read already, more strictly than h11 would: it learns the method and the framing only.
+        # The head was already parsed, more strictly than by h11: it gets only the method and the framing.
         framing = b"".join(name + b": " + value + b"\r\n" for name, value in self._framing)
         self._server_side.receive_data(
             head.method.encode() + b" / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n" + framing + b"\r\n"
@@ -204,11 +204,11 @@ class _PlainExchange:
         self._server_side.next_event()
 
     async def send_request(self) -> None:
-        """Send the request upstream, its body as it comes."""
+        """Send the request upstream, forwarding its body as it comes."""
         head = self._head
         headers = [*head.headers, *self._framing, (b"connection", b"close")]
         await self._write_upstream(h11.Request(method=head.method, target=head.target, headers=headers))
-        # `Expect` is not passed on, so it is the proxy that tells the client to send its body.
+        # `Expect` is not forwarded, so the proxy itself tells the client to send its body.
         if head.expects:
             await self._write_client(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
         while True:
@@ -223,7 +223,7 @@ class _PlainExchange:
         self.answer_expected = True
 
     async def return_response(self) -> None:
-        """Pass the response to the client, up to and including its end."""
+        """Forward the response to the client, up to and including its end."""
         while True:
             event = self._client_side.next_event()
             if event is h11.NEED_DATA:
@@ -234,7 +234,7 @@ class _PlainExchange:
             elif isinstance(event, h11.Response):
                 headers = [(name.lower(), value) for name, value in event.headers.raw_items()]
                 chunked = any(name == b"transfer-encoding" for name, _ in headers)
-                # With both the chunks count (RFC 9112, 6.3); a length passed on would contradict them.
+                # With both the chunks count (RFC 9112, 6.3); a forwarded length would contradict them.
                 passed = [
                     (name, value)
                     for name, value in without_hop_by_hop(headers)

@@ -15,7 +15,7 @@ LARGEST_HELLO = 65_536
 
 
 class BadHelloError(ValueError):
-    """What came is no ClientHello that can be judged."""
+    """The data is not a ClientHello that can be checked."""
 
 
 class _Cursor:
@@ -43,13 +43,13 @@ class _Cursor:
 
 
 def read_client_hello(data: bytes) -> bytes | None:
-    """Return the body of the ClientHello that `data` begins with, `None` while more is needed.
+    """Return the body of the ClientHello at the start of `data`, `None` while more is needed.
 
-    `data` are TLS records, over several of which a hello may be spread. Raises `BadHelloError`.
+    `data` are TLS records; a hello may be spread over several. Raises `BadHelloError`.
     """
     message = b""
     at = 0
-    # Each record is judged as soon as it comes: what is not TLS must not be waited for until it is long enough.
+    # Each record is checked as soon as it arrives: do not wait for more bytes of data that is not TLS.
     while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
         head = data[at : at + _RECORD_HEAD]
         if head[:1] and (head[0] != HANDSHAKE or head[1:2] not in (b"", b"\x03")):
@@ -69,7 +69,7 @@ def read_client_hello(data: bytes) -> bytes | None:
 
 
 def read_server_name(hello: bytes) -> str | None:
-    """Return the one host name that a ClientHello asks for, `None` where it names none; raises `BadHelloError`."""
+    """Return the single host name in a ClientHello, `None` if it has no name; raises `BadHelloError`."""
     cursor = _Cursor(hello)
     cursor.take(2 + 32)  # version, random
     cursor.vector(1)  # session id
@@ -86,7 +86,8 @@ def read_server_name(hello: bytes) -> str | None:
         body = _Cursor(extensions.vector(2))
         if kind != _SERVER_NAME:
             continue
-        # RFC 6066 has a list here, of which every client sends one host name. Of two a server may take either.
+        # RFC 6066 has a list here, in which every client sends one host name. With two, servers differ in their
+        # choice.
         names = _Cursor(body.vector(2))
         name_type = names.number(1)
         name = names.vector(2)

@@ -1,1 +1,1 @@
-"""Shell lines and the programs in them, taken apart for the rules."""
+"""Parses shell lines and the programs in them for the rules."""

@@ -1,4 +1,4 @@
-"""Parses a shell line: every simple command in it, wherever it stands, and every redirected file."""
+"""Parses a shell line: every simple command in it, at any depth, and every redirected file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from chargehand.policy.shell.words import UNKNOWN, Values, Variables, node_text,
 if TYPE_CHECKING:
     from tree_sitter import Language, Node
 
-# Characters of a line that is taken apart.
+# Longest line that is parsed, in characters.
 LONGEST = 100_000
-# Levels of the syntax tree that are walked: Python's stack bears a few hundred.
+# Levels of the syntax tree that are walked: Python's stack allows a few hundred.
 _DEEPEST = 150
 _VARIANTS = 16
 _FILTERS = frozenset({"sort", "uniq", "head", "tail", "grep", "egrep", "fgrep", "rg", "shuf", "tac", "cat", "tee"})
@@ -27,10 +27,10 @@ _LISTING = ("--files-with-matches", "--files", "--files-without-match")
 
 
 class Simple(Struct, frozen=True, kw_only=True):
-    """A program with its words (`None`: not known); `feed` is what a pipe or here-document gives it.
+    """A program with its words (`None`: unknown); `feed` is its input from a pipe or here-document.
 
-    `feed` is `None` where nothing is fed in, and holds `None` where what is fed in is not known. `cwd` is `None`
-    where the line goes to a directory that is not known. `number` is the line of the text that it begins at.
+    `feed` is `None` without input, and contains `None` for unknown input. `cwd` is `None` if the line changes to
+    an unknown directory. `number` is its first line in the text.
     """
 
     argv: tuple[str | None, ...]
@@ -40,7 +40,7 @@ class Simple(Struct, frozen=True, kw_only=True):
     number: int = 1
 
     def directory_after(self) -> str | None:
-        """Return where `cd`, `pushd` or `popd` leaves the shell, `None` where that is not known."""
+        """Return the directory in which `cd`, `pushd` or `popd` leaves the shell, `None` if unknown."""
         words = [word for word in self.argv[1:] if word is None or not word.startswith("-") or word == "-"]
         if not words and self.argv[0] == "cd":
             return HOME
@@ -54,7 +54,7 @@ class Simple(Struct, frozen=True, kw_only=True):
         return None if self.cwd is None else posixpath.normpath(posixpath.join(self.cwd, target))
 
     def echoed(self) -> tuple[str | None, ...]:
-        """Return what `echo` or `printf` prints, as far as it can be told."""
+        """Return the output of `echo` or `printf`, as far as known."""
         words = [word for word in self.argv[1:] if word not in _ECHO_OPTIONS]
         if any(word is None for word in words):
             return (None,)
@@ -68,7 +68,7 @@ class Simple(Struct, frozen=True, kw_only=True):
 
 
 class Redirect(Struct, frozen=True, kw_only=True):
-    """A file that the shell itself opens; `path` is `None` where it is not known."""
+    """A file that the shell itself opens; `path` is `None` if unknown."""
 
     path: str | None
     writes: bool
@@ -78,7 +78,7 @@ class Redirect(Struct, frozen=True, kw_only=True):
 
 
 class Parsed(Struct, frozen=True, kw_only=True):
-    """What a line does; `problem` says why it could not be taken apart, "" where it could."""
+    """The parsed effects of a line; `problem` gives the reason if it could not be parsed, else ""."""
 
     commands: tuple[Simple, ...] = ()
     redirects: tuple[Redirect, ...] = ()
@@ -96,17 +96,17 @@ def _language() -> Language:
 
 
 def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
-    """Return what a line does, as far as the grammar of bash tells; never raises."""
+    """Return the effects of a line, as far as bash's grammar shows them; never raises."""
     import tree_sitter
 
     if len(text) > LONGEST:
         return Parsed(problem=f"it has {len(text)} characters, more than {LONGEST}")
     if "\0" in text:
         return Parsed(problem="it has a NUL character")
-    # bashlex refuses everyday bash that this grammar takes: `case`, `[[`, quoted here-documents, arrays.
-    # A parser for each line: attempts are judged in several threads, and no parser may be in two.
+    # bashlex refuses everyday bash that this grammar accepts: `case`, `[[`, quoted here-documents, arrays. A
+    # parser for each line: attempts are judged in several threads, and two threads must not share a parser.
     tree = tree_sitter.Parser(_language()).parse(to_grammar(text))
-    # Half a line is not judged: what the grammar could not read may be the part that matters.
+    # Half a line is not judged: the part that the grammar could not read may be the one that matters.
     if tree.root_node.has_error:
         return Parsed(problem="it is incomplete, or not bash")
     level = [tree.root_node]
@@ -125,7 +125,7 @@ def parse(text: str, *, cwd: str | None, via: tuple[str, ...] = ()) -> Parsed:
 
 
 class _Walk(Struct):
-    """Goes through a line in the order it runs; `inside` are the functions whose bodies are being walked."""
+    """Walks a line in its order of execution; `inside` are the functions whose bodies are being walked."""
 
     variables: Variables
     cwd: str | None
@@ -151,7 +151,7 @@ class _Walk(Struct):
                     first = len(self.commands)
                     self.visit(child, feed)
                     feed = feed_of(self.commands[first:], feed)
-                    self.cwd = before  # each part of a pipe runs in a shell of its own
+                    self.cwd = before  # each part of a pipe runs in a separate shell
             case "redirected_statement":
                 self._visit_redirected(node, feed)
             case "subshell" | "command_substitution" | "process_substitution":
@@ -161,7 +161,7 @@ class _Walk(Struct):
                 self.cwd, self.via = before, via
             case "if_statement" | "case_statement" | "while_statement" | "for_statement" | "c_style_for_statement":
                 self._children(node, feed)
-                # Where it stands afterwards depends on the branch that ran.
+                # The directory afterwards depends on the branch that ran.
                 self.cwd = before if self.cwd == before else None
             case "function_definition":
                 self._visit_function(node)
@@ -180,7 +180,7 @@ class _Walk(Struct):
         self.inside.append(node_text(name) if name is not None else "")
         self.functions.add(self.inside[-1])
         body = node.child_by_field_name("body")
-        # The body is judged here, where it is defined, called or not; a call of it is not looked into again.
+        # The body is judged here, where it is defined, called or not; a call of it is not judged again.
         for child in (*([body] if body is not None else []), *node.children_by_field_name("redirect")):
             self.visit(child)
         self.inside.pop()
@@ -193,7 +193,7 @@ class _Walk(Struct):
         feed = tuple(given) if given else feed
         more = [word for redirect in redirects for word in self._stray_words(redirect)]
         first = len(self.commands)
-        # The grammar takes words behind a redirection as its own (`git > log push`): they go back to the command.
+        # The grammar assigns words after a redirection to it (`git > log push`): give them back to the command.
         if body is not None and body.type == "command":
             self._visit_command(body, feed, more)
         elif body is not None:
@@ -202,7 +202,7 @@ class _Walk(Struct):
             self._visit_redirect(redirect, feed_of(self.commands[first:], feed))
 
     def _fed_in(self, redirect: Node) -> list[str | None]:
-        """Return what a here-document or here-string feeds in."""
+        """Return the input from a here-document or here-string."""
         if redirect.type == "herestring_redirect":
             words = [word for child in redirect.named_children for word in self.variables.expand(child)]
             return [value for word in words for value in (word or (None,))]
@@ -214,13 +214,13 @@ class _Walk(Struct):
         if body is None:
             return [""]
         start = next((node_text(child) for child in redirect.named_children if child.type == "heredoc_start"), "")
-        # Behind a quoted word the text stands as it is; behind a plain one bash expands it first.
+        # After a quoted word the text is literal; after a plain one bash expands it first.
         quoted = start[:1] in ("'", '"', "\\")
         live = any(child.type != "heredoc_content" for child in body.named_children)
         return [None] if live and not quoted else [node_text(body)]
 
     def _stray_words(self, redirect: Node) -> list[Values]:
-        """Return the words of the command itself that stand behind a redirection."""
+        """Return the words after a redirection that belong to the command itself."""
         found = redirect.children_by_field_name("argument")
         if redirect.type == "file_redirect":
             found = redirect.children_by_field_name("destination")[1:]
@@ -236,7 +236,7 @@ class _Walk(Struct):
             for target in node.children_by_field_name("destination")[:1]:
                 text, words = node_text(target), self.variables.expand(target)
                 if (operator in (">&", "<&") and text.rstrip("-").isdigit()) or text == "-":
-                    continue  # another descriptor, no file
+                    continue  # another descriptor, not a file
                 writes, number = ">" in operator, target.start_point[0] + 1
                 for value in words[0] or (None,) if len(words) == 1 else (None,):
                     self.redirects.append(
@@ -246,7 +246,7 @@ class _Walk(Struct):
             self._children(node)
             return
         for child in node.named_children:
-            # `cat <<E | sh`: the rest of the line hangs below the here-document
+            # `cat <<E | sh`: the rest of the line is below the here-document
             self.visit(child, feed if child.type == "pipeline" else None)
 
     def _visit_command(self, node: Node, feed: tuple[str | None, ...] | None, more: Sequence[Values] = ()) -> None:
@@ -268,8 +268,8 @@ class _Walk(Struct):
     def _add(self, words: Sequence[Values], feed: tuple[str | None, ...] | None, node: Node) -> None:
         if not words:
             return
-        # Every way is judged, so that `for x in a b; do rm $x` names both files. A product of many words grows
-        # without end: where it would be too large, a word of many values counts as not known.
+        # Every combination is judged, so that `for x in a b; do rm $x` names both files. A product of many words
+        # grows without end: if it is too large, a word of many values counts as unknown.
         known: list[tuple[str | None, ...]] = [word if word != UNKNOWN else (None,) for word in words]
         count = 1
         for index, word in enumerate(known):
@@ -287,7 +287,7 @@ class _Walk(Struct):
 
 
 def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> tuple[str | None, ...]:
-    """Return what a part of a pipe prints, as far as it can be told: lines of text, or names of files."""
+    """Return the output of a part of a pipe, as far as known: lines of text, or names of files."""
     if len(commands) != 1:
         return (None,)
     argv = commands[0].argv
@@ -298,12 +298,12 @@ def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> 
         return commands[0].echoed()
     if program == "find":
         return tuple(None if root == "$" else f"{root}/*" for root in find_roots(words))
-    # A pattern stands for the names of files that only the run knows: a rule then minds any that it may match.
+    # A pattern represents file names known only at run time: a rule then applies if it matches any of them.
     if program in ("ls", "fd", "fdfind"):
         return tuple(None if word is None else f"{word}/*" for word in plain) or ("*",)
     if program == "git" and words[:1] in (("ls-files",), ("diff",), ("status",)):
         return ("./*",)
-    # With -l grep prints names of files, not lines of them.
+    # With -l grep prints names of files, not their lines.
     short = [word for word in words if word and word.startswith("-") and not word.startswith("--")]
     lists = any(word in _LISTING for word in words) or any({"l", "L"} & set(word) for word in short)
     if program in ("grep", "rg", "egrep", "fgrep") and lists:
@@ -314,7 +314,7 @@ def feed_of(commands: Sequence[Simple], feed: tuple[str | None, ...] | None) -> 
 
 
 def find_roots(words: Sequence[str | None]) -> tuple[str, ...]:
-    """Return the directories that `find` begins at, an unknown one as "$"."""
+    """Return the directories at which `find` begins, an unknown one as "$"."""
     roots: list[str] = []
     for word in words:
         if word is not None and (word.startswith("-") or word in ("(", "!")):

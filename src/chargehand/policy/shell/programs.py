@@ -1,4 +1,4 @@
-"""What well-known programs do with their arguments: files they write or remove, hosts they reach."""
+"""The effects of well-known programs by their arguments: files they write or remove, hosts they reach."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LISTENS = frozenset({"-l", "--listen", "-lk", "-lp", "-lv", "-lvp", "-nlvp", "-
 
 
 class Touched(Struct, frozen=True, kw_only=True):
-    """Files that a command names, `None` for those that are not known."""
+    """Files that a command names, `None` for unknown ones."""
 
     reads: tuple[str | None, ...] = ()
     writes: tuple[str | None, ...] = ()
@@ -56,7 +56,7 @@ class Touched(Struct, frozen=True, kw_only=True):
 
 
 def positionals(words: Argv, valued: str = "") -> list[str | None]:
-    """Return the words that are no options and no options' values."""
+    """Return the words that are neither options nor options' values."""
     found: list[str | None] = []
     skipping = False
     options = True
@@ -74,7 +74,7 @@ def positionals(words: Argv, valued: str = "") -> list[str | None]:
 
 
 def program_given_to(command: Simple) -> str | None:
-    """Return words for the program that an interpreter is given to run, `None` where a command gives it none."""
+    """Return a description of the program given to an interpreter, `None` if a command gives it no program."""
     program = program_of(command.argv[0])
     words = command.argv[1:]
     fed = command.feed is not None and not any(
@@ -87,7 +87,7 @@ def program_given_to(command: Simple) -> str | None:
 
 
 def subcommands(program: str, words: Argv) -> list[str]:
-    """Return the first two words that are no options, "?" for one that is not known."""
+    """Return the first two words that are not options, "?" for an unknown word."""
     if program == "cargo" and words and words[0] is not None and words[0].startswith("+"):
         words = words[1:]
     return ["?" if word is None else word for word in positionals(words, _VALUED.get(program, ""))[:2]]
@@ -128,11 +128,11 @@ def touched(program: str, words: Argv) -> Touched:
     in_place = _IN_PLACE.get(program, "").split()
     plain = positionals(words, "-e -f --expression --file" if program in ("sed", "perl") else "")
     if any(word is not None and word.startswith(flag) for word in words for flag in in_place):
-        # Without -e or -f the first word is the program of sed or perl, and no file.
+        # Without -e or -f the first word is the program of sed or perl, not a file.
         own_script = not any(word in ("-e", "-f") or (word or "").startswith("--expression") for word in words)
         return Touched(writes=tuple(plain[1:] if own_script else plain))
     writes = tuple(word for flag in _OUTPUTS.get(program, "").split() for word in _given(words, flag))
-    # Any other word may be a file that is read: what is plainly none is left out.
+    # Any other word may be a file that is read: leave out words that plainly are not files.
     known = [word for word in plain if word is not None and len(word) < _LONGEST_PATH]
     reads = [word for word in known if not _URL.fullmatch(word) and "\n" not in word and " " not in word.strip()]
     return Touched(writes=writes, reads=tuple(reads))
@@ -156,11 +156,11 @@ def _values_after(words: Argv, prefix: str) -> tuple[str | None, ...]:
 
 
 def hosts(program: str, words: Argv) -> list[tuple[str, int]] | None:
-    """Return the hosts and ports that a command calls, "" for one not known; `None` where it calls none."""
+    """Return the hosts and ports that a command calls, "" for an unknown one; `None` if it calls no host."""
     named: list[tuple[str, int]] = []
     for word in (word for word in words if word is not None):
         found = _URL.search(word)
-        # These take user@host:path for a place; to other programs it is any text.
+        # These programs read user@host:path as a location; to others it is any text.
         remote = _SCP.fullmatch(word) if program in ("scp", "rsync", "git", "sftp", "ssh") else None
         if found is not None and (word.startswith(found[0]) or program == "git"):
             named.append(_host_and_port(found[0]))
@@ -168,7 +168,7 @@ def hosts(program: str, words: Argv) -> list[tuple[str, int]] | None:
             named.append((remote[1], 22))
     if program not in _CALLERS:
         return named if program in ("git", "pip") and named else None
-    # A server inside the sandbox reaches nobody, and asking for a version or for help calls no host.
+    # A server inside the sandbox reaches no host, and asking for a version or for help calls no host.
     if any(word in _LISTENS for word in words) or set(words) & {"--version", "--help", "-V"}:
         return None
     if named:

@@ -1,4 +1,4 @@
-"""Script files, Makefiles and package scripts: which part of them is lines for a shell."""
+"""Finds the lines for a shell in script files, Makefiles and package scripts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RULE = late_pattern(r"([^\s#:=][^:=#]*)::?(?!=)([^;]*);?(.*)")
 _ASSIGNMENT = late_pattern(r"(?:export\s+|override\s+)*([\w.-]+)\s*(?::{0,3}|[?+])=\s*(.*)")
 _REFERENCE = late_pattern(r"\$(?:\(([\w.-]+)\)|\{([\w.-]+)\}|\((shell) )|\$(.)")
 _IMPLICIT = {"CC": "cc", "CXX": "g++", "MAKE": "make", "RM": "rm -f", "AR": "ar", "LD": "ld", "CURDIR": "."}
-# What stands in a line for text that is made as it runs.
+# Stands for text that is only known at run time.
 _UNKNOWN = "$1"
 _DEEPEST = 5
 _MOST_RULES = 100
@@ -38,16 +38,16 @@ _LONGEST = 20_000
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """Text for a shell; `number` is the line of the file that it begins at."""
+    """Text for a shell; `number` is its first line in the file."""
 
     text: str
     number: int
 
 
 class ScriptTask(Struct, frozen=True, kw_only=True):
-    """What is run of a file that lists tasks: the first of `files` that is there, relative to where it runs.
+    """The tasks to run from a file that lists tasks: the first existing one of `files`, relative to `directory`.
 
-    `directory` is where the lines run, `None` where that is not known.
+    `directory` is the working directory of the lines, `None` if unknown.
     """
 
     files: tuple[str, ...]
@@ -57,7 +57,7 @@ class ScriptTask(Struct, frozen=True, kw_only=True):
 
 
 def shell_script(text: str) -> bool:
-    """Tell whether a shell would run a file's text: by its first line, or for want of one."""
+    """Return whether a shell would run a file's text: by its first line, or if it has no `#!` line."""
     if "\0" in text:
         return False
     first = text.partition("\n")[0]
@@ -71,7 +71,7 @@ def shell_script(text: str) -> bool:
 
 
 def task_of(program: str, words: Argv) -> ScriptTask | None:
-    """Return what `make` and the package managers of Node run, `None` for other programs and commands."""
+    """Return the task that `make` or a package manager of Node runs, `None` for other programs and commands."""
     if program in _RUNNERS:
         given = positionals(words, " ".join((*_DIRECTORY[program], "-w --workspace -F --filter")))
         if given[:1] and given[0] in _RUN:
@@ -128,7 +128,7 @@ class _Makefile(Struct):
 
     @classmethod
     def parse(cls, text: str) -> _Makefile:
-        """Return what a Makefile says."""
+        """Return a parsed Makefile."""
         makefile = cls()
         targets = [""]
         number = 0
@@ -147,7 +147,7 @@ class _Makefile(Struct):
         return makefile
 
     def lines_of(self, task: ScriptTask) -> tuple[Line, ...]:
-        """Return the recipes of the goals and of all that they need; what make itself makes up is unknown."""
+        """Return the recipes of the goals and of all that they need; text that make generates is unknown."""
         variables = {**_IMPLICIT, **self.variables, **task.variables}
         waiting = list(task.names) or ([self.first] if self.first else [])
         reached: dict[str, None] = {}
@@ -160,7 +160,7 @@ class _Makefile(Struct):
         return tuple(Line(text=_expand(line.text, variables), number=line.number) for line in found)
 
     def add_statement(self, line: str, number: int) -> list[str]:
-        """Take one line that is no recipe; return the targets whose recipe follows."""
+        """Add one line that is not a recipe; return the targets whose recipe follows."""
         assigned = _ASSIGNMENT.fullmatch(line)
         if assigned is not None:
             self.variables[assigned[1]] = assigned[2]
@@ -178,14 +178,14 @@ class _Makefile(Struct):
         return targets
 
     def add_recipe(self, target: str, line: str, number: int) -> None:
-        """Add a line to a target's recipe; make takes `@`, `-` and `+` off before a shell sees it."""
+        """Add a line to a target's recipe, without the `@`, `-` and `+` that make removes before running it."""
         text = line.lstrip(" \t@+-")
         if text:
             self.recipes.setdefault(target, []).append(Line(text=text, number=number))
 
 
 def _expand(text: str, variables: Mapping[str, str], depth: int = 0) -> str:
-    """Return a line as make gives it to a shell, `$1` standing for all that is not known."""
+    """Return a line as make gives it to a shell, with `$1` for everything unknown."""
 
     def one(found: re.Match[str]) -> str:
         if found[3]:  # $(shell …) is run as well
@@ -203,7 +203,7 @@ def _expand(text: str, variables: Mapping[str, str], depth: int = 0) -> str:
 
 
 def _directory(program: str, words: Argv) -> str | None:
-    """Return the directory that an option names, "." without one, `None` where it is not known."""
+    """Return the directory that an option names, "." without the option, `None` if unknown."""
     options = _DIRECTORY[program]
     if any(word is None for word in words):
         return None if any(word in options for word in words) else "."

@@ -1,4 +1,4 @@
-"""Words of a shell line: which values each may have, as far as the line itself tells."""
+"""Words of a shell line: the possible values of each, as far as the line itself shows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from chargehand.policy.actions import HOME
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-# All texts that a word may be; none: not known.
+# All texts that a word may be; empty: unknown.
 Values = tuple[str, ...]
 UNKNOWN: Values = ()
-# Texts that one word may be at most: `{a,b}{a,b}{a,b}…` grows without end, and more are not known.
+# Most texts that one word may be: `{a,b}{a,b}{a,b}…` grows without end, and more count as unknown.
 _MOST = 16
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b", "E": "\x1b"}
 _ANSI = late_pattern(r"\\(x[0-9A-Fa-f]{1,2}|u[0-9A-Fa-f]{1,4}|U[0-9A-Fa-f]{1,8}|[0-7]{1,3}|.)", re.DOTALL)
@@ -30,10 +30,10 @@ _LITERAL = frozenset(
 
 
 def to_grammar(text: str) -> bytes:
-    """Return text as the grammar is given it: each byte that is not ASCII as two letters of Latin-1.
+    """Return text encoded for the grammar: each byte that is not ASCII as two letters of Latin-1.
 
-    The grammar's scanner looks characters up in a table of 256 with no check, so that one far beyond ends the
-    whole process. To a shell all that is not ASCII is the same: a part of a word.
+    The grammar's scanner looks characters up in a table of 256 without a check, so that a higher one crashes the
+    process. To a shell all characters outside ASCII are the same: a part of a word.
     """
     if text.isascii():
         return text.encode()
@@ -42,7 +42,7 @@ def to_grammar(text: str) -> bytes:
 
 
 def from_grammar(data: bytes) -> str:
-    """Return the text that `to_grammar` made the bytes of."""
+    """Return the text that `to_grammar` encoded."""
     if data.isascii():
         return data.decode()
     letters = iter(data.decode())
@@ -59,7 +59,7 @@ def node_text(node: Node) -> str:
 
 
 class Variables:
-    """The variables that a line gives values; one that is set to what is not known is not known."""
+    """The variables that a line sets; a variable set to an unknown value is unknown."""
 
     def __init__(self, root: Node) -> None:
         self._set: dict[str, list[Node | None]] = {}
@@ -75,7 +75,7 @@ class Variables:
                         continue
                     plain = target.type == "variable_name" and all(child.type != "+=" for child in node.children)
                     if plain and value is None:
-                        # X= is empty: it adds nothing that a rule could mind.
+                        # X= is empty: it adds nothing that a rule would match.
                         self._set.setdefault(node_text(target), [])
                         continue
                     known = plain and value is not None and value.type != "array"
@@ -87,16 +87,16 @@ class Variables:
                         self._set.setdefault(node_text(name), []).extend(values or [None])
                 case "command" | "declaration_command":
                     words = [node_text(child) for child in node.named_children]
-                    # What these read, or print into a variable, is known when they run.
+                    # The values that these read, or print into a variable, are known only at run time.
                     if words and (words[0] in _READERS or (words[0] == "printf" and "-v" in words)):
                         for word in words[1:]:
                             self._set.setdefault(word, []).append(None)
 
     def values(self, name: str) -> Values:
-        """Return what `$name` may be, before it is split into words."""
+        """Return the possible values of `$name`, before it is split into words."""
         if name == "HOME" and name not in self._set:
             return (HOME,)
-        # `X=$X:a` refers to itself; what comes from outside the line is not known either.
+        # `X=$X:a` refers to itself; values from outside the line are not known either.
         if name in self._busy or name not in self._set:
             return UNKNOWN
         self._busy.add(name)
@@ -112,11 +112,11 @@ class Variables:
 
     @property
     def splits_as_usual(self) -> bool:
-        """Whether words are divided at blanks."""
+        """Whether words are split at blanks."""
         return "IFS" not in self._set
 
     def expand(self, node: Node) -> list[Values]:
-        """Return the words that a node becomes, each with all that it may be."""
+        """Return the words that a node becomes, each with all its possible values."""
         text = node_text(node)
         if node.type in ("word", "concatenation", "brace_expression") and _OPAQUE_BRACE.search(text):
             braced = _expand_braces(text)
@@ -124,7 +124,7 @@ class Variables:
         values = self._values_of(node)
         if node.type not in ("simple_expansion", "expansion"):
             return [values]
-        # bash divides what an unquoted variable holds into words.
+        # bash splits the value of an unquoted variable into words.
         if not any(re.search(r"\s", value) for value in values):
             return [values] if self.splits_as_usual else [UNKNOWN]
         if len(values) > 1 or not self.splits_as_usual:
@@ -152,7 +152,7 @@ class Variables:
             case "process_substitution":
                 return ("/dev/fd/63",)
             case "command_substitution":
-                # What a few well-known commands print; what others print is not known.
+                # The output of a few well-known commands; that of others is unknown.
                 inner = text[2:-1] if text.startswith("$(") else text[1:-1]
                 words = inner.split()
                 makes = words[:1] == ["mktemp"] and not re.search(r"[;&|<>$`]", inner) and "-p" not in words
@@ -161,7 +161,7 @@ class Variables:
         return UNKNOWN
 
     def _join_parts(self, node: Node, *, quoted: bool) -> Values:
-        """Return what the parts of a word give together; what stands between parts is text."""
+        """Return the possible values of a word from its parts; anything between the parts is text."""
         data = node.text or b""
         parts: list[Values] = []
         at = node.start_byte
@@ -173,7 +173,7 @@ class Variables:
                 parts.append((text,))
                 continue
             values = self._values_of(child)
-            # Unquoted, bash would divide what a variable holds into words; these are not told apart inside of one.
+            # bash would split an unquoted variable's value into words; inside a word they are not separated.
             divided = child.type in ("simple_expansion", "expansion") and not quoted
             splits = not self.splits_as_usual or any(re.search(r"\s", value) for value in values)
             parts.append(UNKNOWN if divided and splits else values)
@@ -192,7 +192,7 @@ def _between(data: bytes, quoted: bool) -> Values:
 
 
 def ansi(text: str) -> Values:
-    """Return what `$'text'` is, `UNKNOWN` where it has an escape that is not understood."""
+    """Return the value of `$'text'`, `UNKNOWN` if it has an unsupported escape."""
 
     def one(found: re.Match[str]) -> str:
         code = found[1]
@@ -227,7 +227,7 @@ def _expand_braces(text: str) -> list[str] | None:
             low, high = sorted((int(first), int(last)))
             parts = [str(number) for number in range(low, high + 1)]
         else:
-            parts = [first, last]  # a long range: both ends stand for it
+            parts = [first, last]  # a long range: only its two ends are judged
         todo += [word[: found.start()] + part + word[found.end() :] for part in parts]
         if len(todo) + len(done) > _MOST * 4:
             return None

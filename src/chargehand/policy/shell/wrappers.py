@@ -1,4 +1,4 @@
-"""Programs that run other programs (`env`, `xargs`, `sudo`, ...): what they run is judged as well."""
+"""Programs that run other programs (`env`, `xargs`, `sudo`, ...): their inner programs are judged as well."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ASSIGNMENT = late_pattern(r"[A-Za-z_]\w*\+?=")
 _VERSIONED = late_pattern(r"(python|pip|node|ruby|perl|php|lua|bash)[\d.]+")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash"})
 INTERPRETERS = frozenset({"python", "node", "ruby", "perl", "php", "lua", "deno", "bun", "fish", "tclsh"})
-# Commands that xargs, parallel and `find -exec` are taken to run at most, with what they are given put in.
+# Most commands assumed to be run by xargs, parallel and `find -exec` with their input inserted.
 _VARIANTS = 16
 
 
 class _Wrapper(Struct, frozen=True):
-    """How a program names what it runs: options that take a value, words before it, and what must come first."""
+    """A program that runs another: its options with a value, words before the command, a required sub-command."""
 
     valued: str = ""
     skip: int = 0
@@ -28,7 +28,7 @@ class _Wrapper(Struct, frozen=True):
     after: tuple[str, ...] = ()
 
     def inner_of(self, program: str, command: Simple) -> Inner:
-        """Return what a command of this wrapper runs."""
+        """Return the commands that a command of this wrapper runs."""
         words = command.argv[1:]
         rest = self.words_behind(words)
         if program in ("xargs", "parallel"):
@@ -70,7 +70,7 @@ class _Wrapper(Struct, frozen=True):
         return ()
 
 
-# What is run by what; `after` names the sub-command behind which it stands.
+# The wrappers; `after` names the sub-command that the inner command follows.
 _WRAPPERS = {
     "env": _Wrapper("-u --unset -C --chdir", assignments=True),
     "sudo": _Wrapper("-u -g -h -p -C -r -t -T -U -D -R --user --group --chdir", assignments=True),
@@ -129,7 +129,7 @@ _WRAPPERS = {
 
 
 def program_of(word: str | None) -> str:
-    """Return a program's plain name, "" where it is not known or may be several."""
+    """Return a program's plain name, "" if it is unknown or ambiguous."""
     if word is None or re.search(r"[*?\[]", word.removeprefix("[").removeprefix("[")):
         return ""
     name = posixpath.basename(word)
@@ -138,7 +138,7 @@ def program_of(word: str | None) -> str:
 
 
 class Inner(Struct, frozen=True, kw_only=True):
-    """What a command runs: programs, lines for a shell (`None`: not known), script files."""
+    """The inner parts of a command: programs, lines for a shell (`None`: unknown), script files."""
 
     commands: tuple[Argv, ...] = ()
     lines: tuple[str | None, ...] = ()
@@ -147,7 +147,7 @@ class Inner(Struct, frozen=True, kw_only=True):
 
 
 def inner_of(command: Simple) -> Inner:
-    """Return what a command runs besides itself."""
+    """Return the programs, lines and scripts that a command runs in addition to itself."""
     program = program_of(command.argv[0])
     words = command.argv[1:]
     if program == "python" and "-m" in words:
@@ -180,13 +180,13 @@ def inner_of(command: Simple) -> Inner:
 
 
 def _as_line(words: Argv) -> tuple[str | None, ...]:
-    """Return words as the one line that a shell is given them as, `None` where one of them is not known."""
+    """Return words as the single line given to a shell, `None` if one of them is unknown."""
     known = [word for word in words if word is not None]
     return (" ".join(known) if len(known) == len(words) else None,) if words else ()
 
 
 def fed_by_file(argv: Argv) -> str | None:
-    """Return the file that xargs and parallel take words from, `None` where there is none or it is not known."""
+    """Return the file from which xargs and parallel read words, `None` if missing or unknown."""
     if program_of(argv[0]) not in ("xargs", "parallel"):
         return None
     words = argv[1:]
@@ -201,7 +201,7 @@ def fed_by_file(argv: Argv) -> str | None:
 
 
 def _commands_of_xargs(rest: Argv, words: Argv, feed: tuple[str | None, ...] | None) -> tuple[Argv, ...]:
-    """Return what `xargs` and `parallel` run: their words, with what they are given put in or behind."""
+    """Return the commands that `xargs` and `parallel` run: their words, with the input inserted or appended."""
     if ":::" in rest:
         at = rest.index(":::")
         feed, rest = rest[at + 1 :], rest[:at]
@@ -228,7 +228,7 @@ def _put(word: str | None, place: str, value: str | None) -> str | None:
 
 
 def _run_by_shell(program: str, words: Argv, feed: tuple[str | None, ...] | None) -> Inner:
-    """Return what a shell runs: the text behind `-c`, a script file, or what is fed in."""
+    """Return what a shell runs: the text after `-c`, a script file, or its input."""
     index = 0
     while index < len(words):
         word = words[index]
@@ -248,13 +248,13 @@ def _run_by_shell(program: str, words: Argv, feed: tuple[str | None, ...] | None
         else:
             return Inner(scripts=(word,), label=f"{program} file")
     if feed is None:
-        return Inner()  # a shell that reads its terminal: in a sandbox there is none
+        return Inner()  # a shell that reads its terminal: a sandbox has no terminal
     whole = None if any(part is None for part in feed) else "\n".join(part or "" for part in feed)
     return Inner(lines=(whole,), label=f"{program} <")
 
 
 def _run_by_find(words: Argv) -> Inner:
-    """Return what `find -exec` runs, `{}` being whatever lies below its directories."""
+    """Return the commands that `find -exec` runs, with `{}` as any path below its directories."""
     found: list[Argv] = []
     index = 0
     while index < len(words):
@@ -268,12 +268,12 @@ def _run_by_find(words: Argv) -> Inner:
 
 
 def below(root: str) -> str | None:
-    """Return the pattern of all that lies below a directory as `find_roots` names it."""
+    """Return the pattern of all paths below a directory in the form of `find_roots`."""
     return None if root == "$" else f"{root}/*"
 
 
 def _run_by_git(words: Argv) -> Inner:
-    """Return what git runs for others: aliases on its command line, and for bisect, rebase and submodules."""
+    """Return the commands that git runs: aliases on its command line, and those of bisect, rebase, submodules."""
     lines: list[str | None] = []
     commands: list[Argv] = []
     aliases: dict[str, str] = {}

@@ -1,1 +1,1 @@
-"""The `container` tier's parts: finding an engine, what a container holds, starting and removing it."""
+"""The `container` tier's parts: finding an engine, the content of a container, starting and removing it."""

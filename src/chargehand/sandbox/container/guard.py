@@ -1,7 +1,7 @@
-"""Removes the containers of a Chargehand process that has ended; also run as a program beside each of them.
+"""Removes the containers of a Chargehand process that has ended; also run as a program for each such process.
 
-A container ends by itself when the socket to its owner closes, unless it is frozen at that moment: so one process
-outlives the owner and removes what is left. Standard library only.
+A container ends by itself when the socket to its owner closes, unless it is frozen at that moment. So one process
+outlives the owner and removes the remaining containers. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from pathlib import Path
 PREFIX = "chargehand-"
 _ROOT = Path("/sys/fs/cgroup")
 _SECONDS = 60.0
-# Longest that a removed container's monitor takes to end by itself.
+# The longest time that a removed container's monitor takes to end by itself.
 _LEAVE_SECONDS = 2.0
 
 
 def container_names(engine: Sequence[str], prefix: str) -> list[str]:
     """Return the names of the containers, running or not, that begin with `prefix`.
 
-    Those of podman that it does not know of are among them: they have a monitor.
+    Includes containers unknown to podman that still have a monitor.
     """
     said = _ask([*engine, "ps", "-a", "--filter", f"name={prefix}", "--format", "{{.Names}}"])
     return sorted({name for name in said.split() if name.startswith(prefix)} | _monitors(prefix).keys())
 
 
 def remove(engine: Sequence[str], name: str) -> None:
-    """Thaw, kill and remove one container; one that is gone is no failure."""
+    """Thaw, kill and remove one container; a missing one is not a failure."""
     pid = container_pid(engine, name)
     if pid:
         thaw(pid)
@@ -53,11 +53,11 @@ def remove(engine: Sequence[str], name: str) -> None:
 def _monitors(prefix: str) -> dict[str, int]:
     """Return podman's monitors (conmon) by the names of their containers, those that begin with `prefix`.
 
-    A client that is killed while it creates a container leaves its monitor and the container's first process, and
-    an engine that has not noted them yet: `rm` ends neither.
+    A client that is killed while it creates a container leaves a monitor and the container's first process, but
+    the engine has not recorded them yet: `rm` ends neither.
     """
     found = {}
-    # Not by glob: it fails on processes that end while it looks.
+    # Not by glob: it fails on processes that end during its search.
     for pid in [entry for entry in os.listdir("/proc") if entry.isdigit()]:
         try:
             words = [os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
@@ -71,7 +71,7 @@ def _monitors(prefix: str) -> dict[str, int]:
 
 
 def _below(pid: int) -> list[int]:
-    """Return the processes that a process started, and those that they started."""
+    """Return the descendants of a process."""
     found: list[int] = []
     with contextlib.suppress(OSError):  # it ended
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -82,7 +82,7 @@ def _below(pid: int) -> list[int]:
 
 
 def container_pid(engine: Sequence[str], name: str) -> int:
-    """Return the process id on this machine of a container's first process, 0 where it has none."""
+    """Return the process id on this machine of a container's first process, 0 if it has no process."""
     said = _ask([*engine, "inspect", "--format", "{{.State.Pid}}", name]).strip()
     return int(said) if said.isdigit() else 0
 
@@ -106,7 +106,7 @@ def cgroup_directories(pid: int) -> tuple[dict[str, Path], bool]:
 
 
 def thaw(pid: int) -> None:
-    """Let a frozen container run on, so that it can be killed: version 1 holds SIGKILL back."""
+    """Let a frozen container continue, so that it can be killed: cgroups of version 1 hold SIGKILL back."""
     for directory in cgroup_directories(pid)[0].values():
         for name, order in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
             with contextlib.suppress(OSError):
@@ -115,7 +115,7 @@ def thaw(pid: int) -> None:
 
 
 def sweep(engine: Sequence[str]) -> int:
-    """Remove the containers whose owner is dead; returns how many went."""
+    """Remove the containers whose owner is dead; return their number."""
     removed = 0
     for name in container_names(engine, PREFIX):
         owner, _, rest = name.removeprefix(PREFIX).partition("-")
@@ -128,12 +128,12 @@ def sweep(engine: Sequence[str]) -> int:
 
 
 def owner_prefix() -> str:
-    """Return how the names of this process's containers begin: with what names one process for ever."""
+    """Return the name prefix of this process's containers, which identifies one process for ever."""
     return f"{PREFIX}{os.getpid()}-{_start_time(str(os.getpid()))}-"
 
 
 def _start_time(pid: str) -> str:
-    # With the pid it names one process for ever: a number that the kernel gives out again has another time.
+    # With the pid it identifies one process for ever: a reused pid has another start time.
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -149,13 +149,13 @@ def _ask(argv: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Wait for the end of standard input; then remove every container of that prefix, and their directories."""
+    """Wait for the end of standard input; then remove every container with that prefix, and their directories."""
     prefix, roots, *engine = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):
         pass
-    for _ in range(3):  # one that was just being started may come up meanwhile
+    for _ in range(3):  # a container that was just being started may appear meanwhile
         for name in container_names(engine, prefix):
             remove(engine, name)
         if not container_names(engine, prefix):

@@ -1,4 +1,4 @@
-"""What one container sees, as data: its root directory, its mounts, and the words of the engine's command line."""
+"""The content of one container as data: its root directory, its mounts, and the engine's command line."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from chargehand.sandbox.process.layout import (
 )
 from chargehand.sandbox.toolchain import SHIMS
 
-# Name, below the staging directory, of the container's root directory.
+# Name of the container's root directory below the staging directory.
 ROOT = "root"
 _DIRECTORIES = ("proc", "dev", "sys", "etc", "home", "opt", "var", "run", "tmp", "usr")
 
 
 class ContainerContents(Struct):
-    """What is inside: made into a root directory by `write_root`, shown by `staged_mounts` or `direct_mounts`.
+    """A container's content: `write_root` makes its root directory, `staged_mounts` or `direct_mounts` its mounts.
 
     `scratch` maps a directory to its size in MiB.
     """
@@ -53,7 +53,7 @@ class ContainerContents(Struct):
     command: list[str] = field(default_factory=list)
 
     def hide_settings(self, root: Path) -> None:
-        """Show package clients' own settings below mounted prefixes as empty, by files made in `root`."""
+        """Show package clients' settings below mounted prefixes as empty, by files made in `root`."""
         empty = root / "etc/.empty"
         empty.touch()
         no_settings = root / "etc/.no-settings"
@@ -68,7 +68,7 @@ class ContainerContents(Struct):
 
 
 def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> ContainerContents:
-    """Return what a container of `spec` holds: the host's own /usr, or with `image` that image's files instead.
+    """Return the content of a container of `spec`: the host's /usr, or with `image` that image's files instead.
 
     The exec server listens on descriptor `fd` and gets `code_size` bytes of code there.
     """
@@ -112,9 +112,9 @@ def plan_contents(spec: SandboxSpec, *, image: str, fd: int, code_size: int) -> 
 
 
 def write_root(contents: ContainerContents, root: Path) -> None:
-    """Make the container's root directory: links, small files, and a place for every mount.
+    """Make the container's root directory: links, small files, and a mount point for every mount.
 
-    Adds mounts to `contents` that show package clients' own settings below mounted prefixes as empty.
+    Adds mounts to `contents` that show package clients' settings below mounted prefixes as empty.
     """
     root.mkdir(mode=0o755)
     for name in _DIRECTORIES:
@@ -133,13 +133,13 @@ def write_root(contents: ContainerContents, root: Path) -> None:
         place = _below(root, path)
         if place.exists() or place.is_symlink():
             continue
-        # What is below a link of the root lies in what is mounted there, and needs no place.
+        # A path below a link of the root is inside another mount, and needs no mount point.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             place.parent.mkdir(parents=True, exist_ok=True)
             place.mkdir() if directory else place.touch()
     for path in contents.scratch:
         if _below(root, path).is_dir():
-            _below(root, path).chmod(0o1777)  # runc gives a file system the mode of the place it covers
+            _below(root, path).chmod(0o1777)  # runc gives a file system the mode of the directory it covers
 
 
 def _below(root: Path, path: str) -> Path:
@@ -161,7 +161,7 @@ def staged_mounts(contents: ContainerContents, root: Path, staging: str) -> tupl
     if contents.plan is not None:
         plan = contents.plan
         sources = [str(path) for path in (plan.upper, plan.work, *plan.lowers)]
-        # Staged by root alone, so without `userxattr`; for the rest see `Layout.overlay`.
+        # Staged only by root, so without `userxattr`; for the rest see `Layout.overlay`.
         options = ",redirect_dir=off,metacopy=off,index=off"
         mounts.append({"kind": "overlay", "name": "workspace", "sources": sources, "options": options})
         words += _mount(f"{staging}/workspace", plan.target, writable=not plan.read_only)
@@ -169,16 +169,16 @@ def staged_mounts(contents: ContainerContents, root: Path, staging: str) -> tupl
 
 
 def direct_mounts(contents: ContainerContents, *, inodes: bool) -> list[str]:
-    """Return the engine's words for an engine that mounts everything itself; layers are refused.
+    """Return the mount words for an engine that mounts everything itself; layers are refused.
 
-    `inodes` says that the engine takes a limit on the files of a temporary file system.
+    `inodes` means that the engine accepts a limit on the files of a temporary file system.
     """
     if contents.plan is not None:
         raise TierUnavailableError(
             "this container engine cannot mount a workspace of layers",
             hint='set project.strategy = "direct", or let chargehand doctor choose the driver',
         )
-    # The engine mounts all of it, in a namespace where no mounts of ours exist.
+    # The engine mounts everything, in a namespace without our mounts.
     words: list[str] = []
     for bind in contents.binds:
         words += _mount(str(bind.source), bind.target, writable=bind.writable)
@@ -189,8 +189,8 @@ def direct_mounts(contents: ContainerContents, *, inodes: bool) -> list[str]:
 
 
 def _mount(source: str, target: str, *, writable: bool) -> list[str]:
-    """Return a bind mount as both engines read it: fields of CSV, so any path without a newline holds."""
-    # The long form: the short one splits at colons, which paths may hold.
+    """Return a bind mount as both engines read it: fields of CSV, so any path without a newline works."""
+    # The long form: the short form splits at colons, which paths may contain.
     fields = ["type=bind", f"source={source}", f"target={target}", *([] if writable else ["readonly"])]
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)
@@ -200,8 +200,8 @@ def _mount(source: str, target: str, *, writable: bool) -> list[str]:
 def isolation_words(limits: SandboxLimits, *, name: str, words: Sequence[str] = ()) -> list[str]:
     """Return the engine's words that every container gets, whatever the engine."""
     uid, gid = sandbox_ids()
-    # As much with swap as without: none on top. Nothing is ever pulled; /sys would show the host's devices; what
-    # programs write comes by the exec server, so the engine keeps no log of it.
+    # The same limit with swap as without: no swap on top. Never pull an image. /sys would show the host's devices.
+    # Output of programs comes through the exec server, so the engine keeps no log of it.
     memory = f"{limits.memory_mb}m"
     return [
         *(

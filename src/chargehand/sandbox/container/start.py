@@ -1,8 +1,8 @@
 """Becomes the client of a container engine; run as a program by the host's isolated interpreter.
 
-Standard input is our end of the exec server's socket. podman hands it on as descriptor 3 (`--preserve-fds`), a
+Standard input is our end of the exec server's socket. podman passes it on as descriptor 3 (`--preserve-fds`); a
 client of docker copies bytes between it and the container's standard input and output. As root, podman is started
-in a mount namespace of its own, where the workspace and the sized file systems are mounted first: a killed engine
+in a new mount namespace, in which the workspace and the sized file systems are mounted first: a killed engine
 leaves no mount. The request is one JSON document, the first argument. Standard library only.
 """
 
@@ -21,11 +21,11 @@ _LAUNCHER = Path(__file__).parents[1] / "process/sandbox_launcher.py"
 
 
 def main() -> None:
-    """Mount what the request says, place the socket, become the client; exit 125 with the reason on stderr."""
+    """Make the requested mounts, place the socket, become the client; exit 125 with the reason on stderr."""
     request = json.loads(sys.argv[1])
     try:
         if request["mounts"]:
-            # By its file: this interpreter is isolated and finds no package of ours.
+            # By its file: this interpreter is isolated and cannot import our packages.
             loader = importlib.machinery.SourceFileLoader("sandbox_launcher", str(_LAUNCHER))
             launcher = types.ModuleType(loader.name)
             loader.exec_module(launcher)
@@ -40,7 +40,7 @@ def main() -> None:
             os.set_inheritable(SOCKET_FD, True)
             os.dup2(nothing, 0)
             os.dup2(nothing, 1)
-        # A directory that this process stands in could not be unmounted or removed.
+        # The working directory of this process could not be unmounted or removed.
         os.chdir("/")
         os.execve(request["argv"][0], request["argv"], dict(os.environ))
     except OSError as error:

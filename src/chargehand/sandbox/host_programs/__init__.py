@@ -1,1 +1,1 @@
-"""How the host's programs are found, and what of the host each one needs to run."""
+"""Finds the host's programs and the parts of the host that each one needs to run."""

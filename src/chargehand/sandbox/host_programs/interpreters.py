@@ -1,4 +1,4 @@
-"""Interpreters and compilers asked where they live: shims and proxies know no other way to tell."""
+"""Asks interpreters and compilers for their directories: only they know, behind shims and proxies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _QUESTIONS: Mapping[str, tuple[str, ...]] = {
-    # program -> how it is asked for the directories that hold all of it, one a line
+    # program -> arguments that make it print its directories, one per line
     "python3": ("-I", "-c", "import sys; print(sys.prefix); print(sys.base_prefix)"),
     "node": ("-p", "require('path').dirname(require('path').dirname(process.execPath))"),
     "rustc": ("--print", "sysroot"),
@@ -25,7 +25,7 @@ _VERSIONED = re.compile(r"python3\.\d+")
 _JAVA_HOME = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
 _PYENV = "{PYENV_ROOT:.pyenv}/version"
 _SELECTIONS = (
-    # what makes a shim answer otherwise while it stays the same file
+    # these change a shim's answer although its file stays the same
     _PYENV,
     "{RUSTUP_HOME:.rustup}/settings.toml",
     "{VOLTA_HOME:.volta}/tools/user/platform.json",
@@ -40,7 +40,7 @@ _SECONDS = 20
 
 
 def witness_paths(directories: Sequence[str], environ: Mapping[str, str]) -> set[str]:
-    """Return the paths that decide which programs of these directories are asked, and what they answer."""
+    """Return the paths that decide which programs of these directories are asked, and their answers."""
     named = {
         f"{place}/{name}"
         for place in directories
@@ -51,7 +51,7 @@ def witness_paths(directories: Sequence[str], environ: Mapping[str, str]) -> set
 
 
 def chosen(environ: Mapping[str, str]) -> list[str]:
-    """Return what the environment says to version managers, and where they and the home are."""
+    """Return the environment's settings for version managers, with their directories and the home."""
     names = (
         *_CHOICES,
         "HOME",
@@ -66,17 +66,17 @@ def chosen(environ: Mapping[str, str]) -> list[str]:
 
 
 def askable(directory: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the programs of a directory that can tell where they live, each answer once.
+    """Return the programs of a directory that can print their directories, each answer once.
 
-    A `python3.N` that is `python3` by another name answers alike, and a version manager has a shim for each
-    version that was ever installed: only those that are selected answer, after a while.
+    A `python3.N` that is a copy of `python3` gives the same answer. A version manager has a shim for each version
+    that was ever installed: only selected ones answer, after a while.
     """
     names = sorted(name for name in os.listdir(directory) if name in _QUESTIONS or _VERSIONED.fullmatch(name))
     found = [path for path in (f"{directory}/{name}" for name in names) if os.access(path, os.X_OK)]
     plain = f"{directory}/python3"
     if plain not in found:
         return found
-    # The versions, like `3.12`, that pyenv has beside the one that `python3` is.
+    # The versions, like `3.12`, that pyenv selects in addition to that of `python3`.
     text = environ.get("PYENV_VERSION", "").replace(":", "\n")
     if not text:
         with contextlib.suppress(OSError):
@@ -93,10 +93,10 @@ def askable(directory: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def ask_all(programs: Sequence[str], environ: Mapping[str, str], cache: Path | None) -> dict[str, list[str]]:
-    """Return the directories that each program names, as it spells them; none where it does not answer.
+    """Return the directories that each program prints, as it spells them; an empty list if it does not answer.
 
-    Answers are kept in the file `cache` and asked anew when a program changes, the selection of a version manager
-    does, or a directory went away.
+    Answers are cached in the file `cache` and asked again when a program or the selection of a version manager
+    changes, or a directory disappears.
     """
     selections = [stamp(place_of(template, environ)) for template in _SELECTIONS]
     choices: list[str | int] = [environ.get(name, "") for name in _CHOICES]
@@ -108,19 +108,19 @@ def ask_all(programs: Sequence[str], environ: Mapping[str, str], cache: Path | N
     known = stored.get("answers") if isinstance(stored, dict) and stored.get("key") == key else None
     if isinstance(known, dict) and all(os.path.isdir(place) for places in known.values() for place in places):
         return known
-    # Side by side: a version manager may take long to answer through its shim.
+    # In parallel: a version manager may take long to answer through its shim.
     with ThreadPoolExecutor(max_workers=4) as pool:
         answers = dict(zip(programs, pool.map(lambda program: _ask(program, environ), programs), strict=True))
     if cache is not None:
         fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):  # it only saves time
+        with contextlib.suppress(OSError):  # the cache only saves time
             fresh.write_text(json.dumps({"key": key, "answers": answers}))
             fresh.replace(cache)
     return answers
 
 
 def stamp(path: str) -> list[str | int]:
-    """Return what changes when a file or a directory's list of names does."""
+    """Return a value that changes with a file, or with a directory's list of names."""
     real = os.path.realpath(path)
     try:
         info = os.stat(real)
@@ -140,7 +140,7 @@ def _ask(program: str, environ: Mapping[str, str]) -> list[str]:
     name = os.path.basename(program)
     question = _QUESTIONS["python3" if _VERSIONED.fullmatch(name) else name]
     quiet = {"RUSTUP_AUTO_INSTALL": "0", "GOTOOLCHAIN": "local"}  # a question must download nothing
-    # Away from any project: version managers let the files of the current directory choose.
+    # Outside any project: version managers let files in the current directory choose.
     try:
         answer = subprocess.run(
             [program, *question],

@@ -1,7 +1,7 @@
-"""Python packages of the host: hidden from sandboxes, but for those that a person lists.
+"""Python packages of the host: hidden from sandboxes, except those that a person lists.
 
-An interpreter is shown with its standard library. Packages beside it that a project happens to import would make
-its checks pass by accident: on no other machine, or by a copy of the project itself that was installed there.
+Sandboxes see an interpreter with its standard library. If they also saw packages that a project happens to import,
+its checks could pass by accident: on this machine only, or with an installed copy of the project itself.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from chargehand.core.errors import ConfigError
 from chargehand.core.ports import Bind
 
 ALL = "all"
-"""In place of names: every package of the host is shown."""
+"""Used instead of names: every package of the host is shown."""
 _NOTHING = Path(__file__).with_name("no_packages")
 _DIRECTORIES = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3*/dist-packages")
 _SYSTEM_PREFIXES = ("/usr", "/usr/local")
-# A requirement that only an extra brings in is not needed by the package itself.
+# The package itself does not need a requirement that only an extra adds.
 _NAME, _EXTRA = re.compile(r"[A-Za-z0-9][\w.-]*"), re.compile(r";.*\bextra\s*==")
 
 
@@ -33,9 +33,9 @@ def package_directories(prefixes: Iterable[str]) -> list[str]:
 
 
 def hide_packages(directories: Sequence[str], names: Sequence[str], *, scratch: Path, target: str) -> list[Bind]:
-    """Return the mounts that leave, of these directories, the packages called `names` with what they require.
+    """Return the mounts that hide all packages in these directories except `names` and their requirements.
 
-    What is listed is shown below `target`, and by links in place of each directory, which are made in `scratch`.
+    Shown packages are mounted below `target`; each directory is replaced by links to them, made in `scratch`.
     Raises `ConfigError` for a name that no directory has.
     """
     if ALL in names:
@@ -50,7 +50,7 @@ def hide_packages(directories: Sequence[str], names: Sequence[str], *, scratch: 
             binds.append(Bind(source=_NOTHING, target=directory))
             continue
         inside = f"{target}/packages-{number}"
-        # Named by what is in it, so made only once.
+        # Named by its content, so made only once.
         digest = hashlib.sha256("\n".join([inside, *entries]).encode()).hexdigest()[:16]
         links = scratch / f"packages-{digest}"
         links.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def hide_packages(directories: Sequence[str], names: Sequence[str], *, scratch: 
 
 
 def _entries_of(directory: str, wanted: Iterable[str]) -> tuple[list[str], set[str]]:
-    """Return what wanted packages and their requirements are made of in a directory, and which are there."""
+    """Return the entries of wanted packages and their requirements in a directory, and the packages found."""
     from importlib import metadata  # 15 ms of every start, and most people list no package
 
     installed = {_normalise(each.metadata["Name"]): each for each in metadata.distributions(path=[directory])}

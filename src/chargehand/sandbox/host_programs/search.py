@@ -1,4 +1,4 @@
-"""What each program of the host needs, and which directories are mounted for it."""
+"""Finds the directories that each program of the host needs, and that are mounted for it."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from chargehand.sandbox.contract import WORKSPACE
 from chargehand.sandbox.host_programs.interpreters import place_of
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# Where the sandbox shows something of its own.
+# Paths that the sandbox uses itself.
 _TAKEN = (WORKSPACE, "/proc", "/dev", "/sys", "/etc", "/run/chargehand", "/opt/toolchain", *_SYSTEM)
 _SHARED = ("/", "/home", "/opt", "/root", "/var", "/srv", "/mnt", "/media", "/tmp", "/run")
-# What a directory of a program never holds, and one of a person does.
+# Entries that never occur in a program's directory, but in a person's.
 _PRIVATE = (".ssh", ".aws", ".gnupg", ".netrc", ".git-credentials", ".config", ".docker", "share/keyrings")
 _PARTS: Mapping[str, tuple[str, ...]] = {
-    # what of a directory that also holds other things belongs to an interpreter in its bin
+    # the parts that belong to an interpreter in bin, in a directory that also holds other things
     "python3": ("bin/python3*", "lib/libpython3*.so*", "lib/python3*", "include/python3*"),
     "node": ("bin/node", "lib/node_modules", "include/node"),
 }
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Whether a path is a directory or lies in it."""
+    """Return whether a path is a directory or inside it."""
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def is_system_path(path: str) -> bool:
-    """Whether every sandbox shows a path anyway."""
+    """Return whether every sandbox shows a path anyway."""
     return any(is_below(path, directory) for directory in _SYSTEM)
 
 
 class MountedPaths(Struct):
-    """Collects what is shown. `home` is the person's: it is never shown, only what programs need of it."""
+    """Collects the paths to show. The person's `home` is never shown, only the parts of it that programs need."""
 
     home: str
     sources: dict[str, str] = field(default_factory=dict)
     """Path inside -> path on the host, without symbolic links."""
     looked_at: set[str] = field(default_factory=set)
-    """Every path whose change could change what is found."""
+    """Every path whose change could change the result."""
 
     def show(self, path: str, *, kind: str = "") -> str:
-        """Show a file or directory at `path` and at its real path; return why it cannot be, or nothing.
+        """Show a file or directory at `path` and at its real path; return the reason if it cannot be shown, or "".
 
-        A directory that holds more than a program is shown in the parts that one of `kind` has there, if it has.
+        Of a directory that holds more than a program, only the parts that belong to `kind` are shown, if any.
         """
         real = os.path.realpath(path)
         self.looked_at.update((path, real, *(f"{path}/{name}" for name in ("bin", "lib", "include"))))
@@ -61,7 +61,7 @@ class MountedPaths(Struct):
         if broad and not parts:
             return f"{real} holds more than the program, so it is not shown"
         for each in [str(part) for part in parts] or [path]:
-            # At both paths: programs are started by the one, and find their files by the other.
+            # At both paths: programs are started by one path, and find their files by the other.
             for target in {os.path.realpath(each): None, os.path.abspath(each): None}:
                 if is_system_path(target):
                     continue
@@ -72,10 +72,10 @@ class MountedPaths(Struct):
         return ""
 
     def show_listed(self, path: str, *, otherwise: str) -> str:
-        """Show all of a directory that a person lists; return where: `otherwise` if not at its own path."""
+        """Show a whole directory that a person lists; return its path inside: `otherwise` if not the same."""
         self.looked_at.update((path, f"{path}/bin", f"{path}/pyvenv.cfg"))
         targets = {path, os.path.realpath(path)}
-        # Over any of these it would cover what the sandbox has of its own.
+        # Over any of these it would cover a path that the sandbox uses itself.
         taken = (*_TAKEN, *_SHARED, os.path.realpath(self.home))
         shared = any(is_below(at, target) for target in targets for at in taken)
         if shared or any(is_below(target, at) for target in targets for at in _TAKEN if at not in _SYSTEM):
@@ -85,7 +85,7 @@ class MountedPaths(Struct):
         return path
 
     def shows(self, path: str) -> bool:
-        """Whether a path leads to the same thing inside as on the host."""
+        """Return whether a path leads to the same file inside as on the host."""
         if is_system_path(path):
             return True
         return any(
@@ -95,7 +95,7 @@ class MountedPaths(Struct):
         )
 
     def binds(self) -> tuple[Bind, ...]:
-        """Return the mounts, outer ones first and no mount within another that shows the same."""
+        """Return the mounts, outer ones first and without inner mounts that show the same."""
         kept: dict[str, str] = {}
         for target in sorted(self.sources):
             outer = next((each for each in kept if is_below(target, each)), None)
@@ -105,21 +105,21 @@ class MountedPaths(Struct):
 
 
 _DISTRIBUTIONS = (
-    # what marks the parent of bin/ as the root of a program in many files
+    # marks the parent of bin/ as the root of a program of many files
     "boot/plexus-classworlds*.jar",
     "lib/gradle-launcher-*.jar",
     "lib/ant.jar",
     "share/cmake-*",
     "lib/clang",
 )
-# What package managers of Node write where they make no link: a script that starts the package's program.
+# Node's package managers write this instead of a link: a script that starts the package's program.
 _NODE_WRAPPER = re.compile(rb'"\$basedir/([^"]*node_modules/[^"]*)"')
 _ELF = b"\x7fELF"
 _HOPS = 16
 
 
 class HostProgram(Struct, frozen=True, kw_only=True):
-    """A program that the host has: `target` is where it is shown, `needs` what has to be shown for it."""
+    """A program that the host has: `target` is the path at which it is shown, `needs` the paths shown for it."""
 
     name: str
     target: str = ""
@@ -128,7 +128,7 @@ class HostProgram(Struct, frozen=True, kw_only=True):
 
 
 def programs(directory: str, places: MountedPaths, environ: Mapping[str, str]) -> Iterator[HostProgram]:
-    """Tell of each program of a directory what it is; shims of version managers are left out."""
+    """Yield each program of a directory with its needs; shims of version managers are left out."""
     places.looked_at.add(directory)
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
@@ -147,13 +147,13 @@ def programs(directory: str, places: MountedPaths, environ: Mapping[str, str]) -
 
 
 def links_out(directory: str, places: MountedPaths) -> Iterator[str]:
-    """Return the links of a directory that is shown which lead out of what every sandbox shows."""
+    """Yield the links of a shown directory that lead out of the paths that every sandbox shows."""
     places.looked_at.add(directory)
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_symlink() and "/" in os.readlink(
                 entry.path
-            ):  # one to a name beside it is handled under that name
+            ):  # a link within the directory is handled under its target's name
                 *_, last = hops = tuple(_follow_links(entry.path))
                 places.looked_at.update(map(os.path.dirname, hops))
                 if not is_system_path(last) and os.path.isfile(last):
@@ -171,7 +171,7 @@ def virtual_environment(directory: str) -> tuple[str, ...]:
 
 
 def program_at(path: str, places: MountedPaths, environ: Mapping[str, str]) -> HostProgram | None:
-    """Tell of one program what it is, or nothing of a version manager's shim."""
+    """Return one program with its needs, or `None` for a version manager's shim."""
     name = os.path.basename(path)
     for hop in _follow_links(path):
         places.looked_at.update((hop, os.path.dirname(hop), f"{os.path.dirname(os.path.dirname(hop))}/pyvenv.cfg"))
@@ -194,7 +194,7 @@ def program_at(path: str, places: MountedPaths, environ: Mapping[str, str]) -> H
 
 
 def _judge_content(name: str, real: str) -> HostProgram | None:
-    """Tell of a program by what it is part of; a script of a person's own may hold anything and is not shown."""
+    """Judge a program by the package it is part of; a person's script may contain anything and is not shown."""
     packages = _node_modules(real)
     if packages:
         return HostProgram(name=name, target=real, needs=(packages,))
@@ -225,8 +225,8 @@ def _judge_content(name: str, real: str) -> HostProgram | None:
 
 
 def _follow_links(path: str) -> Iterator[str]:
-    """Return a path and what each symbolic link on the way leads to."""
-    # Bounded: links may lead in circles.
+    """Yield a path and the target of each symbolic link on the way."""
+    # Bounded: links may form cycles.
     for _ in range(_HOPS):
         yield path
         if not os.path.islink(path):
@@ -235,6 +235,6 @@ def _follow_links(path: str) -> Iterator[str]:
 
 
 def _node_modules(path: str) -> str:
-    """Return the outermost directory of node packages around a path, or nothing."""
+    """Return the outermost directory of node packages around a path, or ""."""
     before, mark, _ = path.partition("/node_modules/")
     return f"{before}/node_modules" if mark else ""

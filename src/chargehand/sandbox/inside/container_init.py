@@ -1,6 +1,6 @@
-"""What runs first in a container: it puts our filter of system calls over the engine's, then the exec server.
+"""The first program in a container: adds our system call filter to the engine's, then runs the exec server.
 
-Standard library only; sent as text to the interpreter inside, which may be that of an image.
+Standard library only; sent as text to the interpreter inside, which may come from an image.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class _Program(ctypes.Structure):
 
 
 def install(bpf: bytes) -> None:
-    """Filter every system call from now on by an array of `struct sock_filter`; see seccomp(2).
+    """Filter every later system call by an array of `struct sock_filter`; see seccomp(2).
 
-    Raises `OSError` where the kernel refuses.
+    Raises `OSError` if the kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     code = ctypes.create_string_buffer(bpf, len(bpf))
@@ -36,6 +36,6 @@ def install(bpf: bytes) -> None:
 def run(bpf: bytes, server: bytes) -> None:
     """Become the exec server below the filter; `server` is marshalled code, or text."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # Python handles the first, and so any child could end process 1
+        signal.signal(number, signal.SIG_IGN)  # Python handles SIGINT, and so any child could end process 1
     install(bpf)
     exec(marshal.loads(server), {"__name__": "__main__"})  # noqa: S102 -- the host sends it

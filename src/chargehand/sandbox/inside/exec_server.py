@@ -1,14 +1,14 @@
-"""The exec server: the first process inside a sandbox, run by the host's own isolated interpreter.
+"""The exec server: the first process inside a sandbox, run by the host's isolated interpreter.
 
 It is process 1 of its namespace, so nothing inside can kill it and `kill(-1)` reaches exactly the untrusted
 processes; it is non-dumpable before it starts anything, so no child can take its socket or write its memory. It
-speaks over one inherited socket in frames (kind, length, body). Every reply carries the nonce of its request,
-which children never see.
+communicates over one inherited socket in frames (kind, length, body). Every reply carries the nonce of its
+request, which children never see.
 
-Start-up time counts, so only modules written in C are imported (`signal`, `socket`, `json` and `ctypes` would
-double it), and the host sends this module compiled, over that socket, to a bootstrap. Requests are `marshal`led:
-they come from the host, which runs the same interpreter; replies are plain structs, for the host must never decode
-what a sandbox could have written.
+Start-up time counts, so only C modules are imported (`signal`, `socket`, `json` and `ctypes` would double it), and
+the host sends this module compiled, over that socket, to a bootstrap. Requests are `marshal`led: they come from
+the host, which runs the same interpreter. Replies are plain structs, since the host must never decode data that a
+sandbox could have written.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ else:
     import _signal as signal
 
 FRAME = struct.Struct(">cI")
-# Kinds of frames: what the host orders, and what this server answers.
+# Kinds of frames: the host's orders, and this server's answers.
 EXEC, STDIN, KILL, FREEZE, THAW, SKIP, OBSERVE, TELL = b"X", b"I", b"K", b"F", b"T", b"S", b"W", b"Q"
 HELLO, OUT, ERR, DONE, FROZEN, THAWED, OPENED, TOLD = b"H", b"O", b"E", b"D", b"f", b"t", b"w", b"q"
 NONCE_BYTES = 16
 # Exit code, seconds, truncated, timed out, too much output, started, bytes written to both streams.
 OUTCOME = struct.Struct(">id????Q")
-# Body of SKIP: how long the whole sandbox stood frozen from outside, which no time limit counts.
+# Body of SKIP: how long the whole sandbox was frozen from outside, which no time limit counts.
 SECONDS = struct.Struct(">d")
 # One file that was opened: the index of its directory in the host's list, then the length of its name.
 OPENED_FILE = struct.Struct(">IH")
 _PIECE = 65536  # bytes of one read
-# /proc/sys/fs/pipe-max-size unless root raised it: more cannot lie in the pipe of a command that has ended.
+# /proc/sys/fs/pipe-max-size unless root raised it: the pipe of an ended command cannot hold more.
 _LARGEST_PIPE = 1 << 20
-_TAIL = 16384  # bytes; at most so much of the end of an output that is cut is kept
+_TAIL = 16384  # bytes; at most this much of the end of a truncated output is kept
 # poll() takes milliseconds as a C int, and a time limit may be any number of seconds.
 _LONGEST_SLEEP_SECONDS = 3600.0
 _PR_SET_DUMPABLE = 4
@@ -55,12 +55,12 @@ _INOTIFY_EVENT = struct.Struct("iIII")
 _IN_OPEN, _IN_Q_OVERFLOW, _IN_IGNORED, _IN_ISDIR = 0x20, 0x4000, 0x8000, 0x40000000
 _WATCHED = _IN_OPEN | 0x01000000 | 0x02000000  # with IN_ONLYDIR, IN_DONT_FOLLOW
 # The kernel queues 16,384 events by default: read this often, a busy check does not fill it. Not at each event,
-# which would take the processor from the check as often as it opens a file.
+# which would take the processor from the check each time it opens a file.
 _INOTIFY_READ_SECONDS = 0.05
 
 
 class OutputStream:
-    """One stream of a command: its head goes out as it comes, of the rest the tail at the end."""
+    """One stream of a command: sends its head at once, and of the rest the tail at the end."""
 
     def __init__(self, kind: bytes, limit: int) -> None:
         self.kind = kind
@@ -85,7 +85,7 @@ class OutputStream:
         self.dropped += gone
 
     def finish(self) -> bytes:
-        """Return the kept tail, after a line that says how much is missing where something is."""
+        """Return the kept tail, preceded by a line with the number of missing bytes if any."""
         self._cut()
         if self.dropped:
             return b"\n[... %d bytes left out ...]\n" % self.dropped + self._tail
@@ -104,7 +104,7 @@ class RunningCommand:
         limit = request["output_limit"]
         self.outputs = {stdout: OutputStream(OUT, limit), stderr: OutputStream(ERR, limit)}
         self.pending = memoryview(b"")
-        # Whether standard input goes on: its end is then a frame of nothing.
+        # Whether more standard input comes: its end is then an empty frame.
         self.more = request["stdin"] < 0
         self.status = 0
         self.ended: float | None = None
@@ -116,23 +116,23 @@ class RunningCommand:
         self.flooded = False
 
     def pack_outcome(self, ended: float) -> bytes:
-        """Return the body of the last frame, after the nonce: how the program ended, at which time."""
+        """Return the body of the last frame, after the nonce: the program's outcome and end time."""
         status = os.waitstatus_to_exitcode(self.status)
         code = 128 - status if status < 0 else status
         seconds = ended - self.started
         return OUTCOME.pack(code, seconds, self.dropped, self.timed_out, self.flooded, True, self.written)
 
     def skip(self, seconds: float) -> None:
-        """Do not count `seconds` that just passed, as far as the command was there by then."""
+        """Do not count `seconds` that just passed, as far as the command existed by then."""
         seconds = min(seconds, time.monotonic() - self.started)
         self.started += seconds
         self.deadline += seconds
 
 
 class InotifyWatch:
-    """Sees which files of some directories are opened, by whatever program, by inotify(7).
+    """Sees by inotify(7) which files of some directories any program opens.
 
-    `complete` turns false where a directory cannot be watched or goes, or more was opened than the kernel keeps.
+    `complete` turns false if a directory cannot be watched or vanishes, or if the kernel's queue overflows.
     """
 
     def __init__(self, directories: list[bytes]) -> None:
@@ -149,7 +149,7 @@ class InotifyWatch:
             self._names[watch] = set()
 
     def read(self) -> None:
-        """Take what the kernel has noted since the last time."""
+        """Read the kernel's events since the last time."""
         while self.fd >= 0:
             try:
                 data = os.read(self.fd, _PIECE)
@@ -159,18 +159,18 @@ class InotifyWatch:
             while at < len(data):
                 watch, mask, _, length = _INOTIFY_EVENT.unpack_from(data, at)
                 at += _INOTIFY_EVENT.size + length
-                if mask & (_IN_Q_OVERFLOW | _IN_IGNORED):  # what was forgotten, or a directory that is gone
+                if mask & (_IN_Q_OVERFLOW | _IN_IGNORED):  # lost events, or a directory that is gone
                     self.complete = False
                 elif mask & _IN_OPEN and not mask & _IN_ISDIR and watch in self._names:
                     self._names[watch].add(data[at - length : at].rstrip(b"\0"))
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self.fd >= 0:
             os.close(self.fd)
 
     def take(self) -> list[bytes]:
-        """Return what was opened since the last time, in bodies of OPENED frames, and forget it."""
+        """Return files opened since the last time, in bodies of OPENED frames, and forget them."""
         self.read()
         bodies = []
         body = bytearray()
@@ -188,7 +188,7 @@ _ORDERS: dict[bytes, Order] = {}
 
 
 def _carries_out(kind: bytes) -> Callable[[Order], Order]:
-    """Register the method that carries out what the host orders by frames of this kind, given a frame's body."""
+    """Register the method that handles the host's frames of this kind, given a frame's body."""
     return lambda order: _ORDERS.setdefault(kind, order)
 
 
@@ -197,19 +197,19 @@ class ExecServer:
 
     def __init__(self, sock: int) -> None:
         self.sock = sock
-        # Where replies go: standard output where orders come by standard input, else the same socket.
+        # Where replies go: standard output if orders come by standard input, else the same socket.
         self.out = 1 if sock == 0 else sock
         self.inbox = bytearray()
         self.command: RunningCommand | None = None
         self.childless = True
         self.frozen: tuple[float, set[int]] | None = None
         self.watch: InotifyWatch | None = None
-        # A poll of its own for the host's orders: the server asks it before it enforces a time limit.
+        # A separate poll for the host's orders: the server reads it before it enforces a time limit.
         self.orders = select.poll()
         self.orders.register(sock, select.POLLIN)
         self.poll = select.poll()
         self.poll.register(sock, select.POLLIN)
-        # A child that ends between waitpid() and poll() would otherwise be noticed only at the next event.
+        # Otherwise a child that ends between waitpid() and poll() would be noticed only at the next event.
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.poll.register(self.wake_read, select.POLLIN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -230,9 +230,9 @@ class ExecServer:
             if command is not None and not command.killed and self.frozen is None:
                 longest = _LONGEST_SLEEP_SECONDS if self.watch is None else _INOTIFY_READ_SECONDS
                 left = min(max(0.0, command.deadline - time.monotonic()), longest)
-                # Rounded up: before its time a wait would only end to begin again.
+                # Rounded up: a wait that ends early would only begin again.
                 wait = int(left * 1000) + 1
-            # Where a freeze outlasted the wait, a signal makes poll() report nothing though orders lie there.
+            # If a freeze outlasted the wait, a signal makes poll() report nothing although orders are waiting.
             for fd, _ in self.poll.poll(wait) or self.poll.poll(0):
                 if fd == self.sock:
                     if not (data := os.read(self.sock, _PIECE)):
@@ -271,7 +271,7 @@ class ExecServer:
         except OSError as error:
             for fd in (ours_in, ours_out, ours_err):
                 os.close(fd)
-            # As a shell answers: 127 for a program that is not there, 126 for one that cannot run.
+            # As in a shell: 127 for a missing program, 126 for one that cannot run.
             missing = isinstance(error, FileNotFoundError) and not isinstance(error, _DirectoryError)
             subject = request["cwd"] if isinstance(error, _DirectoryError) else request["argv"][0]
             self.send(ERR, nonce + subject[:_TAIL] + f": {error.strerror}\n".encode())
@@ -299,7 +299,7 @@ class ExecServer:
 
     @_carries_out(KILL)
     def _kill(self, _: bytes = b"") -> None:
-        """Kill everything; the host is told how the command ended when nothing lives any more."""
+        """Kill everything; the host learns the command's outcome when no process is alive any more."""
         if self.command is not None:
             self.command.killed = True
         send_signal(-1, signal.SIGKILL)
@@ -356,7 +356,7 @@ class ExecServer:
             command.pending = command.pending[sent:]
         except BlockingIOError:
             return
-        except OSError:  # the program closed its end: nobody wants the rest
+        except OSError:  # the program closed its end and will not read the rest
             command.pending = memoryview(b"")
         if not command.pending:
             self.poll.unregister(fd)
@@ -367,7 +367,7 @@ class ExecServer:
         command.written += len(data)
         if head := output.take(data):
             self.send(output.kind, command.nonce + head)
-        # What is dropped counts too: else a command whose output is cut could write without end.
+        # Dropped bytes count too: otherwise a command with truncated output could write without end.
         if command.written > command.most and not command.killed and command.ended is None:
             command.flooded = True
             self._kill()
@@ -381,7 +381,7 @@ class ExecServer:
         command.dropped = command.dropped or output.dropped > 0
 
     def _reap(self) -> None:
-        # All that ended, and not only the command: as process 1 this inherits every orphan.
+        # Reap all ended processes, and not only the command: as process 1 this inherits every orphan.
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -397,13 +397,13 @@ class ExecServer:
     def _advance(self, command: RunningCommand) -> None:
         """Enforce the time limit, and answer when the program has ended."""
         overdue = not command.killed and self.frozen is None and time.monotonic() >= command.deadline
-        # A freeze from outside stops this process too: what the host has to say of it is heard before judging.
+        # A freeze from outside stops this process too: read the host's orders about it before deciding.
         if command.ended is None and overdue and not self.orders.poll(0):
             command.timed_out = True
             self._kill()
         if command.ended is None or (command.killed and not self.childless):
             return
-        # What lies in the pipes is taken first, and no more: a daemon may hold them open, or write for ever.
+        # Read first what is left in the pipes, and no more: a daemon may hold them open, or write for ever.
         for fd in list(command.outputs):
             os.set_blocking(fd, False)
             for _ in range(_LARGEST_PIPE // _PIECE):
@@ -416,7 +416,7 @@ class ExecServer:
                 self._forward(command, command.outputs[fd], data)
             self._finish_stream(command, fd)
         if command.stdin >= 0:
-            self.poll.register(command.stdin, 0)  # it may be registered or not, and must be to be taken out
+            self.poll.register(command.stdin, 0)  # it may be registered or not, and must be to be unregistered
             self.poll.unregister(command.stdin)
         self._close_stdin(command)
         self.command = None
@@ -427,14 +427,14 @@ class _DirectoryError(FileNotFoundError):
     """The working directory cannot be entered."""
 
 
-# All of them: whoever started Chargehand may ignore some, and that would come along.
+# All of them: the program that started Chargehand may ignore some, and children would inherit that.
 _RESET_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 def _spawn(request: dict[str, Any], fds: tuple[int, int, int]) -> int:
     program = request["argv"][0]
     environment = request["environment"]
-    # posix_spawn() cannot change the directory: this process does, for the moment in which the child is made.
+    # posix_spawn() cannot change the directory: this process does, just while the child is made.
     try:
         os.chdir(request["cwd"])
     except OSError as error:
@@ -460,7 +460,7 @@ def _spawn(request: dict[str, Any], fds: tuple[int, int, int]) -> int:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Send a signal to a process, with pid -1 to all of the namespace but this one; none need be there."""
+    """Send a signal to a process, or with pid -1 to all others of the namespace; ignore a missing process."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -468,10 +468,10 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def freeze_all() -> set[int]:
-    """Stop every process; return when no thread of one runs, with the processes that stood still before.
+    """Stop every process; return when no thread runs, with the processes that were stopped before.
 
-    Two readings of /proc in a row must find the same threads, all stopped, none of which has run in between: then
-    there was a moment at which all stood still, and nobody was left to wake another.
+    Two successive readings of /proc must find the same threads, all stopped, with no thread having run in between:
+    then there was a moment at which all were stopped, and no thread was left to wake another.
     """
     resting = {pid for pid, _, state, *_ in _list_threads() if state == "T"}
     before: set[tuple[int, int, int]] = set()
@@ -480,7 +480,7 @@ def freeze_all() -> set[int]:
         threads = _list_threads()
         now = {(pid, task, switches) for pid, task, _, _, switches in threads}
         stopped_by = {parent for _, _, state, parent, _ in threads if state == "T"}
-        # A parent in vfork() waits in state D for its stopped child, and cannot run on before that does.
+        # A parent in vfork() waits in state D for its stopped child, and cannot continue before the child does.
         settled = all(s in "TtZX" or (s == "D" and pid in stopped_by) for pid, _, s, _, _ in threads)
         if now == before and settled:
             return resting
@@ -489,7 +489,7 @@ def freeze_all() -> set[int]:
 
 
 def _list_threads() -> list[Thread]:
-    """Return pid, thread id, state, parent and how often it was switched away from, of every thread but ours."""
+    """Return pid, thread id, state, parent and number of context switches of every thread but ours."""
     found: list[Thread] = []
     for pid in os.listdir("/proc"):
         if not pid.isdigit() or pid == "1":
@@ -531,7 +531,7 @@ def main() -> None:
         hard = resource.getrlimit(number)[1]
         wanted = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
         resource.setrlimit(number, (wanted, wanted))
-    # Whoever started Chargehand may have another: files must not depend on that.
+    # The caller of Chargehand may have another umask: files must not depend on it.
     os.umask(0o022)
     try:
         ExecServer(sock).run()

@@ -1,6 +1,6 @@
 """Forwards 127.0.0.1:PORT to a unix socket; run inside a sandbox as `python -I -S forward.py PORT SOCKET`.
 
-Standard library only, and no import of the package: inside there may be nothing but this file. Prints `ready` on
+Standard library only, and no import of the package: the sandbox may contain only this file. Prints `ready` on
 stdout when it listens; runs until it is killed.
 """
 
@@ -30,7 +30,7 @@ async def _serve(port: int, socket_path: str) -> None:
             return
         up = asyncio.create_task(_pump(reader, far_writer))
         try:
-            # The far side's end is the end: a client that never closes must not hold the pair open.
+            # The far side decides when to end: a client that never closes must not hold the pair open.
             await _pump(far_reader, writer)
         finally:
             up.cancel()
@@ -47,7 +47,7 @@ async def _serve(port: int, socket_path: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Forward until killed; 2 for wrong arguments, 1 where the port cannot be had."""
+    """Forward until killed; return 2 for wrong arguments, 1 if the port is unavailable."""
     if len(arguments) != 2 or not arguments[0].isdecimal():
         sys.stderr.write("usage: forward.py PORT SOCKET_PATH\n")
         return 2

@@ -1,12 +1,12 @@
-"""The process of one snippet, inside the sandbox: shuts itself in, runs the snippet, reports on stdout.
+"""The process of one snippet, inside the sandbox: restricts itself, runs the snippet, reports on stdout.
 
-The host sends this module compiled, and a marshalled request behind it, over stdin to `BOOTSTRAP`: so nothing has
-to be mounted or compiled, and only modules written in C are imported. Limits of time and output are the host's to
-keep. A hostile snippet may take this process over, and then lie about itself and about nothing else: the host
-reads every report as text of an untrusted author.
+The host sends this module compiled, followed by a marshalled request, over stdin to `BOOTSTRAP`: so nothing has to
+be mounted or compiled, and only C modules are imported. The host enforces limits of time and output. A hostile
+snippet may take this process over and then lie about itself, but about nothing else: the host treats every report
+as text of an untrusted author.
 
-Reports are lines: R (ready), L (a console line: level, a space, JSON string), V (the value, JSON), F (how it
-failed: a JSON list of kind, name, message, line), P (peak memory in bytes).
+Reports are lines: R (ready), L (a console line: level, a space, JSON string), V (the value, JSON), F (its failure:
+a JSON list of kind, name, message, line), P (peak memory in bytes).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _RESERVE = 512 << 10
 _OPEN_FILES = 24
 _ENOMEM = 12
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
-# What JavaScript's process may take on top of the engine's own limit, for copies of lines and of the value.
+# Memory for JavaScript's process in addition to the engine's limit, for copies of lines and of the value.
 _ENGINE_ROOM = 32 << 20
 _encode = _json.encode_basestring_ascii
 
 
 class NotJson(Exception):
-    """The snippet's value is none that JSON has."""
+    """The snippet's value cannot be encoded as JSON."""
 
 
 class ReportWriter:
-    """Writes report lines to what was stdout; the snippet's own descriptors 1 and 2 lead nowhere."""
+    """Writes report lines to the original stdout; the snippet's descriptors 1 and 2 go to /dev/null."""
 
     def __init__(self) -> None:
         self._fd = os.dup(1)
@@ -53,7 +53,7 @@ class ReportWriter:
         self._rest = 0
 
     def send(self, kind: bytes, body: str = "") -> None:
-        """Write one line, whole."""
+        """Write one complete line."""
         left = memoryview(kind + body.encode() + b"\n")
         while left:
             left = left[os.write(self._fd, left) :]
@@ -63,19 +63,19 @@ class ReportWriter:
         self.send(LINE, f"{level} {_encode(text)}")
 
     def fail(self, kind: str, name: str, message: str, line: int | None) -> None:
-        """Report how the snippet failed."""
+        """Report the snippet's failure."""
         words = ",".join(map(_encode, (kind, name[:200], message[:_MESSAGE])))
         self.send(FAILED, f"[{words},{'null' if line is None else line}]")
 
     def ready(self) -> None:
-        """Say that the snippet begins, and remember what the engine takes by then."""
+        """Report that the snippet begins, and record the engine's memory at that point."""
         for fd in (1, 2):
             os.dup2(self._nowhere, fd)
         self._rest = self._memory(b"VmRSS:")
         self.send(READY)
 
     def peak(self) -> None:
-        """Report the most that was held since."""
+        """Report the peak memory since then."""
         self.send(PEAK, str(max(0, self._memory(b"VmHWM:") - self._rest)))
 
     def size(self) -> int:
@@ -83,7 +83,7 @@ class ReportWriter:
         return self._memory(b"VmSize:")
 
     def over(self, limit: int) -> bool:
-        """Tell whether most of `limit` bytes was in use at once."""
+        """Return whether most of `limit` bytes was in use at once."""
         return self._memory(b"VmHWM:") - self._rest > limit * 3 // 4
 
     def _memory(self, field: bytes) -> int:
@@ -92,7 +92,7 @@ class ReportWriter:
 
 
 class ConsoleStream:
-    """What `sys.stdout` or `sys.stderr` is to a snippet: every line goes out when it ends."""
+    """Stands in for `sys.stdout` or `sys.stderr` in a snippet: sends every line when it ends."""
 
     encoding = "utf-8"
     errors = "replace"
@@ -106,7 +106,7 @@ class ConsoleStream:
         self._kept = ""
 
     def write(self, text: str) -> int:
-        """Take text; lines longer than 65,536 characters go out in pieces."""
+        """Accept text; lines longer than 65,536 characters are sent in pieces."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         *lines, rest = (self._kept + text).split("\n")
@@ -123,36 +123,36 @@ class ConsoleStream:
             self._report.line(self._level, line[start : start + _LONGEST])
 
     def writelines(self, lines: list[str]) -> None:
-        """Take several texts."""
+        """Accept several texts."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Do nothing: a line goes out when it ends."""
+        """Do nothing: a line is sent when it ends."""
 
     def finish(self) -> None:
-        """Report what stands without an end of line."""
+        """Report a last line without an end of line."""
         if self._kept:
             self._out(self._kept)
             self._kept = ""
 
     def isatty(self) -> bool:
-        """Tell that nobody types here."""
+        """Return that this is not a terminal."""
         return False
 
     def writable(self) -> bool:
-        """Tell that this can be written to."""
+        """Return that this can be written to."""
         return True
 
 
 def shut_in(program: bytes, memory: int, *, files: bool) -> None:
-    """Take from this process what no snippet needs, for good: memory over `memory`, writing, forking, sockets."""
+    """Remove all that no snippet needs, for good: memory over `memory`, writing, forking, sockets."""
     header = struct.pack("<H6xQ", len(program) // 8, _address(program))  # struct sock_fprog
     # Found before the limits, which leave no room for it; without the module ctypes, which costs 10 ms.
     itself: Any = None  # the program, and so the C library under it
     prctl = _Function(_ctypes.dlsym(_ctypes.dlopen(itself, 0), "prctl"))
     words = [_Int(_PR_SET_SECCOMP), *(_Word(value) for value in (_MODE_FILTER, _address(header), 0, 0))]
-    # Of addresses, which bounds memory before it is touched: no control group is made for each snippet.
+    # Address space, which bounds memory before it is touched: no control group is made for each snippet.
     limits = {"AS": memory, "NPROC": 0, "FSIZE": 0, "CORE": 0, "NOFILE": _OPEN_FILES if files else 3}
     for name, value in limits.items():
         number = getattr(resource, f"RLIMIT_{name}")
@@ -163,7 +163,7 @@ def shut_in(program: bytes, memory: int, *, files: bool) -> None:
         raise OSError("the kernel takes no filter")
 
 
-# Generic for a type checker alone: it cannot be subscripted where this runs.
+# Generic only for a type checker: it cannot be subscripted at run time.
 class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no type at run time takes one
     _type_ = "i"
 
@@ -178,12 +178,12 @@ class _Function(_ctypes.CFuncPtr):
 
 
 def _address(data: bytes) -> int:
-    """Return where the bytes of an object lie; the caller keeps the object."""
+    """Return the address of an object's bytes; the caller keeps the object alive."""
     return id(data) + bytes.__basicsize__ - 1
 
 
 def to_json(value: object) -> str:
-    """Return a Python value as JSON; raises `NotJson` for what JSON has not, NaN and cycles included."""
+    """Return a Python value as JSON; raises `NotJson` for other values, including NaN and cycles."""
 
     def refuse(thing: object) -> None:
         raise NotJson(f"a value of type {type(thing).__name__} is not JSON")
@@ -208,7 +208,7 @@ class Python:
         self.files = True
 
     def run(self) -> None:
-        """Run it and report how it ended."""
+        """Run it and report its result."""
         sys.stdout, sys.stderr = self._streams
         sys.argv = [SNIPPET]
         try:
@@ -228,7 +228,7 @@ class Python:
             self._report.fail(*outcome)
 
     def _value(self) -> object:
-        """Run the statements; return the last one's value where it is an expression, else that of `result`."""
+        """Run the statements; return the last one's value if it is an expression, else that of `result`."""
         tree: Any = compile(self._source, SNIPPET, "exec", 0x400)  # ast.PyCF_ONLY_AST, without importing ast
         last = tree.body.pop() if tree.body and type(tree.body[-1]).__name__ == "Expr" else None
         exec(compile(tree, SNIPPET, "exec", dont_inherit=True), self._names)  # noqa: S102  what a snippet is for
@@ -239,7 +239,7 @@ class Python:
         return eval(compile(_ast.Expression(last.value), SNIPPET, "eval", dont_inherit=True), self._names)
 
     def _judge(self, error: BaseException) -> tuple[str, str, str, int | None]:
-        """Return kind, name, message and line of what a snippet raised."""
+        """Return kind, name, message and line of an exception raised by a snippet."""
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == _ENOMEM):
             return "memory", "MemoryError", "it went over its memory limit", self._line(error)
         if isinstance(error, NotJson):
@@ -263,7 +263,7 @@ class Python:
 
 
 class JavaScript:
-    """Runs a snippet of JavaScript in QuickJS, whose context has the language and a console and nothing else."""
+    """Runs a snippet of JavaScript in QuickJS, in a context with only the language and a console."""
 
     def __init__(self, report: ReportWriter, request: dict[str, Any]) -> None:
         sys.path.insert(0, ENGINES)
@@ -276,11 +276,11 @@ class JavaScript:
         self._source = request["source"]
         if "await" in self._source or "return" in self._source:
             try:
-                # All of it is read before anything runs, and nothing runs behind the `throw`: no limit holds here
-                # yet.
+                # The whole source is parsed before anything runs, and nothing runs after the `throw`: no limit
+                # applies here yet.
                 _quickjs.Context().eval(f"throw null;\n{self._source}")
             except _quickjs.JSException as error:
-                # One of the two stands outside a function.
+                # One of the two is outside a function.
                 if str(error).startswith("SyntaxError"):
                     self._source = f"(async () => {{{self._source}\n}})()"
         self._context = _quickjs.Context()
@@ -306,7 +306,7 @@ class JavaScript:
             self._end = kind, first, second, third
 
     def run(self) -> None:
-        """Run it with the jobs that it leaves, and report how it ended."""
+        """Run it with the jobs that it leaves, and report its result."""
         try:
             self._run(self._source)
             while self._end is None and self._context.execute_pending_job():
@@ -339,7 +339,7 @@ def _line_in(stack: str) -> int | None:
 
 
 def main() -> None:
-    """Read the request, shut in, run, and end without anything that the snippet could have left for the end."""
+    """Read the request, restrict itself, run, and end without running any exit code that the snippet left."""
     request = marshal.loads(sys.stdin.buffer.read())
     report = ReportWriter()
     engine = (Python if request["language"] == "python" else JavaScript)(report, request)

@@ -1,13 +1,14 @@
 """Lets an outside check use the tree under test, which runs in another sandbox.
 
-`under-test [--cwd DIR] [--env NAME=VALUE]... [--listen PORT] [CMD ARG...]` runs a program beside the tree, with
-this one's standard streams, and ends with its exit code. With `--listen`, connections to 127.0.0.1:PORT here go to
-the same port there, as long as the program runs, or without one until this is killed.
+`under-test [--cwd DIR] [--env NAME=VALUE]... [--listen PORT] [CMD ARG...]` runs a program in the sandbox of the
+tree, with this program's standard streams, and ends with its exit code. With `--listen`, connections to
+127.0.0.1:PORT here are forwarded to the same port there, as long as the program runs, or without a program until
+this one is killed.
 
-Standard library only, and no import of the package: inside there may be nothing but this file. The other half of
-it (`--relay`) runs beside the tree. Each program and each connection has a TCP connection of its own between the
-two: a line of JSON, then for a program frames of five bytes and their data (type and length, big endian), for a
-connection what is sent.
+Standard library only, and no import of the package: the sandbox may contain only this file. The other half of it
+(`--relay`) runs in the sandbox of the tree. Each program and each connection has a separate TCP connection between
+the two: a line of JSON, then for a program frames of five bytes and their data (type and length, big endian), for
+a connection its raw data.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _LONGEST_REQUEST = 1 << 20  # bytes
 _CONNECT_SECONDS = 10.0
 _LAST_OUTPUT_SECONDS = 1.0
 _EXIT_POLL_SECONDS = 0.02
-# What the host's interpreter needs is nothing for programs of the tree.
+# The tree's programs must not see the libraries of the host's interpreter.
 _OWN_LIBRARIES = "/run/chargehand/python/"
 _NO_TREE = "under-test: the sandbox of the tree under test is gone\n"
 
 
-# --- beside the check
+# --- in the check's sandbox
 
 
 def _send_input(connection: socket.socket) -> None:
@@ -49,7 +50,7 @@ def _send_input(connection: socket.socket) -> None:
 
 
 def _run(request: dict[str, Any]) -> int:
-    """Run a program beside the tree; return its exit code, 125 where there is no tree any more."""
+    """Run a program in the tree's sandbox; return its exit code, 125 if the tree is gone."""
     try:
         connection = socket.create_connection(("127.0.0.1", _PORT))
         connection.sendall(json.dumps(request).encode() + b"\n")
@@ -86,11 +87,11 @@ async def _listen(port: int, request: dict[str, Any] | None) -> int:
     return 0
 
 
-# --- beside the tree
+# --- in the tree's sandbox
 
 
 async def _relay() -> int:
-    """Do what the other half asks for, until that is gone."""
+    """Serve requests of the other half until it is gone."""
     reader, writer = await asyncio.open_connection("127.0.0.1", _PORT)
     writer.write(b"relay\n")
     tasks = set()
@@ -140,7 +141,7 @@ async def _run_beside(request: dict[str, Any], reader: asyncio.StreamReader, wri
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        # As a shell has it: 127 where there is no such program, 126 where it cannot be run.
+        # As in a shell: 127 if the program is missing, 126 if it cannot be run.
         missing = isinstance(error, FileNotFoundError) and error.filename == request["argv"][0]
         told = f"under-test: {error}\n".encode()
         writer.write(_FRAME.pack(_STDERR, len(told)) + told)
@@ -157,26 +158,26 @@ async def _run_beside(request: dict[str, Any], reader: asyncio.StreamReader, wri
         asyncio.create_task(_show(stream, kind, writer, shown))
         for stream, kind in ((process.stdout, _STDOUT), (process.stderr, _STDERR))
     ]
-    # Before Python 3.13 `wait` also waits for the streams, which what it left running may hold open for ever.
+    # Before Python 3.13 `wait` also waits for the streams, which the program's children may hold open for ever.
     running: set[asyncio.Task[None]] = set(showing)
     while running and process.returncode is None:
         _, running = await asyncio.wait(running, timeout=_EXIT_POLL_SECONDS)
     code = await process.wait() if process.returncode is None else process.returncode
-    # What comes at the end may take a moment; once nothing comes, that is all.
+    # The last output may take a moment; stop once no more arrives.
     while (await asyncio.wait(showing, timeout=_LAST_OUTPUT_SECONDS))[1] and shown.pop("new", 0):
         pass
     for task in showing:
         task.cancel()
     writer.write(_FRAME.pack(_EXIT, 1) + bytes([code if code >= 0 else 128 - code]))
     await writer.drain()
-    # Closing over what is still sent would reset the connection, and the other half could lose the end of it.
+    # Closing while data is still in transit would reset the connection, and the other half could lose its end.
     await feeding
 
 
 async def _pass_input(
     process: asyncio.subprocess.Process, stdin: asyncio.StreamWriter, reader: asyncio.StreamReader
 ) -> None:
-    """Hand on what a program is to read; end it when the other half has gone."""
+    """Pass input on to a program; end it when the other half has gone."""
     try:
         while True:
             _, size = _FRAME.unpack(await reader.readexactly(_FRAME.size))
@@ -185,7 +186,7 @@ async def _pass_input(
                 stdin.close()
             elif not stdin.is_closing():
                 stdin.write(data)
-                # What it does not read is dropped, and its end is still waited for.
+                # Input that it does not read is dropped, and its end is still awaited.
                 with contextlib.suppress(OSError):
                     await stdin.drain()
     except (asyncio.IncompleteReadError, OSError):
@@ -207,7 +208,7 @@ async def _show(
 
 
 async def _join(one: Streams, other: Streams) -> None:
-    """Hand on what either sends, until both have ended."""
+    """Forward data both ways, until both sides have ended."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -224,7 +225,7 @@ async def _join(one: Streams, other: Streams) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Do either half's work; 2 for wrong arguments."""
+    """Run one of the two halves; return 2 for wrong arguments."""
     if words == ["--relay"]:
         return asyncio.run(_relay())
     port: int | None = None
@@ -255,5 +256,5 @@ def main(words: list[str]) -> int:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.flush()
-    # Not `sys.exit`: a thread may still wait for input that nobody needs any more.
+    # Not `sys.exit`: a thread may still wait for input that is no longer needed.
     os._exit(code)

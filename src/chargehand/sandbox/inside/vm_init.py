@@ -1,7 +1,7 @@
-"""What runs first on a virtual machine's own system, as its root: it makes a place for the exec server.
+"""The first program on a virtual machine, as its root: prepares the machine for the exec server.
 
-Sent as text over the exec server's port. The exec server becomes process 1 of a namespace of its own, so that it
-sees and signals the untrusted processes only, and none of the kernel's threads. Standard library only.
+Sent as text over the exec server's port. The exec server becomes process 1 of a new namespace, so that it sees and
+signals only the untrusted processes, and not the kernel's threads. Standard library only.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def _mount(source: str, target: str, kind: str, flags: int) -> None:
 
 
 def _serve(uid: int, bpf: bytes, server: bytes, hidden: tuple[str, ...]) -> None:
-    """Be process 1 of the untrusted processes; returns when the host has closed its end."""
+    """Be process 1 of the untrusted processes; return when the host has closed its end."""
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    for path in hidden:  # what the kernel tells anybody of the machine
+    for path in hidden:  # hide details of the machine that the kernel shows to every user
         if os.path.isdir(path):
             _mount("nothing", path, "tmpfs", _LOCKED)
         elif os.path.exists(path):
@@ -50,9 +50,9 @@ def _serve(uid: int, bpf: bytes, server: bytes, hidden: tuple[str, ...]) -> None
             _mount("none", path, "", _MS_BIND | _MS_REMOUNT | _LOCKED)
     _mount("none", "/dev", "", _MS_BIND | _MS_REMOUNT | _LOCKED)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # Python handles the first, and so any child could end process 1
-    # From here on a user without capabilities or a way back, below a filter of system calls; see seccomp(2). Also
-    # those capabilities go that a program with a set-uid bit could otherwise regain.
+        signal.signal(number, signal.SIG_IGN)  # Python handles SIGINT, and so any child could end process 1
+    # From here on a user without capabilities and without a way back, below a system call filter; see seccomp(2).
+    # Also drop the capabilities that a set-uid program could otherwise regain.
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # the kernel has no more of them
@@ -70,7 +70,7 @@ def _serve(uid: int, bpf: bytes, server: bytes, hidden: tuple[str, ...]) -> None
 
     def freeze_and_write_back() -> set[int]:
         resting: set[int] = freeze_all()
-        os.sync()  # what programs wrote into mapped files is at the host before the freeze is reported
+        os.sync()  # writes to mapped files are on the host before the freeze is reported
         return resting
 
     names["freeze_all"] = freeze_and_write_back

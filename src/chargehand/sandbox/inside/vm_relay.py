@@ -1,9 +1,8 @@
-"""Ports on the loopback of a virtual machine that lead to sockets of the host, over one port of the machine's.
+"""Loopback ports of a virtual machine that lead to sockets of the host, over one port of the machine.
 
-Both sides speak in frames (kind, channel, length, body). The machine opens a channel for each connection that
-comes in, and says which of the host's sockets it is meant for by the number of its port. Neither side sends more
-on a channel than it was granted, so that a reader that stops holds up its own channel and no other.
-Runs inside, sent as text. Standard library only.
+Both sides exchange frames (kind, channel, length, body). The machine opens a channel for each incoming connection,
+and names the host's socket by the port number. Neither side sends more on a channel than it was granted, so that a
+slow reader blocks only its own channel. Runs inside, sent as text. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import socket
 import struct
 
 FRAME = struct.Struct(">cIH")
-# A new channel (body: port); bytes; how many more may be sent; no more bytes; the channel is gone.
+# A new channel (body: port); data; how many more bytes may be sent; no more data; the channel is gone.
 OPEN, DATA, GRANT, END, RESET = b"O", b"D", b"G", b"E", b"R"
 PORT, COUNT = struct.Struct(">H"), struct.Struct(">I")
 PIECE = 32_768
-# Bytes that may be under way on a channel in one direction.
+# Bytes that may be in transit on a channel in one direction.
 WINDOW = 262_144
 _MOST_CHANNELS = 256
 
 
 class Channel:
-    """One connection inside: what is still to be written to it, and how much may be sent of it."""
+    """One connection inside: the data still to be written to it, and how many bytes may be sent from it."""
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         self.number = number
@@ -51,13 +50,13 @@ class Relay:
             self.poll.register(fd, select.POLLIN)
 
     def send(self, kind: bytes, channel: int, body: bytes = b"") -> None:
-        """Send one frame, waiting where the host reads slowly."""
+        """Send one frame, waiting if the host reads slowly."""
         frame = memoryview(FRAME.pack(kind, channel, len(body)) + body)
         while frame:
             frame = frame[os.write(self.port, frame) :]
 
     def close(self) -> None:
-        """Close what is open, in a process that serves nobody."""
+        """Close all descriptors, in a process that does not serve."""
         os.close(self.port)
         for _, sock in self.listeners.values():
             sock.close()
@@ -74,7 +73,7 @@ class Relay:
                     try:
                         sock, _ = listener.accept()
                     except OSError:
-                        continue  # the client went away again
+                        continue  # the client disconnected again
                     sock.setblocking(False)
                     if len(self.channels) >= _MOST_CHANNELS:
                         sock.close()
@@ -88,7 +87,7 @@ class Relay:
                     self._serve(self.by_fd[fd], event)
 
     def _listen(self, channel: Channel) -> None:
-        """Wait for what the channel can go on with."""
+        """Wait for events with which the channel can continue."""
         events = select.POLLIN if channel.credit > 0 and not channel.read_ended else 0
         events |= select.POLLOUT if channel.pending else 0
         self.poll.register(channel.sock.fileno(), events)
@@ -108,7 +107,7 @@ class Relay:
                     del channel.pending[:sent]
                     self.send(GRANT, channel.number, COUNT.pack(sent))
                 if channel.write_ended and not channel.pending:
-                    # The far side's end is the end: a client that never closes must not hold the pair open.
+                    # The far side decides when to end: a client that never closes must not hold the pair open.
                     self._drop(channel)
         except BlockingIOError:
             return
@@ -155,7 +154,7 @@ class Relay:
 
 
 def listen_on(number: int) -> socket.socket:
-    """Return a socket that listens on a port of the loopback; raises `OSError`."""
+    """Return a socket that listens on a loopback port; raises `OSError`."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind(("127.0.0.1", number))
@@ -164,5 +163,5 @@ def listen_on(number: int) -> socket.socket:
 
 
 def prepare(port: int, numbers: tuple[int, ...]) -> Relay:
-    """Return what serves connections to the ports `numbers` over the descriptor `port`: they are open already."""
+    """Return a relay for connections to the ports `numbers` over the descriptor `port`; they are open already."""
     return Relay(port, {number: listen_on(number) for number in numbers})

@@ -1,1 +1,1 @@
-"""The `process` tier's parts, most of which the other tiers share: launcher, layout, session, limits, filter."""
+"""The `process` tier's parts, mostly shared with the other tiers: launcher, layout, session, limits, filter."""

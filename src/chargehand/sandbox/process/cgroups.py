@@ -1,7 +1,7 @@
-"""Control groups, versions 1 and 2, where this process may make them: limits, freezing and counters of a sandbox.
+"""Control groups, versions 1 and 2, if this process may make them: limits, freezing and counters of a sandbox.
 
-Where it may not, rlimits bind memory per process and the process count per sandbox, and the exec server freezes by
-signals; `limits_in_force` says which.
+Otherwise rlimits bind memory per process and the process count per sandbox, and the exec server freezes by
+signals; `limits_in_force` shows which limits apply.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "chargehand-"
 _V1 = ("memory", "pids", "freezer", "cpu", "cpuacct")
 _V2 = ("memory", "pids", "cpu")
-# Files that limit memory, and swap on top of it.
+# Files that limit memory, and swap in addition to it.
 _MEMORY_V1, _MEMORY_V2 = (
     ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
     ("memory.max", "memory.swap.max"),
 )
-# The kernel's own default.
+# The kernel's default.
 _PERIOD_MICROSECONDS = 100_000
 _REMOVE_ROUNDS = 1000
 _COUNTER_BYTES = 4096
 
 
 class Counters(Struct, frozen=True, kw_only=True):
-    """What the kernel counted of everything that ever ran in a group; `None` for what no controller counts.
+    """The kernel's counters for everything that ever ran in a group; `None` if no controller counts it.
 
-    Memory in bytes, page cache and temporary files included; `memory_kills` and `refused_forks` say how often a
+    Memory in bytes, page cache and temporary files included; `memory_kills` and `refused_forks` count how often a
     limit was enforced.
     """
 
@@ -49,7 +49,7 @@ class Counters(Struct, frozen=True, kw_only=True):
     refused_forks: int | None = None
 
     def or_else(self, before: Counters) -> Counters:
-        """Return these, each that is unknown as it was `before`: a group may go between two readings."""
+        """Return these counters, unknown values taken from `before`: a group may vanish between two readings."""
         known = {name: value for name, value in asdict(self).items() if value is not None}
         return replace(before, **known)
 
@@ -66,13 +66,13 @@ class Cgroup(Struct, frozen=True):
 
     @property
     def freezer(self) -> Path | None:
-        """The file that orders a freeze, `None` where this group has no freezer."""
+        """The file that orders a freeze, `None` if this group has no freezer."""
         name = "cgroup.freeze" if self.unified else "freezer.state"
         files = (directory / name for directory in self.directories)
         return next((file for file in files if file.exists()), None)
 
     def freeze(self, wanted: bool) -> None:
-        """Freeze or thaw every process of the group and wait until the kernel says it is so.
+        """Freeze or thaw every process of the group and wait until the kernel confirms it.
 
         Raises `InfrastructureError` (`freeze_unavailable`, `freeze_timeout`).
         """
@@ -82,7 +82,7 @@ class Cgroup(Struct, frozen=True):
         order = str(int(wanted)) if self.unified else ("FROZEN" if wanted else "THAWED")
         state = control.with_name("cgroup.events") if self.unified else control
         goal = f"frozen {order}" if self.unified else order
-        # A write to the freezer returns before the last process stands still.
+        # A write to the freezer returns before the last process has stopped.
         limit = time.monotonic() + _FREEZE_SECONDS
         control.write_text(order)
         while goal not in state.read_text():
@@ -93,7 +93,7 @@ class Cgroup(Struct, frozen=True):
             control.write_text(order)  # version 1 may stay at FREEZING until asked again
 
     def read_counters(self) -> Counters:
-        """Return what the kernel has counted up to now; nothing of a group that is gone."""
+        """Return the kernel's counters up to now; nothing if the group is gone."""
         nanoseconds = self._read(("cpuacct.usage",))
         microseconds = self._read(("cpu.stat",), b"usage_usec") if nanoseconds is None else None
         seconds = None if nanoseconds is None else nanoseconds / 1e9
@@ -105,24 +105,24 @@ class Cgroup(Struct, frozen=True):
         )
 
     def read_enforced(self) -> Counters:
-        """Return how often limits were enforced, and nothing else: this is read before every command."""
+        """Return only how often limits were enforced: this is read before every command."""
         return Counters(
             memory_kills=self._read(("memory.events", "memory.oom_control"), b"oom_kill"),
             refused_forks=self._read(("pids.events",), b"max"),
         )
 
     def _read(self, names: tuple[str, ...], label: bytes = b"") -> int | None:
-        """Return the number in the first of these files that exists; with `label`, the one in that line."""
+        """Return the number in the first of these files that exists; with `label`, the number in that line."""
         path = _find_counter(self.directories, names, label)
         return None if path is None else _read_number(path, label)
 
     def kill(self) -> None:
-        """Send SIGKILL to every process of the group; a frozen one dies at the thaw, before it runs on."""
+        """Send SIGKILL to every process of the group; a frozen one dies at the thaw, before it continues."""
         # Every controller's group has the same members.
         _kill_members(self.directories[0])
 
     def remove(self) -> None:
-        """Remove the directories once the kernel has let go of the last process; kills what still lives there."""
+        """Remove the directories once the kernel has released the last process; kill remaining processes."""
         # Not by rmtree: the files of a group cannot be removed, its directory can once it is empty.
         for directory in self.directories:
             _remove_group(directory)
@@ -130,14 +130,14 @@ class Cgroup(Struct, frozen=True):
 
 @functools.lru_cache(maxsize=512)
 def _find_counter(directories: tuple[Path, ...], names: tuple[str, ...], label: bytes) -> str | None:
-    # Searched once: a command would pay for each file that is not there.
+    # Searched once: a command would pay for each missing file.
     paths = (str(directory / name) for directory in directories for name in names)
     return next((path for path in paths if _read_number(path, label) is not None), None)
 
 
 def _read_number(path: str, label: bytes) -> int | None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object costs five system calls more
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object costs five more system calls
     except OSError:
         return None
     try:
@@ -151,7 +151,7 @@ def _read_number(path: str, label: bytes) -> int | None:
 
 
 class Cgroups:
-    """Makes groups below the one this process lives in; `available` is what was proven by making one."""
+    """Makes groups below that of this process; `available` is proven by making one."""
 
     def __init__(self) -> None:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
@@ -189,17 +189,17 @@ class Cgroups:
         in_force: dict[str, str] = {}
         version = f"cgroup v{2 if self._unified else 1}"
         most = str(limits.memory_mb << 20)
-        for parent in dict.fromkeys(self._parents.values()):  # version 1 may have several controllers at one place
+        for parent in dict.fromkeys(self._parents.values()):  # version 1 may join controllers in one place
             directory = parent / f"{self._prefix}{name}"
             directory.mkdir()
             directories.append(directory)
-            # A directory has files for the limits of its own controllers alone.
+            # A directory has files only for the limits of its controllers.
             if (directory / ("cgroup.freeze" if self._unified else "freezer.state")).exists():
                 in_force["freeze"] = version
             memory, swap = (directory / file for file in (_MEMORY_V2 if self._unified else _MEMORY_V1))
             if memory.exists():
                 memory.write_text(most)
-                with contextlib.suppress(OSError):  # where the kernel counts swap, none on top
+                with contextlib.suppress(OSError):  # if the kernel counts swap, no swap in addition
                     swap.write_text("0" if self._unified else most)
                 in_force["memory"] = f"{limits.memory_mb} MiB for the sandbox ({version})"
             if (directory / "pids.max").exists():
@@ -215,11 +215,11 @@ class Cgroups:
         return Cgroup(tuple(directories), self._unified, in_force)
 
     def sweep(self) -> int:
-        """Thaw, kill and remove the groups whose owner is dead; returns how many directories went."""
+        """Thaw, kill and remove the groups whose owner is dead; return the number of directories removed."""
         removed = 0
         for parent in self._parents.values():
             for directory in parent.glob(f"{_PREFIX}*"):
-                # The start time too: a process id may belong to another process by now.
+                # The start time too: the process id may belong to another process by now.
                 owner, started = directory.name.removeprefix(_PREFIX).split("-")[:2]
                 if _start_time(owner) != started:
                     _remove_group(directory)
@@ -228,7 +228,7 @@ class Cgroups:
 
 
 def _start_time(pid: str) -> str:
-    """Return when a process started, in the kernel's ticks: with the pid it names one process for ever."""
+    """Return a process's start time in the kernel's ticks: with the pid it identifies one process for ever."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -247,7 +247,7 @@ def _remove_group(directory: Path) -> None:
                     if (directory / name).exists():
                         (directory / name).write_text(order)
             _kill_members(directory)
-            time.sleep(0.002)  # the kernel lets go of a dead process only after its last file and page
+            time.sleep(0.002)  # the kernel releases a dead process only after its last file and page
         else:
             return
 
@@ -260,10 +260,10 @@ def _kill_members(directory: Path) -> None:
 
 
 def delegate_controllers(directory: Path) -> None:
-    """Let groups below a group of version 2 have its controllers, as far as the kernel lets us.
+    """Give groups below a group of version 2 its controllers, as far as the kernel allows.
 
-    It does not while processes live in the group itself, unless that is the root: then the groups below count
-    processor time and freeze, and limit nothing, which `limits_in_force` tells.
+    The kernel refuses while processes live in the group itself, unless that is the root: then the groups below
+    count processor time and freeze, but limit nothing, which `limits_in_force` shows.
     """
     try:
         offered = (directory / "cgroup.controllers").read_text().split()

@@ -1,7 +1,7 @@
-"""The host's half of the exec protocol: frames over one socket, what a command is asked for, what comes back.
+"""The host's half of the exec protocol: frames over one socket, commands out, results back.
 
-The other half is `inside/exec_server.py`. Nothing here decodes more than fixed structs: what arrives may have been
-written by whoever took over the sandbox.
+The other half is `inside/exec_server.py`. This code decodes only fixed structs: an attacker who took over the
+sandbox may have written the data.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _BUFFER_BYTES = 1 << 18
 class ExecChannel(asyncio.BufferedProtocol):
     """The socket to the exec server; `on_frame` gets kind and body of each frame as it arrives.
 
-    A protocol and not a pair of streams: those cost each command a task switch and several turns of the event
-    loop. `lost` is done when the other end is gone; `violated` says that it sent what our exec server never does.
+    A protocol and not a pair of streams, which would cost each command a task switch and several turns of the
+    event loop. `lost` is done when the other end is gone; `violated` means that it sent data that our exec server
+    never sends.
     """
 
     def __init__(self, sock: socket.socket, on_frame: Callable[[bytes, bytes], None]) -> None:
@@ -36,9 +37,9 @@ class ExecChannel(asyncio.BufferedProtocol):
         self._sock = sock
         self._on_frame = on_frame
         self._inbox = bytearray()
-        # One buffer for all that arrives: asyncio would otherwise map and unmap 256 KiB for every frame.
+        # One buffer for all received data: otherwise asyncio would map and unmap 256 KiB for every frame.
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        # Only `converse` waits for it: what `exec` sends is in memory already.
+        # Only `converse` waits for it: data that `exec` sends is in memory already.
         self._writable = asyncio.Event()
         self._writable.set()
         self._transport: asyncio.Transport | None = None
@@ -60,7 +61,7 @@ class ExecChannel(asyncio.BufferedProtocol):
         inbox += self._buffer[:nbytes]
         while len(inbox) >= head:
             kind, size = exec_server.FRAME.unpack_from(inbox)
-            # A sandbox that was taken over must not make the host keep what it announces.
+            # The host must not buffer as much as a compromised sandbox announces.
             if size > _LARGEST_FRAME:
                 self.violated = True
                 self.abort()
@@ -83,7 +84,7 @@ class ExecChannel(asyncio.BufferedProtocol):
         self._writable.set()
 
     def send(self, data: bytes) -> None:
-        """Send bytes, buffered where the exec server reads slowly; nothing where the socket is gone."""
+        """Send bytes, buffering if the exec server reads slowly; do nothing if the socket is gone."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -92,11 +93,11 @@ class ExecChannel(asyncio.BufferedProtocol):
         self.send(exec_server.FRAME.pack(kind, len(body)) + body)
 
     async def drain(self) -> None:
-        """Wait until little of what was sent is still buffered."""
+        """Wait until little of the sent data is still buffered."""
         await self._writable.wait()
 
     def abort(self) -> None:
-        """Close the socket at once; what is buffered is dropped. Idempotent."""
+        """Close the socket at once and drop buffered data. Idempotent."""
         if self._transport is not None:
             self._transport.abort()
         elif not self.lost.done():
@@ -115,9 +116,9 @@ def encode_request(
     output_most: int,
     stdin: int,
 ) -> bytes:
-    """Return the body of an EXEC frame; raises `UsageError` (`command_invalid`) for what no kernel would take.
+    """Return the body of an EXEC frame; raises `UsageError` (`command_invalid`) if no kernel would accept it.
 
-    `stdin` is the size of the input in bytes, below 0 for input that comes while the program runs.
+    `stdin` is the size of the input in bytes, negative if input arrives while the program runs.
     """
     if not argv:
         raise UsageError("a command needs at least a program", code="command_invalid")
@@ -160,7 +161,7 @@ def encode_word(word: str) -> bytes:
 
 
 def decode_opened(body: bytes, directories: Sequence[str]) -> Iterator[str]:
-    """Yield the files that an OPENED frame names, each below its directory; nothing of a frame that is cut."""
+    """Yield the files that an OPENED frame names, each below its directory; skip an incomplete end."""
     at = 0
     head = exec_server.OPENED_FILE.size
     while at + head <= len(body):
@@ -172,10 +173,10 @@ def decode_opened(body: bytes, directories: Sequence[str]) -> Iterator[str]:
 
 
 class ExecReply:
-    """What has come back of the running command.
+    """The reply so far to the running command.
 
-    `result` is how it ended, `failure` what its listener raised; both are `None` at first. `ended` says that the
-    command's last frame has arrived, `stopped` names the limit that we had everything killed for.
+    `result` is its outcome, `failure` the exception that its listener raised; both are `None` at first. `ended`
+    means that the command's last frame has arrived, `stopped` names the limit for which we had everything killed.
     """
 
     def __init__(self, nonce: bytes, on_output: OnOutput | None) -> None:
@@ -210,7 +211,7 @@ class ExecReply:
         if self._on_output and self.failure is None:
             try:
                 self._on_output("stdout" if kind == exec_server.OUT else "stderr", body)
-            except Exception as error:  # the listener's fault: it goes to whoever passed it in
+            except Exception as error:  # the listener's fault: reported to the caller that passed it
                 self.failure = error
                 self.wake()
 
@@ -233,6 +234,6 @@ class ExecReply:
             self._waiter = None
 
     def wake(self) -> None:
-        """End a wait: something has changed."""
+        """End a wait, after a change of state."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -1,4 +1,4 @@
-"""What the tiers share whose sandboxes the launcher starts: its life, its packets, a sandbox's first moments."""
+"""The common base of tiers with a launcher: the launcher's life, its packets, the start of a sandbox."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from chargehand.sandbox.toolchain import Toolchain
 
 _Sandbox = TypeVar("_Sandbox", bound=ServedSandbox)
 _LAUNCHER_FD, _ALIVE_FD = 3, 4
-# The launcher's descriptors are copied from above its own numbers, so that neither copy overwrites the other.
+# The launcher's descriptors are copied from above its numbers, so that neither copy overwrites the other.
 _ABOVE = 16
-# A launcher that did nothing for so long is starved: it is ended, and another one started.
+# A launcher that did nothing for this long is starved: it is ended, and another one started.
 _LAUNCHER_SECONDS = 10.0
-# Until then we ask this often whether somebody stopped it: a stopped launcher gets no time, for it never goes on.
+# Interval of checks for a stopped launcher: it gets no more time, since it would never continue.
 _STOPPED_CHECK_SECONDS = 0.5
 
 
 class SandboxOpening(Struct, frozen=True, kw_only=True):
-    """A sandbox that is being opened: its name, what it is to show, the file for what its start says on stderr."""
+    """A sandbox that is being opened: its name, its specification, the file for the stderr of its start."""
 
     name: str
     spec: SandboxSpec
@@ -58,9 +58,9 @@ class LaunchedTier:
     """A tier whose sandboxes a launcher starts; close it to end the launcher and everything it started.
 
     One instance per Chargehand process. Use it as an asynchronous context manager. `alive` is a descriptor that
-    the launcher keeps open until its last sandbox is gone, also where this process is killed: a lock on it tells
-    others that something of ours may still run. Without `groups` it makes no control groups, as where it may not.
-    Where the launcher dies its sandboxes die too, and the next one that is opened gets a new launcher.
+    the launcher keeps open until its last sandbox is gone, even if this process is killed: a lock on it shows
+    other processes that sandboxes of ours may still run. Without `groups` it makes no control groups, as if not
+    permitted. If the launcher dies its sandboxes die too, and the next sandbox gets a new launcher.
     """
 
     def __init__(self, toolchain: Toolchain, *, alive: int | None = None, groups: bool = True) -> None:
@@ -85,7 +85,7 @@ class LaunchedTier:
         await self.close()
 
     def sweep(self) -> None:
-        """Remove what Chargehand processes that died left in control groups."""
+        """Remove the control groups of dead Chargehand processes."""
         self._cgroups.sweep()
 
     def _start_launcher(self) -> None:
@@ -96,10 +96,10 @@ class LaunchedTier:
         self._filter = compile_filter(host_architecture())
         self._server = compile_program(exec_server)
         program = compile_program(sandbox_launcher)
-        # What a Chargehand process that was killed left behind goes when the next one starts.
+        # The remains of a killed Chargehand process are removed when the next one starts.
         self.sweep()
-        # A socket pair and no path: whatever an agent can write to, it could also connect to. Packets, so that
-        # each request arrives with its own descriptors.
+        # A socket pair and no path: an agent could connect to any path that it can write to. Packets, so that each
+        # request arrives with its descriptors.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         held = {} if self._alive is None else {_ALIVE_FD: self._alive}
         given = {_LAUNCHER_FD: theirs.fileno(), **held}
@@ -110,7 +110,7 @@ class LaunchedTier:
         self._launcher_pid = os.posix_spawn(
             sys.executable,
             [*(sys.executable, "-I", "-S", "-E", "-c", BOOTSTRAP), *map(str, words)],
-            # Nothing of our own environment: /proc/1/environ of a sandbox shows what it was started with.
+            # Nothing of our environment: /proc/1/environ of a sandbox shows the environment of its start.
             {"PATH": "/usr/bin:/bin"},
             file_actions=[
                 *((os.POSIX_SPAWN_DUP2, copy, wanted) for wanted, copy in copies.items()),
@@ -147,7 +147,7 @@ class LaunchedTier:
             ended.set_result(message["exit_code"])
 
     def _forget_launcher(self) -> None:
-        """Note that every sandbox has ended: none outlives the launcher."""
+        """Record that every sandbox has ended: no sandbox outlives the launcher."""
         control = self._control
         self._control = None
         if control is not None:
@@ -165,7 +165,7 @@ class LaunchedTier:
     ) -> AsyncIterator[SandboxOpening]:
         """Let the block open one sandbox that also shows the toolchain.
 
-        Where that dies at once, `explain` makes the error to raise of what it wrote on standard error.
+        If that dies at once, `explain` makes the error to raise from its standard error.
         """
         if not self._entered:
             raise InfrastructureError("the tier is closed", code="tier_closed")
@@ -176,8 +176,8 @@ class LaunchedTier:
         try:
             yield SandboxOpening(name=new_id("sandbox"), spec=spec, errors=errors)
         except SandboxDiedError:
-            # What bubblewrap says on stderr is the only account of a sandbox that never came up. Whatever stops it
-            # by itself is told there; where nothing is, it or its launcher was ended from outside.
+            # Bubblewrap's stderr is the only information about a sandbox that never started. Every failure that it
+            # finds is reported there; if it is empty, bubblewrap or its launcher was ended from outside.
             said = os.pread(errors, 4000, 0).decode(errors="replace").strip()
             if not said:
                 raise
@@ -194,19 +194,19 @@ class LaunchedTier:
         name_limits: Callable[[Cgroup | None], dict[str, str]],
         descriptors: Sequence[int] = (),
     ) -> _Sandbox:
-        """Start a sandbox of a `kind` in a control group of its own; what runs inside is yet to be sent to it.
+        """Start a sandbox of a `kind` in a new control group; the program to run inside is sent later.
 
-        `descriptors` are handed to its command.
+        `descriptors` are passed to its command.
         """
         name = opening.name
         spec = opening.spec
         cgroup = self._cgroups.create(name, spec.limits) if self._groups else None
-        # Before the launcher is asked: its word that the sandbox ended may come before this goes on.
+        # Before the launcher is asked: its report of the sandbox's end may arrive before this continues.
         ended = self._ended[name] = asyncio.get_running_loop().create_future()
         try:
             sock = await self._request(opening, plan(cgroup), descriptors)
         except BaseException:
-            self._ended.pop(name, None)  # where it was the launcher that ended, none is left
+            self._ended.pop(name, None)  # if the launcher itself ended, it is already removed
             if cgroup is not None:
                 cgroup.remove()
             raise
@@ -230,7 +230,7 @@ class LaunchedTier:
         uid, gid = sandbox_ids()
         request = {"op": "open", "id": opening.name, "uid": uid, "gid": gid, **layout.as_request()}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A file of its own for each: bubblewrap reads from where the descriptor stands.
+        # A separate file for each: bubblewrap reads from the descriptor's position.
         bpf = os.memfd_create("filter", os.MFD_CLOEXEC)
         try:
             os.write(bpf, self._filter)
@@ -245,7 +245,7 @@ class LaunchedTier:
         return ours
 
     async def _send(self, packet: bytes, fds: list[int]) -> None:
-        """Hand one packet to the launcher, waiting where it is behind."""
+        """Send one packet to the launcher, waiting if it is behind."""
         if len(packet) > sandbox_launcher.PACKET:
             raise InfrastructureError(
                 f"the mounts of this sandbox take {len(packet)} bytes, more than fit into one request",
@@ -266,7 +266,7 @@ class LaunchedTier:
         raise SandboxDiedError("the sandbox launcher was ended from outside", code="launcher_lost")
 
     def _kill(self, name: str) -> None:
-        """Have the launcher end a sandbox at once; nothing where it has ended."""
+        """Have the launcher end a sandbox at once; do nothing if it has ended."""
         if self._control is None or name not in self._ended:
             return
         try:
@@ -279,12 +279,12 @@ class LaunchedTier:
             self._expect(lambda: name not in self._ended)
 
     def _expect(self, is_done: Callable[[], bool], seconds: float = _LAUNCHER_SECONDS) -> None:
-        """End a launcher, and so every sandbox of it, that stands still before it did what it was told."""
+        """End a launcher, and so all its sandboxes, if it stops before it has carried out its order."""
         if is_done() or self._control is None:
             return
         try:
             state = Path(f"/proc/{self._launcher_pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:  # it ended, which its socket tells
+        except OSError:  # it ended, which its socket shows
             return
         if seconds <= 0 or state in "Tt":
             self._forget_launcher()
@@ -307,7 +307,7 @@ class LaunchedTier:
 
 
 def _end_process(pid: int, *, seconds: float) -> None:
-    """Reap a child of ours, killed where it has not ended by itself in time."""
+    """Reap a child of ours, killing it if it has not ended by itself in time."""
     deadline = time.monotonic() + seconds
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         if time.monotonic() >= deadline:
@@ -320,7 +320,7 @@ def _end_process(pid: int, *, seconds: float) -> None:
 def describe_limits(
     limits: SandboxLimits, *, memory: str, processes: str, freeze: str, cpu_share: str
 ) -> dict[str, str]:
-    """Return in words the limits that hold in every tier, and how a tier keeps the four that are its own."""
+    """Return in words the limits common to every tier, and the four limits that depend on the tier."""
     in_force = {
         "open_files": f"{limits.open_files} for each process (rlimit)",
         "file_size": f"{limits.file_mb} MiB for one file (rlimit)",
@@ -335,7 +335,7 @@ def describe_limits(
 
 @functools.cache
 def compile_program(module: ModuleType) -> bytes:
-    """Return a program of `inside` as the interpreter there takes it: compiling there costs 10 ms each time."""
+    """Return a program of `inside` compiled for the interpreter there: compiling inside costs 10 ms each time."""
     spec = module.__spec__
     if spec is None or not isinstance(spec.loader, InspectLoader):
         raise InfrastructureError(f"{module.__name__} has no code to send", code="server_missing")

@@ -1,4 +1,4 @@
-"""What one sandbox sees, as data: mounts for the launcher and the bubblewrap command line over them."""
+"""One sandbox's view as data: mounts for the launcher, and the bubblewrap command line for them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ETC = (
     "protocols",
     "services",
 )
-# What the kernel shows of the whole machine, to anybody who can read /proc.
+# Files in which the kernel shows the whole machine to every reader of /proc.
 HIDDEN = tuple(
     f"/proc/{name}"
     for name in (
@@ -62,14 +62,14 @@ HIDDEN = tuple(
         *("acpi", "asound", "scsi"),
     )
 )
-# Package clients' own settings, which may hold the user's tokens.
+# Package clients' settings, which may hold the user's tokens.
 SETTINGS = (
     *("etc/npmrc", "lib/node_modules/npm/npmrc", "npm/npmrc", ".npmrc"),
     *("pip.conf", "etc/pip.conf", ".condarc", "condarc", "uv-receipt.toml", "pipx_metadata.json"),
     *(".cargo/credentials.toml", "gradle.properties"),
 )
 MAVEN_SETTINGS = ("settings.xml", "conf/settings.xml")
-# Maven settings that set nothing: an empty file would be no XML.
+# Maven settings that set nothing: an empty file is not XML.
 NO_SETTINGS = "<settings/>\n"
 FILES: Mapping[str, str] = {
     "etc-passwd": (
@@ -79,8 +79,8 @@ FILES: Mapping[str, str] = {
     "etc-hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "etc-nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
-# --clearenv alone would leave the secrets of our own environment in
-# /proc/1/environ, so the launcher starts from an empty one; --as-pid-1 makes the exec server process 1.
+# --clearenv alone would leave the secrets of our environment in /proc/1/environ, so the launcher starts from an
+# empty one; --as-pid-1 makes the exec server process 1.
 ISOLATION = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"),
     *("--cap-drop", "ALL", "--clearenv"),
@@ -111,29 +111,29 @@ class Layout(Struct):
         return self._stage_file("empty", "")
 
     def bind(self, name: str, bind: Bind) -> None:
-        """Show a host path; read-only unless it says otherwise."""
+        """Show a host path; read-only unless the bind is writable."""
         self.mounts.append({"kind": "bind", "name": name, "sources": [str(bind.source)]})
         self.arguments += ["--bind" if bind.writable else "--ro-bind", f"{self.staging}/{name}", bind.target]
 
     def tmpfs(self, name: str, target: str, megabytes: int) -> None:
-        """Show an empty file system of a fixed size, of at most one inode for 4 KiB of it."""
+        """Show an empty file system of a fixed size, with at most one inode per 4 KiB."""
         uid, gid = sandbox_ids()
-        # Empty files take no space but memory of the kernel, so their number is bounded too.
+        # Empty files take kernel memory instead of space, so their number is bounded too.
         options = f"size={megabytes}m,nr_inodes={megabytes * 256},mode=1777,uid={uid},gid={gid}"
         self.mounts.append({"kind": "tmpfs", "name": name, "options": options})
         self.arguments += ["--bind", f"{self.staging}/{name}", target]
 
     def overlay(self, name: str, plan: MountPlan) -> None:
-        """Show the layers of a workspace as one tree, writable unless the plan says otherwise."""
+        """Show the layers of a workspace as one tree, writable unless the plan is read-only."""
         sources = [str(path) for path in (plan.upper, plan.work, *plan.lowers)]
-        # A distribution may build other defaults in, and whoever reads the upper knows none of these marks. As an
-        # ordinary user overlayfs needs userxattr: without it removing a lower directory ends in EIO.
+        # A distribution may build in other defaults, and readers of the upper do not know their marks. As an
+        # unprivileged user overlayfs needs userxattr: without it removing a lower directory fails with EIO.
         options = ",redirect_dir=off,metacopy=off,index=off" if os.geteuid() == 0 else ",userxattr"
         self.mounts.append({"kind": "overlay", "name": name, "sources": sources, "options": options})
         self.arguments += ["--ro-bind" if plan.read_only else "--bind", f"{self.staging}/{name}", plan.target]
 
     def system_links(self) -> None:
-        """Show the host's /usr, and /bin, /lib and their like as they are: links into it, or directories."""
+        """Show the host's /usr, and /bin, /lib and similar as they are: links into it, or directories."""
         self.arguments += ["--ro-bind", "/usr", "/usr"]
         for path in (f"/{name}" for name in SYSTEM_LINKS):
             if os.path.islink(path):
@@ -142,9 +142,9 @@ class Layout(Struct):
                 self.arguments += ["--ro-bind", path, path]
 
     def hide_credentials(self, binds: Sequence[Bind], *, root: str = "") -> None:
-        """Show package clients' own settings below mounted prefixes as empty.
+        """Show package clients' settings below mounted prefixes as empty.
 
-        `root` is where the root directory of the sandbox lies, "" for the root directory itself.
+        `root` is the path of the sandbox's root directory, "" for the root directory itself.
         """
         prefixes = [("/usr", "/usr"), ("/usr/local", "/usr/local"), *((str(b.source), b.target) for b in binds)]
         for source, target in prefixes:
@@ -155,11 +155,11 @@ class Layout(Struct):
                     self.arguments += ["--ro-bind", nothing, f"{root}{target}/{name}"]
 
     def seal(self) -> None:
-        """Make what is not mounted writable read-only, and have the filter of system calls put on."""
+        """Make everything read-only that is not mounted writable, and add the system call filter."""
         self.arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--seccomp", "{bpf}"]
 
     def as_request(self) -> dict[str, Any]:
-        """Return what the launcher needs."""
+        """Return the request for the launcher."""
         return {
             "staging": self.staging,
             "mounts": self.mounts,
@@ -179,7 +179,7 @@ def plan_layout(
 ) -> Layout:
     """Return the layout of one sandbox; raises `TierUnavailableError` on a system without a usual directory.
 
-    `server_size` is that of the compiled exec server in bytes; `memory_bound` says that a control group limits
+    `server_size` is that of the compiled exec server in bytes; `memory_bound` means that a control group limits
     memory, so that no limit per process is needed; `links` are a toolchain's.
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
@@ -187,14 +187,14 @@ def plan_layout(
     _add_system(layout, spec.limits)
     python, libraries = python_inside()
     if libraries:
-        # Away from the project's PATH, with the libpython that lies beside it and no other.
+        # Away from the project's PATH, with the libpython of its directory and no other.
         prefix = Path(os.path.realpath(sys.base_prefix))
         layout.bind("python", Bind(source=prefix, target=f"{RUN}/python"))
         layout.arguments += ["--setenv", "LD_LIBRARY_PATH", libraries]
     limits = spec.limits
     rlimits = {"NPROC": limits.processes, "NOFILE": limits.open_files, "FSIZE": limits.file_mb << 20, "CORE": 0}
     if not memory_bound:
-        # Of each process. Not RLIMIT_AS: Node, Go and Java reserve far more addresses than they use.
+        # For each process. Not RLIMIT_AS: Node, Go and Java reserve far more addresses than they use.
         rlimits["DATA"] = limits.memory_mb << 20
     words = [f"{name}={value}" for name, value in rlimits.items()]
     layout.command = [*python, "-c", BOOTSTRAP, "{sock}", str(server_size), *words]
@@ -205,7 +205,7 @@ def plan_layout(
         layout.bind("workspace", Bind(source=plan.plain, target=plan.target, writable=not plan.read_only))
     else:
         layout.overlay("workspace", plan)
-    # After the workspace: what lies within it would be covered.
+    # After the workspace, which would cover mounts below it.
     for number, bind in enumerate((*plan.binds, *spec.binds)):
         layout.bind(f"bind-{number}", bind)
     for path, target in links:
@@ -216,12 +216,12 @@ def plan_layout(
 
 
 def _add_system(layout: Layout, limits: SandboxLimits) -> None:
-    """Show what every sandbox has of the system, and its temporary file systems."""
+    """Show the system parts common to every sandbox, and its temporary file systems."""
     for directory in ("/etc", "/home", "/opt", "/var", "/run"):
         layout.arguments += ["--perms", "0755", "--dir", directory]
     layout.system_links()
     if os.path.exists("/usr/bin/python3") and not os.path.exists("/usr/bin/python"):
-        # Distributions leave `python` to the user; checks are written with it, so it comes last on PATH.
+        # Distributions leave `python` to the user, but checks use it, so it comes last on PATH.
         layout.arguments += ["--symlink", "/usr/bin/python3", f"{SHIMS}/python"]
     for name in ETC:
         layout.arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
@@ -241,7 +241,7 @@ def _add_system(layout: Layout, limits: SandboxLimits) -> None:
 
 
 def forwarded(spec: SandboxSpec) -> tuple[tuple[str, int, Path], ...]:
-    """Return the host's sockets that a sandbox sees, each with its name and the port it has inside."""
+    """Return the host's sockets that a sandbox sees, each with its name and its port inside."""
     wanted = (
         ("registries", REGISTRY_PORT, spec.registries),
         ("gateway", GATEWAY_PORT, spec.gateway),
@@ -259,8 +259,8 @@ def forwarder_binds(spec: SandboxSpec) -> list[Bind]:
 
 
 def forwarder_commands(spec: SandboxSpec, python: Sequence[str]) -> list[list[str]]:
-    """Return the commands that make a port of each socket inside; each ends once something listens there."""
-    # The interpreter's own libraries: it is not linked against them by the place where it is shown.
+    """Return the commands that make a port of each socket inside; each ends once its port is served."""
+    # The interpreter's libraries: it does not find them at its path inside without this.
     libraries = f"LD_LIBRARY_PATH={RUN}/python/lib"
     listening = ["/usr/bin/env", libraries, *python, f"{RUN}/forward.py"]
     background = ["/bin/sh", "-c", '{ "$@" & } | head -n 1', "sh", *listening]
@@ -270,7 +270,7 @@ def forwarder_commands(spec: SandboxSpec, python: Sequence[str]) -> list[list[st
 def base_environment(
     spec: SandboxSpec, *, path: Sequence[str], tools: Sequence[tuple[str, str]] = ()
 ) -> dict[str, str]:
-    """Return the whole environment that commands start with: nothing of the host's but what its `tools` need."""
+    """Return the whole environment of commands: from the host only what its `tools` need."""
     return {
         "PATH": ":".join((*spec.path, *path, SHIMS)),
         "HOME": HOME,
@@ -289,7 +289,7 @@ def base_environment(
 
 
 def staging_directory() -> str:
-    """Return the directory that is covered in a mount namespace of its own; raises `TierUnavailableError`."""
+    """Return the directory to cover in a new mount namespace; raises `TierUnavailableError`."""
     for candidate in sandbox_launcher.STAGING:
         if os.path.isdir(candidate):
             return candidate
@@ -299,7 +299,7 @@ def staging_directory() -> str:
 
 
 def python_inside() -> tuple[list[str], str]:
-    """Return how a command starts the host's interpreter, isolated, and where its libraries lie or ""."""
+    """Return the command for the host's interpreter, isolated, and its library directory or ""."""
     executable = Path(os.path.realpath(sys.executable))
     libraries = ""
     if not executable.is_relative_to("/usr"):

@@ -1,4 +1,4 @@
-"""From what went wrong at the start of a sandbox to the exact command that remedies it."""
+"""Maps a failed start of a sandbox to the exact command that remedies it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SYSCTLS = (
     ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
     ("kernel/apparmor_restrict_unprivileged_userns", "1", None),
 )
-# As the launcher says it; bubblewrap has the same words for a limit of namespaces.
+# The launcher's text; bubblewrap uses the same words for a limit of namespaces.
 _DISK_FULL = "[Errno 28]"
 _APPARMOR = (
     "load a profile that lets bwrap make user namespaces (apparmor's bwrap-userns-restrict), or: "
@@ -29,7 +29,7 @@ _APPARMOR = (
 
 
 def tier_unavailable(message: str) -> TierUnavailableError | InfrastructureError:
-    """Return the error for a sandbox that did not start, its remedy as hint; `no_space` on a full disk."""
+    """Return the error for a sandbox that did not start, with its remedy as hint; `no_space` on a full disk."""
     if _DISK_FULL in message:
         return InfrastructureError(
             "no space left on the disk while a sandbox was made",
@@ -46,7 +46,7 @@ def remedy_for(message: str) -> str:
     if "bwrap: not found" in message:
         tools = [command for tool, command in _INSTALL.items() if shutil.which(tool)]
         return f"install bubblewrap: {tools[0] if tools else 'with your package manager'}"
-    # Settings first: what bubblewrap says is the same for each of them.
+    # Settings first: bubblewrap's message is the same for each of them.
     for name, bad, command in _SYSCTLS:
         setting = SETTINGS / name  # not every kernel has each of them
         if setting.is_file() and setting.read_text().strip() == bad:

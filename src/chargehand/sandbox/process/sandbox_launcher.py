@@ -2,13 +2,13 @@
 
 Bubblewrap's die-with-parent follows the *thread* that started it, so sandboxes must not be started from a pool of
 threads. The launcher ends, and every sandbox with it, when the socket to its owner closes: a `kill -9` of the
-owner leaves nothing. For each sandbox it forks a child which, in a mount namespace of its own, mounts the
-workspace and the sized temporary file systems below a staging directory that nobody else sees, gives up root
-where it had it, and becomes bubblewrap.
+owner leaves nothing. For each sandbox it forks a child. In a new mount namespace, the child mounts the workspace
+and the sized temporary file systems below a staging directory that no other process sees, drops root if it had it,
+and becomes bubblewrap.
 
-Run by the host's isolated interpreter, to which it is sent compiled; of the standard library only what is written
-in C, and `ctypes`: each command that opens a sandbox waits for this start, which the rest would double. Requests
-and replies are `marshal`led, one per packet of the inherited socket.
+Run by the host's isolated interpreter, to which it is sent compiled. It imports only C modules of the standard
+library, and `ctypes`: each command that opens a sandbox waits for this start, which other imports would double.
+Requests and replies are `marshal`led, one per packet of the inherited socket.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ else:
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _PR_SET_PDEATHSIG = 1
-# Directories that every Linux has; the first that exists is covered in the child's own mount namespace.
+# Directories that every Linux has; the first that exists is covered in the child's mount namespace.
 STAGING = ("/mnt", "/media", "/srv", "/tmp")
 PACKET = 1 << 17
 
@@ -57,15 +57,15 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 
 
 def enter_namespaces(uid: int, gid: int) -> None:
-    """Take a mount namespace of our own; without privileges through a user namespace that maps only us."""
+    """Enter a new mount namespace; without privileges through a user namespace that maps only us."""
     flags = _CLONE_NEWNS if uid == 0 else _CLONE_NEWNS | _CLONE_NEWUSER
     _check(_libc.unshare(flags), "unshare")
     if uid != 0:
-        # The kernel lets an ordinary user map itself, and only once setgroups() is given up.
+        # The kernel lets an unprivileged user map itself only after setgroups() is given up.
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{uid} {uid} 1")
         _write("/proc/self/gid_map", f"{gid} {gid} 1")
-    # Distributions share "/" between namespaces: what is mounted here would appear on the host.
+    # Distributions share "/" between namespaces: our mounts would appear on the host.
     mount("none", "/", "", _MS_REC | _MS_PRIVATE)
 
 
@@ -104,18 +104,18 @@ def _die_with(parent: int) -> None:
 
 
 def _become_sandbox(request: dict[str, Any], fds: list[int]) -> None:
-    """In the forked child: never returns."""
+    """Become a sandbox, in the forked child; never returns."""
     sock, errors, bpf, *others = fds
     try:
         os.dup2(errors, 2)
-        # A process group of its own: until bubblewrap has started its child, only the group names both.
+        # A new process group: until bubblewrap has started its child, only the group names both.
         os.setsid()
         _die_with(request["launcher"])
         for path in request["cgroups"]:
             _write(f"{path}/cgroup.procs", "0")
         enter_namespaces(os.geteuid(), os.getegid())
         stage(request["mounts"], request["staging"])
-        # Only now: mounts and control groups need root, bubblewrap and all that follows must not have it.
+        # Only now: mounts and control groups need root, but bubblewrap and all later programs must not have it.
         if os.geteuid() == 0:
             os.setgroups([])
             os.setresgid(request["gid"], request["gid"], request["gid"])
@@ -126,7 +126,7 @@ def _become_sandbox(request: dict[str, Any], fds: list[int]) -> None:
         argv = [
             word.format(sock=sock, bpf=bpf, others=others) if "{" in word else word for word in request["argv"]
         ]
-        # Python ignores it, and what is ignored stays so across exec.
+        # Python ignores it, and an ignored signal stays ignored across exec.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execve(argv[0], argv, {})
     except BaseException as error:
@@ -141,13 +141,13 @@ class Launcher:
         self.control = control
         self.names: dict[int, str] = {}
         self.cgroups: dict[int, list[str]] = {}
-        self.left: list[str] = []  # control groups of the ended: their owner removes them, if it lives to do it
+        self.left: list[str] = []  # control groups of ended sandboxes: their owner removes them if still alive
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
 
     def run(self) -> None:
-        """Serve until the owner closes its end; then kill what is left."""
+        """Serve until the owner closes its end; then kill the remaining sandboxes."""
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self.wake_read, select.POLLIN)
@@ -156,7 +156,7 @@ class Launcher:
                 ready = {fd for fd, _ in poll.poll()}
                 if self.wake_read in ready:
                     os.read(self.wake_read, 4096)
-                # Where there is no child, waitpid() raises instead of returning 0.
+                # Without children, waitpid() raises instead of returning 0.
                 while self.names and (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
                     pid, status = ended
                     self.left = [path for path in self.left if os.path.exists(path)] + self.cgroups.pop(pid)
@@ -221,10 +221,10 @@ class Launcher:
 
 
 def _kill_sandbox(bubblewrap: int) -> None:
-    """Kill process 1 of the namespace: then bubblewrap ends when the kernel has ended everything inside.
+    """Kill process 1 of the namespace: bubblewrap ends when the kernel has ended everything inside.
 
-    Killing bubblewrap alone would report the end too early. Where it has started nothing yet, all of its process
-    group goes, for it may start its child at this very moment.
+    Killing only bubblewrap would report the end too early. If it has no child yet, kill its whole process group,
+    since it may start its child at this very moment.
     """
     try:
         with open(f"/proc/{bubblewrap}/task/{bubblewrap}/children") as file:
@@ -242,7 +242,7 @@ def _kill_sandbox(bubblewrap: int) -> None:
 
 
 def _remove_cgroup(directory: str) -> None:
-    """Remove a cgroup once the kernel has let go of its last process, which takes seconds on a busy machine."""
+    """Remove a cgroup once the kernel has released its last process, which takes seconds on a busy machine."""
     for _ in range(2500):
         try:
             os.rmdir(directory)
@@ -256,12 +256,12 @@ def _remove_cgroup(directory: str) -> None:
 
 def main() -> None:
     """Serve on the descriptor given as first argument; hold the one given as fourth, if any, to the end."""
-    # A core of a process inside would hold what the agent read, in a file of the host.
+    # A core dump of a process inside would put the agent's data into a file of the host.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the owner decides; a Ctrl-C reaches the whole terminal group
     fd, *held = map(int, (sys.argv[1], *sys.argv[4:]))
-    os.closerange(3, fd)  # what our starter left open and inheritable must not reach a sandbox
+    os.closerange(3, fd)  # descriptors that our starter left open and inheritable must not reach a sandbox
     os.closerange(max(fd, *held, 0) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     for each in (fd, *held):
         os.set_inheritable(each, False)

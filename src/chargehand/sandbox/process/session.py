@@ -1,4 +1,4 @@
-"""One open sandbox from the host's side: commands one after another, freezing, usage, the end."""
+"""One open sandbox from the host's side: commands one after another, freezing, usage, closing."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ _T = TypeVar("_T")
 START_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
 _KILLED = 128 + signal.SIGKILL
-# Before each measurement of what a command wrote; the last pause before every later one.
+# Pauses before each measurement of a command's writes; the last pause repeats.
 _DISK_PAUSES_SECONDS = (0.0, 0.3, 0.45, 0.7, 1.0, 1.5, 2.0)
-# After a command's own time limit: only then does the host give up on an exec server that does not answer.
+# Seconds after a command's time limit: only then does the host give up on an exec server that does not answer.
 _LATEST_SECONDS = 30.0
-_LONGEST_WAIT_SECONDS = 86_400.0  # asyncio's timers overflow on what callers may ask for
+_LONGEST_WAIT_SECONDS = 86_400.0  # asyncio's timers overflow on values that callers may ask for
 _MOST_FREEZES = 256
 
 
 async def _finish(what: Awaitable[_T]) -> _T:
-    """Await `what` to its end even where the caller is cancelled meanwhile; the cancellation comes after."""
+    """Await `what` to its end even if the caller is cancelled meanwhile; raise the cancellation afterwards."""
     task = asyncio.ensure_future(what)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -69,11 +69,11 @@ async def _finish(what: Awaitable[_T]) -> _T:
 
 
 class StartedSandbox(Struct, frozen=True, kw_only=True, eq=False):
-    """What a tier has started: how to reach the exec server in it, to learn of its end, and to end it.
+    """A sandbox started by a tier: how to reach its exec server, notice its end, and end it.
 
     `sock` leads to the exec server; `ended` is done when the sandbox is gone; `kill` ends it at once; `first`
-    returns its process 1 as this machine numbers it, `None` where it cannot be known. `limits` are in force, as
-    `limits_in_force` says in words. `environment` is what commands start with, in `cwd`.
+    returns the host pid of its process 1, `None` if it cannot be known. `limits` are in force, described in words
+    by `limits_in_force`. Commands start with `environment`, in `cwd`.
     """
 
     name: str
@@ -115,7 +115,7 @@ class ServedSandbox:
         self._turn = asyncio.Lock()
         self._reply: ExecReply | None = None
         self._signals: asyncio.Queue[bytes] = asyncio.Queue()
-        # Apart from the signals: a freeze may wait for its own while files are told.
+        # Separate from the signals: a freeze may wait for its signal while file reports arrive.
         self._told: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
         self._observed: tuple[str, ...] = ()
         self._find_passed_disk_limit: Callable[[], LimitName | None] | None = None
@@ -123,20 +123,20 @@ class ServedSandbox:
             end.add_done_callback(self._note_end)
 
     def _note_end(self, _: asyncio.Future[Any]) -> None:
-        """Wake whoever waits for a command: the sandbox, or its exec server, is gone."""
+        """Wake the waiter for a command: the sandbox, or its exec server, is gone."""
         if self._channel.violated:
             self._kill()
         if self._reply is not None:
             self._reply.wake()
 
     async def start(self, server: bytes) -> None:
-        """Send the exec server and wait for its greeting; raises `SandboxDiedError` where none comes."""
+        """Send the exec server and wait for its greeting; raises `SandboxDiedError` if none comes."""
         await self._channel.open()
         self._channel.send(server)
         await self._wait(self._signals.get(), seconds=self.start_seconds)
 
     def use_cgroup(self, cgroup: Cgroup | None) -> None:
-        """Freeze by this group from now on, and count what it used; for one that was made by an engine."""
+        """Freeze by this group from now on, and count its usage; for a group made by an engine."""
         self._cgroup = cgroup
         self._meter.use(cgroup)
 
@@ -154,7 +154,7 @@ class ServedSandbox:
             return
         nonce = body[: exec_server.NONCE_BYTES]
         if self._reply is None or not secrets.compare_digest(nonce, self._reply.nonce):
-            self._kill()  # nobody but the exec server knows the nonce: this is not it
+            self._kill()  # only the exec server knows the nonce: this is another sender
         else:
             self._reply.take(kind, body[exec_server.NONCE_BYTES :])
 
@@ -168,13 +168,13 @@ class ServedSandbox:
         self._channel.send_frame(kind, body)
 
     async def _wait(self, what: Awaitable[_T], *, seconds: float | None) -> _T:
-        """Await `what` unless the sandbox ends, or says nothing for `seconds`."""
+        """Await `what` unless the sandbox ends, or is silent for `seconds`."""
         task = asyncio.ensure_future(what)
         waited: list[asyncio.Future[Any]] = [task, self._channel.lost, self._ended]
         try:
             await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            # Nobody else awaits it.
+            # No other code awaits it.
             task.cancel()
             raise
         if task.done():
@@ -183,7 +183,7 @@ class ServedSandbox:
         raise self._give_up()
 
     def _give_up(self) -> SandboxDiedError:
-        """Kill the sandbox; return the error that says why it can no longer be used."""
+        """Kill the sandbox; return the error that gives the reason why it can no longer be used."""
         why = "ended while in use" if self._dead else "no longer answers"
         self._kill()
         self._meter.refresh()
@@ -221,7 +221,7 @@ class ServedSandbox:
             stdin=len(stdin) if isinstance(stdin, bytes) else -1,
         )
         async with self._turn:
-            # Otherwise it would run inside a group that is meant to stand still.
+            # Otherwise it would run inside a group that is meant to be frozen.
             if not self._thawed.is_set():
                 await self._wait(self._thawed.wait(), seconds=None)
             self._reply = reply
@@ -237,7 +237,7 @@ class ServedSandbox:
                         self._send(exec_server.STDIN, stdin)
                     result = await self._wait_for(reply, timeout)
                 return await self._check_disk(self._meter.name_limit(result, reply.stopped))
-            # There is nobody left to abandon it to.
+            # No sandbox is left in which to abandon it.
             except SandboxDiedError:
                 raise
             except BaseException:  # cancelled, or the listener failed
@@ -259,7 +259,7 @@ class ServedSandbox:
         output_limit: int = 1_000_000,
         on_output: OnOutput | None = None,
     ) -> ExecResult:
-        """Run one program to its end and hand it what comes meanwhile; see `Converses.converse`."""
+        """Run one program to its end and pass it input meanwhile; see `Converses.converse`."""
         return await self.exec(
             argv,
             timeout=timeout,
@@ -271,7 +271,7 @@ class ServedSandbox:
         )
 
     def _watch_limits(self, reply: ExecReply) -> list[asyncio.Task[None]]:
-        """Begin to watch the limits that the kernel does not keep, while one command runs."""
+        """Start watching the limits that the kernel does not enforce, while one command runs."""
         watches: list[tuple[Callable[[], LimitName | None], Iterator[float]]] = [
             (self._meter.find_passed_limit, (self._meter.pause for _ in itertools.count()))
         ]
@@ -283,10 +283,10 @@ class ServedSandbox:
     async def _enforce(
         self, reply: ExecReply, find_passed_limit: Callable[[], LimitName | None], pauses: Iterator[float]
     ) -> None:
-        """Measure again and again, and kill everything where a limit is passed."""
+        """Measure repeatedly, and kill everything if a limit is passed."""
         cost = 0.0
         while reply.stopped is None:
-            # Measuring a workspace costs as much as it has files: it may take a tenth of the time, not more.
+            # The cost of measuring a workspace grows with its files: it may take a tenth of the time, not more.
             await asyncio.sleep(max(next(pauses), 10 * cost))
             began = time.monotonic()
             if self._thawed.is_set() and not self._dead:
@@ -297,7 +297,7 @@ class ServedSandbox:
             self._send(exec_server.KILL)
 
     async def _check_disk(self, result: ExecResult) -> ExecResult:
-        """Return how a command ended: as failed where it wrote too much between two measurements."""
+        """Return a command's result, as failed if it wrote too much between two measurements."""
         if result.limit in ("disk", "files"):
             return replace(result, exit_code=result.exit_code or _KILLED)
         if self._find_passed_disk_limit is None or result.limit is not None:
@@ -305,18 +305,18 @@ class ServedSandbox:
         limit = await asyncio.to_thread(self._find_passed_disk_limit)
         if limit is None:
             return result
-        with contextlib.suppress(SandboxDiedError):  # what it left running would write on
+        with contextlib.suppress(SandboxDiedError):  # processes that it left running would keep writing
             self._send(exec_server.KILL)
         return replace(result, limit=limit, exit_code=result.exit_code or _KILLED)
 
     @contextlib.asynccontextmanager
     async def _feeding(self, stdin: AsyncIterator[bytes]) -> AsyncIterator[None]:
-        """Hand on what comes for the command until it ends."""
+        """Pass input on to the command until it ends."""
 
         async def feed() -> None:
-            with contextlib.suppress(SandboxDiedError):  # whoever waits for the command is told
+            with contextlib.suppress(SandboxDiedError):  # the waiter for the command gets the error
                 async for piece in stdin:
-                    if piece:  # a frame of nothing is the end
+                    if piece:  # an empty frame means the end
                         self._send(exec_server.STDIN, piece)
                         await self._channel.drain()
                 self._send(exec_server.STDIN, b"")
@@ -331,7 +331,7 @@ class ServedSandbox:
             feeding.result()
 
     async def _wait_for(self, reply: ExecReply, timeout: float) -> ExecResult:
-        """Await the end of a command: the exec server keeps its time limit, here is what holds if it cannot."""
+        """Await the end of a command: the exec server enforces its time limit, this one is the fallback."""
         left = max(0.0, timeout) + _LATEST_SECONDS
         while True:
             began = time.monotonic()
@@ -346,11 +346,11 @@ class ServedSandbox:
                 raise self._give_up()
 
     def _frozen_seconds(self) -> float:
-        """Return for how long this sandbox has been frozen in all."""
+        """Return the total time that this sandbox has been frozen."""
         return self._frozen_total + (0.0 if self._thawed.is_set() else time.monotonic() - self._frozen_since)
 
     async def _abandon(self, reply: ExecReply) -> None:
-        """Kill what runs and wait for its last frame, so that the next command starts clean."""
+        """Kill everything and wait for the last frame, so that the next command starts clean."""
         with contextlib.suppress(SandboxDiedError, InfrastructureError):
             await self.thaw()
             self._send(exec_server.KILL)
@@ -368,7 +368,7 @@ class ServedSandbox:
             self._send(exec_server.OBSERVE, marshal.dumps(places))
 
     async def opened_files(self) -> OpenedFiles:
-        """Return what was opened since the last time; see `ObservesReads.opened_files`."""
+        """Return files opened since the last call; see `ObservesReads.opened_files`."""
         async with self._turn:
             self._send(exec_server.TELL)
             paths: set[str] = set()
@@ -383,7 +383,7 @@ class ServedSandbox:
         await _finish(self._set_frozen(True))
 
     async def thaw(self) -> None:
-        """Let frozen processes run on; see `Sandbox.thaw`."""
+        """Let frozen processes continue; see `Sandbox.thaw`."""
         await _finish(self._set_frozen(False))
 
     async def _set_frozen(self, wanted: bool) -> None:
@@ -415,7 +415,7 @@ class ServedSandbox:
 
     async def _order_thaw(self) -> None:
         if self._cgroup is not None and self._cgroup.freezer is not None:
-            # Sent first: the exec server must not take the time it stood still for time its command had.
+            # Sent first: the exec server must not count frozen time as its command's time.
             self._send(exec_server.SKIP, exec_server.SECONDS.pack(time.monotonic() - self._frozen_since))
             await asyncio.to_thread(self._cgroup.freeze, False)
         else:
@@ -423,28 +423,28 @@ class ServedSandbox:
             await self._wait(self._signals.get(), seconds=_GRACE_SECONDS)
 
     def usage(self) -> SandboxUsage:
-        """Return what it took; see `Sandbox.usage`."""
+        """Return its usage; see `Sandbox.usage`."""
         self._meter.refresh()
         return self._meter.usage(tuple(self._freezes))
 
     async def close(self) -> None:
-        """Kill everything inside and release what it held; see `Sandbox.close`."""
+        """Kill everything inside and release its resources; see `Sandbox.close`."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._release())
         await _finish(self._closing)
 
     async def _release(self) -> None:
-        self.usage()  # a group that an engine made goes with its container
+        self.usage()  # a group that an engine made is removed with its container
         if self._cgroup is not None:
             if not self._thawed.is_set():
-                self._cgroup.kill()  # while nothing runs, so that nothing writes between the thaw and the end
+                self._cgroup.kill()  # while frozen, so that nothing is written between the thaw and the end
             with contextlib.suppress(InfrastructureError, OSError):
                 await asyncio.to_thread(self._cgroup.freeze, False)  # version 1 holds back SIGKILL while frozen
         self._kill()
         await asyncio.wait([self._ended], timeout=_GRACE_SECONDS)
         self._channel.abort()
         await asyncio.wait([self._channel.lost])
-        # The last reading: with the group its counters go.
+        # The last reading: the counters are removed with the group.
         if self._cgroup is not None:
             self.usage()
             await asyncio.to_thread(self._cgroup.remove)
@@ -456,6 +456,6 @@ class ProcessSandbox(ServedSandbox):
     tier = "process"
 
     def processes(self) -> tuple[RunningProcess, ...]:
-        """Return what runs inside; see `ShowsProcesses.processes`."""
+        """Return the processes inside; see `ShowsProcesses.processes`."""
         first = self._first()
         return () if first is None or self._dead else processes_below(first)

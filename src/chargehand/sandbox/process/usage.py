@@ -1,8 +1,8 @@
-"""What a sandbox takes and what runs in it, read from the host: nothing inside takes part.
+"""A sandbox's resource usage and processes, read from the host: nothing inside takes part.
 
-What the kernel counts in a control group costs commands nothing. For the rest /proc is sampled: processor time and
-bytes written are complete at any time, since the kernel adds those of the dead to whoever waited for them; only a
-program that lets the kernel reap its children (SIGCHLD ignored) hides theirs.
+The kernel's counters in a control group cost commands nothing. Other values are sampled from /proc: processor time
+and bytes written are complete at any time, since the kernel adds those of dead processes to the process that
+waited for them. Only a program that lets the kernel reap its children (SIGCHLD ignored) hides theirs.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from chargehand.sandbox.process.cgroups import NOT_COUNTED, Cgroup
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Seconds between samples: near a limit, where only samples count, and at first and later where the kernel counts.
+# Seconds between samples: near a limit; if only samples count; at first and later if the kernel counts.
 _SHORTEST, _USUAL, _FIRST, _LONGEST = 0.05, 0.25, 1.0, 5.0
 # Sampling takes at most this part of the time.
 _SHARE = 20
 _FILE_TOO_LARGE = 128 + signal.SIGXFSZ
-# Processes that a limit may count besides those below process 1: bubblewrap itself, or one that just ended.
+# Processes that a limit may count in addition to those below process 1: bubblewrap itself, or one that just ended.
 _BESIDE = 2
 _MOST_PROCESSES = 200
 _COMMAND_BYTES = 500
 
 
 class UsageMeter:
-    """The meter of one sandbox; `first` returns its process 1 as this machine numbers it, `None` where unknown.
+    """The meter of one sandbox; `first` returns the host pid of its process 1, `None` if unknown.
 
-    Not for several threads at once. `use` gives it a control group, after which samples only serve for what that
-    does not count.
+    Not for several threads at once. `use` gives it a control group; samples then serve only for values that the
+    group does not count.
     """
 
     def __init__(self, limits: SandboxLimits, *, first: Callable[[], int | None]) -> None:
@@ -47,7 +47,7 @@ class UsageMeter:
         self._tree: TreeUsage | None = None
         self._looks = 0
         self._was_full = False
-        # The last two readings, for the last may have come while everything was being killed.
+        # The last two readings, for the last may have been taken while everything was being killed.
         self._stuck: deque[bool] = deque(maxlen=2)
         self._peak_memory = self._peak_tasks = 0
         self._samples = 0
@@ -65,7 +65,7 @@ class UsageMeter:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next sample: soon where a limit may be met, never so often that it slows anything."""
+        """Seconds until the next sample: soon near a limit, but never so often that it slows the sandbox."""
         wanted = min(_FIRST * 2**self._looks, _LONGEST) if self._kernel_counts else _USUAL
         if self._limits.cpu_seconds is not None:
             left = self._limits.cpu_seconds - (self._cpu_seconds or 0.0)
@@ -79,14 +79,14 @@ class UsageMeter:
         return self._tree.cpu_seconds if self._tree is not None else None
 
     def find_passed_limit(self) -> LimitName | None:
-        """Sample; return the limit that only samples enforce, where one is passed. Blocks for a moment."""
+        """Sample; return a passed limit of those that only samples enforce. Blocks for a moment."""
         last = self._tree
         refused = self._counted.refused_forks
         self._looks += 1
         if self._group is not None and self._kernel_counts and self._limits.cpu_seconds is None:
             self._counted = self._group.read_enforced().or_else(self._counted)
             if self._refused_forks == 0:
-                return None  # there is nothing to look for, and /proc need not be read
+                return None  # nothing to look for, so /proc need not be read
         self.refresh()
         limits = self._limits
         tree = self._tree
@@ -98,24 +98,25 @@ class UsageMeter:
             return "cpu_time"
         most = limits.memory_mb << 20
         if self._counted.peak_memory is None and tree is not None and tree.memory > most:
-            # Pages that processes share count once: slow to read, so only of a tree that seems too large.
+            # Count pages shared between processes once: slow to read, so only for a tree that seems too large.
             return "memory" if sum(map(_proportional_memory, tree.pids)) > most else None
-        # A fork bomb has every process there is, none of them ends, and all ask for more again and again. Programs
-        # that make do with what they have ask less often; those that work on start others where some have ended.
+        # A fork bomb has used up all its processes, no process ends, and all keep asking for more. Programs that
+        # make do with their processes ask less often; programs that make progress start others after some have
+        # ended.
         counted = self._counted.refused_forks
         bomb = stuck and counted != refused and self._refused_forks > limits.processes
         return "processes" if bomb else None
 
     @property
     def _refused_forks(self) -> int:
-        """How often the kernel refused the command a process; 0 where nobody counts."""
+        """How often the kernel refused the command a process; 0 if not counted."""
         return (self._counted.refused_forks or 0) - (self._before.refused_forks or 0)
 
     def refresh(self) -> None:
-        """Read counters and processes as they are now; what is gone leaves what was last read."""
+        """Read present counters and processes; values that are gone keep their last reading."""
         if self._group is not None:
             self._counted = self._group.read_counters().or_else(self._counted)
-        # What the sample costs sets how soon the next one may come, see `pause`.
+        # The cost of this sample sets how soon the next one may come, see `pause`.
         began = time.perf_counter()
         first = self._first()
         tree = sample_tree(first) if first is not None else None
@@ -127,15 +128,15 @@ class UsageMeter:
         self._cost = time.perf_counter() - began
 
     def begin_command(self) -> None:
-        """Count from here on what is refused to one command; called before each, so it has to be cheap."""
-        # Before each command and not after the last: a daemon may meet a limit in between.
+        """Start counting refusals for one command; called before each command, so it has to be cheap."""
+        # Before each command and not after the last: a daemon may reach a limit in between.
         self._before = self._group.read_enforced() if self._group is not None else NOT_COUNTED
         self._looks = 0
         self._was_full = False
         self._stuck.clear()
 
     def name_limit(self, result: ExecResult, stopped: LimitName | None) -> ExecResult:
-        """Return how a command ended with the limit that ended it; `stopped` is what we had it killed for."""
+        """Return a command's result with the limit that ended it; `stopped` is the limit we had it killed for."""
         self._output += result.written
         if result.limit not in (None, "wall_time") or (stopped is None and result.exit_code == 0):
             return result
@@ -143,13 +144,13 @@ class UsageMeter:
             self._counted = self._group.read_enforced().or_else(self._counted)
         counts = self._counted.refused_forks is not None
         if result.limit == "wall_time":
-            # Killed at its time limit because it could not go on: time is not what it lacked.
+            # Killed at its time limit because it could not continue: it did not lack time.
             stuck = any(self._stuck) and (self._refused_forks > 0 or not counts)
             return replace(result, limit="processes", timed_out=False) if stuck else result
         limit = stopped
         if limit is None and result.exit_code == _FILE_TOO_LARGE:
             limit = "file_size"
-        # Only of a command that failed: one that meets a refusal and goes on has not ended by a limit.
+        # Only for a command that failed: one that is refused a resource and continues has not ended by a limit.
         elif limit is None and (self._counted.memory_kills or 0) > (self._before.memory_kills or 0):
             limit = "memory"
         elif limit is None and (self._refused_forks > 0 or (self._was_full and not counts)):
@@ -158,11 +159,11 @@ class UsageMeter:
 
     @property
     def memory_ran_out(self) -> bool:
-        """Whether the kernel ever killed something of the sandbox because its memory was used up."""
+        """Whether the kernel ever killed a process of the sandbox because its memory was used up."""
         return bool(self._counted.memory_kills)
 
     def usage(self, freezes: tuple[float, ...]) -> SandboxUsage:
-        """Return what was last read."""
+        """Return the last reading."""
         counted = self._counted
         tree = self._tree
         sampled = self._samples > 0 and not self._kernel_counts
@@ -183,9 +184,9 @@ class UsageMeter:
 
 
 class TreeUsage(Struct, frozen=True, kw_only=True):
-    """One sample of a process tree: `tasks` counts threads; memory in bytes, shared pages once in every process.
+    """One sample of a process tree: `tasks` counts threads; memory in bytes, shared pages counted per process.
 
-    `written` counts bytes, `None` where the kernel or its rules do not tell us.
+    `written` counts bytes, `None` if the kernel or its rules do not reveal it.
     """
 
     pids: tuple[int, ...]
@@ -196,7 +197,7 @@ class TreeUsage(Struct, frozen=True, kw_only=True):
 
 
 def sample_tree(first: int) -> TreeUsage | None:
-    """Return what the process `first` and all its descendants take; `None` where it is gone."""
+    """Return the usage of the process `first` and all its descendants; `None` if it is gone."""
     pids, ticks, pages, tasks = [], 0, 0, 0
     written: int | None = 0
     for pid in _walk(first, _children):
@@ -204,7 +205,7 @@ def sample_tree(first: int) -> TreeUsage | None:
         if not fields:
             continue
         pids.append(pid)
-        ticks += sum(map(int, fields[11:15]))  # its own and those of the children it has waited for
+        ticks += sum(map(int, fields[11:15]))  # its time and that of the children it has waited for
         tasks += int(fields[17])
         pages += int(fields[21])
         more = _read_field(f"/proc/{pid}/io", "write_bytes:")
@@ -217,7 +218,7 @@ def sample_tree(first: int) -> TreeUsage | None:
 
 
 def first_child(pid: int) -> int | None:
-    """Return the oldest child of a process, `None` where it has none or is gone."""
+    """Return the oldest child of a process, `None` if it has no child or is gone."""
     return next(iter(_children(pid)), None)
 
 
@@ -227,7 +228,7 @@ def processes_below(first: int) -> tuple[RunningProcess, ...]:
     names: dict[int, str] = {}
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        # A name may hold anything, brackets too: what counts stands after the last one.
+        # A name may contain anything, brackets too: the fields follow the last bracket.
         before, bracket, after = (_read(f"/proc/{entry}/stat") if entry.isdecimal() else "").rpartition(")")
         if bracket:
             pid = int(entry)
@@ -261,7 +262,7 @@ def processes_below(first: int) -> tuple[RunningProcess, ...]:
 
 
 def _walk(first: int, children: Callable[[int], list[int]]) -> Iterator[int]:
-    """Yield a process and all below it, each before its children."""
+    """Yield a process and all its descendants, each before its children."""
     waiting = [first]
     while waiting:
         pid = waiting.pop()
@@ -278,7 +279,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _proportional_memory(pid: int) -> int:
-    """Return the memory of a process in bytes, each shared page divided by how many share it."""
+    """Return the memory of a process in bytes, each shared page divided by its number of sharers."""
     kilobytes = _read_field(f"/proc/{pid}/smaps_rollup", "Pss:")
     if kilobytes:
         return int(kilobytes.split()[0]) << 10
@@ -287,13 +288,13 @@ def _proportional_memory(pid: int) -> int:
 
 
 def _read_field(path: str, label: str) -> str | None:
-    """Return what stands after the label of a line."""
+    """Return the text after the label of a line."""
     lines = (line for line in _read(path).splitlines() if line.startswith(label))
     return next((line.removeprefix(label).strip() for line in lines), None)
 
 
 def _read(path: str) -> str:
-    """Return a file of /proc, "" where its process is gone or not ours to read."""
+    """Return the content of a file of /proc, "" if its process is gone or may not be read."""
     try:
         with open(path, "rb", 0) as file:
             return file.read().decode(errors="replace")

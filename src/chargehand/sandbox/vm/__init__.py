@@ -1,1 +1,1 @@
-"""The `vm` tier's parts: what a machine sees and how QEMU is called, and its way to the host's sockets."""
+"""The `vm` tier's parts: a machine's mounts, QEMU's command line, and the relay to the host's sockets."""

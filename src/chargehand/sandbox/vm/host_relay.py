@@ -10,12 +10,12 @@ from pathlib import Path
 
 from chargehand.sandbox.inside.vm_relay import COUNT, DATA, END, FRAME, GRANT, OPEN, PIECE, PORT, RESET, WINDOW
 
-# More than a relay of ours opens: here one may still be ending that is gone there.
+# More than our relay opens: a channel that is already gone there may still be ending here.
 _MOST_CHANNELS = 1024
 
 
 class _HostConnection:
-    """One connection: what came for it, and how much the machine still takes of it."""
+    """One connection: the data received for it, and the number of bytes that the machine still accepts."""
 
     def __init__(self) -> None:
         self.incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -26,7 +26,7 @@ class _HostConnection:
         self.task: asyncio.Task[None] | None = None
 
     def take(self, kind: bytes, body: bytes) -> None:
-        """Take one frame of the machine's; raises `_ProtocolViolation`."""
+        """Handle one frame from the machine; raises `_ProtocolViolation`."""
         if kind == DATA:
             self.unread += len(body)
             if self.unread > WINDOW:
@@ -48,7 +48,7 @@ class _HostConnection:
 class HostRelay:
     """Joins a machine's relay to the host's sockets by port, from `start` until `close`.
 
-    A machine that breaks the protocol, or sends more than it was granted, is left without the host's sockets.
+    A machine that breaks the protocol, or sends more than it was granted, loses the host's sockets.
     """
 
     def __init__(self, sock: socket.socket, sockets: Mapping[int, Path]) -> None:
@@ -58,7 +58,7 @@ class HostRelay:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen for channels from now on."""
+        """Accept channels from now on."""
         self._reader, self._writer = await asyncio.open_connection(sock=self._sock)
         self._serving = asyncio.create_task(self._serve())
 
@@ -143,4 +143,4 @@ class HostRelay:
 
 
 class _ProtocolViolation(Exception):
-    """The machine did not keep to the protocol."""
+    """The machine violated the protocol."""

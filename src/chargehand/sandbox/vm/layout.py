@@ -1,8 +1,8 @@
-"""What one virtual machine is: the mounts that are shown to it, what it does with them, and QEMU's command line.
+"""The description of one virtual machine: its mounts, its start script, and QEMU's command line.
 
-QEMU runs in bubblewrap, confined as a sandbox of the `process` tier is, and sees besides its own program two
-directories: `SYSTEM`, shown to the machine read-only, is the root directory inside; `WORK` holds all that may be
-written. The workspace's layers are joined on the host, so what is written lies in the upper as with other tiers.
+QEMU runs in bubblewrap, confined like a sandbox of the `process` tier. Apart from its program it sees two
+directories: `SYSTEM`, shown to the machine read-only, is the root directory inside; `WORK` holds everything
+writable. The workspace's layers are joined on the host, so writes go to the upper as in other tiers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from chargehand.sandbox.process.layout import (
 from chargehand.sandbox.vm_kernel import VirtualMachine
 
 SYSTEM, WORK = "/export/system", "/export/work"
-# Memory of a machine beyond what its programs may use: for its kernel.
+# A machine's memory in addition to that of its programs: for its kernel.
 KERNEL_MB = 128
-# Memory that QEMU may use beyond the machine's own: its translated code, and what it reads and writes.
+# Memory that QEMU may use in addition to the machine's: translated code, and I/O buffers.
 OWN_MB = 512
 _OWN_PROCESSES = 512
 _TRANSLATED_MB = 128
-# What programs expect of any system; nothing here reaches a device of the host.
+# Devices that programs expect on any system; they reach no device of the host.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives")
 _MACHINE = "q35,usb=off,smm=off,vmport=off,sata=off,smbus=off,graphics=off"
@@ -45,7 +45,7 @@ _KERNEL_WORDS = (
     *("quiet", "panic=-1", "random.trust_cpu=on", "cryptomgr.notests", "audit=0", "rcupdate.rcu_expedited=1"),
     *("8250.nr_uarts=0", "no_timer_check", "init_on_alloc=0", "zswap.enabled=0", "lsm=capability"),
 )
-# Without KVM there is no speculation to guard against, and translated code is found again by its address.
+# Without KVM there is no speculation to guard against, and translated code is cached by its address.
 _TRANSLATED_WORDS = ("mitigations=off", "norandmaps")
 
 
@@ -60,7 +60,7 @@ def plan_machine(
 ) -> Layout:
     """Return the layout of one machine for the launcher; `links` are a toolchain's.
 
-    `code_size` is the size in bytes of what the interpreter inside is sent first.
+    `code_size` is the size in bytes of the code that the interpreter inside receives first.
     """
     layout = Layout(staging=staging_directory(), cgroups=cgroups)
     layout.arguments = [bwrap, *ISOLATION, "--hostname", "machine"]
@@ -73,7 +73,7 @@ def plan_machine(
         layout.arguments += ["--dev-bind", "/dev/kvm", "/dev/kvm"]
     layout.bind("kernel", Bind(source=machine.boot.kernel, target="/kernel"))
     layout.bind("first-files", Bind(source=machine.boot.initramfs, target="/first-files"))
-    # Its ports lead through the relay, so nothing of the host's sockets is mounted.
+    # Its ports lead through the relay, so no socket of the host is mounted.
     alone = replace(spec, registries=None, gateway=None, egress=None)
     contents = plan_contents(alone, image="", fd=3, code_size=code_size)
     contents.command.append(f"NPROC={spec.limits.processes}")
@@ -89,13 +89,13 @@ def plan_machine(
 
 
 def qemu_limits(limits: SandboxLimits) -> SandboxLimits:
-    """Return what the control group of a machine's QEMU may use."""
+    """Return the limits for the control group of a machine's QEMU."""
     memory = limits.memory_mb + KERNEL_MB + OWN_MB
     return replace(limits, memory_mb=memory, processes=_OWN_PROCESSES)
 
 
 def _add_files(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -> list[tuple[str, str]]:
-    """Show root directory and workspace; return of what may be written its name below `WORK` and place inside."""
+    """Show root directory and workspace; return the writable places: name below `WORK` and path inside."""
     for name in ("proc", "dev", "etc", "home", "opt", "var", "run", "usr", *contents.scratch):
         layout.arguments += ["--perms", "0755", "--dir", f"{SYSTEM}/{name.lstrip('/')}"]
     writable = [("workspace", spec.mounts.target)]
@@ -123,7 +123,7 @@ def _add_files(layout: Layout, contents: ContainerContents, spec: SandboxSpec) -
 
 
 def start_script(contents: ContainerContents, writable: Sequence[tuple[str, str]], *, relayed: bool) -> str:
-    """Return what the machine's first program does next: mount, and start the interpreter."""
+    """Return the script that the machine's first program runs: it mounts, and starts the interpreter."""
     lines = ["mount -t tmpfs -o nosuid,nodev,mode=755,size=64k dev /new/dev"]
     for name in _DEVICES:
         lines.append(f"touch /new/dev/{name}; mount --bind /dev/{name} /new/dev/{name}")
@@ -155,7 +155,7 @@ def start_script(contents: ContainerContents, writable: Sequence[tuple[str, str]
 
 def qemu_command(limits: SandboxLimits, machine: VirtualMachine, *, relayed: bool) -> list[str]:
     """Return QEMU's words; `{sock}` and `{others[0]}` stand for the descriptors of its ports."""
-    # `none`: links and modes are kept as they are. `remap`: layers of two file systems may share inode numbers.
+    # `none`: links and modes stay as they are. `remap`: layers of two file systems may share inode numbers.
     share = "local,security_model=none,multidevs=remap"
     kvm = machine.accelerator == "kvm"
     kernel = _KERNEL_WORDS if kvm else (*_KERNEL_WORDS, *_TRANSLATED_WORDS)

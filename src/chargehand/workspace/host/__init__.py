@@ -1,1 +1,1 @@
-"""What the package asks of the machine: files, locks and free space, git as a program, closed directories."""
+"""The package's access to the machine: files, locks, free space, the git program, closed directories."""

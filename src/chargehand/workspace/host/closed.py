@@ -1,7 +1,7 @@
-"""Counts what lies in directories that an agent closed to their owner, who is an ordinary user.
+"""Count the bytes in directories that an agent made unreadable for their owner, an unprivileged user.
 
-Their mode is left as it is: a test may have set it, and needs it. The owner may read them as root of a user
-namespace of its own, which only a process with one thread can enter: so this file is also run as a program.
+Their mode stays unchanged: a test may have set it and need it. The owner can read them as root of a new user
+namespace. Only a single-threaded process can enter one, so this file is also run as a program.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _SECONDS = 60
 
 
 def closed_bytes(places: Sequence[str], *, stop: tuple[int, int]) -> tuple[int, int]:
-    """Return how many entries lie below `places` and the bytes they take; ends early with more than `stop`.
+    """Return the number of entries below `places` and their size in bytes; stop early above a limit in `stop`.
 
-    Nothing is counted where the system gives no user namespace.
+    Return zeros if the system offers no user namespaces.
     """
     names = b"\0".join(map(os.fsencode, places))
     try:
@@ -42,7 +42,7 @@ def _main() -> None:
     user, group = os.geteuid(), os.getegid()
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_USER):
         raise OSError(ctypes.get_errno(), "no user namespace")
-    # The kernel lets root in only where both user and group of a directory are known in the namespace.
+    # The kernel gives root access to a directory only if the namespace maps both its user and its group.
     for name, text in (("uid_map", f"0 {user} 1"), ("setgroups", "deny"), ("gid_map", f"0 {group} 1")):
         with open(f"/proc/self/{name}", "w") as setting:
             setting.write(text)
@@ -50,7 +50,7 @@ def _main() -> None:
     entries = size = 0
     places = sys.stdin.buffer.read().split(b"\0")
     while places and entries <= most[0] and size <= most[1]:
-        with suppress(OSError):  # it vanished, and counts nothing
+        with suppress(OSError):  # it vanished and counts as nothing
             for entry in os.scandir(places.pop()):
                 if entry.is_dir(follow_symlinks=False):
                     places.append(entry.path)

@@ -19,8 +19,8 @@ from chargehand.core.errors import InfrastructureError
 from chargehand.core.ports import sandbox_ids
 
 INODE = 512
-"""Bytes on disk of a file whose content is shared: its own record."""
-_MARGIN = 10  # a tenth more than the estimate: directories, journals, what an agent's git adds
+"""Disk usage in bytes of a file whose content is shared: its inode."""
+_MARGIN = 10  # a tenth more than the estimate: directories, journals, additions by the agent's git
 
 
 # --- locks
@@ -28,10 +28,10 @@ _MARGIN = 10  # a tenth more than the estimate: directories, journals, what an a
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Wait for the exclusive lock `path` and hold it, against other processes and other threads of this one."""
+    """Wait for the exclusive lock `path` and hold it, against other processes and threads of this process."""
     fd = _open_lock(path)
     try:
-        # flock(2) belongs to the open file; a lock by fcntl(2) is the process's and lets all its threads in.
+        # flock(2) belongs to the open file; an fcntl(2) lock belongs to the process and admits all its threads.
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
@@ -40,7 +40,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock `path` if it is free, without waiting; yield whether it was."""
+    """Hold the lock `path` if it is free, without waiting; yield whether it was free."""
     fd = _open_lock(path)
     try:
         try:
@@ -54,7 +54,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 
 def _open_lock(path: Path) -> int:
-    # Lock files are never removed: one that is unlinked while somebody waits on it would let two in.
+    # Lock files are never removed: unlinking one while another process waits on it would let two processes in.
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -63,17 +63,17 @@ def _open_lock(path: Path) -> int:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Make `path` hold `content`: after a crash it is wholly the old or wholly the new one."""
+    """Make `path` hold `content`: after a crash it has either the complete old or the complete new content."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             write_all(fd, content)
-            # Before the rename: a file system may bring the rename to the disk first, and the file empty.
+            # Before the rename: a file system may write the rename to disk first, and leave the file empty.
             os.fsync(fd)
         finally:
             os.close(fd)
-        # The directory is not synced: a loss of power may bring the old file back, which is whole too.
+        # The directory is not synced: a power loss may bring the old file back, which is also complete.
         os.replace(fresh, path)
     except BaseException:
         with suppress(FileNotFoundError):
@@ -82,31 +82,31 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def write_all(fd: int, content: bytes) -> None:
-    """Write all of `content`, however many calls that takes."""
+    """Write all of `content`, in as many calls as needed."""
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def remove_tree(path: Path) -> None:
-    """Remove `path` and all below it, directories that deny their owner included; absent is fine.
+    """Remove `path` and all below it, also directories that deny their owner access; it may be missing.
 
     Raises `InfrastructureError`.
     """
     if not os.path.lexists(path):
         return
-    # By `rm` and not by `shutil.rmtree`: names, depth and modes are an agent's choice, and a recursion in
-    # Python would be at their mercy. Overlayfs leaves `work/work` with mode 000, agents may do the same.
+    # By `rm` and not by `shutil.rmtree`: an agent chooses names, depth and modes, and could break a recursion in
+    # Python. Overlayfs leaves `work/work` with mode 000; agents may do the same.
     if os.geteuid() != 0:
         subprocess.run(["chmod", "-R", "u+rwX", "--", str(path)], capture_output=True, check=False)
-    # On one file system: a mount that is left below must not be emptied.
+    # On one file system: a mount left below must not be emptied.
     done = subprocess.run(["rm", "-rf", "--one-file-system", "--", str(path)], capture_output=True, check=False)
     if done.returncode:
         raise InfrastructureError(f"could not remove {str(path)!r}: {os.fsdecode(done.stderr).strip()}")
 
 
 def discard_tree(path: Path) -> None:
-    """Make `path` vanish at once (by a rename beside it), then remove what it held; absent is fine."""
+    """Make `path` vanish at once (by a rename in its directory), then remove its content; it may be missing."""
     trash = path.with_name(f".trash-{path.name}-{secrets.token_hex(4)}")
     try:
         path.rename(trash)
@@ -116,7 +116,7 @@ def discard_tree(path: Path) -> None:
 
 
 def give_tree(path: Path) -> None:
-    """Give `path` and all below it to the sandbox's user, where that is not us already."""
+    """Give `path` and all below it to the sandbox's user, unless that is the present user."""
     if os.geteuid() != 0:
         return
     uid, gid = sandbox_ids()
@@ -135,7 +135,7 @@ def make_owned(path: Path) -> None:
 
 
 def sync_file_system(path: Path) -> None:
-    """Bring everything written to the file system of `path` onto the disk (`syncfs`). Raises `OSError`."""
+    """Flush everything written to the file system of `path` to disk (`syncfs`). Raises `OSError`."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         # Python has only `os.sync`, which waits for every disk of the machine.
@@ -152,11 +152,11 @@ def sync_file_system(path: Path) -> None:
 def tree_bytes(
     path: Path, *, shared: bool = True, stop: tuple[int, int] | None = None, closed: list[str] | None = None
 ) -> tuple[int, int]:
-    """Return how many entries lie below `path` and the bytes they take on disk; what vanishes counts nothing.
+    """Return the number of entries below `path` and their size on disk; vanishing entries count nothing.
 
-    Allocated blocks count, not apparent sizes, and a file with several names once; without `shared` a file that
-    has other names counts nothing at all. Ends early with more than `stop` (entries, bytes). Directories that may
-    not be read count nothing and are added to `closed`.
+    Allocated blocks count, not apparent sizes, and a file with several names once; without `shared` a file with
+    other names counts nothing at all. Stops early above `stop` (entries, bytes). Unreadable directories count
+    nothing and are added to `closed`.
     """
     entries = size = 0
     most = stop or (sys.maxsize, sys.maxsize)
@@ -190,45 +190,45 @@ def _stat_entries(directory: str, closed: list[str]) -> Iterator[tuple[os.DirEnt
 
 
 Room = Callable[[Path, "Need", str], None]
-"""Makes sure that something fits below a directory before it is made (`what` names it); else raises `no_space`."""
+"""Checks that `what` fits below a directory before it is made; raises `no_space` if it does not."""
 
 
 class Need(Struct, frozen=True, kw_only=True):
-    """What something new will take: bytes on disk, and how many files and directories."""
+    """Space needed for something new: bytes on disk, and the number of files and directories."""
 
     bytes: int
     files: int = 0
 
     def with_margin(self) -> Need:
-        """Return the need with a tenth more, for what cannot be known before."""
+        """Return the need plus a tenth, for parts that cannot be known beforehand."""
         return Need(bytes=self.bytes + self.bytes // _MARGIN, files=self.files + self.files // _MARGIN)
 
 
 def room_on_disk(place: Path, need: Need, what: str) -> None:
-    """The simplest `Room`: only the free space of the file system counts."""
+    """Check only the free space of the file system: the simplest `Room`."""
     problem = describe_lack(place, need)
     if problem is not None:
         raise no_room(what, need, problem)
 
 
 def describe_lack(place: Path, need: Need) -> str | None:
-    """Return what the file system of `place` lacks for `need`, in words; `None` where it lacks nothing."""
+    """Return in words what the file system of `place` lacks for `need`; `None` if it has enough."""
     free = os.statvfs(nearest_directory(place))
     room = free.f_bavail * free.f_frsize
     if room < need.bytes:
         return f"{megabytes(room)} are free at {str(place)!r}"
-    if free.f_files and free.f_favail < need.files:  # file systems that make inodes as needed say 0
+    if free.f_files and free.f_favail < need.files:  # file systems that create inodes on demand report 0
         return f"{free.f_favail} more files are possible at {str(place)!r}, {need.files} are needed"
     return None
 
 
 def nearest_directory(place: Path) -> Path:
-    """Return `place`, or the nearest directory above it that exists."""
+    """Return `place`, or its nearest existing ancestor directory."""
     return next((path for path in (place, *place.parents) if path.is_dir()), Path("/"))
 
 
 def no_room(what: str, need: Need, problem: str) -> InfrastructureError:
-    """Return the error for something that will not fit, raised before anything of it is written."""
+    """Return the error for something that will not fit, raised before any of it is written."""
     return InfrastructureError(
         f"no space left for {what}: it takes about {megabytes(need.bytes)}, and {problem}",
         code="no_space",
@@ -237,5 +237,5 @@ def no_room(what: str, need: Need, problem: str) -> InfrastructureError:
 
 
 def megabytes(size: int) -> str:
-    """Return a number of bytes as a person reads it."""
+    """Return a number of bytes in readable form."""
     return f"{max(0, size) / 1e6:.1f} MB"

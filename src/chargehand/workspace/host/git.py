@@ -15,37 +15,38 @@ from chargehand.core.errors import InfrastructureError
 from chargehand.workspace.errors import GitError, no_space
 
 ZERO = "0" * 40
-NO_GRAFTS = "/dev/null/grafts"  # never there, and git says nothing about it (an empty file makes it warn)
+NO_GRAFTS = "/dev/null/grafts"  # never exists, and git does not warn about it (it warns about an empty file)
 _TIMEOUT = 1800.0  # seconds; the first fetch of a large history over a slow disk takes minutes
 _FULL = re.compile("No space left on device|Out of diskspace|Disk quota exceeded")
 _DENIED = re.compile("Read-only file system|Permission denied")
-# Everywhere: nothing that a repository's or a user's configuration names is run, and nothing is done in the
-# background that would outlive the command or hold a lock.
+# Everywhere: never run programs named in a repository's or a user's configuration, and never start background work
+# that would outlive the command or hold a lock.
 _QUIET = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
-    "core.alternateRefsCommand=true",  # the program `true`: of objects elsewhere no refs are wanted
+    "core.alternateRefsCommand=true",  # the program `true`: refs of alternates are not wanted
     "gc.auto=0",
     "maintenance.auto=false",
     "fetch.writeCommitGraph=false",
     "submodule.recurse=false",
     "protocol.file.allow=always",
-    "protocol.ext.allow=never",  # what we fetch is a path; a rewritten one must not become a program
+    "protocol.ext.allow=never",  # we fetch from paths only; a rewritten path must not become a program
     "advice.detachedHead=false",
 )
-# In our own repositories too: the answer must not depend on the machine, for verdicts are kept by tree id.
+# Additionally in our own repositories: the answer must not depend on the machine, since verdicts are kept by tree
+# id.
 _PRIVATE = (
     *_QUIET,
     "core.attributesFile=/dev/null",
     "core.excludesFile=/dev/null",
     "diff.renames=false",
     "commit.gpgSign=false",
-    "core.protectNTFS=false",  # the base's names are what they are; new ones go through our own validator
+    "core.protectNTFS=false",  # names in the base stay as they are; our own validator checks new ones
 )
 
 
 class GitResult(Struct, frozen=True):
-    """How one git command ended; `error` is its stderr as text."""
+    """The result of one git command; `error` is its stderr as text."""
 
     code: int
     out: bytes
@@ -58,12 +59,12 @@ class GitResult(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the text. Only a newline ends one: whatever else `splitlines` cuts at may be in a name."""
+        """The lines of the text. Only a newline ends a line: names may contain other separators."""
         return self.text.split("\n") if self.text else []
 
 
 class Git:
-    """One repository, seen through one environment and one set of overriding options."""
+    """Git for one repository, with one environment and one set of overriding options."""
 
     def __init__(
         self,
@@ -80,10 +81,10 @@ class Git:
         self._environment = dict(environment)
 
     def run(self, *args: str, input: bytes = b"", detached: bool = False) -> GitResult:
-        """Run one command to its end whatever its exit code.
+        """Run one command to its end and return the result whatever its exit code.
 
-        `detached` puts it into a session of its own, so that an interrupt at the terminal does not stop it half
-        way. Raises `InfrastructureError` (`git_missing`, `no_space`, `git_timeout`).
+        `detached` puts it into a new session, so that an interrupt at the terminal does not stop it half way.
+        Raises `InfrastructureError` (`git_missing`, `no_space`, `git_timeout`).
         """
         try:
             done = subprocess.run(
@@ -91,7 +92,7 @@ class Git:
                 input=input,
                 capture_output=True,
                 env=self._environment,
-                # Never where we happen to be: git looks for a repository upward from there.
+                # Never the current directory: git searches for a repository upward from there.
                 cwd="/",
                 timeout=self._timeout,
                 start_new_session=detached,
@@ -103,22 +104,22 @@ class Git:
         except subprocess.TimeoutExpired as problem:
             raise InfrastructureError(f"git {args[0]!r} did not end", code="git_timeout") from problem
         error = done.stderr.decode("utf-8", "replace").strip()
-        # Git has no exit code of its own for a full disk.
+        # Git has no specific exit code for a full disk.
         if done.returncode and _FULL.search(error):
             raise no_space(f"git {args[0]} ran")
         return GitResult(done.returncode, done.stdout, error)
 
     def command(self, *args: str) -> tuple[list[str], dict[str, str]]:
-        """Return a command's words and its whole environment, for whoever runs it."""
+        """Return a command's words and its complete environment, for a caller that runs it."""
         return [*self._prefix, *args], dict(self._environment)
 
     def within(self, **environment: str) -> Git:
-        """Return the same with more in its environment."""
+        """Return a copy with additional environment variables."""
         more = {**self._environment, **environment}
         return Git(self._at, environment=more, options=self._options, timeout=self._timeout)
 
     def limited(self, seconds: float) -> Git:
-        """Return the same, each command killed once it took so long."""
+        """Return a copy that kills each command after `seconds`."""
         return Git(self._at, environment=self._environment, options=self._options, timeout=seconds)
 
     def __call__(self, *args: str, input: bytes = b"", ok: Sequence[int] = (0,)) -> GitResult:
@@ -140,7 +141,7 @@ def private_git(git_dir: Path) -> Git:
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_ALLOW_PROTOCOL": "file",
         "GIT_NO_LAZY_FETCH": "1",
-        # Not left to git's defaults: refs are read as files here, and ids are taken to have 20 bytes.
+        # Not left to git's defaults: we read refs as files and expect ids of 20 bytes.
         "GIT_DEFAULT_REF_FORMAT": "files",
         "GIT_DEFAULT_HASH": "sha1",
     }
@@ -148,7 +149,7 @@ def private_git(git_dir: Path) -> Git:
 
 
 def user_git(directory: Path) -> Git:
-    """Return git for the user's own repository: their configuration holds, hooks and maintenance are off."""
+    """Return git for the user's repository: the user's configuration applies, hooks and maintenance are off."""
     environment = _common_environment()
     for name in ("HOME", "XDG_CONFIG_HOME"):
         if name in os.environ:
@@ -157,16 +158,16 @@ def user_git(directory: Path) -> Git:
 
 
 def _common_environment() -> dict[str, str]:
-    # Built up from nothing, not taken from ours: GIT_DIR, GIT_INDEX_FILE or GIT_CONFIG_COUNT of a calling hook or
+    # Built from nothing, not copied from ours: GIT_DIR, GIT_INDEX_FILE or GIT_CONFIG_COUNT of a calling hook or
     # shell would point our commands at another repository.
     return {
         "PATH": os.environ.get("PATH", os.defpath),
-        # Some answers stand in messages alone, such as a full disk or a foreign owner, and git translates them.
+        # Some conditions, such as a full disk or a foreign owner, appear only in messages, which git translates.
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
-        # Else `git status` rewrites the user's index, and their own git finds it locked.
+        # Otherwise `git status` rewrites the user's index, and the user's own git finds it locked.
         "GIT_OPTIONAL_LOCKS": "0",
-        # Replace refs, grafts and lazy fetches make one id stand for different content here and there.
+        # With replace refs, grafts and lazy fetches one id would mean different content in different repositories.
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_GRAFT_FILE": NO_GRAFTS,
         # A file may be called `*.py` or `:(top)x`.

@@ -1,1 +1,1 @@
-"""Trees: git's objects, commits and ignore rules in process, what may be in a tree, trees written out as files."""
+"""Trees: git's objects, commits and ignore rules in process, the rules for entries, and trees written as files."""

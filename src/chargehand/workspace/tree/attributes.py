@@ -1,6 +1,6 @@
-"""Git's attribute files, as its `attr.c` reads them, as far as they say how files are converted.
+"""Git's attribute files, as its `attr.c` reads them, as far as they control how files are converted.
 
-Only files of the tree count: `info/attributes`, the user's and the machine's are no part of what a clone gets.
+Only files of the tree count: a clone does not get `info/attributes`, nor those of the user and the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chargehand.workspace.tree.objects import EXECUTABLE, FILE, ObjectReader, Tr
 
 ATTRIBUTE_FILE = b".gitattributes"
 _Value = bytes | bool | None
-"""Set, unset, set to a value, or by `None` said to be unspecified."""
+"""Set, unset, set to a value, or explicitly unspecified (`None`)."""
 _States = tuple[tuple[bytes, _Value], ...]
 _Macros = tuple[tuple[bytes, _States], ...]
 
@@ -32,8 +32,8 @@ _BLANK = b" \t\r\n"
 _NAME = late_pattern(rb"[A-Za-z0-9_.][A-Za-z0-9_.-]*")
 _ESCAPE = late_pattern(rb'\\([abtnvfr"\\]|[0-3][0-7]{2})|([^"\\]+)')
 _ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
-_MAX_LINE = 2048  # git ignores lines that are longer
-_LARGEST_POINTER = 1024  # bytes, as Git LFS has it
+_MAX_LINE = 2048  # git ignores longer lines
+_LARGEST_POINTER = 1024  # bytes, the limit of Git LFS
 
 
 class _Line(Struct, frozen=True):
@@ -42,14 +42,14 @@ class _Line(Struct, frozen=True):
 
 
 class _AttributeFile(Struct, frozen=True):
-    """The lines of one file that can matter; `prefix` is how many bytes its directory takes of a path."""
+    """The relevant lines of one file; `prefix` is the length of its directory within a path."""
 
     prefix: int
     lines: tuple[_Line, ...]
 
 
 class AttributeChain(Struct, frozen=True):
-    """The attribute files that hold for one directory, the nearest first; equal chains convert alike."""
+    """The attribute files that apply to one directory, the nearest first; equal chains convert alike."""
 
     files: tuple[_AttributeFile, ...] = ()
     macros: _Macros = _BUILT_IN
@@ -58,14 +58,14 @@ class AttributeChain(Struct, frozen=True):
         """Return the chain inside the directory `prefix` (empty, or ending in '/'), given its attribute file."""
         if content is None:
             return self
-        # Macros are taken from the top directory alone.
+        # Git accepts macros only in the top directory.
         macros = self.macros if prefix else _parse_macros(content)
         lines = _parse(content, macros)
         files = (_AttributeFile(len(prefix), lines), *self.files) if lines else self.files
         return AttributeChain(files, macros)
 
     def conversion(self, path: bytes) -> Conversion | None:
-        """Return how a file of this directory is converted, `None` where blob and file are the same."""
+        """Return how a file of this directory is converted, `None` if blob and file are the same."""
         if not self.files:
             return None
         values: dict[bytes, _Value] = {}
@@ -100,12 +100,12 @@ class TreeAttributes:
         return found
 
     def conversion(self, path: bytes) -> Conversion | None:
-        """Return how the file at `path` is converted, `None` where blob and file are the same."""
+        """Return how the file at `path` is converted, `None` if blob and file are the same."""
         chain = self.chain(path[: path.rfind(b"/") + 1])
         return chain.conversion(path) if chain.files else None
 
     def file(self, path: bytes, blob: bytes) -> bytes:
-        """Return the content that the file at `path` has for the blob with this raw id."""
+        """Return the content of the file at `path` for the blob with this raw id."""
         content = self._reader.blob(blob)
         conversion = self.conversion(path)
         return content if conversion is None else conversion.to_file(content, blob)
@@ -115,7 +115,7 @@ class TreeAttributes:
 
 
 def find_lfs_pointers(reader: ObjectReader, tree: str) -> tuple[Finding, ...]:
-    """Return a finding that says which files of a tree are shown as pointers of Git LFS, none without any."""
+    """Return a finding that names the files of a tree shown as Git LFS pointers; empty if it has no such files."""
     attributes = TreeAttributes(reader, bytes.fromhex(tree))
     found = []
     for path, entry in reader.walk(bytes.fromhex(tree)):
@@ -132,9 +132,9 @@ def find_lfs_pointers(reader: ObjectReader, tree: str) -> tuple[Finding, ...]:
 
 
 def find_stale(reader: ObjectReader, old: str, new: str, changes: Iterable[Change]) -> tuple[Finding, ...]:
-    """Return a finding that says which files of tree `new` git would add as other blobs, by changed attributes.
+    """Return a finding that names the files of `new` which git would add as other blobs by changed attributes.
 
-    A fresh checkout shows them as modified although nobody touched them. `changes` are those from tree `old`.
+    A fresh checkout shows them as modified although no one changed them. `changes` are relative to tree `old`.
     """
     changed = [each.path for each in changes if each.path.rpartition("/")[2] == ATTRIBUTE_FILE.decode()]
     if not changed:
@@ -175,7 +175,7 @@ def _is_stale(
 
 @lru_cache(maxsize=1024)
 def _parse(content: bytes, macros: _Macros) -> tuple[_Line, ...]:
-    """Return the lines that say something of conversions, by themselves or by a macro."""
+    """Return the lines that affect conversions, directly or by a macro."""
     wanted = set(_WANTED)
     known = dict(macros)
     while more := {name for name, states in known.items() if name not in wanted and wanted & dict(states).keys()}:
@@ -186,7 +186,7 @@ def _parse(content: bytes, macros: _Macros) -> tuple[_Line, ...]:
         if not kept or name.startswith(_MACRO + b"\0"):
             continue
         pattern = parse_path_pattern(name)
-        # A pattern for directories says nothing of what is in them.
+        # A pattern for directories does not apply to their content.
         if not pattern.negative and not pattern.directory_only:
             lines.append(_Line(pattern, kept))
     return tuple(lines)
@@ -202,8 +202,8 @@ def _parse_macros(content: bytes) -> _Macros:
 
 
 def _parse_lines(content: bytes) -> Iterator[tuple[bytes, _States]]:
-    """Yield each line's pattern, or `[attr]`, a NUL and a macro's name, with what it sets."""
-    # To git the file is a C string.
+    """Yield each line's pattern, or `[attr]`, a NUL and a macro's name, with the attributes that it sets."""
+    # Git treats the file as a C string.
     text = content.removeprefix(b"\xef\xbb\xbf").split(b"\0", 1)[0]
     for line in text.split(b"\n"):
         stripped = line.lstrip(_BLANK)
@@ -221,7 +221,7 @@ def _parse_lines(content: bytes) -> Iterator[tuple[bytes, _States]]:
             sign, equals = word[:1] if word[:1] in (b"-", b"!") else b"", word.find(b"=")
             attribute = word[len(sign) :] if equals < 0 else word[len(sign) : equals]
             if not _NAME.fullmatch(attribute):
-                break  # git ignores the line whole
+                break  # git ignores the whole line
             value: _Value = True if equals < 0 else word[equals + 1 :]
             states.append((attribute, {b"-": False, b"!": None}.get(sign, value)))
         else:
@@ -239,7 +239,7 @@ def _split_name(line: bytes) -> tuple[bytes, bytes]:
                 unquoted.append(_ESCAPED[code[0]] if len(code) == 1 else int(code, 8))
             at = match.end()
         if line[at : at + 1] == b'"':
-            # A C string again: what follows a NUL in it is not seen.
+            # A C string again: the text after a NUL is not seen.
             return bytes(unquoted).split(b"\0", 1)[0], line[at + 1 :]
     parts = re.split(rb"[ \t\r\n]", line, maxsplit=1)
     return parts[0], parts[1] if len(parts) > 1 else b""
@@ -249,7 +249,7 @@ def _split_name(line: bytes) -> tuple[bytes, bytes]:
 
 
 def _fill(values: dict[bytes, _Value], states: _States, macros: _Macros) -> None:
-    """Take what is not said yet: later lines were asked first, and of one line what stands last."""
+    """Add values not set yet: later lines were read first, and within a line the last attribute wins."""
     for name, value in reversed(states):
         if name in values:
             continue
@@ -265,7 +265,7 @@ _ORDER = (b"text", b"crlf", b"eol", b"ident", b"filter", b"working-tree-encoding
 def _conversion(
     text: _Value, crlf: _Value, eol: _Value, ident: _Value, filter: _Value, encoding: _Value
 ) -> Conversion | None:
-    # `crlf` is how `text` was once called.
+    # `crlf` is the former name of `text`.
     action = _TEXT.get(text) or _TEXT.get(crlf) or ""
     ends = eol if eol in (b"lf", b"crlf") and action != "binary" else None
     if ends and action != "auto":

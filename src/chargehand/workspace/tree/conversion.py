@@ -1,7 +1,8 @@
-"""The conversions that git has built in, between a blob and its file: line ends, `$Id$`, encodings.
+"""Git's built-in conversions between a blob and its file: line ends, `$Id$`, encodings.
 
-As git's `convert.c` does them (2.39, `core.autocrlf=false`, `core.eol=lf`), so that what an agent sees and what is
-kept of its work equal what a clone of the result shows. Filters are programs of a machine's owner: none runs.
+They follow git's `convert.c` (2.39, `core.autocrlf=false`, `core.eol=lf`), so that the files that an agent sees
+and the content kept of its work equal a clone of the result. Filters are programs of a machine's owner: they are
+never run.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _BOM32 = (b"\x00\x00\xfe\xff", b"\xff\xfe\x00\x00")
 
 
 class ConversionError(ValueError):
-    """A file that git would not take either; the text follows the file's path in a sentence."""
+    """A file that git would refuse too; the text follows the file's path in a sentence."""
 
 
 class Conversion(Struct, frozen=True, kw_only=True):
-    """What the attributes of a path ask for; `filter` is only named, never run.
+    """The conversions that the attributes of a path request; `filter` is only named, never run.
 
-    `text` has CRLF become LF in the blob, `auto` only where the content looks like text, `crlf` has LF become CRLF
-    in the file.
+    `text` turns CRLF into LF in the blob, `auto` limits that to content that looks like text, `crlf` turns LF into
+    CRLF in the file.
     """
 
     text: bool = False
@@ -47,20 +48,20 @@ class Conversion(Struct, frozen=True, kw_only=True):
         return self.crlf or self.ident or self.encoding is not None
 
     def to_file(self, blob: bytes, id: bytes) -> bytes:
-        """Return what a checkout writes for a blob with the raw id `id`."""
+        """Return the content that a checkout writes for a blob with the raw id `id`."""
         content = _expand_ident(blob, id) if self.ident else blob
         if self.crlf and not (self.auto and (b"\r" in content or _is_binary(content))):
             content = _LONE_LF.sub(b"\r\n", content)
         if self.encoding is not None and content:
-            # Where it cannot be encoded git complains, and writes the file as it is stored.
+            # If content cannot be encoded, git complains and writes the file as it is stored.
             encoded = _encode(content, to=self.encoding, source="UTF-8")
             content = content if encoded is None else encoded
         return content
 
     def to_blob(self, file: bytes, stored: Callable[[], bytes | None]) -> bytes:
-        """Return the blob that `git add` makes of a file; `stored` gives the blob that the path has in the base.
+        """Return the blob that `git add` makes of a file; `stored` returns the blob at that path in the base.
 
-        Raises `ConversionError` where git would refuse the file.
+        Raises `ConversionError` if git would refuse the file.
         """
         content = file
         if self.encoding is not None and file:
@@ -73,7 +74,7 @@ class Conversion(Struct, frozen=True, kw_only=True):
             if utf in ("16", "32") and not with_mark:
                 raise ConversionError(f"lacks the byte order mark that its encoding {self.encoding!r} asks for")
             decoded = _encode(file, to="UTF-8", source=self.encoding)
-            # By default git trusts the way back for all encodings but this one.
+            # By default git checks the round trip for this encoding only.
             lossy = self.encoding.lower() == "shift-jis"
             if decoded is None or (lossy and _encode(decoded, to=self.encoding, source="UTF-8") != file):
                 raise ConversionError(f"is not in the encoding {self.encoding!r} that its attributes name")
@@ -83,7 +84,8 @@ class Conversion(Struct, frozen=True, kw_only=True):
                 content = content.replace(b"\r\n", b"\n")
             elif not _is_binary(content):
                 before = stored() or b""
-                # What is stored with CRLF stays so: a repository that never was normalised is not, file by file.
+                # Content stored with CRLF stays so: otherwise a repository that was never normalised would be,
+                # file by file.
                 if b"\r\n" not in before or _is_binary(before):
                     content = content.replace(b"\r", b"")
         return _EXPANDED_ID.sub(b"$Id$", content) if self.ident else content
@@ -94,7 +96,7 @@ def _is_binary(content: bytes) -> bool:
     if content.count(b"\r") != content.count(b"\r\n") or b"\0" in content:
         return True
     control = len(content) - len(content.translate(None, _CONTROL))
-    # The end-of-file mark of DOS, as the last byte.
+    # A final end-of-file mark of DOS does not count.
     control -= content.endswith(b"\x1a")
     return len(content) - len(content.translate(None, _TEXT)) >> 7 < control
 
@@ -110,13 +112,13 @@ def _expand_ident(content: bytes, id: bytes) -> bytes:
             if not end:
                 break
             inside = content[start + 4 : end - 1]
-            # A line break, or a space other than the last character, is another system's keyword.
+            # With a line break, or a space other than the last character, it is the keyword of another system.
             if b"\n" in inside or b" " in inside[1:-1]:
                 mark = b""
         if mark in (b"$", b":"):
             parts += (content[at:start], b"$Id: %s $" % id.hex().encode())
             at = end
-        else:  # the next `$` may begin one
+        else:  # the next `$` may begin a keyword
             parts.append(content[at : start + 1])
             at = start + 1
     return b"".join((*parts, content[at:]))
@@ -131,7 +133,7 @@ def _utf_form(encoding: str) -> str:
 
 
 def _encode(content: bytes, *, to: str, source: str) -> bytes | None:
-    """Return content in another encoding, `None` where there is none such or it cannot be; names are git's."""
+    """Return content in another encoding, `None` if the encoding is unknown or cannot hold it; names are git's."""
     mark = {"16le-bom": b"\xff\xfe", "16be-bom": b"\xfe\xff"}.get(_utf_form(to), b"")
     to = to[: -len("-bom")] if mark else to
     source = "UTF-16" if _utf_form(source) == "16le-bom" else source
@@ -147,8 +149,8 @@ def _official(name: str) -> str:
 
 @cache
 def _iconv() -> Callable[[str, str, bytes], bytes | None]:
-    """Return the C library's `iconv(3)`, which git calls too: its tables are not always those of Python."""
-    import ctypes  # few repositories name an encoding
+    """Return the C library's `iconv(3)`, which git uses too: its tables differ from Python's in places."""
+    import ctypes  # imported late: few repositories name an encoding
 
     library = ctypes.CDLL(None, use_errno=True)
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
@@ -160,14 +162,14 @@ def _iconv() -> Callable[[str, str, bytes], bytes | None]:
     failed = ctypes.c_void_p(-1).value
 
     def convert(to: str, source: str, content: bytes) -> bytes | None:
-        # Names come from a repository: only such that name an encoding, no path and no option of iconv's.
+        # Names come from a repository: accept only encoding names, no path and no option of iconv's.
         if not all(name.isascii() and re.fullmatch(r"[\w.:()+-]+", name) for name in (to, source)):
             return None
         handle = library.iconv_open(to.encode(), source.encode())
         if handle == failed:
             return None
         try:
-            # Larger than any encoding makes of a byte, so that no converter ever meets the end of it.
+            # More than any encoding makes of a byte, so that no converter reaches the end of the buffer.
             room = 8 * len(content) + 64
             out = ctypes.create_string_buffer(room)
             given = ctypes.c_char_p(content)

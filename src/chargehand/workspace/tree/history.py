@@ -1,8 +1,8 @@
-"""Commits, refs and notes of a repository: written in process, refs moved by git in one step.
+"""Commits, refs and notes of a repository: written in process; git moves the refs in one step.
 
-Notes stand under refs of their own, in a repository of ours or the user's; their lines are added and never lost.
-The notes tree is edited in process and its ref moved by compare-and-swap: `git notes` reads and writes the ref
-without comparing, so of two at once one would lose its note.
+Notes have separate refs, in our repositories or the user's; lines are added and never lost. The notes tree is
+edited in process and its ref moved by compare-and-swap: `git notes` reads and writes the ref without comparing, so
+one of two concurrent calls would lose its note.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SUBJECT = "checkpoint: "
 _CHANGED = "changed: "
 _ID = late_pattern(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NEAR = 64  # commits; a mission makes tens of checkpoints
-# What would end a name, an address or the whole line in the head of a commit.
+# Characters that would end a name, an address or the whole line in the head of a commit.
 _UNSAFE = late_pattern(r"[<>\n\0]")
 
 
 class Author(Struct, frozen=True, kw_only=True):
-    """Who made a commit, and when."""
+    """The author of a commit, with its time."""
 
     name: str = "Chargehand"
     email: str = "chargehand@localhost"
@@ -45,7 +45,7 @@ class Author(Struct, frozen=True, kw_only=True):
 
 
 class Commit(Struct, frozen=True, kw_only=True):
-    """A commit as stored: ids hex, the message whole."""
+    """A commit as stored: ids in hex, the complete message."""
 
     id: str
     tree: str
@@ -57,7 +57,7 @@ def write_commit(
     reader: ObjectReader, *, tree: str, parents: tuple[str, ...], message: str, author: Author
 ) -> str:
     """Write a commit object; return its id."""
-    # In process: `git commit-tree` takes 3 ms, and a native agent's every action makes a checkpoint.
+    # In process: `git commit-tree` takes 3 ms, and every action of a native agent makes a checkpoint.
     lines = [f"tree {tree}", *(f"parent {parent}" for parent in parents)]
     lines += [f"author {author.line()}", f"committer {author.line()}", "", message.rstrip("\n") + "\n"]
     content = "\n".join(lines).encode("utf-8", "replace")
@@ -81,12 +81,12 @@ def read_commit(reader: ObjectReader, id: str) -> Commit:
 
 
 def checkpoint_message(trigger: str, changed: int) -> str:
-    """Return the message of a checkpoint's commit, from which `read_checkpoint` reads both again."""
+    """Return the message of a checkpoint's commit, from which `read_checkpoint` reads both values."""
     return f"{_SUBJECT}{trigger}\n\n{_CHANGED}{changed}\n"
 
 
 def read_checkpoint(reader: ObjectReader, commit: str) -> Checkpoint:
-    """Return the checkpoint that a commit is."""
+    """Return the checkpoint stored as a commit."""
     found = read_commit(reader, commit)
     subject, _, rest = found.message.partition("\n")
     counts = [line.removeprefix(_CHANGED) for line in rest.splitlines() if line.startswith(_CHANGED)]
@@ -100,15 +100,15 @@ def read_checkpoint(reader: ObjectReader, commit: str) -> Checkpoint:
 
 
 def is_id(text: str) -> bool:
-    """Tell whether a text is a whole object id."""
+    """Return whether a text is a complete object id."""
     return _ID.fullmatch(text.encode("utf-8", "replace")) is not None
 
 
 def read_ref_file(git_dir: Path, ref: str) -> str | None:
-    """Return the id that a ref's own file holds, `None` where there surely is no such ref.
+    """Return the id in a ref's file, `None` if the ref certainly does not exist.
 
-    Raises `LookupError` where only git can tell: the ref is packed, symbolic, or not kept as a file. A process of
-    git takes longer than all the rest of a small checkpoint.
+    Raises `LookupError` if only git can answer: the ref is packed, symbolic, or not stored as a file. A git
+    process takes longer than all the rest of a small checkpoint.
     """
     try:
         content = (git_dir / ref).read_bytes().strip()
@@ -130,7 +130,7 @@ def read_ref(git: Git, ref: str) -> str | None:
 
 
 def is_descendant(reader: ObjectReader, commit: str, ancestor: str) -> bool:
-    """Return whether `ancestor` is among the last first parents of `commit`; "no" may also mean "further back"."""
+    """Return whether `ancestor` is among the last first parents of `commit`; false may mean "further back"."""
     for _ in range(_NEAR):
         if commit == ancestor:
             return True
@@ -144,16 +144,17 @@ def is_descendant(reader: ObjectReader, commit: str, ancestor: str) -> bool:
 def swap_ref(git: Git, ref: str, *, new: str | None, old: str | None) -> None:
     """Set `ref` to `new` if it is at `old` (`None`: absent), in one step.
 
-    Raises `RefMovedError` if it is elsewhere, `GitError` if git cannot write it.
+    Raises `RefMovedError` if it has another value, `GitError` if git cannot write it.
     """
-    # `--no-deref`: through a symbolic ref git would move the branch that it leads to.
+    # `--no-deref`: otherwise git would move the branch behind a symbolic ref.
     if new is None:
         done = git.run("update-ref", "--no-deref", "-d", ref, old or ZERO)
     else:
         done = git.run("update-ref", "--no-deref", ref, new, old or ZERO)
     if done.code == 0:
         return
-    # Git says why in words only; where the ref is now tells a lost race from a broken repository.
+    # Git gives the reason only in words; the ref's present value distinguishes a lost race from a broken
+    # repository.
     actual = read_ref(git, ref)
     if actual != old:
         raise RefMovedError(ref, expected=old, actual=actual)
@@ -161,28 +162,28 @@ def swap_ref(git: Git, ref: str, *, new: str | None, old: str | None) -> None:
 
 
 def swap_durably(git: Git, git_dir: Path, ref: str, *, new: str | None, old: str | None) -> None:
-    """`swap_ref` that survives a loss of power: objects are on the disk before the ref, the ref on return."""
-    # Two syncs, not one: were the ref on the disk first, it could name a commit that the disk does not have.
+    """Run `swap_ref` safely against power loss: objects are on disk before the ref, the ref before it returns."""
+    # Two syncs, not one: if the ref reached the disk first, it could name a commit that the disk does not have.
     sync_file_system(git_dir)
     swap_ref(git, ref, new=new, old=old)
     sync_file_system(git_dir)
 
 
-# Signed heads of logs, and statements of provenance: whoever reads one need not know of the other.
+# Signed heads of logs, and provenance statements; separate refs, so that readers need only one of them.
 NOTES = "refs/notes/chargehand"
 PROVENANCE = "refs/notes/chargehand-provenance"
-_TRIES = 64  # each one that fails means that somebody else's note is in
+_TRIES = 64  # each failure means that another writer's note was added
 
 
 class NotesPlace(Struct, frozen=True):
-    """A repository that holds notes: git on it, and the `objects` of its (common) git directory."""
+    """A repository with notes: git for it, and the `objects` of its (common) git directory."""
 
     git: Git
     objects: Path
 
 
 class RefMove(Struct, frozen=True):
-    """A ref, where it is to be, and where it must be before (`None`: absent)."""
+    """A ref, its new value, and its required old value (`None`: absent)."""
 
     ref: str
     new: str
@@ -190,9 +191,9 @@ class RefMove(Struct, frozen=True):
 
 
 def read_note(place: NotesPlace, commit: str, ref: str = NOTES) -> bytes | None:
-    """Return the note of a commit, `None` where there is none.
+    """Return the note of a commit, `None` if missing.
 
-    Raises `NotFoundError` and `RepositoryError` (`notes_unusable`) for a ref that holds no notes.
+    Raises `NotFoundError` and `RepositoryError` (`notes_unusable`) for a ref that does not hold notes.
     """
     reader = ObjectReader(place.objects)
     tip = _notes_tip(place, ref)
@@ -203,11 +204,11 @@ def read_note(place: NotesPlace, commit: str, ref: str = NOTES) -> bytes | None:
 
 
 def add_notes(place: NotesPlace, commit: str, notes: Mapping[str, bytes], *, fault: Fault = no_fault) -> bool:
-    """Add to the commit's note under each ref the lines that it does not have yet; return whether there were any.
+    """Add to the commit's note under each ref the lines that it lacks; return whether any were added.
 
-    All refs move in one step, and are on the disk when this returns. Raises `NotFoundError` for a commit that is
-    not there, `RepositoryError` (`notes_unusable`), `RefMovedError` when others were faster time and again,
-    `GitError`, `OSError`, `InfrastructureError` (`no_space`).
+    All refs move in one step, and are on disk on return. Raises `NotFoundError` for a missing commit,
+    `RepositoryError` (`notes_unusable`), `RefMovedError` if other writers were faster every time, `GitError`,
+    `OSError`, `InfrastructureError` (`no_space`).
     """
     reader = ObjectReader(place.objects)
     read_commit(reader, commit)
@@ -234,7 +235,7 @@ def add_notes(place: NotesPlace, commit: str, notes: Mapping[str, bytes], *, fau
             return False
         fault("notes:written")
         try:
-            # As in `swap_durably`: the objects are on the disk before the refs.
+            # As in `swap_durably`: the objects are on disk before the refs.
             sync_file_system(place.objects)
             _swap_refs(place.git, moves)
             sync_file_system(place.objects)
@@ -247,7 +248,7 @@ def add_notes(place: NotesPlace, commit: str, notes: Mapping[str, bytes], *, fau
 
 
 def _swap_refs(git: Git, moves: Sequence[RefMove]) -> None:
-    """`swap_ref` of several refs, all or none, by one process of git."""
+    """Run `swap_ref` for several refs, all or nothing, in one git process."""
     if len(moves) == 1:
         swap_ref(git, moves[0].ref, new=moves[0].new, old=moves[0].old)
         return
@@ -263,7 +264,7 @@ def _swap_refs(git: Git, moves: Sequence[RefMove]) -> None:
 
 
 def note_bytes(text: str) -> bytes:
-    """Return the lines of a note; raises `UsageError` (`note_empty`) where there are none."""
+    """Return the lines of a note; raises `UsageError` (`note_empty`) if there are no lines."""
     lines = [line for line in text.split("\n") if line.strip()]
     if not lines:
         raise UsageError(f"{text!r} is not a note", code="note_empty", hint="give at least one line of text")
@@ -288,9 +289,9 @@ def _notes_tree(reader: ObjectReader, tip: str | None) -> bytes:
 
 
 def _find_note(reader: ObjectReader, tree: bytes, commit: str) -> tuple[bytes, TreeEntry | None]:
-    """Return where the note of a commit is, or should be, and its entry.
+    """Return the path at which the note of a commit is, or should be, and its entry.
 
-    Git spreads the 40 digits over directories of two, as deep as it likes, and reads them at any depth.
+    Git spreads the 40 digits over directories of two digits, to any depth, and reads them at any depth.
     """
     name = commit.encode()
     for depth in range(len(name) // 2):

@@ -1,8 +1,8 @@
 """Git's ignore rules, as its `dir.c` and `wildmatch.c` read them, on raw bytes.
 
-A rule file's patterns are turned into regular expressions one by one, and into one joined expression that tells
-quickly that none of them matches. Not taken: `pathspec`, whose patterns also match everything below a directory,
-so that `*` followed by `!dir/` lets in what git ignores.
+Each pattern of a rule file becomes a regular expression. All of them together form one joined expression that
+shows quickly that no pattern matches. Rejected: `pathspec`, whose patterns also match everything below a
+directory, so that `*` followed by `!dir/` includes paths that git ignores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPECIAL = late_pattern(rb"[*?\[\\]")
 _NEVER = rb"(?!)"
 # The wildcards; `_join_pieces` makes them lazy or greedy.
 _STAR, _DIRECTORIES, _REST = rb"[^/]*", rb"(?:[^/]*/)*", rb".*"
-# By git's own table, not C's: ASCII alone, and neither vertical tab nor form feed is a space.
+# By git's own table, not C's: ASCII only, and neither vertical tab nor form feed is a space.
 _MEMBERS: dict[bytes, Callable[[str], bool]] = {
     b"alnum": lambda char: char.isalnum(),
     b"alpha": lambda char: char.isalpha(),
@@ -38,11 +38,11 @@ _CLASSES = {name: frozenset(code for code in range(128) if test(chr(code))) for 
 
 
 class _MalformedError(ValueError):
-    """A pattern that git lets match nothing."""
+    """A pattern that never matches in git."""
 
 
 class PathPattern(Struct, frozen=True):
-    """One pattern of a rule file; paths given to it are relative to that file's directory."""
+    """One pattern of a rule file; its paths are relative to that file's directory."""
 
     negative: bool
     directory_only: bool
@@ -51,23 +51,23 @@ class PathPattern(Struct, frozen=True):
     lead: bytes  # the literal beginning of a pattern that is matched by path
 
     def matches(self, path: bytes) -> bool:
-        """Return whether the pattern, its `!` and its last '/' aside, matches a path."""
+        """Return whether the pattern, without its `!` and its last '/', matches a path."""
         return self.regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
 
     def may_match_below(self, path: bytes) -> bool:
-        """Return whether something below the directory `path` may be matched."""
+        """Return whether the pattern may match paths below the directory `path`."""
         if self.negative:
             return False
         return self.by_name or self.lead.startswith(path + b"/") or (path + b"/").startswith(self.lead)
 
 
 class IgnoreFile:
-    """The patterns of one `.gitignore`; paths given to it are relative to its directory."""
+    """The patterns of one `.gitignore`; paths are relative to its directory."""
 
     def __init__(self, content: bytes) -> None:
-        # As git reads it: no byte order mark at the start, no carriage return before a newline.
+        # As git reads it: without a byte order mark at the start, without a carriage return before a newline.
         lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-        # To git a line is a C string.
+        # Git treats a line as a C string.
         texts = [line.removesuffix(b"\r").split(b"\0", 1)[0] for line in lines]
         self._patterns = [
             parse_path_pattern(_strip_spaces(text)) for text in texts if text and not text.startswith(b"#")
@@ -88,7 +88,7 @@ class IgnoreFile:
         return None
 
     def includes(self, path: bytes, *, directory: bool) -> bool:
-        """Return whether `path` or a directory above it is matched: for lists of what to include."""
+        """Return whether `path` or a directory above it is matched: for lists of included paths."""
         parts = path.split(b"/")
         return any(
             self.decides(b"/".join(parts[:depth]), directory=directory or depth < len(parts))
@@ -96,12 +96,12 @@ class IgnoreFile:
         )
 
     def may_match_below(self, path: bytes) -> bool:
-        """Return whether something below the directory `path` may be matched."""
+        """Return whether a path below the directory `path` may be matched."""
         return any(pattern.may_match_below(path) for pattern in self._patterns)
 
 
 class IgnoreChain(Struct, frozen=True):
-    """The rule files that hold for one directory, the nearest first, each with the length of its own prefix."""
+    """The rule files that apply to one directory, the nearest first, each with the length of its prefix."""
 
     files: tuple[tuple[int, IgnoreFile], ...] = ()
 
@@ -110,7 +110,7 @@ class IgnoreChain(Struct, frozen=True):
         return self if file is None else IgnoreChain(((len(prefix), file), *self.files))
 
     def ignores(self, path: bytes, *, directory: bool) -> bool:
-        """Return whether `path` is ignored, given that no directory above it is."""
+        """Return whether `path` is ignored, given that no directory above it is ignored."""
         for length, file in self.files:
             decided = file.decides(path[length:], directory=directory)
             if decided is not None:
@@ -125,12 +125,12 @@ def _join_patterns(patterns: list[PathPattern]) -> re.Pattern[bytes] | None:
 
 
 def parse_path_pattern(text: bytes) -> PathPattern:
-    """Return the pattern that `text` is, as ignore files and attribute files both read it."""
+    """Parse a pattern, by the rules common to ignore files and attribute files."""
     negative = text.startswith(b"!")
     text = text[1:] if negative else text
     directory_only = text.endswith(b"/")
     text = text[:-1] if directory_only else text
-    if b"/" not in text:  # by name, at any depth; there a star matches whatever a name can hold
+    if b"/" not in text:  # by name, at any depth; here a star matches any character of a name
         simple = text.startswith(b"*") and _SPECIAL.search(text, 1) is None
         regex = b".*" + re.escape(text[1:]) if simple else _glob(text)
         return PathPattern(negative, directory_only, True, re.compile(regex, re.DOTALL), b"")
@@ -143,7 +143,7 @@ def parse_path_pattern(text: bytes) -> PathPattern:
 
 
 def _strip_spaces(line: bytes) -> bytes:
-    """Return a line without its trailing spaces, those after a backslash kept, as `trim_trailing_spaces` does."""
+    """Return a line without trailing spaces, except after a backslash, as `trim_trailing_spaces` does."""
     end = len(line)
     position = 0
     kept = len(line)
@@ -164,7 +164,7 @@ def _strip_spaces(line: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _glob(text: bytes) -> bytes:
-    """Return the regular expression of a pattern; one that matches nothing where the pattern is malformed."""
+    """Return the regular expression of a pattern; for a malformed pattern, an expression that never matches."""
     out: list[bytes] = []
     position = 0
     while position < len(text):
@@ -173,7 +173,7 @@ def _glob(text: bytes) -> bytes:
             end = len(text) - len(text[position:].lstrip(b"*"))
             bounded = position == 0 or text[position - 1 : position] == b"/"
             rest = text[end:]
-            # Two stars mean something only as a whole component; anywhere else they are one.
+            # Two stars have a meaning only as a whole component; elsewhere they count as one.
             if end - position < 2 or not bounded or not (rest == b"" or rest.startswith((b"/", b"\\/"))):
                 piece, position = _STAR, end
             elif rest.startswith(b"/"):
@@ -243,7 +243,7 @@ def _bracket(text: bytes, position: int) -> tuple[bytes, int]:
     while first or text[position : position + 1] != b"]":
         first = False
         position, previous = _member(text, position, previous, members)
-    # A slash is matched by no class, whatever is in it (`WM_PATHNAME`).
+    # No class matches a slash, whatever its members (`WM_PATHNAME`).
     allowed = (set(range(256)) - members if negative else members) - {0x2F}
     if not allowed:
         return _NEVER, position + 1
@@ -251,7 +251,7 @@ def _bracket(text: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _member(text: bytes, position: int, previous: int, members: set[int]) -> tuple[int, int]:
-    """Read one member of a bracket at `position`; return (position after it, what a range could start at)."""
+    """Read one member of a bracket at `position`; return (position after it, possible start of a range)."""
     code = _code(text, position)
     if code == 0x5C:
         code = _code(text, position + 1)

@@ -1,6 +1,6 @@
-"""What may be in a tree: names, link targets and file modes, and the findings for what may not.
+"""Rules for names, link targets and file modes in a tree, and findings for violations.
 
-Git and pygit2 each refuse some names and let others through; a name that is harmless here may be `.git` on
+Git and pygit2 each refuse some names and let others through; a name that is harmless here may mean `.git` on
 another file system. Sources: git's `utf8.c` (`next_hfs_char`), `path.c` (`is_ntfs_dotgit`).
 """
 
@@ -18,7 +18,7 @@ from chargehand.core.text import late_pattern, printable, shown_path
 from chargehand.workspace.tree.objects import EXECUTABLE
 
 STEERING = (b"config", b"config.worktree", b"commondir", b"hooks")
-"""What in a repository tells git which programs to run, itself or by naming where that is told."""
+"""Entries of a repository that make git run programs, directly or by redirecting it to other configuration."""
 # Code points that HFS+ ignores in names, as git lists them.
 _IGNORED = late_pattern("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 # NTFS drops trailing dots and spaces, reads `:` as the start of a stream, and knows `git~1` as a short name.
@@ -28,16 +28,16 @@ _MAX_FINDINGS = 1000
 
 
 def is_git_disguise(name: bytes) -> bool:
-    """Return whether some file system takes `name` for `.git` (plain `.git` included)."""
+    """Return whether some file system treats `name` as `.git` (plain `.git` included)."""
     text = _IGNORED.sub("", os.fsdecode(name))
-    # On Windows a backslash parts names.
+    # On Windows a backslash separates names.
     return any(_NTFS_GIT.fullmatch(part) for part in text.split("\\"))
 
 
 def passes_for_repository(names: Collection[bytes]) -> bool:
-    """Return whether git, run inside a directory that holds these names, would take it for a bare repository.
+    """Return whether git, run inside a directory with these names, would take it for a bare repository.
 
-    It would then do what the `config` there says. Objects and refs may lie elsewhere (`commondir`), and be links.
+    Git would then obey the `config` there. Objects and refs may be elsewhere (`commondir`), and may be links.
     """
     return b"HEAD" in names and (b"commondir" in names or (b"objects" in names and b"refs" in names))
 
@@ -72,8 +72,8 @@ def link_problem(path: bytes, target: bytes) -> str:
         climbs += 1
     if climbs > path.count(b"/"):
         return "leaves the workspace"
-    # A `..` after a name may climb out where that name is itself a link: no reading of the text could prove
-    # such a target harmless.
+    # A `..` after a name may climb out if that name is itself a link: the text alone cannot prove such a target
+    # harmless.
     if b".." in parts[climbs:]:
         return "climbs up after a name"
     if any(is_git_disguise(part) for part in parts[climbs:]):
@@ -91,7 +91,7 @@ def file_problem(info: os.stat_result) -> tuple[str, Severity, str] | None:
 
 
 class Findings(Struct):
-    """Collects findings; of an agent that makes a million offences only the first thousand are kept."""
+    """Collects findings; keeps only the first thousand, even if an agent breaks rules a million times."""
 
     found: list[Finding] = field(default_factory=list)
     left_out: int = 0
@@ -113,16 +113,16 @@ class Findings(Struct):
         )
 
     def special(self, path: bytes, mode: int) -> None:
-        """A fifo, socket or device: critical, not in the tree."""
+        """Record a fifo, socket or device: critical, not in the tree."""
         kind = "fifo" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
         self.add("entry_special", "critical", path, f"is a {kind}, not a file")
 
     def quota(self, path: bytes, message: str) -> None:
-        """A limit of the workspace: critical, not in the tree."""
+        """Record an exceeded limit of the workspace: critical, not in the tree."""
         self.add("quota", "critical", path, message)
 
     def result(self, changes: Iterable[Change]) -> tuple[Finding, ...]:
-        """Return all findings, and those that the changes make: new executables, changed ignore rules."""
+        """Return all findings, including those for the changes: new executables, changed ignore rules."""
         for change in changes:
             path = os.fsencode(change.path)
             if change.new_mode == EXECUTABLE and change.old_mode != EXECUTABLE:

@@ -1,8 +1,8 @@
 """Git objects and trees in process, with raw names and raw ids: read, written, compared, edited.
 
-Objects are written as git would write them (gitformat-loose; gitformat-pack version 2 with its index version 2),
-each file whole or absent. Trees are parsed and written here and not by a library because names need not be UTF-8
-and old modes (100664) must survive.
+Objects are written in git's formats (gitformat-loose; gitformat-pack version 2 with its index version 2), each
+file complete or absent. Trees are parsed and written here and not by a library because names need not be UTF-8 and
+old modes (100664) must survive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE = 0o100644
 EXECUTABLE = 0o100755
 LINK = 0o120000
 GITLINK = 0o160000
-MAX_DEPTH = 250  # directories in one another: far more than any project has, and what a walk's recursion bears
+MAX_DEPTH = 250  # nested directories: far more than any project has, and safe for a recursive walk
 EMPTY_TREE = bytes.fromhex("4b825dc642cb6eb9a060e54bf8d69288fbee4904")
 
 _TYPES: dict[ObjectKind, int] = {
@@ -46,22 +46,22 @@ _TYPES: dict[ObjectKind, int] = {
 _KINDS: dict[bytes, ObjectKind] = {kind.encode(): kind for kind in _TYPES}
 _ENTRY = late_pattern(rb"([0-7]+) ([^\0]+)\0(.{20})", re.DOTALL)
 _LOOSE = late_pattern(rb"([a-z]{3,9}) (\d{1,19})\0")
-# The tables of a packed block take up to 290 bytes, and nothing of it is readable before them.
+# The tables of a packed block take up to 290 bytes, and must be read first.
 _HEADER_BYTES = 512
 _CACHED_TREES = 8192
-_MAX_LOOSE = 32  # above this, two files of a pack are cheaper than a file per object
+_MAX_LOOSE = 32  # above this, the two files of a pack are cheaper than a file per object
 _MAX_BUFFER = 64 * 1024 * 1024
 _LEVELS: dict[ObjectKind, int] = {
     "commit": 1,
     "tree": 0,
     "blob": 1,
     "tag": 1,
-}  # trees are mostly ids: nothing to gain
+}  # trees are mostly ids: compression gains nothing
 
 
 def object_id(kind: ObjectKind, content: bytes) -> bytes:
     """Return the raw id (20 bytes) of an object."""
-    # An id, no security: Python under FIPS refuses SHA-1 unless told so.
+    # An id, not security: Python under FIPS refuses SHA-1 without this flag.
     digest = hashlib.sha1(b"%s %d\0" % (kind.encode(), len(content)), usedforsecurity=False)
     digest.update(content)
     return digest.digest()
@@ -71,7 +71,7 @@ def object_id(kind: ObjectKind, content: bytes) -> bytes:
 
 
 class TreeEntry(NamedTuple):
-    """What a name in a tree stands for: git's mode and the raw id."""
+    """The object that a name in a tree refers to: git's mode and the raw id."""
 
     mode: int
     id: bytes
@@ -92,14 +92,14 @@ NOTHING: Entries = {}
 
 
 class ObjectReader:
-    """Reads objects of one object directory; keeps the trees it read last. Safe to use from several threads."""
+    """Reads objects of one object directory and caches recent trees. Safe to use from several threads."""
 
     def __init__(self, objects: Path) -> None:
-        import pygit2  # 20 ms that commands which open no depot need not pay
+        import pygit2  # 20 ms that commands without a depot need not pay
 
         self.objects = objects
         self._git = pygit2
-        # Its packs alone: libgit2 reads a loose object that was cut short for ever.
+        # Only its packs: libgit2 never returns from reading a truncated loose object.
         self._packs = pygit2.Odb()
         self._packs.add_backend(pygit2.OdbBackendPack(str(objects)), 1)
         self._trees: OrderedDict[bytes, Entries] = OrderedDict()
@@ -131,7 +131,7 @@ class ObjectReader:
         return content
 
     def size(self, id: bytes) -> int:
-        """Return an object's size in bytes without its content; raises `NotFoundError` (`object_not_found`)."""
+        """Return an object's size in bytes without reading it all; raises `NotFoundError` (`object_not_found`)."""
         loose = self._read_file(id, _HEADER_BYTES)
         if loose is not None:
             with suppress(zlib.error):
@@ -154,8 +154,8 @@ class ObjectReader:
             raise _unreadable(id, problem.strerror or "") from problem
 
     def tree(self, id: bytes | None) -> Entries:
-        """Return the entries of a tree (do not change them), none for `None`; raises `NotFoundError`."""
-        if id is None or id == EMPTY_TREE:  # git knows the empty tree without having it
+        """Return the entries of a tree (do not change them), empty for `None`; raises `NotFoundError`."""
+        if id is None or id == EMPTY_TREE:  # git knows the empty tree without storing it
             return NOTHING
         known = self._trees.get(id)
         if known is not None:
@@ -170,14 +170,14 @@ class ObjectReader:
         return known
 
     def remember(self, id: bytes, entries: Entries) -> None:
-        """Keep what the tree `id` holds, so that it need not be read."""
+        """Cache the entries of the tree `id`, so that it need not be read."""
         self._trees[id] = entries
         if len(self._trees) > _CACHED_TREES:
             with suppress(KeyError):  # another thread may have been faster
                 self._trees.popitem(last=False)
 
     def below(self, entry: TreeEntry | None) -> Entries:
-        """Return what lies below an entry: nothing unless it is a directory."""
+        """Return the entries below an entry: empty unless it is a directory."""
         return self.tree(entry.id) if entry is not None and entry.is_tree else NOTHING
 
     def find(self, tree: bytes, path: bytes) -> TreeEntry | None:
@@ -200,7 +200,7 @@ class ObjectReader:
 
 
 def parse_loose(packed: bytes) -> tuple[ObjectKind, bytes] | None:
-    """Return the kind and the content of a loose object, by the bytes of its file; `None` where it is damaged."""
+    """Return the kind and content of a loose object from the bytes of its file; `None` if it is damaged."""
     inflate = zlib.decompressobj()
     try:
         content = inflate.decompress(packed)
@@ -229,7 +229,7 @@ def parse_tree(content: bytes) -> dict[bytes, TreeEntry]:
 def check_depth(reader: ObjectReader, tree: bytes) -> None:
     """Raise `RepositoryError` (`base_tree`) for a tree whose directories are nested too deeply to be walked."""
     pending = [(tree, 0)]
-    seen = set(pending)  # a tree object can stand at many places: each depth of it is visited once
+    seen = set(pending)  # a tree object can occur at many paths: visit each once per depth
     while pending:
         current, depth = pending.pop()
         if depth > MAX_DEPTH:
@@ -247,10 +247,9 @@ def check_depth(reader: ObjectReader, tree: bytes) -> None:
 
 
 class ObjectWriter:
-    """Collects objects and writes them together when its `with` block ends well; nothing when it ends badly.
+    """Collects objects and writes them together at the end of its `with` block; writes nothing after an exception.
 
-    `known` holds ids that need no writing; what was written is added to it. Raises `InfrastructureError`
-    (`no_space`).
+    `known` holds ids that need no writing; written ids are added to it. Raises `InfrastructureError` (`no_space`).
     """
 
     def __init__(self, objects: Path, *, known: set[bytes] | None = None) -> None:
@@ -274,7 +273,7 @@ class ObjectWriter:
         return id
 
     def flush(self) -> None:
-        """Write what was collected: loose files, or one pack where there are many."""
+        """Write the collected objects: loose files, or one pack if there are many."""
         with disk_errors("writing objects into the depot"):
             if len(self._pending) > _MAX_LOOSE:
                 _write_pack(self._objects / "pack", self._pending)
@@ -306,7 +305,7 @@ def _write_pack(directory: Path, objects: dict[bytes, tuple[ObjectKind, bytes]])
     offsets: dict[bytes, int] = {}
     checks: dict[bytes, int] = {}
     for raw, (kind, content) in objects.items():
-        # Type and size come first: four bits of the size beside the type, then seven to a byte, lowest first.
+        # Type and size come first: four bits of the size with the type, then seven to a byte, lowest first.
         first = (_TYPES[kind] << 4) | (len(content) & 15)
         size = len(content) >> 4
         header = bytearray()
@@ -331,7 +330,7 @@ def _write_pack(directory: Path, objects: dict[bytes, tuple[ObjectKind, bytes]])
             struct.pack(">256I", *itertools.accumulate(counts[byte] for byte in range(256))),
             *ids,
             struct.pack(f">{len(ids)}I", *(checks[raw] for raw in ids)),
-            # All objects before the last are 64 MiB at most, so no offset needs the table of 64-bit ones.
+            # All objects before the last are 64 MiB at most, so no offset needs the table of 64-bit offsets.
             struct.pack(f">{len(ids)}I", *(offsets[raw] for raw in ids)),
             trailer,
         )
@@ -341,7 +340,7 @@ def _write_pack(directory: Path, objects: dict[bytes, tuple[ObjectKind, bytes]])
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    # Not synced: a loss of power may take a checkpoint; what promotes brings the whole file system to the disk.
+    # Not synced: a power loss may lose a checkpoint; a promotion syncs the whole file system.
     fresh = path.parent / f"tmp_obj_{secrets.token_hex(8)}"  # git's own gc removes litter of this name
     try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
@@ -401,7 +400,7 @@ def _compare(reader: ObjectReader, old: Entries, new: Entries, prefix: bytes) ->
 def edit_tree(
     reader: ObjectReader, writer: ObjectWriter, tree: bytes, edits: Iterable[tuple[bytes, TreeEntry | None]]
 ) -> bytes:
-    """Return the tree with each path set to an entry (a directory's included) or, by `None`, taken out."""
+    """Return the tree with each path set to an entry (also a directory's) or, by `None`, removed."""
     edited = _edit(reader, writer, reader.tree(tree), dict(edits))
     return write_tree(writer, edited)
 
@@ -423,10 +422,10 @@ def _edit(
         before = out.get(name)
         is_tree = before is not None and before.is_tree
         if not is_tree and all(entry is None for entry in below.values()):
-            continue  # taking a path out below a file or below nothing must not take the file out
+            continue  # removing a path below a file or a missing path must not remove the file
         inside = _edit(reader, writer, reader.below(before), below)
         if inside:
             out[name] = TreeEntry(TREE, write_tree(writer, inside))
         else:
-            out.pop(name, None)  # git knows no empty directories
+            out.pop(name, None)  # git has no empty directories
     return out

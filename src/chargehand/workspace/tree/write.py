@@ -1,4 +1,4 @@
-"""Trees on disk: their need of space, written as files, indexed for git, remembered by their stat data."""
+"""Trees on disk: their space, written as files, indexed for git, cached by their stat data."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _NO_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPE
 _NO_LINK = (errno.EMLINK, *_NO_COPY)
 _FICLONE = 0x40049409
 _BLOCK = 4096
-_INDEX_ENTRY = 100  # bytes; what a file of usual path length takes in the agent's index
-_RACY_NS = 20_000_000  # file systems stamp by the kernel's tick: two writes within one look like one
+_INDEX_ENTRY = 100  # bytes; usual size of a file's entry in the agent's index
+_RACY_NS = 20_000_000  # file systems use the kernel's tick: two writes within one tick get the same time
 
 
 @contextmanager
 def open_directory(name: bytes | Path, *, at: int | None = None) -> Iterator[int]:
-    """Open a directory, itself not a link, for as long as the block runs."""
+    """Open a directory that is not a link, for the duration of the block."""
     fd = os.open(name, _DIRECTORY, dir_fd=at)
     try:
         yield fd
@@ -49,10 +49,10 @@ def open_directory(name: bytes | Path, *, at: int | None = None) -> Iterator[int
 
 
 def tree_need(reader: ObjectReader, tree: bytes, *, besides: bytes | None = None, linked: bool = False) -> Need:
-    """Return what writing a tree out as files takes, from the sizes that git has of its blobs; none is read.
+    """Return the space needed to write a tree as files, from the sizes that git has of its blobs; reads no blob.
 
-    With `besides` only what differs from that tree is written, and a mark where something of it is missing; what
-    is `linked` to that tree's files still takes its directories and, of the index, its entries.
+    With `besides` only the differences from that tree are written, and a mark for each missing entry; files
+    `linked` to that tree's files still need their directories and index entries.
     """
     size = files = 0
     for length in _sizes(reader, reader.tree(tree), reader.tree(besides), linked=linked):
@@ -62,7 +62,7 @@ def tree_need(reader: ObjectReader, tree: bytes, *, besides: bytes | None = None
 
 
 def _sizes(reader: ObjectReader, tree: Entries, besides: Entries, *, linked: bool) -> Iterator[int]:
-    """Yield the size of everything below a tree that is not in the other, directories included."""
+    """Yield the size of everything below a tree that is not in the other tree, directories included."""
     if not linked:
         yield from (0 for name in besides if name not in tree)
     for name, entry in tree.items():
@@ -77,11 +77,11 @@ def _sizes(reader: ObjectReader, tree: Entries, besides: Entries, *, linked: boo
         elif entry.is_gitlink:
             yield _BLOCK
         elif entry.mode == LINK:
-            yield 0  # a short target lies in the inode
+            yield 0  # a short target is stored in the inode
         else:
             try:
                 yield reader.size(entry.id)
-            except NotFoundError:  # whoever writes the tree reports it better
+            except NotFoundError:  # the code that writes the tree reports it better
                 yield 0
 
 
@@ -91,8 +91,9 @@ def _sizes(reader: ObjectReader, tree: Entries, besides: Entries, *, linked: boo
 class TreeWriter:
     """Writes entries of trees below open directories, as attributes convert them, owned by the sandbox's user.
 
-    `mtime` in whole seconds is given to files and links (`None`: the time of writing); what comes from another
-    one keeps that one's. With `clones` it shares its blocks, or `InfrastructureError` (`no_clone`) is raised.
+    Files and links get `mtime` in whole seconds (`None`: the time of writing); copied files keep the time of their
+    source. With `clones` copies share blocks, and `InfrastructureError` (`no_clone`) is raised if that is
+    impossible.
     """
 
     def __init__(
@@ -118,13 +119,13 @@ class TreeWriter:
             os.chown(name, *self._ids, dir_fd=at, follow_symlinks=False)
 
     def whiteout(self, at: int, name: bytes) -> None:
-        """Make the mark by which an overlay hides what a lower layer has: a character device 0:0."""
+        """Make an overlay's mark that hides an entry of a lower layer: a character device 0:0."""
         os.mknod(name, stat.S_IFCHR | 0o600, os.makedev(0, 0), dir_fd=at)
         if self._ids is not None:
             os.chown(name, *self._ids, dir_fd=at, follow_symlinks=False)
 
     def tree(self, at: int, entries: Entries, prefix: bytes = b"", *, copy_from: int | None = None) -> None:
-        """Write all entries; files come from the directory open as `copy_from` where it is given.
+        """Write all entries; files are copied from the directory open as `copy_from` if given.
 
         Raises `RepositoryError` (`base_tree`) for names that only a forged tree holds.
         """
@@ -135,7 +136,7 @@ class TreeWriter:
     def tree_linked(
         self, at: int, entries: Entries, source: int, older: TreeAttributes, before: Entries, prefix: bytes = b""
     ) -> None:
-        """Write all entries; a file that is alike in another tree, open as `source`, gets one more name there.
+        """Write all entries; files that are equal in another tree, open as `source`, become hard links to it.
 
         That tree has the entries `before` and the attributes `older`, and must never change. Raises as `tree`.
         """
@@ -160,7 +161,7 @@ class TreeWriter:
                 self.entry(at, name, entry, prefix)
 
     def _link_file(self, at: int, name: bytes, entry: TreeEntry, source: int, prefix: bytes) -> bool:
-        """Give the file of that name one more; `False` where the file system has no more for it."""
+        """Link to the file of that name; return `False` if the file system allows no more links."""
         try:
             os.link(name, name, src_dir_fd=source, dst_dir_fd=at, follow_symlinks=False)
         except OSError as problem:
@@ -223,7 +224,7 @@ class TreeWriter:
         return (modified, modified)
 
     def _copy_file(self, directory: int, name: bytes, target: int) -> bool:
-        """Fill `target` with the file of that name; `False` where the kernel cannot copy between the two."""
+        """Fill `target` with the file of that name; return `False` if the kernel cannot copy between the two."""
         source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
             if self._clones:
@@ -253,7 +254,7 @@ def _check_name(name: bytes, prefix: bytes) -> None:
 
 
 def is_shown_alike(path: bytes, entry: TreeEntry, one: TreeAttributes, other: TreeAttributes) -> bool:
-    """Return whether a file has the same content by the attributes of two trees, not known of a directory."""
+    """Return whether a file has the same content by the attributes of two trees; always false for a directory."""
     if entry.is_tree:
         return False
     return not stat.S_ISREG(entry.mode) or one.conversion(path) == other.conversion(path)
@@ -279,7 +280,7 @@ def clone_file(source: int, target: int) -> None:
 class IndexEntry(NamedTuple):
     """One file of an index: path, git's mode, size in bytes, raw blob id, mtime in seconds.
 
-    An `assumed` one counts as unchanged, whatever lies there.
+    Git treats an `assumed` entry as unchanged, whatever the file on disk.
     """
 
     path: bytes
@@ -293,14 +294,14 @@ class IndexEntry(NamedTuple):
 _INDEX_HEAD = struct.Struct(">10I20sH")
 _INDEX_START = 12
 _ASSUMED = 0x8000
-_LONG_PATH = 0xFFF  # in the flags: the path is as long or longer
+_LONG_PATH = 0xFFF  # in the flags: the path is at least this long
 
 
 def encode_index(entries: list[IndexEntry], *, reader: ObjectReader, tree: bytes) -> bytes:
     """Return the git index (version 2) that holds `entries`, in git's order.
 
-    They are `tree`'s, so its cached-tree extension is written too. Nothing is read from disk: of the stat data
-    only those are filled in that `core.checkStat=minimal` compares, whole seconds of mtime and the size.
+    The entries are `tree`'s, so its cached-tree extension is written too. Nothing is read from disk: of the stat
+    data only the fields that `core.checkStat=minimal` compares are filled in, whole seconds of mtime and the size.
     """
     parts = [b"DIRC" + struct.pack(">II", 2, len(entries))]
     parts += map(encode_entry, entries)
@@ -321,9 +322,9 @@ def encode_entry(entry: IndexEntry) -> bytes:
 
 
 def edit_index(content: bytes, edits: Mapping[bytes, IndexEntry | None]) -> bytes:
-    """Return an index that `encode_index` made, with entries put in and (by `None`) taken out.
+    """Return an index that `encode_index` made, with entries set and (by `None`) removed.
 
-    What stays is copied in runs. The cached-tree extension is left out: git computes it when it needs it.
+    Unchanged entries are copied in runs. The cached-tree extension is left out: git computes it when needed.
     """
     count = struct.unpack_from(">I", content, _INDEX_START - 4)[0]
     parts = list[bytes]()
@@ -354,7 +355,7 @@ def edit_index(content: bytes, edits: Mapping[bytes, IndexEntry | None]) -> byte
 
 
 def _cached_tree(reader: ObjectReader, tree: bytes, name: bytes) -> tuple[int, bytes]:
-    """Return how many files a tree has in all, and its record of the cached-tree extension with those below."""
+    """Return the number of files in a tree, and its cached-tree record with those of its subtrees."""
     files = 0
     subtrees = 0
     below = list[bytes]()
@@ -377,7 +378,7 @@ _StatKey = tuple[int, int, int, int]
 class StatCache:
     """Raw blob ids by (inode, size, mtime, ctime) of one directory tree.
 
-    The change time is part of the key because a program can set mtime back, but not ctime.
+    The key includes ctime because a program can set mtime back, but not ctime.
     """
 
     def __init__(self, known: dict[_StatKey, bytes] | None = None) -> None:
@@ -386,22 +387,22 @@ class StatCache:
 
     @classmethod
     def load(cls, path: Path) -> StatCache:
-        """Return what `save` kept, an empty cache where there is none or it cannot be read."""
+        """Return the saved cache, or an empty cache if it is missing or unreadable."""
         try:
             return cls(unpack_as(path.read_bytes(), dict[tuple[int, int, int, int], bytes]))
         except (OSError, msgspec.MsgspecError):
             return cls()
 
     def save(self, path: Path) -> None:
-        """Keep the cache for another process."""
+        """Save the cache for another process."""
         replace_file(path, msgspec.msgpack.encode(self._known))
 
     def get(self, info: os.stat_result) -> bytes | None:
-        """Return the id of the content, where it is known."""
+        """Return the id of the content if known."""
         return self._known.get(_stat_key(info))
 
     def propose(self, info: os.stat_result, id: bytes) -> None:
-        """Add an id that counts from `accept` on, when the object is safely in the depot.
+        """Add an id that becomes valid at `accept`, when the object is safely in the depot.
 
         A file that changed within the last 20 ms is left out: it may change again under the same time stamp.
         """
@@ -409,11 +410,11 @@ class StatCache:
             self._proposed[_stat_key(info)] = id
 
     def seed(self, info: os.stat_result, id: bytes) -> None:
-        """Add the id of a file that we wrote ourselves and that nobody else could reach yet."""
+        """Add the id of a file that we wrote ourselves and no other process could reach yet."""
         self._known[_stat_key(info)] = id
 
     def accept(self) -> int:
-        """Make the proposed ids count; return how many there were."""
+        """Make the proposed ids valid; return their number."""
         count = len(self._proposed)
         self._known.update(self._proposed)
         self._proposed.clear()
@@ -425,5 +426,5 @@ class StatCache:
 
 
 def _stat_key(info: os.stat_result) -> _StatKey:
-    # Without the device: a tree lies on one file system.
+    # Without the device: a tree is on one file system.
     return (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)

@@ -1,1 +1,1 @@
-"""How a workspace is watched: the kernel's events, the watched directories, and what is known to lie in them."""
+"""Watching a workspace: the kernel's events, the watched directories, and their known content."""

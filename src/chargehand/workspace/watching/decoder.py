@@ -1,8 +1,9 @@
 """Decodes the kernel's events into changes of paths.
 
-Over an overlay the watched directories are the upper's, which shows what overlayfs does and not what the agent
-did: a deletion arrives as the rename of a character device 0:0 onto the name, a file made again over one too, a
-first write as the creation of the copy. `WatchedDirectory` keeps just enough to tell them apart.
+With an overlay, the watched directories are those of the upper, which shows the actions of overlayfs and not those
+of the agent: a deletion arrives as the rename of a character device 0:0 onto the name, and so does the re-creation
+of a file; a first write arrives as the creation of the copy. `WatchedDirectory` keeps just enough state to tell
+them apart.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class EventDecoder(DirectorySnapshot):
         super().__init__(root, rules, queue)
 
     def step(self) -> int:
-        """Take the next events from the kernel; return how many there were."""
+        """Process the next events from the kernel; return their number."""
         raws = self.inotify.read()
         for _ in range(_LATE_MOVES):  # the other end of a move may not be queued yet
             if not raws or not raws[-1].mask & kernel.MOVED_FROM:
@@ -40,7 +41,7 @@ class EventDecoder(DirectorySnapshot):
             time.sleep(0.001)
             raws += self.inotify.read()
         self._dispatch(raws)
-        if not raws:  # the queue is empty: from here on events are newer than what was listed
+        if not raws:  # the queue is empty: from here on events are newer than the listing
             for node in self._fresh:
                 self._edits |= {(node, name): -EDIT_SECONDS for name in node.found if (node, name) in self._edits}
                 node.found.clear()
@@ -50,11 +51,11 @@ class EventDecoder(DirectorySnapshot):
 
     @property
     def behind(self) -> bool:
-        """Whether a directory was just entered, so that more may be made in it before the next reading."""
+        """Whether a directory was just entered, so that more files may appear in it before the next reading."""
         return bool(self._fresh)
 
     def expire_edits(self) -> None:
-        """Report the next write to any file, also to one that is being edited: what came before was handled."""
+        """Report the next write to any file, even one that is being edited: all earlier writes were handled."""
         self._edits = dict.fromkeys(self._edits, -EDIT_SECONDS)
 
     def _dispatch(self, raws: list[Raw]) -> None:
@@ -76,7 +77,7 @@ class EventDecoder(DirectorySnapshot):
             elif raw.mask & kernel.IGNORED:
                 del self._nodes[raw.wd]
                 node.wd = -1
-            # What cannot be queued must not count as known: the scan that follows reports it.
+            # A change that cannot be queued must not count as known: the scan that follows reports it.
             elif self._queue.lost or not raw.name or (node is self._root and raw.name == b".git"):
                 continue
             elif raw.mask & kernel.ISDIR:
@@ -97,7 +98,7 @@ class EventDecoder(DirectorySnapshot):
         exists = self._exists(node, raw.name)
         if raw.mask & kernel.MODIFY:
             if not self._is_being_edited(node, name):
-                # The kernel joins equal events, so a deletion over an overlay and the making anew may be one.
+                # The kernel joins equal events, so over an overlay a deletion and a re-creation may be one event.
                 self._add_file(node, name, "modified" if exists else "created")
         elif raw.mask & kernel.CLOSE_WRITE:
             if self._edits.pop((node, name), None) is not None:
@@ -119,14 +120,14 @@ class EventDecoder(DirectorySnapshot):
             if found:
                 return
             if name not in node.names and self._rules.shows_through(node, name):
-                node.names.add(name)  # copied up: what it was copied up for comes next
+                node.names.add(name)  # copied up: the event that caused the copy comes next
             else:
                 self._add_file(node, name, "created")
         elif raw.mask & kernel.DELETE:
             if name in node.names:
                 self._remove_file(node, name, "deleted")
             elif node in self._fresh and not found and self._rules.base_entry(node, name) is None:
-                # Made before the directory was watched, removed before it was listed.
+                # Created before the directory was watched, deleted before it was listed.
                 self._report(node, name, "created", found=True)
                 self._report(node, name, "deleted")
         elif self._exists(node, name):
@@ -147,8 +148,8 @@ class EventDecoder(DirectorySnapshot):
         else:
             self._later[(raw.wd, name)] -= 1
             again = self._later[(raw.wd, name)] > 0
-            # From where nothing is watched: by overlayfs from its work directory, or from a new directory. With
-            # more of these queued for the name, what lies there now says nothing of this one.
+            # It comes from an unwatched place: overlayfs's work directory, or a new directory. If more such events
+            # are queued for the name, its present state on disk says nothing about this event.
             present = self._exists(node, name)
             there = self._kind_on_disk(node, name)
             if not present:
@@ -166,7 +167,7 @@ class EventDecoder(DirectorySnapshot):
     # --- directories
 
     def _on_directory(self, node: WatchedDirectory, raw: Raw) -> None:
-        """Act on an event of a directory: moves are followed, for all else what is on disk now counts."""
+        """Act on an event of a directory: follow moves; for all other events use the present state on disk."""
         child = node.children.get(raw.name)
         if raw.mask & kernel.ATTRIB:
             if child is not None and child.wd < 0:

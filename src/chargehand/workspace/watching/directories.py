@@ -1,4 +1,4 @@
-"""The directories that are watched: what is there, what the base has there, what is ignored."""
+"""The watched directories: their content on disk, their entries in the base, and which of them are ignored."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from chargehand.workspace.tree.objects import (
     parse_tree,
 )
 
-_KEPT_TREES = 64  # the scan's own reader keeps thousands; a watcher has to stay small
+_KEPT_TREES = 64  # the scan's reader keeps thousands; a watcher has to stay small
 
 
 class WatchedDirectory(Struct, eq=False):
-    """One directory; `names` are its entries on disk that are no directories, `gone` the base's that are deleted.
+    """A watched directory.
 
-    `wd` is the kernel's watch, -1 for none. `base` and `start` are tree ids. `merged`: the base's entries show
+    `names` are its entries on disk that are not directories, `gone` the base's deleted entries. `wd` is the
+    kernel's watch, -1 if it has no watch. `base` and `start` are tree ids. `merged`: the base's entries show
     through. `found` holds names whose state was read from disk ahead of the events that are still queued.
     """
 
@@ -57,7 +58,7 @@ class WatchedDirectory(Struct, eq=False):
         return b"".join(part + b"/" for part in reversed(parts))
 
     def below(self) -> Iterator[WatchedDirectory]:
-        """Yield this directory and all that are known below it."""
+        """Yield this directory and all known directories below it."""
         pending = [self]
         while pending:
             node = pending.pop()
@@ -65,7 +66,7 @@ class WatchedDirectory(Struct, eq=False):
             pending.extend(node.children.values())
 
     def is_attached_to(self, root: WatchedDirectory) -> bool:
-        """Tell whether every directory from `root` down to this one still lists the next."""
+        """Return whether every directory from `root` down to this one still lists the next."""
         node = self
         while node.parent is not None:
             if node.parent.children.get(node.name) is not node:
@@ -75,7 +76,7 @@ class WatchedDirectory(Struct, eq=False):
 
 
 class WatchRules:
-    """What belongs to the tree of a workspace, by the same rules as its scan."""
+    """Decides which paths belong to the tree of a workspace, by the same rules as its scan."""
 
     def __init__(
         self,
@@ -117,13 +118,13 @@ class WatchRules:
         return WatchedDirectory(None, b"", inode, self._base, self._start, chain, merged)
 
     def child(self, parent: WatchedDirectory, name: bytes, inode: int, *, merged: bool) -> WatchedDirectory:
-        """Return a directory as it starts out; nothing of what it holds is known yet."""
+        """Return a new directory whose content is not known yet."""
         node = WatchedDirectory(parent, name, inode, None, None, parent.chain, merged)
         self.settle(node)
         return node
 
     def settle(self, node: WatchedDirectory) -> None:
-        """Work out what depends on where a directory lies, for it and all below it."""
+        """Compute everything that depends on the position of a directory, for it and all directories below it."""
         for each in node.below():
             if each.parent is None:
                 continue
@@ -138,7 +139,7 @@ class WatchRules:
             each.chain = self._enter_ignore_file(parent.chain, path, each.base)
 
     def reaches(self, node: WatchedDirectory) -> bool:
-        """Return whether the tree can have something in this directory."""
+        """Return whether the tree can have entries in this directory."""
         return (
             not node.ignored
             or node.base is not None
@@ -147,7 +148,7 @@ class WatchRules:
         )
 
     def too_deep(self, node: WatchedDirectory) -> bool:
-        """Return whether it lies deeper than a scan goes."""
+        """Return whether the directory is deeper than a scan goes."""
         return node.depth > self._depth
 
     def listed(self, node: WatchedDirectory, name: bytes) -> bool:
@@ -165,7 +166,7 @@ class WatchRules:
         return entry is not None and not entry.is_tree
 
     def base_entry(self, node: WatchedDirectory, name: bytes) -> TreeEntry | None:
-        """Return what the base has at this name, hidden or not."""
+        """Return the base's entry of this name, hidden or not."""
         return self._lookup(node.base, name) if node.merged else None
 
     def base_files(self, id: bytes, prefix: bytes) -> Iterator[bytes]:

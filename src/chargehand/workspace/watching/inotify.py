@@ -1,8 +1,8 @@
-"""The kernel's inotify, read raw: order, cookies and overflow are what the watcher lives on.
+"""Raw access to the kernel's inotify: the watcher depends on order, cookies and overflow.
 
-Not taken: `watchfiles` hands out sets (a file made, changed and deleted within its debounce is one change or none)
-and tells no overflow; `inotify_simple` keeps both but reads the whole queue at once; `asyncinotify` builds two
-paths per event and keeps as many as come. What would be left of them is the 80 lines here.
+Rejected: `watchfiles` returns sets (a file created, changed and deleted within its debounce is one change or no
+change) and reports no overflow; `inotify_simple` keeps both but reads the whole queue at once; `asyncinotify`
+builds two paths per event and keeps an unlimited number. Only these 80 lines would remain of any of them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ OVERFLOW, IGNORED, ISDIR = 0x4000, 0x8000, 0x40000000
 _WANTED = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE
 _ONLYDIR, _EXCL_UNLINK = 0x1000000, 0x4000000
 _HEAD = struct.Struct("iIII")
-_READ_BYTES = 128 * 1024  # some four thousand events: the queue is emptied in steps of bounded size
+_READ_BYTES = 128 * 1024  # about four thousand events: the queue is emptied in steps of bounded size
 
 
 class Raw(NamedTuple):
-    """One event as the kernel tells it: watch, mask, the cookie that joins both ends of a move, name."""
+    """One kernel event: watch, mask, the cookie that joins both ends of a move, name."""
 
     wd: int
     mask: int
@@ -33,7 +33,7 @@ class Raw(NamedTuple):
 
 
 class Inotify:
-    """One inotify instance, non-blocking. Raises `OSError` (`EMFILE`: no instance is left for this user)."""
+    """A non-blocking inotify instance. Raises `OSError` (`EMFILE`: the user's limit of instances is reached)."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -47,19 +47,20 @@ class Inotify:
         return result
 
     def watch(self, directory: int) -> int:
-        """Watch the directory open as `directory`; return the watch. Raises `OSError` (`ENOSPC`: none is left).
+        """Watch an open directory and return the watch. Raises `OSError` (`ENOSPC`: no watch is left).
 
-        By descriptor and not by path: an agent that swaps a directory for a link must not lead the watch away.
+        Takes a file descriptor, not a path: an agent that swaps a directory for a link must not redirect the
+        watch.
         """
         path = b"/proc/self/fd/%d" % directory
         return self._raise_errno(self._libc.inotify_add_watch(self.fd, path, _WANTED | _ONLYDIR | _EXCL_UNLINK))
 
     def forget(self, wd: int) -> None:
-        """Stop watching; what is gone already is fine."""
+        """Stop watching; ignore a watch that is already gone."""
         self._libc.inotify_rm_watch(self.fd, wd)
 
     def read(self) -> list[Raw]:
-        """Return the next events in order, at most a few thousand; none when the queue is empty."""
+        """Return the next events in order, at most a few thousand; an empty list if the queue is empty."""
         try:
             data = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:
@@ -78,6 +79,6 @@ class Inotify:
         return found
 
     def close(self) -> None:
-        """Give the instance and all its watches back."""
+        """Close the instance and all its watches."""
         with suppress(OSError):
             os.close(self.fd)

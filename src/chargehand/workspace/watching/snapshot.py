@@ -1,6 +1,6 @@
-"""A snapshot of a directory tree: compared with what is on disk, differences are reported.
+"""A snapshot of a directory tree: compares it with the disk and reports differences.
 
-A directory that appears is listed once its watch is set, so what its own, still queued events say is known already
+A new directory is listed after its watch is set, so its events that are still queued are known already
 (`WatchedDirectory.found`). Every directory is opened step by step from the top and never through a link.
 """
 
@@ -22,11 +22,11 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 EDIT_SECONDS = 1.0
 """Writes within this time are one edit, reported once."""
 _MAX_EDITS = 4096
-_MAX_IGNORED_WATCHES = 4096  # of the kernel's limit per user, 8,192 on small machines, no more than half
+_MAX_IGNORED_WATCHES = 4096  # at most half of the kernel's limit per user, 8,192 on small machines
 
 
 class DirectorySnapshot:
-    """What is known of one directory tree; used by one thread at a time."""
+    """The known state of one directory tree; used by one thread at a time."""
 
     def __init__(self, root: Path, rules: WatchRules, queue: EventQueue) -> None:
         self.blind: list[WatchedDirectory] = []
@@ -39,7 +39,7 @@ class DirectorySnapshot:
         self._fresh: set[WatchedDirectory] = set()
         self._ignored_watches = 0
         self._wait_for_room = False
-        self._gap_told = True  # what is there when watching begins is not reported, and cannot be missed
+        self._gap_told = True  # files that exist when watching begins are not reported, so no gap
         self._now = 0.0
         try:
             self._top = os.open(root, _DIRECTORY)
@@ -47,7 +47,7 @@ class DirectorySnapshot:
             self.inotify.close()
             raise
         self._root = rules.root(os.fstat(self._top).st_ino, merged=self._is_merged(self._top))
-        fd = self._open_node(self._root)  # one of its own: listing a descriptor moves its position
+        fd = self._open_node(self._root)  # a separate one: listing a descriptor moves its position
         try:
             self._enter(self._root, fd, report=False)
         finally:
@@ -55,14 +55,14 @@ class DirectorySnapshot:
         self._gap_told = False
 
     def close(self) -> None:
-        """Give back watches and descriptors."""
+        """Release watches and descriptors."""
         self.inotify.close()
         os.close(self._top)
 
     # --- comparing
 
     def report_changes(self, *, since: int) -> None:
-        """Report what differs from what is known: names, and files whose inode changed after `since` (ns)."""
+        """Report differences from the known state: names, and files whose inode changed after `since` (ns)."""
         self._wait_for_room = self._gap_told = True
         try:
             self._rescan(self._root, since=since, deep=True)
@@ -70,7 +70,7 @@ class DirectorySnapshot:
             self._wait_for_room = self._gap_told = False
 
     def poll_blind(self, *, since: int) -> None:
-        """Report what differs in the directories that no watch could be had for."""
+        """Report differences in the directories for which no watch was available."""
         self.blind = [node for node in self.blind if node.wd < 0 and node.is_attached_to(self._root)]
         self._gap_told = True
         for node in tuple(self.blind):
@@ -78,7 +78,7 @@ class DirectorySnapshot:
         self._gap_told = False
 
     def _rescan(self, node: WatchedDirectory, *, since: int | None, deep: bool) -> None:
-        with suppress(OSError):  # gone since: its own event comes
+        with suppress(OSError):  # gone since: its event will come
             fd = self._open_node(node)
             try:
                 self._scan_directory(node, fd, report=True, since=since, deep=deep)
@@ -86,7 +86,7 @@ class DirectorySnapshot:
                 os.close(fd)
 
     def _refresh_entry(self, node: WatchedDirectory, name: bytes, *, deep: bool = False) -> None:
-        """Bring what is known of one name up to what is on disk, and report the difference."""
+        """Update the known state of one name from disk, and report the difference."""
         with suppress(OSError):
             fd = self._open_node(node)
             try:
@@ -97,13 +97,13 @@ class DirectorySnapshot:
     def _enter(
         self, node: WatchedDirectory, fd: int, *, report: bool, since: int | None = None, deep: bool = False
     ) -> None:
-        """Watch a directory, then list it: what was made before the watch was set is found, not seen."""
+        """Watch a directory, then list it: files made before the watch was set are found, not seen."""
         told = self._gap_told
         before = node.wd
         self._watch(node, fd)
         if node.wd not in (-1, before):
             self._fresh.add(node)
-            # No time stamp proves that a new directory was left alone: one tick of their clock holds many changes.
+            # No time stamp proves that a new directory was left alone: one tick of the clock covers many changes.
             if not told and self._rules.reaches(node) and not self._has_names_of_base(node, fd):
                 self._queue_event(Gap("new_directory", os.fsdecode(node.path)))
                 self._gap_told = True  # for all below it as well
@@ -111,7 +111,7 @@ class DirectorySnapshot:
         self._gap_told = told
 
     def _has_names_of_base(self, node: WatchedDirectory, fd: int) -> bool:
-        """Whether nothing was made or removed in a copied directory of the base.
+        """Return whether nothing was made or removed in a copied directory of the base.
 
         overlayfs gives it the time of the base's directory, also again after each file that it copies into it.
         """
@@ -137,7 +137,7 @@ class DirectorySnapshot:
         if node.wd not in (-1, wd):
             self._nodes.pop(node.wd, None)
         before = self._nodes.get(wd)
-        # The kernel has one watch for an inode: a directory that moved unseen brings its old number along.
+        # The kernel has one watch per inode: a directory that moved unseen keeps its old watch.
         if before is not None and before is not node:
             before.wd = -1
         node.wd = wd
@@ -152,7 +152,7 @@ class DirectorySnapshot:
     def _scan_directory(
         self, node: WatchedDirectory, fd: int, *, report: bool, since: int | None, deep: bool
     ) -> None:
-        """Bring what is known of a directory up to what is on disk; with `deep` also those below it."""
+        """Update the known state of a directory from disk; with `deep` also that of the directories below it."""
         with os.scandir(fd) as listing:
             names = sorted(os.fsencode(entry.name) for entry in listing)
         for name in names:
@@ -236,8 +236,8 @@ class DirectorySnapshot:
         try:
             inside = os.open(name, _DIRECTORY, dir_fd=fd)
         except OSError as problem:
-            # One that was replaced since has an event of its own to come. Any other is known from here on, so that
-            # it is tried again when its mode changes.
+            # If it was replaced since, its event will come. Any other directory is recorded, so that it is tried
+            # again when its mode changes.
             if child is None and problem.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 child = node.children[name] = self._rules.child(node, name, inode, merged=node.merged)
                 if self._rules.reaches(child):
@@ -245,12 +245,12 @@ class DirectorySnapshot:
             return
         try:
             if child is not None and child.merged and not self._is_merged(inside):
-                self._drop(node, name)  # made anew, by the inode number of the one that was removed
+                self._drop(node, name)  # created again with the inode number of the removed one
                 child = None
             if child is None:
                 self._add_directory(node, name, inside, report=report)
             else:
-                # Also where there is a watch: the number of a dead inode is used again.
+                # Also if there is a watch: the number of a dead inode is used again.
                 self._enter(child, inside, report=report, since=since, deep=deep)
         finally:
             os.close(inside)
@@ -267,10 +267,10 @@ class DirectorySnapshot:
         if not self._rules.too_deep(child):
             self._enter(child, fd, report=report)
 
-    # --- what is known
+    # --- known state
 
     def _drop(self, parent: WatchedDirectory, name: bytes) -> None:
-        """Forget a directory that is gone and report what went with it."""
+        """Forget a directory that is gone and report the files that it contained."""
         child = parent.children[name]
         for node in child.below():
             for each in sorted(node.names):
@@ -282,7 +282,7 @@ class DirectorySnapshot:
         del parent.children[name]
 
     def _report_base_deleted(self, parent: WatchedDirectory, name: bytes, child: WatchedDirectory | None) -> None:
-        """Report the files of the base that a directory of it takes along, except those already reported."""
+        """Report the base's files that were deleted with a directory, except those already reported."""
         entry = self._rules.base_entry(parent, name)
         if entry is None or not entry.is_tree or name in parent.gone or not self._rules.overlay:
             return
@@ -309,7 +309,7 @@ class DirectorySnapshot:
     def _add_file(self, node: WatchedDirectory, name: bytes, kind: SeenKind, *, found: bool = False) -> None:
         node.names.add(name)
         node.gone.discard(name)
-        # The oldest is forgotten, so the watcher stays small; its next write is told once more.
+        # The oldest is forgotten, to keep the watcher small; its next write is reported once more.
         if len(self._edits) >= _MAX_EDITS:
             self._edits.pop(next(iter(self._edits)))
         self._edits[(node, name)] = self._now
