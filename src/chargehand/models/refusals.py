@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 # `context`: the conversation is longer than the model takes. `key_refused`, `model_unknown`: by the provider.
+# `upstream_page`: a web page instead of a document, sent by a proxy or from a wrong address.
 RefusalCode = Literal["", "context", "key_refused", "model_unknown", "upstream_page"]
 
 # OpenAI and Azure; vLLM and SGLang; Anthropic and Bedrock; Gemini; llama.cpp, Ollama and LM Studio; Mistral, Groq.
