@@ -81,7 +81,7 @@ _PRICED_HOSTS = {
 
 
 class ModelListing(Struct, frozen=True, kw_only=True):
-    """A model's entry at models.dev of that `day`; a field is `None` if models.dev does not give it."""
+    """A model's entry in the models.dev data of `day`; a field is `None` if the entry lacks it."""
 
     day: str
     context: int | None = None

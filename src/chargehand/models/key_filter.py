@@ -139,7 +139,7 @@ class FilteredChunks(DerivedChunks):
     """The body of a reply without the key, whole or as a stream of events; to be closed as any other body.
 
     A body that is not a stream arrives in one piece at its end; until then, empty pieces signal progress. Events
-    pass unchanged, unless one ends with what may be the key's beginning: those wait for more.
+    pass unchanged, unless one ends with a possible beginning of the key: those wait for more.
     """
 
     def __init__(self, chunks: AsyncIterator[bytes], filter: KeyFilter, content_type: str) -> None:

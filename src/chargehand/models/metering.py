@@ -142,8 +142,8 @@ def affordable_output(price: Price, bound: CallBound, usd: float) -> int:
 def drop_empty_counts(metered: ReplyUsage, *, wrote: bool) -> ReplyUsage:
     """Return usage without counts of 0 that cannot be true.
 
-    An input of 0 never is, and an output of 0 is not if the model `wrote` something. Servers that do not count
-    report 0, which is not a count.
+    An input count of 0 is never true, nor is an output count of 0 if the model `wrote` something. Servers that do
+    not count report 0, which is not a count.
     """
     usage = metered.usage
     if usage.input != 0 and not (wrote and usage.output == 0):

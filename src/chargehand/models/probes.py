@@ -71,7 +71,7 @@ def list_request(dialect: Dialect, key: str | None) -> tuple[str, dict[str, str]
 
 
 class TrialResult(Struct, frozen=True, kw_only=True):
-    """The result of a trial: `able` is `None` if it was inconclusive; `why` explains any other result than yes."""
+    """The result of a trial: `able` is `None` if it was inconclusive; `why` explains every result but success."""
 
     able: bool | None
     why: str = ""

@@ -242,7 +242,7 @@ def fit_tools(reply: ScriptedReply, offers: Sequence[OfferedTool]) -> ScriptedRe
 
 
 def _fit_call(call: ScriptedCall, given: Mapping[str, Any], offers: Sequence[OfferedTool]) -> ScriptedCall | None:
-    """Return the equivalent call of an offered tool, `None` for the end of the work without a tool."""
+    """Return the equivalent call of an offered tool, or `None` for `finish` if no such tool is offered."""
     # A call with the client's own tool and arguments is meant literally, even if the name is one of ours.
     for offer in offers:
         required = set(offer.schema.get("required", ()))

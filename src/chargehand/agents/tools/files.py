@@ -83,7 +83,7 @@ class PathStatus(Struct, frozen=True, kw_only=True):
 
 
 class PendingWrite(Struct, frozen=True, kw_only=True):
-    """One file to write (`data`) or to remove (None), by its path relative to the workspace; see `Files.write`."""
+    """One file to write (`data`) or to remove (None), by its path in the workspace; see `SandboxFiles.write`."""
 
     path: str
     data: bytes | None

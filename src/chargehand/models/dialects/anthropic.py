@@ -133,7 +133,7 @@ class AnthropicDialect(ModelDialect):
         return _AnthropicStreamMeter(self)
 
     def screen(self, body: Mapping[str, Any]) -> WireRequest:
-        """Return the known fields without unsigned reasoning: the provider refuses reasoning of another."""
+        """Return the known fields without unsigned reasoning: the provider refuses that of another provider."""
         kept, left = screen_fields(body, _FIELDS)
         require_client_tools(offered_tools(kept), _CLIENT_TOOLS)
         edits = as_mappings(as_mapping(kept.get("context_management")).get("edits"))

@@ -162,7 +162,7 @@ class GeminiDialect(ModelDialect):
         return _GeminiStreamMeter(self, choices=self.count_choices(body))
 
     def screen(self, body: Mapping[str, Any]) -> WireRequest:
-        """Return the known fields; raises `GatewayFault` for content or tools at the provider."""
+        """Return the known fields; raises `GatewayFault` for content stored and tools run at the provider."""
         body = _spell_camel(body)
         if body.get("cachedContent"):
             raise GatewayFault("bad_request", "`cachedContent` is not served: nothing is kept at the provider")

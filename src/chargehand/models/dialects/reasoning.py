@@ -30,7 +30,7 @@ LEAST_ANTHROPIC_BUDGET = EFFORT_BUDGETS["minimal"]
 # Claude before 4.6 takes only budgets, later versions an effort; versions before 3.7 do not reason.
 _BUDGET_CLAUDE = late_pattern(r"claude-(3[.-]7|(opus|sonnet|haiku)-4([.-][0-5](?!\d)|-\d{8}|@|-latest|$))")
 _PLAIN_CLAUDE = late_pattern(r"claude-(2|instant|3[.-](?!7))")
-# Models that OpenAI makes: it refuses fields that others take, and others refuse some of its own.
+# Models that OpenAI makes: it refuses fields that others take, and others refuse some of its fields.
 _OPENAI = late_pattern(r"(^|/)(o\d|gpt-(?!oss)|chatgpt-|codex)")
 _LEVEL_GEMINI = late_pattern(r"gemini-([3-9]|\d\d)")
 _PLAIN_OPENAI = late_pattern(r"(^|/)(gpt-(3|4)|chatgpt-4)")
@@ -44,7 +44,7 @@ def takes_effort(model: str) -> bool:
 def write_effort(asked: ReasoningRequest, model: str, left: set[str]) -> str | None:
     """Return the effort for a dialect of OpenAI's; a request without matching effort is added to `left`."""
     effort = asked.word if takes_effort(model) else None
-    # A model that cannot reason already does what `none` asks for.
+    # A model that cannot reason satisfies the effort `none` anyway.
     if asked.amount and effort is None and asked.word != "none":
         left.add(asked.amount)
     return effort

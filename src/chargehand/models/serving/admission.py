@@ -330,7 +330,7 @@ class BudgetAdmission:
         """Book and report a call; `usd` is its cost, `None` if unknown."""
         report = functools.partial(self.listeners.on_call, record)
         if record.status == "refused":
-            # A refusal costs nothing, so an agent may repeat it endlessly: after so many, it is not reported.
+            # A refusal costs nothing, so an agent may repeat it endlessly: only the first ones are reported.
             self._refused += 1
             if self._refused <= _MOST_REFUSED:
                 await self._notify([report])

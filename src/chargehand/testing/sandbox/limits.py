@@ -1,4 +1,4 @@
-"""The part of the conformance suite about limits: exceeding one has a typed end, staying below has no effect."""
+"""The limits part of the conformance suite: the result names an exceeded limit; a command below it succeeds."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class DriverContract(AttributeContract, EntryContract):
     # --- fresh workspaces and git inside
 
     def test_a_fresh_workspace_is_the_base(self, harness: DriverHarness) -> None:
-        """It contains only the base, nothing of the user's `.git`, and a scan finds no change."""
+        """A fresh workspace contains only the base, nothing of the user's `.git`, and a scan finds no change."""
         workspace = harness.workspace()
         shown = harness.run(workspace, "cat README.md src/lib/util.py; test ! -e .git/hooks/pre-commit")
         assert shown == "hello\ndef f():\n    return 1\n"
