@@ -1,1 +1,1 @@
-"""What does the work: adapters that run an agent inside a mission's sandbox."""
+"""Agents: adapters that run an agent inside a mission's sandbox."""

@@ -1,7 +1,7 @@
 """JSON from untrusted programs: bounded lines, lookups that never fail, and the requests of a JSON-RPC connection.
 
-ACP agents and MCP servers both speak JSON-RPC by lines, through a relay inside the sandbox. What is common on our
-side stands here; the relays are two, for reasons in docs/decisions/0038-one-json-rpc-channel.md.
+ACP agents and MCP servers both speak line-based JSON-RPC, through a relay inside the sandbox. This module holds
+the host's common part; there are two relays, for reasons in docs/decisions/0038-one-json-rpc-channel.md.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _LONGEST_LINE = 16 << 20
 
 
 class JsonLines:
-    """Cuts JSON objects out of a stream of bytes.
+    """Splits a stream of bytes into JSON objects, one per line.
 
-    `malformed` counts the lines that were no JSON object, or longer than `longest` bytes; `odd` is the latest of
-    them, shortened, to be shown. Empty lines are passed over.
+    `malformed` counts the lines that were not a JSON object, or were longer than `longest` bytes; `odd` is the
+    latest of them, shortened for display. Empty lines are ignored.
     """
 
     def __init__(self, *, longest: int = _LONGEST_LINE) -> None:
@@ -53,7 +53,7 @@ class JsonLines:
         self._append(rest)
 
     def finish(self) -> Iterator[dict[str, Any]]:
-        """Yield the object of a last line without its end."""
+        """Yield the object of a last line without a line end."""
         yield from self.take(b"\n")
 
     def _append(self, part: bytes) -> None:
@@ -80,10 +80,10 @@ class RpcError(Exception):
 
 
 class RpcChannel:
-    """The outgoing lines of a connection, and the requests that wait for an answer.
+    """The outgoing lines of a connection, and its pending requests.
 
-    `side` is the prefix of a line, with which a relay tells its own orders from the program's messages; answers
-    settle only requests of their side, so that a program cannot answer for its relay.
+    `side` is the prefix of a line, by which a relay distinguishes its own orders from the program's messages;
+    answers settle only requests of their side, so that a program cannot answer for its relay.
     """
 
     def __init__(self, ids: itertools.count[int] | None = None) -> None:
@@ -113,7 +113,7 @@ class RpcChannel:
         return await self.order({"jsonrpc": "2.0", "method": method, "params": params}, side)
 
     async def order(self, message: Mapping[str, Any], side: bytes = b"") -> dict[str, Any]:
-        """Send a message under an id of its own and return the answer's object; raises `RpcError`."""
+        """Send a message under a new id and return the answer's object; raises `RpcError`."""
         number = next(self._ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.waiting[side, number] = future
@@ -129,9 +129,9 @@ class RpcChannel:
         self.send({"jsonrpc": "2.0", "id": number, **content}, side)
 
     def settle(self, answer: Mapping[str, Any], side: bytes = b"") -> None:
-        """Give an answer to the request that waits for it; one that nobody waits for is passed over."""
+        """Pass an answer to its pending request; ignore an answer without a request."""
         number = answer.get("id")
-        # `True` is an int to Python, and would answer request 1.
+        # `True` is an int in Python, and would answer request 1.
         future = self.waiting.pop((side, number), None) if type(number) is int else None
         if future is None or future.done():
             return
@@ -147,11 +147,11 @@ class RpcChannel:
         future.set_exception(RpcError(shown, number=code if isinstance(code, int) else REFUSED))
 
 
-# Lookups: what is not of the expected shape is as if it were not there.
+# Lookups: a value of an unexpected shape counts as missing.
 
 
 def object_at(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    """Return the object at a path of keys, an empty one where there is none."""
+    """Return the object at a path of keys, or an empty one if missing."""
     found: Any = document
     for key in path:
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -159,12 +159,12 @@ def object_at(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
 
 
 def text_at(document: Mapping[str, Any], *names: str) -> str:
-    """Return the first text, not empty, under one of these keys."""
+    """Return the first non-empty text under one of these keys."""
     return next((value for name in names if isinstance(value := document.get(name), str) and value), "")
 
 
 def count_at(document: Mapping[str, Any], *names: str) -> int | None:
-    """Return the first whole number from 0 under one of these keys."""
+    """Return the first non-negative integer under one of these keys."""
     for name in names:
         value = document.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

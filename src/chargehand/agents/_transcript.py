@@ -1,4 +1,4 @@
-"""Reading a conversation of pydantic-ai: calls with their results, sizes, and a summary made without a model."""
+"""Helpers for pydantic-ai conversations: calls with their results, sizes, and a summary made without a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chargehand.core.text import late_pattern
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequest
 
-# What a picture or document counts as.
+# The size that a picture or document counts as.
 _FILE_BYTES = 4_000
 _RETURNS = frozenset({"tool-return", "retry-prompt"})
 _BAD = frozenset({"failed", "denied", "interrupted", "retried"})
@@ -26,9 +26,9 @@ _TIMED_OUT = late_pattern(r"\[timed out after [^\n]*\]\s*\Z")
 
 
 class AnsweredCall(Struct, frozen=True, kw_only=True):
-    """A tool call and its result: in which messages they stand, and what they say.
+    """A tool call and its result: their places in the conversation, and their content.
 
-    `arguments` is canonical JSON; `exit_code` and `artifact` are `None` where the result does not tell.
+    `arguments` is canonical JSON; `exit_code` and `artifact` are `None` if the result does not have them.
     """
 
     call_at: int
@@ -43,12 +43,12 @@ class AnsweredCall(Struct, frozen=True, kw_only=True):
 
 
 def is_reply(message: ModelMessage) -> bool:
-    """Tell whether a model said it."""
+    """Return whether a message comes from a model."""
     return message.kind == "response"
 
 
 def answered_calls(messages: Sequence[ModelMessage]) -> list[AnsweredCall]:
-    """Return all calls that have a result, in the order of the results; an id used again means its latest call."""
+    """Return all calls with a result, in the order of the results; a reused id means its latest call."""
     found = []
     open_calls = dict[str, tuple[int, Any]]()
     part: Any
@@ -83,7 +83,7 @@ def answered_calls(messages: Sequence[ModelMessage]) -> list[AnsweredCall]:
 
 
 def arguments(written: Any) -> dict[str, Any]:
-    """Return a call's arguments as an object; what is none comes back under the key `text`."""
+    """Return a call's arguments as an object; other values are put under the key `text`."""
     if written is None or written == "":
         return {}
     if isinstance(written, str):
@@ -95,7 +95,7 @@ def arguments(written: Any) -> dict[str, Any]:
 
 
 def result_text(part: Any) -> str | None:
-    """Return the text of a result, or of what a user said; `None` for every other part."""
+    """Return the text of a result or of a user's prompt; `None` for every other part."""
     if part.part_kind == "user-prompt":
         return part.content if isinstance(part.content, str) else None
     if part.part_kind not in _RETURNS:
@@ -110,7 +110,7 @@ def result_text(part: Any) -> str | None:
 
 
 def holds_picture(part: Any) -> bool:
-    """Tell whether a tool's result is words and pictures, as the `read` tool makes it."""
+    """Return whether a tool's result holds text and pictures, as the `read` tool makes it."""
     content = getattr(part, "content", None)
     if part.part_kind != "tool-return" or not isinstance(content, list):
         return False
@@ -118,12 +118,12 @@ def holds_picture(part: Any) -> bool:
 
 
 def with_text(part: Any, text: str) -> Any:
-    """Return a part with another text; the rest of it, its call's id first of all, stays."""
+    """Return a copy of a part with another text; its call id and all other fields stay."""
     return replace(part, content=text)
 
 
 def shorten_middle(text: str, length: int) -> str:
-    """Return head and tail of `text`, `length` characters of it at most, with a line in between."""
+    """Return head and tail of `text`, at most `length` characters of it, with a line in between."""
     if len(text) <= length:
         return text
     half = length // 2
@@ -131,7 +131,7 @@ def shorten_middle(text: str, length: int) -> str:
 
 
 def content_bytes(part: Any) -> int:
-    """Return how many bytes of a part a model gets to read."""
+    """Return the number of bytes of a part that a model reads."""
     if part.part_kind in ("tool-call", "builtin-tool-call"):
         written = part.args if isinstance(part.args, str) else json.dumps(part.args, default=str)
         return len(part.tool_name) + _count_bytes(written)
@@ -150,7 +150,7 @@ def _count_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-# How many entries of each kind a summary has at most, from the longest to the shortest.
+# The most entries of each kind in a summary, from the longest to the shortest.
 SUMMARY_LEVELS = (40, 12, 4)
 _KEY = "chargehand_summary"
 _EDITORS = frozenset({"edit", "write"})
@@ -167,7 +167,7 @@ _ERROR = 600
 
 
 class _WorkSoFar(Struct):
-    """What was done, the oldest first."""
+    """The work done so far, oldest first."""
 
     files: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
@@ -175,14 +175,14 @@ class _WorkSoFar(Struct):
     decisions: list[str] = field(default_factory=list)
 
     def collect(self, messages: Sequence[ModelMessage], gone: Iterable[int]) -> None:
-        """Add what was done in the messages at the indexes `gone`."""
+        """Add the work done in the messages at the indexes `gone`."""
         by_reply = dict[int, list[AnsweredCall]]()
         for pair in answered_calls(messages):
             by_reply.setdefault(pair.call_at, []).append(pair)
         for index in sorted(set(gone)):
             message: Any = messages[index]
             if not is_reply(message):
-                # An earlier summary goes on in this one: its entries travel in the message's metadata.
+                # An earlier summary is merged into this one: its entries travel in the message's metadata.
                 earlier = (getattr(message, "metadata", None) or {}).get(_KEY)
                 for name in ("files", "commands", "errors", "decisions"):
                     getattr(self, name).extend((earlier or {}).get(name, ()))
@@ -205,7 +205,7 @@ class _WorkSoFar(Struct):
                     self.errors.append(f"{pair.name}: {shorten_middle(pair.result.strip(), _ERROR)}")
 
     def add_written_calls(self, text: str) -> None:
-        """Add calls that a model without tools wrote as text; nothing reliable says how they ended."""
+        """Add calls that a model without tools wrote as text; their outcome is not known reliably."""
         for block in _WRITTEN.findall(text):
             try:
                 call = json.loads(block)
@@ -219,9 +219,9 @@ class _WorkSoFar(Struct):
 
 
 def summary(messages: Sequence[ModelMessage], gone: Sequence[int], *, level: int) -> ModelRequest:
-    """Return a message that stands for those at the indexes `gone`, `level` entries of each kind at most.
+    """Return a summary of the messages at the indexes `gone`, with at most `level` entries of each kind.
 
-    A summary among them goes on in this one.
+    An earlier summary among them is merged into this one.
     """
     from pydantic_ai.messages import ModelRequest, UserPromptPart
 
@@ -231,7 +231,7 @@ def summary(messages: Sequence[ModelMessage], gone: Sequence[int], *, level: int
         entries = list(dict.fromkeys(getattr(done, name)))
         setattr(done, name, entries[-min(least, level) :])
     first = messages[gone[0]]
-    # Not the clock: the same conversation has to be summarised to the same request after a crash.
+    # Not the clock: after a crash, the same conversation must be summarised to the same request.
     when = first.timestamp or getattr(first.parts[0] if first.parts else None, "timestamp", None) or _NO_TIME
     lines = ["[summary of the part of this conversation that was left out; the request still holds]"]
     for title, entries in (

@@ -1,7 +1,7 @@
-"""The agent CLIs that Chargehand knows, and how each one is started without a person: `clis/*.toml`.
+"""The agent CLIs that Chargehand knows, and how to start each one unattended: `clis/*.toml`.
 
-Each runs with its own sandbox and its own questions off (ours is around it), without telemetry and updates, in a
-HOME that is made for the attempt, and calls its models through the attempt's gateway alone.
+Each runs without its own sandbox and its own questions (ours is around it), without telemetry and updates, in a
+HOME made for the attempt, and calls its models only through the attempt's gateway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from chargehand.core.config import CliName
 from chargehand.sandbox.contract import WORKSPACE
 
-# The attempt's gateway as programs inside the sandbox see it.
+# The attempt's gateway as seen by programs inside the sandbox.
 GATEWAY = "http://127.0.0.1:8871"
 OutputForm = Literal["stream_json", "opencode", "codex", "gemini"]
 _TEMPLATE_LISTS = ("words", "resume")
@@ -26,9 +26,9 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class CliLaunch(Struct, frozen=True, kw_only=True):
-    """What one start of a CLI needs: `gateway` is its address inside, `asks` lets it ask before it acts (ACP).
+    """The parameters of one start of a CLI; `gateway` is the address inside, `asks` lets it ask first (ACP).
 
-    With `session` it resumes that session of its own, which an earlier start in the same sandbox left.
+    With `session` it resumes its own session, left by an earlier start in the same sandbox.
     """
 
     prompt: str
@@ -44,15 +44,15 @@ class CliLaunch(Struct, frozen=True, kw_only=True):
 class CliSpec(Struct, frozen=True, kw_only=True):
     """One CLI as its file describes it.
 
-    `dialects` are those it can speak, the best first; `form` is the form of its output. `acp` are the words that
-    start it as an ACP agent, `None` where it does not speak that protocol. `tells_its_end`: every good run ends
-    with an "end" event. `reports_session_total`: a resumed run reports the tokens of its whole session. `tried` is
-    the version it was driven with, "" for none. `outside` says why it cannot work behind the gateway, so that only
-    a stand-in for it can be driven.
+    `dialects` are those it can speak, best first; `form` is the form of its output. `acp` are the words that start
+    it as an ACP agent, `None` if it does not speak that protocol. `tells_its_end`: every good run ends with an
+    "end" event. `reports_session_total`: a resumed run reports the tokens of its whole session. `tried` is the
+    version it was tested with, "" for no version. `outside` says why it cannot work behind the gateway, so that
+    only a substitute for it can be driven.
 
     `template` holds `words`, `resume`, `environment` and `files` (below HOME) with `{placeholders}`: the fields of
     `CliLaunch` and `terms`. A table in place of a text is written as JSON. `when.NAME` is merged over the template
-    for a launch that `asks`, for one that acts `alone`, or in that dialect.
+    for a launch that `asks`, for a launch that acts `alone`, or in that dialect.
     """
 
     name: CliName
@@ -68,7 +68,7 @@ class CliSpec(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, name: CliName) -> CliSpec:
-        """Return a CLI as its file describes it."""
+        """Read a CLI's description from its file."""
         data = tomllib.loads((resources.files("chargehand.agents") / "clis" / f"{name}.toml").read_text("utf-8"))
         acp = data.pop("acp", None)
         template = {
@@ -105,7 +105,7 @@ class CliSpec(Struct, frozen=True, kw_only=True):
 
     def _template_for(self, launch: CliLaunch) -> dict[str, Any]:
         template = dict(self.template)
-        # The dialect last: its settings win over those of the way it is started.
+        # The dialect last: its settings override those for asking or working alone.
         for condition in ("asks" if launch.asks else "alone", launch.dialect):
             template = _merge_tables(template, self.template.get("when", {}).get(condition, {}))
         return template
@@ -132,9 +132,9 @@ def _merge_tables(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str,
 
 
 def _fill_template(value: Any, terms: Mapping[str, str]) -> Any:
-    """Put the terms into every text of a template, keys included."""
+    """Put the terms into every text of a template, including keys."""
     if isinstance(value, str):
-        # One pass, so that a prompt with `{token}` in it is passed on as it is.
+        # One pass, so that a prompt with `{token}` in it is passed on unchanged.
         return _PLACEHOLDER.sub(lambda found: terms.get(found[1], found[0]), value)
     if isinstance(value, list):
         return [_fill_template(each, terms) for each in value]

@@ -1,7 +1,7 @@
-"""Makes a conversation fit into a model's context, losing what is least needed first and pinned messages never.
+"""Makes a conversation fit into a model's context: the least needed parts go first, pinned messages never.
 
-Everything is a function of the messages given: the same conversation is always made shorter in the same way, and
-every tool call keeps its result, as providers refuse one without the other.
+Everything is a function of the given messages: the same conversation is always shortened in the same way. Every
+tool call keeps its result, since providers refuse one without the other.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 Tier = Literal["none", "duplicates", "results", "summary", "last_turn"]
 
-# Turns at the end that keep their results, and those that a summary leaves alone, tried in turn.
+# Turns at the end that keep their results, and turns that a summary leaves alone, tried in order.
 RESULT_TURNS, SUMMARY_TURNS = 8, (4, 2)
 _READERS = frozenset({"read", "search"})
-# Characters of each result of the last turn, tried in turn.
+# Characters of each result of the last turn, tried in order.
 _CUTS = (8_000, 2_000, 500, 120)
-# What is no longer than this many characters, cleared results among it, is not worth clearing.
+# A text of at most this many characters, including cleared results, is not worth clearing.
 _LEAST_CLEARED = 200
-# Bounds of what a provider's count may change an estimate by: one odd count must not empty the conversation.
+# Bounds for the correction of an estimate by a provider's count: one odd count must not empty the conversation.
 _LEAST_SCALE, _MOST_SCALE = 0.5, 4.0
 _REPLACED = "[cleared: the same call was made again later, see its newer result]"
 
 
 class Compacted(Struct, frozen=True, kw_only=True):
-    """A conversation that fits, which of its messages are pinned now, and what had to go for it (`tier`).
+    """A conversation that fits, the indexes of its pinned messages, and the reduction applied (`tier`).
 
     `size` is in estimated tokens, before calibration.
     """
@@ -60,7 +60,7 @@ class Compacted(Struct, frozen=True, kw_only=True):
 
 
 def estimate(message: ModelMessage) -> int:
-    """Return about how many tokens a message has: a third of its bytes, rounded up, which is rather too many."""
+    """Estimate the tokens of a message: a third of its bytes, rounded up, which is rather too many."""
     return math.ceil((8 + sum(8 + content_bytes(part) for part in message.parts)) / 3)
 
 
@@ -71,13 +71,12 @@ def compact(
     pins: Collection[int],
     calibration: tuple[int, int] | None = None,
 ) -> Compacted:
-    """Return the messages as they fit into `limit` tokens, the pinned ones (by index) unchanged.
+    """Shorten the messages to fit into `limit` tokens; the pinned ones (by index) stay unchanged.
 
-    Older twins of reads go first, then old results, then all but the last turns for a summary, at last everything
-    but the last turn, its results cut. `calibration` is what the provider counted an earlier conversation as
-    (input tokens), and its `size` here. A system prompt is always pinned.
-
-    Raises `ExhaustedError` (`context`) when even that is too long.
+    Older duplicates of reads go first, then old results; then a summary replaces all but the last turns; finally
+    everything but the last turn goes, and its results are cut. `calibration` is the provider's count of an earlier
+    conversation (input tokens), and its `size` here. A system prompt is always pinned. Raises `ExhaustedError`
+    (`context`) if even that is too long.
     """
     scale = 1.0
     if calibration is not None and min(calibration) > 0:
@@ -95,13 +94,13 @@ def compact(
 
 
 class _KeptMessage(Struct, frozen=True):
-    """A message of a candidate with its pin: pins wander when messages before them go."""
+    """A message of a candidate with its pin: pins move when earlier messages are removed."""
 
     message: ModelMessage
     pinned: bool
 
     def shortened(self, length: int) -> _KeptMessage:
-        """Return the message with its results cut to a length, as it is where it is pinned or a reply."""
+        """Return the message with its results cut to a length; unchanged if it is pinned or a reply."""
         message: Any = self.message
         if self.pinned or is_reply(message):
             return self
@@ -115,7 +114,7 @@ class _KeptMessage(Struct, frozen=True):
 
 
 class _Conversation:
-    """The conversation to shorten, and whether a candidate is short enough."""
+    """The conversation to shorten, with a check whether a candidate is short enough."""
 
     def __init__(self, messages: Messages, *, limit: int, pins: Collection[int], scale: float) -> None:
         self.messages = list(messages)
@@ -128,7 +127,7 @@ class _Conversation:
         self._scale = scale
 
     def measure(self, tier: Tier, candidate: Sequence[_KeptMessage]) -> Compacted | None:
-        """Return the candidate as the result where it fits."""
+        """Return the candidate as the result if it fits."""
         total = sum(estimate(kept.message) for kept in candidate)
         if math.ceil(total * self._scale) > self._limit:
             return None
@@ -140,19 +139,19 @@ class _Conversation:
         )
 
     def all(self) -> list[_KeptMessage]:
-        """Return every message as it stands."""
+        """Return every message in its current form."""
         return [_KeptMessage(message, index in self.pins) for index, message in enumerate(self.messages)]
 
     def start_of_last(self, turns: int) -> int:
-        """Return where the last turns begin: with a reply, or after all messages where there is none."""
+        """Return the index where the last turns begin: at a reply, or after all messages if there is no reply."""
         replies = [index for index, message in enumerate(self.messages) if is_reply(message)]
         return replies[-turns:][0] if replies else len(self.messages)
 
     def kept_indexes(self, turns: int) -> set[int]:
-        """Return the indexes of pins and last turns, and of what their calls and results belong to."""
+        """Return the indexes of pins and last turns, and of the calls and results that belong to them."""
         keep = self.pins | set(range(self.start_of_last(turns), len(self.messages)))
         links = self._links()
-        # A summary must not part a call from its result: providers refuse one without the other.
+        # A summary must not separate a call from its result: providers refuse one without the other.
         while more := {index for link in links if keep & set(link) for index in link} - keep:
             keep |= more
         return keep
@@ -168,9 +167,9 @@ class _Conversation:
         return {(pair.call_at, pair.result_at) for pair in answered_calls(self.messages)}
 
     def candidates(self) -> Iterator[tuple[Tier, list[_KeptMessage]]]:
-        """Yield shorter and shorter conversations, each with the tier of what was left out.
+        """Yield shorter and shorter conversations, each with the tier of the reduction.
 
-        Each tier is tried on what the one before left, so that what is needed least goes first.
+        Each tier starts from the result of the previous one, so that the least needed parts go first.
         """
         original = list(self.messages)
         yield "none", self.all()
@@ -179,7 +178,7 @@ class _Conversation:
             if pair.name in _READERS:
                 twins[pair.name, pair.arguments].append(pair)
         for same in twins.values():
-            # A failed read is no newer state of the file, so the last good one stays.
+            # A failed read is not a newer state of the file, so the last good one stays.
             newest = max((number for number, pair in enumerate(same) if not pair.failed), default=0)
             for pair in same[:newest]:
                 self._replace_result(pair.result_at, pair.part_at, _REPLACED)
@@ -197,7 +196,7 @@ class _Conversation:
                 yield "last_turn", [kept.shortened(length) for kept in shorter]
 
     def _with_summary(self, original: Messages, keep: set[int], level: int) -> list[_KeptMessage]:
-        """Return the kept messages with a summary of the others where the first of them stood."""
+        """Return the kept messages with a summary of the others, in the place of the first of them."""
         gone = [index for index in range(len(original)) if index not in keep]
         made = [_KeptMessage(self.messages[index], index in self.pins) for index in sorted(keep)]
         if gone and level:
@@ -207,8 +206,8 @@ class _Conversation:
         return made
 
     def _clear_results(self) -> None:
-        """Clear old results, also those that stand in text for models without tools."""
-        # By place: results for models without tools stand in plain text, and belong to no call.
+        """Clear old results, including those written as text for models without tools."""
+        # By place: results for models without tools are plain text, and belong to no call.
         named = {(pair.result_at, pair.part_at): pair for pair in answered_calls(self.messages)}
         first, end = (
             self.start_of_last(len(self.messages) + 1),

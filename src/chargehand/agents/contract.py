@@ -1,6 +1,6 @@
-"""What an agent is to a mission, whatever program or model stands behind it.
+"""The contract between a mission and its agents, whatever program or model works behind them.
 
-An `Agent` is given an `Assignment` and an `AttemptContext`, and returns an `AgentOutcome`. This module is light to
+An `Agent` receives an `Assignment` and an `AttemptContext`, and returns an `AgentOutcome`. This module is light to
 import: a mission with one kind of agent must not load the others.
 """
 
@@ -22,22 +22,22 @@ from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.sandbox.snippets import SnippetResult, SnippetSpec
 
-# Closed words: how a mission goes on follows from them, never from what an agent says.
-# What the agent says of its own work. "done" is a claim: only a verdict decides.
+# Closed sets: they decide how a mission continues, the text of an agent never does. The agent's statement about
+# its own work. "done" is a claim: only a verdict decides.
 Claim = Literal["done", "failed", "timed_out", "exhausted"]
-# Codes of ends that say nothing of the work: where there is any, the verdict decides and not how it was ended.
+# Codes of ends that say nothing about the work: if there is any, the verdict decides, not how it ended.
 ENDS_WITHOUT_A_WORD = frozenset({"malformed_message", "no_finish", "end_unreadable", "calls_failed"})
-# What became of ignored files where an attempt goes on after an interruption.
+# What happened to ignored files if an attempt resumes after an interruption.
 Resumed = Literal["kept", "lost"]
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """One run of an agent: the request, the report on the attempt before it (JSON), and its time limit in seconds.
+    """One run of an agent: the request, the previous attempt's report (JSON), and its time limit in seconds.
 
-    `number` counts the attempts of the mission from 1. `messages` is what persons have said to the mission so far.
-    `allow` and `forbid` are path patterns that bound the change; `tree` is the tree that the attempt began at,
-    however often it is resumed. `role` bounds what the agent is given. It starts in `directory` of the workspace.
-    Others work on tasks of the same plan where it is `in_plan`.
+    `number` counts the attempts of the mission from 1. `messages` are all messages of persons to the mission so
+    far. `allow` and `forbid` are path patterns that bound the change; `tree` is the tree at which the attempt
+    began, however often it is resumed. `role` bounds the agent's tools. It starts in `directory` of the workspace.
+    With `in_plan`, others work on tasks of the same plan.
     """
 
     mission: str
@@ -56,11 +56,11 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 
 class AgentOutcome(Struct, frozen=True, kw_only=True):
-    """How the run ended; `output` is what the agent printed, bounded; `exit_code` is `None` without a program.
+    """How the run ended; `output` is the agent's printed output, bounded; `exit_code` is `None` without a program.
 
-    `code` is a stable reason where the claim is not "done"; `limit` names the sandbox limit that ended its
-    program. `said` is its last text by itself: the whole result of a role that changes nothing. `message` is the
-    agent's end as a message, its own where it gave one.
+    `code` is a stable reason if the claim is not "done"; `limit` names the sandbox limit that ended its program.
+    `said` is its last text alone: the whole result of a role that changes nothing. `message` is the agent's end as
+    a message, its own if it sent one.
     """
 
     claim: Claim
@@ -76,10 +76,10 @@ class AgentOutcome(Struct, frozen=True, kw_only=True):
 
 
 class EndpointModel(Struct, frozen=True, kw_only=True):
-    """A model that an attempt may call; `context` and `max_output` in tokens, `None` where not known.
+    """A model that an attempt may call; `context` and `max_output` in tokens, `None` if unknown.
 
-    `dialect` is what it is best called in; the gateway translates from every other. `images`: whether it, or a
-    fallback behind the same name, accepts pictures.
+    `dialect` is the best dialect to call it in; the gateway translates from every other. `images`: whether it, or
+    a fallback behind the same name, accepts pictures.
     """
 
     name: str
@@ -91,11 +91,11 @@ class EndpointModel(Struct, frozen=True, kw_only=True):
 
 
 class MeteredUsage(Struct, frozen=True, kw_only=True):
-    """What the model calls of an attempt used so far, as the gateway metered them; `input` and `output` in tokens.
+    """Usage of an attempt's model calls so far, as metered by the gateway; `input` and `output` in tokens.
 
-    `unknown` counts calls whose usage the provider did not tell. `refused` says why the latest call was refused
-    for money, "" where it was not, and `fault` how it failed at its provider. `quota` is set while every model is
-    out of quota: the pause that ends first.
+    `unknown` counts calls whose usage the provider did not report. `refused` says why the latest call was refused
+    for money, "" if it was not, and `fault` how it failed at its provider. `quota` is set while every model is out
+    of quota: the pause that ends first.
     """
 
     calls: int = 0
@@ -107,7 +107,7 @@ class MeteredUsage(Struct, frozen=True, kw_only=True):
     quota: QuotaRest | None = None
 
     def since(self, earlier: MeteredUsage) -> MeteredUsage:
-        """Return what was used after an earlier reading of the same meter."""
+        """Return the usage after an earlier reading of the same meter."""
         return replace(
             self,
             calls=self.calls - earlier.calls,
@@ -121,7 +121,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     """The attempt's own gateway: a unix socket on the host, and the token that is valid on it.
 
     `environment` configures clients inside a sandbox for it; the first model is the one to begin with. `meter`
-    returns at any time what was used so far.
+    returns the usage so far at any time.
     """
 
     socket: Path
@@ -140,16 +140,16 @@ _AFTER_A_CRASH = {
 
 
 class Abilities(Struct, frozen=True, kw_only=True):
-    """What an agent can do besides editing; each missing ability has a weaker fallback, and people are told.
+    """An agent's abilities other than editing; each missing one has a weaker fallback, which people are shown.
 
     - `judged`: the rules judge its acts before they happen; else only the sandbox and the verdict bound them.
     - `asks`: it can put questions to a person.
     - `hears`: it gets a person's messages while it works; else with its next attempt.
-    - `resumes`: where it goes on after a crash: at its last step, or from the start; with `replay` it is given the
+    - `resumes`: where it continues after a crash: at its last step, or from the start; with `replay` it gets the
       recorded replies again, as long as it sends the same requests.
     - `reports`: it counts its own tokens, and the count is compared with the gateway's.
-    - `acknowledges`: it is known when a message entered its work; else a critical message stops it at once.
-    - `repairs`: it is asked again for a last message that cannot be read.
+    - `acknowledges`: it is known when a message reached its work; else a critical message stops it at once.
+    - `repairs`: it is asked again for an unreadable last message.
     """
 
     judged: bool = False
@@ -161,7 +161,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
     repairs: bool = False
 
     def fallbacks(self) -> tuple[str, ...]:
-        """Return one sentence for people about each thing that it cannot do: what happens instead."""
+        """Return one sentence for people about each missing ability, with its fallback."""
         sentences = (
             (self.judged, "its actions are not judged one by one: the sandbox limits them, the verdict decides"),
             (self.asks, "it cannot ask a person: it has to guess what it does not know"),
@@ -173,7 +173,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
         return tuple(sentence for able, sentence in sentences if not able)
 
 
-# A table by kind rather than a question to the classes: `agent list` must not import every adapter to answer it.
+# A table by kind instead of a class attribute: `agent list` must not import every adapter.
 ABILITIES: Mapping[AgentKind, Abilities] = {
     "command": Abilities(),
     "cli": Abilities(resumes="replay", reports=True, repairs=True),
@@ -186,9 +186,9 @@ ABILITIES: Mapping[AgentKind, Abilities] = {
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    """A server of the Model Context Protocol that an agent is given: a program that runs inside its sandbox.
+    """An MCP server for an agent: a program that runs inside its sandbox.
 
-    `tools` names those that are offered, empty: all. `seconds` bounds one call.
+    `tools` names the offered tools; empty means all. `seconds` bounds one call.
     """
 
     name: str
@@ -199,15 +199,15 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
 
 class Snippets(Protocol):
-    """Runs snippets in the tier `isolate`; a `SnippetPool` is one."""
+    """Runs snippets in the tier `isolate`, for example a `SnippetPool`."""
 
     async def run(self, spec: SnippetSpec, /) -> SnippetResult:
-        """Run one snippet to its end; raises what `SnippetPool.run` raises."""
+        """Run one snippet to its end; raises as `SnippetPool.run` does."""
         ...
 
 
 class AttemptContext(Protocol):
-    """What an agent works with besides its assignment: a sandbox, a record of steps, money, and people.
+    """An agent's environment in addition to its assignment: a sandbox, a record of steps, money, and people.
 
     Steps are recorded: when a worker dies, another one runs the agent again with the same assignment, and every
     step whose end is in the log returns its output instead of running again. Names are unique in the attempt.
@@ -224,18 +224,18 @@ class AttemptContext(Protocol):
         ...
 
     async def act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
-        """Run a recorded step that may change files; return its output and the tree it left, kept as a checkpoint.
+        """Run a recorded step that may change files; return its output and the resulting tree, a checkpoint.
 
         A worker that resumes the attempt finds the workspace at the tree of the last recorded act.
         """
         ...
 
     async def restore(self, name: str, input: object, tree: str) -> None:
-        """Set the workspace back to a tree of this attempt, as a recorded step; what was there is kept."""
+        """Set the workspace back to a tree of this attempt, as a recorded step; its current content is kept."""
         ...
 
     def is_recorded(self, name: str) -> bool:
-        """Tell whether a step of this attempt is in the log already."""
+        """Return whether a step of this attempt is already in the log."""
         ...
 
     def recorded(self, attempt: int) -> Sequence[tuple[str, Any]]:
@@ -243,60 +243,60 @@ class AttemptContext(Protocol):
         ...
 
     def keep(self, content: bytes) -> str:
-        """Store what is too large for the log; return its artifact id."""
+        """Store content that is too large for the log; return its artifact id."""
         ...
 
     def artifact(self, id: str) -> bytes:
-        """Return what `keep` stored under that id; raises `NotFoundError`."""
+        """Return the content that `keep` stored under that id; raises `NotFoundError`."""
         ...
 
     def person_messages(self) -> Sequence[str]:
-        """Return what persons have said to the mission up to now."""
+        """Return all messages of persons to the mission so far."""
         ...
 
     def mark_delivered(self, count: int, *, acknowledged: bool) -> None:
-        """Record that the first `count` person messages were given to the agent; `acknowledged`: entered its work.
+        """Record that the agent got the first `count` person messages; `acknowledged`: they reached its work.
 
-        What is recorded already is not recorded again.
+        Existing records are not repeated.
         """
         ...
 
     async def ask(self, question: str, text: str, options: Sequence[str]) -> str:
-        """Return a person's answer to the question of that id within the attempt.
+        """Return a person's answer to the question with that id within the attempt.
 
-        Raises `WaitingError` while there is none: the attempt ends here and begins again with the answer.
+        Raises `WaitingError` while there is no answer: the attempt ends here and begins again with the answer.
         """
         ...
 
     async def park(self, name: str, rest: QuotaRest, *, seconds: float = 0.0) -> NoReturn:
-        """Suspend the mission until there is quota again; `name` is the part of the attempt that waits.
+        """Suspend the mission until quota is available again; `name` is the waiting part of the attempt.
 
         Raises `WaitingError` (`quota_exhausted`): the attempt ends here and begins again by itself at that moment,
-        or earlier where a person says so. `seconds` is the time it worked outside of recorded steps.
+        or earlier if a person says so. `seconds` is the time it worked outside recorded steps.
         """
         ...
 
     async def judge(self, name: str, action: Action) -> Judgement:
         """Return whether an action may happen, `allow` or `deny`, and record that; call it before the action.
 
-        `name` is the step that it is part of. Raises `WaitingError` while a person has to be asked, as `ask` does.
+        `name` is the step that it is part of. Raises `WaitingError` while a person must be asked, as `ask` does.
         """
         ...
 
     def refused(self, tool: str, reason: str) -> None:
-        """Record that a call to a tool which the role does not have was not carried out."""
+        """Record that a call to a tool outside the role was not carried out."""
         ...
 
     def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
-        """Bound a block by `seconds`, pauses not counted; raises `TimeoutError`."""
+        """Bound a block by `seconds`, not counting pauses; raises `TimeoutError`."""
         ...
 
 
 class Agent(Protocol):
-    """What does the work of an attempt inside its sandbox.
+    """An agent that does the work of an attempt inside its sandbox.
 
     `models` names the entries of [models] that it may call, the first one to begin with. `checkpoints_itself`: it
-    makes a checkpoint after each of its acts (`AttemptContext.act`), so nobody has to make them on a timer.
+    makes a checkpoint after each of its acts (`AttemptContext.act`), so no timer is needed.
     """
 
     name: str
@@ -306,13 +306,13 @@ class Agent(Protocol):
     abilities: Abilities
 
     def prepare(self) -> None:
-        """Load what the work will need, ahead of time; may take seconds, runs in a thread."""
+        """Load everything the work needs, ahead of time; may take seconds, runs in a thread."""
         ...
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
         """Work on the workspace mounted in the sandbox until done, failed or out of time or money.
 
-        Raises `SandboxDiedError` when the sandbox ends under it, `WaitingError` where a person is asked.
-        Cancelling the call kills what runs.
+        Raises `SandboxDiedError` if the sandbox ends during the run, `WaitingError` while a person is asked.
+        Cancelling the call kills all running programs.
         """
         ...

@@ -1,4 +1,4 @@
-"""The conversation of a native attempt, built from its record for whichever model is asked next."""
+"""The conversation of a native attempt, built from its record for the model that is asked next."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _SKIPPED = "not done: finish came before it"
 _FINISHED = "noted; the checks decide whether it is so"
 _NO_PICTURES = "[not shown: this model does not take it; look at it with a program, or work without it]"
 _OLDER_PICTURE = "[not shown any more; read it again to see it]"
-# With 2 MB each (the `read` tool's limit) they fit into one request.
+# At 2 MB each (the `read` tool's limit) they fit into one request.
 _MOST_PICTURES = 8
-# Returns the bytes of an artifact, `None` where it is gone.
+# Returns the bytes of an artifact, `None` if it is gone.
 ReadPicture = Callable[[str], bytes | None]
 
 
 class ConversationEntry(Struct, frozen=True, kw_only=True):
-    """One entry: what a person or Chargehand says, a model's reply, or the result of a call.
+    """One entry: a text of a person or Chargehand, a model's reply, or the result of a call.
 
-    Compaction never touches `pinned` entries. `report` marks the report on the attempt before; `message` is a
-    reply as recorded; `image` is the media type of the picture that `artifact` is.
+    Compaction never touches `pinned` entries. `report` marks the report on the previous attempt; `message` is a
+    reply as recorded; `image` is the media type of the picture in `artifact`.
     """
 
     kind: Literal["user", "reply", "result"]
@@ -44,9 +44,10 @@ class ConversationEntry(Struct, frozen=True, kw_only=True):
     image: str | None = None
 
     def message_with_own_ids(self, reply: int) -> dict[str, Any]:
-        """Return the recorded reply with call ids of ours.
+        """Return the recorded reply with our own call ids.
 
-        Every provider accepts ours; it may refuse those of another provider, or ids that a person's edit doubled.
+        Every provider accepts ours; it may refuse those of another provider, or ids that a person's edit
+        duplicated.
         """
         assert self.message is not None
         parts = []
@@ -59,7 +60,7 @@ class ConversationEntry(Struct, frozen=True, kw_only=True):
         return self.message | {"parts": parts}
 
     def request_part(self, reply: int, native: bool, picture: bytes | str | None) -> ModelRequestPart:
-        """Return a user's words, or the result of a call of reply number `reply`, with its picture, if any."""
+        """Return a user's text, or the result of a call of reply number `reply`, with its picture, if any."""
         from pydantic_ai.messages import BinaryContent, ToolReturnPart, UserPromptPart
 
         text = f"{self.text}\n{picture}" if isinstance(picture, str) else self.text
@@ -73,7 +74,7 @@ class ConversationEntry(Struct, frozen=True, kw_only=True):
             about = {"artifact": self.artifact, "failed": self.failed}
             content = [text, *shown] if shown else text
             return ToolReturnPart(self.call.name, content, _call_id(reply, self.call.index), metadata=about)
-        # A model without tools knows no results: they come to it as words of the user.
+        # A model without tools knows no results: they are sent to it as the user's text.
         rendered = render_result(self.call.name, text)
         return UserPromptPart([rendered, *shown] if shown else rendered)
 
@@ -91,7 +92,7 @@ class ConversationEntry(Struct, frozen=True, kw_only=True):
 
 
 def missing_results(reply: ConversationEntry, results: Sequence[ConversationEntry]) -> list[ConversationEntry]:
-    """Return results for the calls that have none, because the reply finished or its attempt ended there.
+    """Return results for calls without one, because the reply finished or its attempt ended there.
 
     Providers refuse a conversation in which a call has no result.
     """
@@ -109,7 +110,7 @@ def to_messages(
     """Return the conversation as pydantic-ai messages, and the indexes of the pinned ones.
 
     With `native` false, for a model without tools, calls and results are text. `picture` is `None` for a model
-    that takes no pictures, which is told so; else the last few are shown.
+    without pictures, and a text says so; otherwise the last few are shown.
     """
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelRequest, SystemPromptPart
 
@@ -135,7 +136,7 @@ def to_messages(
             else:
                 messages.append(entry.reply_as_text())
             continue
-        if entry.pinned:  # a message of its own, so that nothing else is kept with it
+        if entry.pinned:  # a separate message, so that nothing else is kept with it
             end_request()
         shown: bytes | str | None = None
         if entry.image is not None and entry.artifact is not None:

@@ -1,7 +1,7 @@
-"""An agent's last message: reading it, and the outcome that it makes of the attempt; and the texts of rejections.
+"""Reads an agent's last message and derives the outcome of the attempt from it; also texts of rejections.
 
-The text of a message is kept and shown, never searched: its type and status alone decide how the attempt goes on,
-and a claim of success is no more than that.
+The text of a message is kept and shown, never searched: its type and status alone decide how the attempt
+continues, and a claim of success is only a claim.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from chargehand.policy.actions import Judgement
 UNANSWERED = "clarification_needed"
 # How often a malformed message is asked for again before its attempt fails.
 ASKED_AGAIN = 2
-# Characters of a message's first line that stand in the reason of an outcome.
+# Characters of a message's first line in the reason of an outcome.
 _FIRST_LINE = 300
 _USAGE = (
     "finish takes {status: success|failure|in_progress|request_clarification, summary: text, evidence: list of "
@@ -60,7 +60,7 @@ class _FinishArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def message_address(assignment: Assignment, sender: str, number: str) -> Addressed:
-    """Return what is known of a message of an attempt's agent; `number` tells it from its others."""
+    """Return the address of a message of an attempt's agent; `number` distinguishes it from its others."""
     return Addressed(
         id=f"{assignment.attempt}/{number}",
         mission=assignment.mission,
@@ -70,15 +70,15 @@ def message_address(assignment: Assignment, sender: str, number: str) -> Address
 
 
 def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
-    """Return the message that a reply's calls of `finish` are; raises `MessageError`, which tells the model.
+    """Return the message in a reply's calls of `finish`; raises `MessageError` with a text for the model.
 
-    Two calls that say the same are one; of two that differ neither is taken.
+    Two equal calls count as one; of two different calls neither is accepted.
     """
     # Some models repeat a call in one reply, which is harmless as long as they agree.
     first, *others = calls
     if any(other.arguments != first.arguments for other in others):
         raise MessageError("two calls of finish that differ in one reply", value=len(calls))
-    # Text that is nearly JSON is repaired where only one meaning is possible; prose around it is not read.
+    # Text that is nearly JSON is repaired if only one meaning is possible; prose around it is not read.
     given = first.arguments
     if isinstance(given, str):
         given = repaired_json(given)
@@ -107,12 +107,12 @@ def read_finish(calls: Sequence[ToolCall], known: Addressed) -> Message:
 
 
 def finish_rejection(error: MessageError) -> str:
-    """Return what a model is told about a malformed call of `finish`."""
+    """Return the text for a model about a malformed call of `finish`."""
     return f"finish was not understood: {error.message}. Nothing was finished. {_USAGE}"
 
 
 def denial_text(judgement: Judgement) -> str:
-    """Return what an agent is told about an act that the rules deny: in words, and as a message."""
+    """Return the text for an agent about an act that the rules deny: in words, and as a message."""
     denied = Denied(action=judgement.subject[:300], rule=judgement.rule, reason=judgement.reason)
     message = {"type": "checkpoint_violation", "status": "failure", "payload": {"denied": [denied]}}
     return (
@@ -123,9 +123,9 @@ def denial_text(judgement: Judgement) -> str:
 
 
 def read_document(content: bytes, known: Addressed) -> Message:
-    """Return the message that an agent's program wrote down; raises `MessageError`.
+    """Read the message that an agent's program wrote; raises `MessageError`.
 
-    Only what is unambiguous is repaired: a fence around it, commas before brackets, the case of status and type.
+    Only unambiguous mistakes are repaired: a fence around it, commas before brackets, the case of status and type.
     """
     if len(content) > 4 * LONGEST_TEXT:
         raise MessageError(f"longer than {4 * LONGEST_TEXT} bytes", value=content[:60])
@@ -137,13 +137,13 @@ def read_document(content: bytes, known: Addressed) -> Message:
     if not isinstance(document, dict):
         raise MessageError("a message is a JSON object", value=document)
     repaired = repaired_words(document)
-    if "type" in repaired:  # a writer of the first version named no type in what it left
+    if "type" in repaired:  # a writer of the first version named no type
         repaired.setdefault("version", 2)
     message = message_of(repaired, known)
     if not isinstance(message, TaskCompletion | InformationReport | ErrorReport | ClarificationRequest):
         kind = repaired.get("type")
         raise MessageError("a message of this type does not end the work", path="$.type", value=kind)
-    # Work that is still going on cannot have ended, whatever the exit code says.
+    # Work in progress cannot have ended, whatever the exit code says.
     if message.status == "in_progress":
         raise MessageError("a message in progress does not end the work", path="$.status", value=message.status)
     return message
@@ -155,7 +155,7 @@ def failure_message(known: Addressed, summary: str, code: str) -> Message:
 
 
 def _end_message(known: Addressed, kind: str, status: str, summary: str, more: dict[str, Any]) -> Message:
-    # What a program printed may hold half of a surrogate pair, which nothing can store.
+    # A program's output may hold half of a surrogate pair, which cannot be stored.
     clean = summary.encode("utf-8", "replace").decode()
     payload = {"summary": clean[:LONGEST_TEXT] or "(nothing)", **more}
     return message_of({"version": 2, "type": kind, "status": status, "payload": payload}, known)
@@ -169,11 +169,11 @@ def with_message(
     times: int = 1,
     why_not: str = "",
 ) -> AgentOutcome:
-    """Return the outcome that an agent's message makes of a run's outcome, together with that message.
+    """Combine a run's outcome with the agent's message into the final outcome.
 
-    `times` is how often a malformed one was left, `why_not` why it was not asked for again. Nothing makes a
-    success of a run that ended badly; a message of failure, a question, or one that cannot be read makes a failure
-    of one that ended well.
+    `times` is how often a malformed message was left, `why_not` why it was not asked for again. A run that ended
+    badly never becomes a success; a message of failure, a question, or an unreadable message makes a failure of
+    one that ended well.
     """
     # A run that ended badly stays so, whatever its message says.
     if outcome.claim != "done":
@@ -193,7 +193,7 @@ def with_message(
 
 
 def outcome_of_message(outcome: AgentOutcome, message: Message) -> AgentOutcome:
-    """Return the outcome that an agent's well-formed last message makes of a run that ended well."""
+    """Return the outcome of a run that ended well with this well-formed last message."""
     match message:
         case TaskCompletion(status="success"):
             reason = f"the agent says it is done: {_first_line(message.payload.summary)}"
@@ -217,7 +217,7 @@ def outcome_of_message(outcome: AgentOutcome, message: Message) -> AgentOutcome:
 
 
 def message_text(message: Message) -> str:
-    """Return the text of an agent's message, for people and for whoever works on it next."""
+    """Return the text of an agent's message, for people and for the next worker on it."""
     match message:
         case TaskCompletion() | ErrorReport():
             payload = message.payload

@@ -22,10 +22,10 @@ def open_agent(
     read: Callable[[str], str] | None = None,
     mcp: tuple[McpServer, ...] = (),
 ) -> Agent:
-    """Return the agent that a configuration names; `models` are those it may call, the first to begin with.
+    """Open the agent that a configuration names; `models` are those it may call, the first to begin with.
 
-    `read` returns the text of a patch agent's file, `mcp` are the servers of a native one. Raises `UsageError`
-    (`no_model`) for a native agent without a model, and what `read` raises.
+    `read` returns the text of a patch agent's file, `mcp` are the servers of a native agent. Raises `UsageError`
+    (`no_model`) for a native agent without a model, and the errors of `read`.
     """
     match config.kind:
         case "command":

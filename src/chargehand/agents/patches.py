@@ -1,6 +1,6 @@
-"""Patches of models, read and applied in memory: all of a patch is worked out before any file is written.
+"""Patches of models, read and applied in memory: a patch is fully computed before any file is written.
 
-Hunks are found exactly, or but for white space at line ends; never by guessing more.
+Hunks are found exactly, or ignoring white space at line ends; nothing more is guessed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN_PLACES = 8
 
 
 class PlannedFile(Struct, frozen=True, kw_only=True):
-    """What becomes of one path: its new text (None: it goes), the path whose mode it takes, a changed mode."""
+    """The result for one path: its new text (None: removed), the path whose mode it takes, a changed mode."""
 
     path: str
     old: str | None
@@ -38,10 +38,10 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 
 
 def parse_patch(text: str, *, cwd: str = WORKSPACE) -> tuple[FileChange, ...]:
-    """Return the changes of a patch in either notation; raises `PatchProblem`, whose text says what is wrong.
+    """Parse a patch in either notation; raises `PatchProblem`, whose text explains the mistake.
 
-    Its paths are relative to `cwd`, or to the top of the repository, as git writes them, where one begins with the
-    directory of `cwd` there.
+    Its paths are relative to `cwd`, or to the top of the repository, as git writes them, if one of them begins
+    with the directory of `cwd` in the repository.
     """
     lines, within = text.split("\n"), f"{posixpath.relpath(cwd, WORKSPACE)}/"
     parse = parse_envelope if is_envelope(lines) else parse_unified
@@ -57,12 +57,12 @@ def parse_patch(text: str, *, cwd: str = WORKSPACE) -> tuple[FileChange, ...]:
 
 
 def patch_in(request: str) -> str:
-    """Return the patch that a request is: people may say something above an envelope."""
+    """Return the patch in a request: people may write text above an envelope."""
     return request[max(request.find(BEGIN), 0) :]
 
 
 def is_patch(request: str) -> bool:
-    """Tell whether a request can be read as a patch."""
+    """Return whether a request can be read as a patch."""
     try:
         return bool(parse_patch(patch_in(request)))
     except PatchProblem:
@@ -76,9 +76,9 @@ def paths_of(changes: Sequence[FileChange]) -> tuple[str, ...]:
 
 
 def plan_changes(changes: Sequence[FileChange], files: Mapping[str, str | None]) -> tuple[PlannedFile, ...]:
-    """Return what a patch makes of `files` (None: there is no such file); raises `PatchProblem`.
+    """Apply a patch to `files` (None: the file does not exist); raises `PatchProblem`.
 
-    A change sees what the changes before it left. Paths that end as they began are left out.
+    A change sees the result of the changes before it. Paths that end unchanged are left out.
     """
     now = dict(files)
     mode_of: dict[str, str | None] = {}
@@ -122,7 +122,7 @@ def plan_changes(changes: Sequence[FileChange], files: Mapping[str, str | None])
 
 
 def apply_hunks(text: str, hunks: Sequence[PatchHunk], *, path: str) -> str:
-    """Return `text` changed; raises `PatchProblem` naming `path`, the hunk and the nearest region."""
+    """Apply hunks to `text`; raises `PatchProblem` naming `path`, the hunk and the nearest region."""
     old = TextLines.of(text)
     new = TextLines([], old.ended)
     cursor = 0
@@ -131,7 +131,7 @@ def apply_hunks(text: str, hunks: Sequence[PatchHunk], *, path: str) -> str:
         start, exact = _HunkSearch(old.lines, hunk, cursor, f"{path}, hunk {number} of {len(hunks)}").place()
         new.lines += old.lines[cursor:start]
         cursor = start
-        # Kept lines stay as the file has them; added ones take its line ends where the patch lacks them.
+        # Kept lines stay as in the file; added ones take its line ends if the patch lacks them.
         for line in hunk.lines:
             if line.sign == " ":
                 new.lines.append(old.lines[cursor])
@@ -151,7 +151,7 @@ def apply_hunks(text: str, hunks: Sequence[PatchHunk], *, path: str) -> str:
 
 
 class _HunkSearch(Struct, frozen=True):
-    """Where a hunk goes among `lines`, from `cursor` on; problems name it by `title`."""
+    """The search for a hunk's place among `lines`, from `cursor` on; problems name it by `title`."""
 
     lines: Sequence[str]
     hunk: PatchHunk
@@ -159,13 +159,13 @@ class _HunkSearch(Struct, frozen=True):
     title: str
 
     def place(self) -> tuple[int, bool]:
-        """Return where the hunk's old lines begin, and whether they are there exactly; raises `PatchProblem`."""
+        """Return where the hunk's old lines begin, and whether they match exactly; raises `PatchProblem`."""
         hunk, wanted = self.hunk, self.hunk.old
         below_anchors, unsure = self._find_anchors()
         if not wanted:
             return self._place_insertion(below_anchors), hunk.near is not None
         at_end = hunk.at_end or any(not line.ended for line in hunk.lines if line.sign != "+")
-        # White space at line ends is what models get wrong most; nothing more is guessed.
+        # White space at line ends is the most common mistake of models; nothing more is guessed.
         for exact in (True, False):
             places = self._find_places(self.cursor, exact=exact)
             if at_end:
@@ -205,7 +205,7 @@ class _HunkSearch(Struct, frozen=True):
         ]
 
     def _place_insertion(self, below_anchors: int) -> int:
-        """Return where lines go that are only added."""
+        """Return the place of lines in a hunk that only adds."""
         hunk = self.hunk
         if not self.lines:
             return 0
@@ -218,7 +218,7 @@ class _HunkSearch(Struct, frozen=True):
         raise self._problem("it only adds lines: give the lines around the place where they go")
 
     def _find_anchors(self) -> tuple[int, bool]:
-        """Return the line below the anchors, and whether one of them stands in several places."""
+        """Return the line below the anchors, and whether one of them occurs in several places."""
         cursor = self.cursor
         unsure = False
         stripped = [line.strip() for line in self.lines]
@@ -246,7 +246,7 @@ class _HunkSearch(Struct, frozen=True):
 
 
 class TextLines(Struct):
-    """A text as lines without their line feeds; `ended` is false where the last line has none."""
+    """A text as lines without their line feeds; `ended` is false if the last line has no line feed."""
 
     lines: list[str]
     ended: bool = True
@@ -265,7 +265,7 @@ class TextLines(Struct):
 
 
 def added_text(hunks: Sequence[PatchHunk], *, path: str) -> str:
-    """Return the content of a new file; raises `PatchProblem` when its hunks expect something to be there."""
+    """Return the content of a new file; raises `PatchProblem` if its hunks expect existing lines."""
     lines: list[PatchLine] = [line for hunk in hunks for line in hunk.lines]
     if any(line.sign != "+" for line in lines):
         raise PatchProblem(f"{path}: every line of a new file begins with '+'")
@@ -291,9 +291,9 @@ class TextRegion(Struct, frozen=True):
 
 
 def nearest_region(lines: Sequence[str], wanted: Sequence[str]) -> TextRegion | None:
-    """Return the region of `lines` that is most like `wanted`, or None when nothing is."""
-    # Each line that stands in both, white space aside, votes for a beginning; rare ones weigh more.
-    # Not difflib on the whole: that is quadratic, and a model waits for the answer.
+    """Return the region of `lines` most similar to `wanted`, or None if no line is similar."""
+    # Each line that occurs in both, ignoring white space, votes for a beginning; rare ones weigh more. Not difflib
+    # on the whole text: that is quadratic, and a model waits for the answer.
     offsets: dict[str, list[int]] = {}
     for offset, line in enumerate(wanted[:_COMPARED_LINES]):
         if line.strip():
@@ -303,10 +303,10 @@ def nearest_region(lines: Sequence[str], wanted: Sequence[str]) -> TextRegion | 
     votes: Counter[int] = Counter()
     for at, text in found:
         for offset in offsets[text][:_REGION_LINES]:
-            votes[at - offset] += len(text) * 1000 // common[text]  # a brace is everywhere and tells little
+            votes[at - offset] += len(text) * 1000 // common[text]  # a brace is everywhere and says little
     start = max(votes, key=lambda start: (votes[start], -start)) if votes else None
     if start is None:
-        # No line is the same: the one most like the longest wanted one.
+        # No line is equal: use the one most similar to the longest wanted line.
         longest = max(range(len(wanted)), key=lambda at: len(wanted[at].strip()), default=0)
         target = wanted[longest].strip()[:_LINE_SHOWN] if wanted else ""
         stripped = [line.strip()[:_LINE_SHOWN] for line in lines[:_COMPARED_LINES]]
@@ -319,7 +319,7 @@ def nearest_region(lines: Sequence[str], wanted: Sequence[str]) -> TextRegion | 
 
 
 def whitespace_hint(found: Sequence[str], wanted: Sequence[str]) -> str:
-    """Return a sentence (with a space before it) when two regions differ in white space alone, else nothing."""
+    """Return a sentence (after a space) if two regions differ only in white space, else nothing."""
     if [line.split() for line in found] != [line.split() for line in wanted]:
         return ""
     tabs = [any(line.startswith("\t") for line in side) for side in (found, wanted)]
@@ -329,13 +329,13 @@ def whitespace_hint(found: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def unified_diff(old: str, new: str, path: str, *, context: int = 3) -> str:
-    """Return what changed as a unified diff that is one to the letter, marks for missing line feeds included."""
+    """Return the change as a strictly valid unified diff, with marks for missing line feeds."""
     made = difflib.unified_diff(_split_lines(old), _split_lines(new), f"a/{path}", f"b/{path}", n=context)
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in made)
 
 
 def diff_text(old: str, new: str, path: str) -> str:
-    """Return a small diff for the model: the first lines of it, and how many follow."""
+    """Return a small diff for the model: its first lines, and the number of the rest."""
     if len(old) + len(new) > _DIFF_BYTES:
         return f"{path}: {len(old)} -> {len(new)} characters"
     lines = [_cut_line(line) for line in unified_diff(old, new, path, context=2).split("\n")]

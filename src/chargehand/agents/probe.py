@@ -23,10 +23,10 @@ _LONGEST = 200
 
 
 class AgentIdentity(Struct, frozen=True, kw_only=True):
-    """What a program says it is; `problem` says why it cannot work, "" where it can.
+    """A program's self-description; `problem` says why it cannot work, "" if it can.
 
-    `tried` is the version that it was driven with, "" where that is not known; `logins` are its ways to log in,
-    of which none is needed behind the gateway.
+    `tried` is the version that it was tested with, "" if unknown; `logins` are its ways to log in, which are not
+    needed behind the gateway.
     """
 
     version: str = ""
@@ -36,7 +36,7 @@ class AgentIdentity(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
     def words(self) -> str:
-        """Return it as a person reads it."""
+        """Return it as text for a person."""
         if self.problem:
             return self.problem
         tried = "" if self.tried in ("", self.version) else f", tried with {self.tried}"
@@ -44,7 +44,7 @@ class AgentIdentity(Struct, frozen=True, kw_only=True):
 
 
 async def identify_agent(config: AgentConfig, sandbox: Sandbox) -> AgentIdentity:
-    """Start the program of a `cli` or `acp` agent in an open sandbox and ask what it is; takes seconds."""
+    """Start the program of a `cli` or `acp` agent in an open sandbox and identify it; takes seconds."""
     spec = SPECS[config.cli] if config.cli is not None else None
     if spec is not None and spec.outside and not config.command:
         return AgentIdentity(problem=f"{spec.name} cannot be driven: {spec.outside}")
@@ -52,7 +52,7 @@ async def identify_agent(config: AgentConfig, sandbox: Sandbox) -> AgentIdentity
         return await _probe_acp(config, spec, sandbox)
     assert spec is not None
     program = config.command or (spec.program,)
-    # All of the known CLIs have this option, and none of them calls a model for it.
+    # All of the known CLIs have this option, and it never calls a model.
     said = await sandbox.exec([*program, "--version"], timeout=_SECONDS, cwd="/")
     lines = [line for line in (said.stdout + said.stderr).decode(errors="replace").splitlines() if line.strip()]
     if said.exit_code != 0:
@@ -78,7 +78,7 @@ async def _probe_acp(config: AgentConfig, spec: CliSpec | None, sandbox: Sandbox
     async def refuse(method: str, params: Mapping[str, Any]) -> Any:
         raise RpcError(f"not before a session is open: {method[:100]}", number=METHOD_NOT_FOUND)
 
-    # What it notifies us of before a session matters to nobody.
+    # Its notifications before a session do not matter.
     connection, run = AcpConnection(refuse, lambda method, params: None), AcpRun()
     async with running_agent(sandbox, None, program, connection, environment, _SECONDS, run) as running:
         greeting = asyncio.ensure_future(greet(connection))

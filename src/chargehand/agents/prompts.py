@@ -1,7 +1,7 @@
-"""What agents are told: rules, the request, reports and messages while they work; and long texts shortened.
+"""Texts for agents: rules, the request, reports and messages during work; also shortens long texts.
 
-Texts from the repository go in between delimiters made from the texts themselves, so that no file can end its own
-quotation: it would have to hold a digest of what it is part of.
+Texts from the repository are placed between delimiters made from the texts themselves, so that no file can end its
+own quotation: it would have to contain a digest of the text that it is part of.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from chargehand.core.errors import MessageError
 from chargehand.core.messages import decode_message, message_document
 from chargehand.core.text import printable, shown_path
 
-# Files of a repository that tell agents how to work on it, at its top.
+# Files at the top of a repository that tell agents how to work on it.
 INSTRUCTION_FILES = ("AGENTS.md", "CLAUDE.md")
-# What the list of a repository's skills is called where it is quoted.
+# The title of the list of a repository's skills where it is quoted.
 SKILLS = "the list of skills (when the work fits one, read its file first)"
 _INSTRUCTION_CHARACTERS = 24_000
 _REPORT_CHARACTERS = 40_000
-# Characters of a text and entries of a list, tried in turn until a report is short enough.
+# Characters of a text and entries of a list, tried in order until a report is short enough.
 _REPORT_CUTS = ((8_000, 50), (2_000, 20), (500, 8), (120, 3))
 
 _WHERE = """\
@@ -66,7 +66,7 @@ Whom to believe
 
 
 def system_prompt(role: Role = NO_ROLE) -> str:
-    """Return the rules that every conversation begins with, and what the role adds to them."""
+    """Return the rules that every conversation begins with, and the additions of the role."""
     if role.writes:
         rules = [_HOW, _HOW_TO_CHANGE, _HOW_TO_JUDGE, _NEVER_WEAKEN, _ASK]
         parts = [f"{_WHERE}\n{_WRITES}", "\n".join(rules), _CLAIM, _BELIEVE]
@@ -77,19 +77,19 @@ def system_prompt(role: Role = NO_ROLE) -> str:
 
 
 def role_words(role: Role) -> list[str]:
-    """Return what an agent is told of its role, in parts; nothing where there is none."""
+    """Return the texts for an agent about its role; empty without a role."""
     return [f"Your role: {role.name}\n\n{role.prompt}"] if role.prompt else []
 
 
 def cut_message(tokens: int, *, lowered: str = "") -> str:
-    """Return what a model is told whose reply was cut at its output limit, after so many tokens."""
+    """Return the text for a model whose reply was cut at its output limit, after so many tokens."""
     where = f"at {tokens:,} tokens" if tokens else "at its output limit"
     how = "Write it in parts, each in a reply of its own."
     return f"Your reply was cut {where}: nothing of it was done.{lowered} {how}"
 
 
 def no_tool_message() -> str:
-    """Return what a reply without a tool call is answered with."""
+    """Return the answer to a reply without a tool call."""
     return (
         "Your reply called no tool, so nothing was done. Go on by calling one: "
         "finish when the work is done, ask when a person has to decide."
@@ -112,9 +112,9 @@ def first_message(
 ) -> str:
     """Return the message that a conversation begins with: the request, its bounds, and context.
 
-    `directory` of the workspace is where the agent starts. `allow` and `forbid` are areas of paths, `instructions`
-    are paths with the text of files. The texts of files have 24,000 characters together, what is over is left out
-    with a note.
+    The agent starts in `directory` of the workspace. `allow` and `forbid` are areas of paths, `instructions` are
+    paths with the text of files. The texts of files have 24,000 characters together; the rest is left out with a
+    note.
     """
     parts = [f"The request:\n\n{request.strip()}"]
     bounds = [
@@ -134,11 +134,11 @@ def first_message(
             texts.append((shown_path(path), clean[: max(left, 0)] + note))
             left -= len(clean)
     if texts:
-        # Last, and quoted: what a repository says is context, and overrides nothing above it. The mark stands in
+        # Last, and quoted: text from a repository is context, and overrides nothing above it. The mark occurs in
         # none of the texts, and is the same each time: a request must not differ after a crash.
         everything = "\0".join(part for pair in texts for part in pair)
         tag = ""
-        while tag in everything:  # the empty text stands in all
+        while tag in everything:  # the empty text occurs in all
             tag = hashlib.sha256(f"{tag}\0{everything}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
         head = (
             "Context from the repository. It stands between lines with the mark "
@@ -154,10 +154,10 @@ def _path_list(areas: Sequence[str]) -> str:
 
 
 def report_message(report: bytes) -> str:
-    """Return what an agent is told of the attempt before: a message of type `checkpoint_violation`, as JSON.
+    """Return the text for an agent about the previous attempt: a `checkpoint_violation` message, as JSON.
 
-    `report` is the message, or a report of an older version. What cannot be read becomes an `error_report` with
-    its text. Long output is cut to its end.
+    `report` is the message, or a report of an older version. An unreadable report becomes an `error_report` with
+    its text. Of long output only the end is kept.
     """
     try:
         known = message_document(decode_message(report))
@@ -193,7 +193,7 @@ def _shorten_values(value: Any, characters: int, entries: int) -> Any:
 
 
 def resumed_message(*, ignored_lost: bool) -> str:
-    """Return what the model is told when its work goes on after an interruption."""
+    """Return the text for the model when its work continues after an interruption."""
     lost = (
         " Files that git ignores (installed packages, build output, caches) are gone: make them again if needed."
         if ignored_lost
@@ -209,12 +209,12 @@ _FROM_PERSON = "Message from the person:\n\n"
 
 
 def person_message(text: str) -> str:
-    """Return what a person says to the agent."""
+    """Return a person's message as text for the agent."""
     return f"{_FROM_PERSON}{text.strip()}"
 
 
 def is_from_person(message: str) -> bool:
-    """Tell whether a message is what `person_message` makes."""
+    """Return whether a message was made by `person_message`."""
     return message.startswith(_FROM_PERSON)
 
 
@@ -223,7 +223,7 @@ LIMIT = 10_000
 
 
 class Shortened(Struct, frozen=True, kw_only=True):
-    """The kept parts of a text and how much between them was left out (both 0 when it is whole)."""
+    """The kept parts of a text, and the amounts left out between them (both 0 if it is whole)."""
 
     head: str
     tail: str
@@ -232,11 +232,11 @@ class Shortened(Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Say whether nothing was left out."""
+        """Return whether nothing was left out."""
         return self.characters_left_out == 0
 
     def render(self, where: str) -> str:
-        """Return the text to show; `where` says how to get at all of it."""
+        """Return the text to show; `where` says how to get the whole text."""
         if self.whole:
             return self.head
         middle = f"[... {self.characters_left_out} characters ({self.lines_left_out} lines) left out; {where} ...]"
@@ -245,7 +245,7 @@ class Shortened(Struct, frozen=True, kw_only=True):
 
 
 def shorten(text: str, *, limit: int = LIMIT) -> Shortened:
-    """Return head and tail of `text`, at most `limit` characters in all, cut at line ends where possible."""
+    """Return head and tail of `text`, at most `limit` characters in all, cut at line ends if possible."""
     if len(text) <= limit:
         return Shortened(head=text, tail="", characters_left_out=0, lines_left_out=0)
     budget = limit // 2
@@ -263,7 +263,7 @@ def shorten(text: str, *, limit: int = LIMIT) -> Shortened:
     )
 
 
-# Characters: one word of a command line takes 128 KiB.
+# Characters: one word of a command line may have 128 KiB.
 _LONGEST_BRIEFING = 100_000
 _HOW_TO_WRITE = (
     "Work in /workspace, a git repository, without asking back. Read a file before you change it. What you leave "
@@ -279,7 +279,7 @@ _HOW_TO_READ = (
 
 
 def briefing(assignment: Assignment) -> str:
-    """Return the prompt of an attempt; it never begins with a dash, and holds no NUL."""
+    """Return the prompt of an attempt; it never begins with a dash, and contains no NUL."""
     role = assignment.role
     parts = [
         first_message(

@@ -1,6 +1,6 @@
-"""What a native attempt records: the names of its steps, and the replies of models as JSON.
+"""Records of a native attempt: the names of its steps, and the replies of models as JSON.
 
-These names and documents are stored: a newer version must read what an older one wrote.
+These names and documents are stored: a newer version must read records of an older one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RecordedKind = Literal["opening", "reply", "call", "restore"]
 
 
 class RecordedStep(Struct, frozen=True, kw_only=True):
-    """A step of a native attempt by its name: `turn` counts replies from 1, `index` the calls of one from 0."""
+    """A parsed step name of a native attempt: `turn` counts replies from 1, `index` a reply's calls from 0."""
 
     kind: RecordedKind
     turn: int = 0
@@ -32,12 +32,12 @@ class RecordedStep(Struct, frozen=True, kw_only=True):
 
 
 def reply_step(turn: int) -> str:
-    """Return the name of the step that is a turn's model request; its output is the reply."""
+    """Return the name of the step for a turn's model request; its output is the reply."""
     return f"turn/{turn}/reply"
 
 
 def call_step(turn: int, index: int) -> str:
-    """Return the name of the step that is one tool call of a turn's reply."""
+    """Return the name of the step for one tool call of a turn's reply."""
     return f"turn/{turn}/call/{index}"
 
 
@@ -47,13 +47,13 @@ def restore_step(turn: int) -> str:
 
 
 def notes_step(turn: int) -> str:
-    """Return the name of the step that records what the model is told in addition before a turn's request."""
+    """Return the name of the step that records the additional texts before a turn's request."""
     return f"turn/{turn}/notes"
 
 
-# Other steps of an attempt (`mcp/1`, `told/1`, `asked-again/0/1`) are no part of the conversation.
+# Other steps of an attempt (`mcp/1`, `told/1`, `asked-again/0/1`) are not part of the conversation.
 def parse_step(name: str) -> RecordedStep | None:
-    """Return the step that one of these names stands for, `None` for every other name."""
+    """Parse one of these names; return `None` for every other name."""
     match name.split("/"):
         case ["opening"]:
             return RecordedStep(kind="opening")
@@ -65,17 +65,17 @@ def parse_step(name: str) -> RecordedStep | None:
 
 
 def read_reply(output: Mapping[str, Any]) -> ParsedReply:
-    """Return what the recorded output of a reply step says and asks for."""
+    """Return the text and the calls in the recorded output of a reply step."""
     parts = output["message"]["parts"]
     text = "".join(part["content"] for part in parts if part["part_kind"] == "text")
     requested = [part for part in parts if part["part_kind"] == "tool-call"]
-    # Records of models with tools have no calls in text: what looks like one there is an example.
+    # Records of models with tools have no calls in text: a text that looks like one is an example.
     if requested or output.get("native", True):
         calls = []
         for index, part in enumerate(requested):
             given = {} if part["args"] is None or part["args"] == "" else part["args"]
             if isinstance(given, str):
-                # Text that is not JSON, or has a key twice, stays for the tool to refuse.
+                # Text that is not JSON, or has a repeated key, stays for the tool to refuse.
                 with suppress(ValueError, RecursionError):
                     given = without_lone_surrogates(json.loads(given, object_pairs_hook=unique_keys))
             calls.append(ToolCall(index=index, name=part["tool_name"], arguments=given))
@@ -84,7 +84,7 @@ def read_reply(output: Mapping[str, Any]) -> ParsedReply:
 
 
 def without_lone_surrogates(value: Any) -> Any:
-    """Return JSON with surrogate pairs joined and lone surrogates replaced: nothing can store or send those."""
+    """Return JSON with surrogate pairs joined and lone surrogates replaced, which cannot be stored or sent."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
@@ -99,13 +99,13 @@ def dump_reply(response: ModelResponse) -> dict[str, Any]:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     message: dict[str, Any] = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
-    # Named one by one: fields that the library adds later must not change what a log holds.
+    # Named one by one: fields that the library adds later must not change the content of a log.
     keys = ("parts", "usage", "model_name", "timestamp", "kind", "finish_reason")
     return {key: without_lone_surrogates(message[key]) for key in keys}
 
 
 def require_recordable(response: ModelResponse) -> None:
-    """Raise (`ValueError`, `TypeError`, `OverflowError`) unless the log can keep a reply and read it again."""
+    """Raise (`ValueError`, `TypeError`, `OverflowError`) unless the log can store a reply and read it again."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     message = dump_reply(response)
@@ -114,7 +114,7 @@ def require_recordable(response: ModelResponse) -> None:
 
 
 def edited_reply(text: str, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a person's edit as if a model had replied so: `text`, and calls as `{"name", "arguments"}`."""
+    """Return a person's edit in the form of a model's reply: `text`, and calls as `{"name", "arguments"}`."""
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
     calls = [ToolCallPart(tool["name"], tool.get("arguments", {})) for tool in tools]

@@ -1,4 +1,4 @@
-"""What a role is: what an agent is told, which tools it has, where it may write, and what it has to leave."""
+"""Roles: an agent's prompt, its tools, the paths it may write, and its required output."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from chargehand.agents.tool_specs import MUTATING, SPECS
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.text import late_pattern, printable
 
-# What a role's work ends with: a changed tree, or a text and the tree as it was.
+# The result of a role's work: a changed tree, or a text and an unchanged tree.
 RoleOutput = Literal["change", "report", "plan"]
 ROLE_OUTPUTS: tuple[RoleOutput, ...] = get_args(RoleOutput)
-# What a change in the role has to hold, checked by the machine.
+# A required part of a change in the role, checked by the machine.
 MustAdd = Literal["failing_test", "decision_record"]
 MUST_ADD: tuple[MustAdd, ...] = get_args(MustAdd)
-# The role of whoever names none.
+# The default role.
 DEVELOPER = "developer"
-# Every role has it, whatever its list says: there would be no end without it.
+# Every role has it, regardless of its list: otherwise an agent could not finish.
 FINISH_TOOL = "finish"
 
 
 class Role(Struct, frozen=True, kw_only=True):
-    """One role as its file says it; `tools` are names or `mcp_*` patterns, `areas` patterns as in .gitignore.
+    """One role as its file defines it; `tools` are names or `mcp_*` patterns, `areas` patterns as in .gitignore.
 
-    An empty `areas` is everything the mission may change. `models` is a chain, the first one to begin with, and
-    `agent` is what `--agent` would name; both may be left to the configuration.
+    An empty `areas` is everything that the mission may change. `models` is a chain, the first one to begin with,
+    and `agent` is a value of `--agent`; both may be left to the configuration.
     """
 
     name: str
@@ -46,24 +46,24 @@ class Role(Struct, frozen=True, kw_only=True):
     must_add: MustAdd | None = None
 
     def may_use(self, tool: str) -> bool:
-        """Tell whether a tool is in the role's list."""
+        """Return whether a tool is in the role's list."""
         return tool == FINISH_TOOL or any(fnmatchcase(tool, pattern) for pattern in self.tools)
 
 
-# The role of missions that were asked for before there were roles: nothing is told, nothing is kept from it.
+# The role of missions from before roles existed: it adds no prompt and restricts nothing.
 NO_ROLE = Role(name="", summary="", prompt="", tools=("*",), writes=True)
 
 
 @cache
 def shipped_roles() -> dict[str, str]:
-    """Return the text of every role file that comes with the program, by name."""
+    """Return the text of every role file that ships with the program, by name."""
     directory = resources.files("chargehand.agents") / "roles"
     files = sorted((each for each in directory.iterdir() if each.name.endswith(".toml")), key=lambda f: f.name)
     return {each.name.removesuffix(".toml"): each.read_text("utf-8") for each in files}
 
 
 ROLE_NAME = late_pattern(r"[a-z0-9][a-z0-9_-]{0,63}")
-# No name of a role: [roles.default] is for all of them.
+# Not a name of a role: [roles.default] is for all of them.
 RESERVED = "default"
 LONGEST_PROMPT = 20_000
 _LONGEST_SUMMARY = 200
@@ -71,13 +71,13 @@ _KEYS = ("summary", "prompt", "tools", "writes", "areas", "models", "agent", "ou
 _REQUIRED = ("summary", "prompt", "tools", "writes")
 _MCP = late_pattern(r"mcp_[A-Za-z0-9_.*?-]*")
 _CONTROL = late_pattern(r"[\x00-\x1f\x7f]")
-# bash is left out: a role that only reads may run commands, as its workspace is mounted read-only.
+# bash is left out: a role that only reads may run commands, since its workspace is mounted read-only.
 _WRITERS = MUTATING - {"bash"}
 _C = TypeVar("_C", bound=str)
 
 
 def check_role_name(name: str, *, place: str) -> None:
-    """Raise `ConfigError` (`role_invalid`) for what cannot name a role."""
+    """Raise `ConfigError` (`role_invalid`) for an invalid role name."""
     # It becomes a file name and a key of the configuration.
     if not ROLE_NAME.fullmatch(name) or name == RESERVED:
         why = "stands for all roles in the configuration" if name == RESERVED else "is not a valid role name"
@@ -86,7 +86,7 @@ def check_role_name(name: str, *, place: str) -> None:
 
 
 def parse_role(name: str, text: str, *, place: str) -> Role:
-    """Return the role that a file says; raises `ConfigError` (`role_invalid`) naming `place`, key and value."""
+    """Parse a role file; raises `ConfigError` (`role_invalid`) naming `place`, key and value."""
     check_role_name(name, place=place)
     try:
         data = tomllib.loads(text)
@@ -149,7 +149,7 @@ class _RoleTable:
         return role
 
     def _check_consistency(self, role: Role) -> None:
-        """Refuse a role that contradicts itself, such as one whose tools write where it does not."""
+        """Refuse a role that contradicts itself, for example one with writing tools that does not write."""
         if role.writes and role.output != "change":
             raise self._invalid(
                 "output", role.output, "must be 'change' in a role that writes", "set writes = false"

@@ -1,9 +1,8 @@
-"""Tells a native agent that goes in circles from one that works or waits, by its recorded turns alone.
+"""Distinguishes a native agent that goes in circles from one that works or waits, by its recorded turns.
 
-Everything here is a function of what was recorded, so that it comes out the same after a crash. Two calls are
-the same when they differ only in numbers, times, ids or names of temporary files. What never counts as going in
-circles: waiting (a call that sleeps, waits or runs long) and new information (a result or a part of a file not
-seen before).
+Everything here is a function of the record, so that the result is the same after a crash. Two calls are equal if
+they differ only in numbers, times, ids or names of temporary files. Never counted as going in circles: waiting (a
+call that sleeps, waits or runs long) and new information (a new result or a new part of a file).
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ _TIMED_OUT = late_pattern(r"\[timed out after (\d+(?:\.\d+)?) s\b[^\n]*\]\s*\Z")
 _LEAST_SLEEP = 1.0
 _READERS = frozenset({"read", "search"})
 
-# What differs between two runs of the same command. The order matters: a UUID must be found before its hexadecimal
-# parts are, a date before its time, and a time of day before the seconds in it.
+# Values that differ between two runs of the same command. The order matters: a UUID must be found before its
+# hexadecimal parts are, a date before its time, and a time of day before the seconds in it.
 _VOLATILE = (
     (late_pattern(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
     (late_pattern(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "<id>"),
     (late_pattern(r"\btmp(?:\.[A-Za-z0-9]{6,12}|[a-z0-9_]{8})\b"), "<temp>"),
     (late_pattern(r"\bpytest-\d+\b"), "<temp>"),
-    # A digit and a letter, or "defaced" and plain numbers would be ids.
+    # A digit and a letter, otherwise "defaced" and plain numbers would be ids.
     (late_pattern(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}\b"), "<id>"),
     (late_pattern(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
     (late_pattern(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?\b"), "<time>"),
     (late_pattern(r"\b\d+(?:\.\d+)?\s?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?)\b"), "<duration>"),
 )
 _NUMBER = late_pattern(r"\d+(?:[.,:]\d+)*")
-# Where a word is a command of a shell line, and not an argument or a part of another word.
+# The places where a word is a command of a shell line, and not an argument or a part of another word.
 _COMMAND = r"(?:^|[;&|({`\n'\"]|\b(?:do|then|else|sudo|exec|time)\b)\s*"
 _SLEEP = late_pattern(_COMMAND + r"sleep\s+(?:(\d+(?:\.\d+)?|\.\d+)([smhd]?)|[\"']?\$)")
 _WAIT = late_pattern(
@@ -49,7 +48,7 @@ _WAIT = late_pattern(
     r"|\btime\.sleep\("
 )
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-# Commands whose numbers say what part of something is read: paging through a file is no loop.
+# Commands whose numbers select a part to read: paging through a file is not a loop.
 _VIEW = late_pattern(
     r"^\s*(?:cd\s+\S+\s*&&\s*)?(?:cat|head|tail|less|nl|sed\s+-n|awk|grep|rg|ls|find|tree|hexdump|xxd|od"
     r"|git\s+(?:show|log|diff|blame|grep|ls-files))\b"
@@ -70,7 +69,7 @@ class ObservedCall(Struct, frozen=True, kw_only=True):
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """One reply of the model and what came of it; `changed` says whether the workspace's tree did."""
+    """One reply of the model and its results; `changed` says whether the workspace's tree changed."""
 
     text: str
     calls: tuple[ObservedCall, ...] = ()
@@ -78,7 +77,7 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 def is_waiting(call: ObservedCall) -> bool:
-    """Tell whether a call waits for something, which is never held against an agent."""
+    """Return whether a call waits for something, which never counts against an agent."""
     if call.seconds >= LONG_SECONDS:
         return True
     command = call.arguments.get("command")
@@ -91,18 +90,18 @@ def is_waiting(call: ObservedCall) -> bool:
 
 
 def split_exit_code(call: ObservedCall) -> tuple[str, int | None]:
-    """Return the output of a call, and its exit code where it is a command that ended."""
+    """Return the output of a call, and its exit code if it is a command that ended."""
     found = _EXIT.search(call.result) if call.name == "bash" else None
     return (call.result[: found.start()], int(found[1])) if found else (call.result, None)
 
 
 def went_wrong(call: ObservedCall) -> bool:
-    """Tell whether the tool refused, or the command ended with an exit code other than 0."""
+    """Return whether the tool refused, or the command ended with an exit code other than 0."""
     return call.failed or split_exit_code(call)[1] not in (0, None)
 
 
 def normalise(text: str) -> str:
-    """Return `text` without what differs from run to run: numbers, times, durations, ids, temporary names."""
+    """Return `text` without values that differ between runs: numbers, times, durations, ids, temporary names."""
     return without_numbers(without_ids(text))
 
 
@@ -119,20 +118,20 @@ def without_numbers(text: str) -> str:
 
 
 def canonical(arguments: Mapping[str, Any]) -> str:
-    """Return arguments as one text, the same for the same call: keys in order, ids and times left out."""
+    """Return arguments as one text, equal for equal calls: keys in order, ids and times left out."""
     text = json.dumps(dict(arguments), sort_keys=True, ensure_ascii=False, default=str)
     return without_ids(text.replace("\\n", "\n"))
 
 
 def is_view(call: ObservedCall) -> bool:
-    """Tell whether the numbers in a call say which part of something is read."""
+    """Return whether the numbers in a call select the part to read."""
     if went_wrong(call):
         return False
     return call.name in _READERS or _VIEW.match(str(call.arguments.get("command", ""))) is not None
 
 
 def digest(*texts: str) -> bytes:
-    """Return 16 bytes that stand for these texts."""
+    """Return a 16-byte digest of these texts."""
     return hashlib.blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -142,17 +141,17 @@ Pattern = Literal[
 LadderAction = Literal["nudge", "switch", "roll_back", "ask"]
 
 _EDITORS = frozenset({"edit", "write", "apply_patch"})
-# How often each pattern has to be seen. The same call with the same result is forgiven longer while files change
-# in between, and a call that only counts up its numbers may be paging.
+# The threshold of each pattern. The same call with the same result is tolerated longer while files change in
+# between, and a call that only counts up its numbers may be paging.
 _DOOM, _SAME, _SAME_CHANGING, _COUNTER, _ERRORS, _FAILURES, _MONOLOGUE, _IDLE = 3, 4, 6, 6, 3, 6, 3, 25
-# Turns without progress after a step of the ladder: it was given a hint, so it has less time than at first.
+# Turns without progress after a step of the ladder: it got a hint, so it has less time than at first.
 _IDLE_AGAIN = 10
-# Actions of a repeated period: three full ones of two, two and a half of four.
+# Actions of a repeated period: three full periods of two, two and a half of four.
 _ALTERNATION = {2: 6, 3: 8, 4: 10}
 
 
 class Stuck(Struct, frozen=True, kw_only=True):
-    """What goes in circles: a stable code, a sentence for the model, and the turn (from 0) in which it began."""
+    """A detected loop: a stable code, a sentence for the model, and the turn (from 0) in which it began."""
 
     pattern: Pattern
     message: str
@@ -160,7 +159,7 @@ class Stuck(Struct, frozen=True, kw_only=True):
 
 
 class LadderStep(Struct, frozen=True, kw_only=True):
-    """What is done about it, after `turn` turns; `roll_back` goes to the state before turn `stuck.since`."""
+    """The response to a loop, after `turn` turns; `roll_back` returns to the state before turn `stuck.since`."""
 
     kind: LadderAction
     turn: int
@@ -168,7 +167,7 @@ class LadderStep(Struct, frozen=True, kw_only=True):
 
 
 class _ComparedCall(Struct, frozen=True, kw_only=True):
-    """A call as it is compared: `exact` with its own numbers, `like` without, `error` for failures alike."""
+    """A call for comparison: `exact` with its numbers, `like` without, `error` equal for similar failures."""
 
     turn: int
     name: str
@@ -180,11 +179,11 @@ class _ComparedCall(Struct, frozen=True, kw_only=True):
 
 
 class StuckDetector(Struct):
-    """Takes an agent's turns one by one and tells after each whether it is stuck; `progressed` is of the last."""
+    """Takes an agent's turns one by one and reports after each whether it is stuck, or `progressed`."""
 
     progressed: bool = False
     _turns: int = 0
-    # `None` in it: nothing before it is compared with what follows.
+    # A `None` separates: calls before it are not compared with calls after it.
     _calls: list[_ComparedCall | None] = field(default_factory=list)
     _whole: list[bytes | None] = field(default_factory=list)
     _seen: set[bytes] = field(default_factory=set)
@@ -206,14 +205,14 @@ class StuckDetector(Struct):
         self._whole.append(None if waited or not turn.calls else together)
         self.progressed = new
         if turn.changed:
-            # A change is progress unless it was made before in the same way, or reaches no cause of a failure.
+            # A change is progress unless it was made before in the same way, or does not fix a repeated failure.
             change = self._whole[-1] or b""
             first = change not in self._changes or not change
             self._changes.add(change)
             self.progressed = (new or first) and not self._is_thrashing()
         if self.progressed:
             self._streak, self._idle_since = begin, self._turns
-        # A wait ends every comparison: the same poll before and after it is what an agent should do.
+        # A wait ends every comparison: the same poll before and after it is right for an agent.
         if waited:
             self._calls.append(None)
             self._streak, self._idle_since = len(self._calls), self._turns
@@ -234,12 +233,12 @@ class StuckDetector(Struct):
         return None
 
     def begin_anew(self) -> None:
-        """Compare nothing of the past with what follows; what was seen stays seen."""
+        """Stop comparing the past with the future; known results stay known."""
         self._calls.append(None)
         self._whole.append(None)
         self._streak, self._silent = len(self._calls), 0
         self._idle_since = max(self._idle_since, self._turns - _IDLE + _IDLE_AGAIN)
-        # Some failures stay counted: it was given a hint, so fewer are enough than at first.
+        # Some failures stay counted: it got a hint, so fewer are enough than at first.
         for _, turns in self._failures.values():
             del turns[: -(_FAILURES - _ERRORS)]
 
@@ -249,13 +248,13 @@ class StuckDetector(Struct):
             arguments = canonical(call.arguments)
             (output, code), view = split_exit_code(call), is_view(call)
             result = f"{code} {without_ids(output)}"
-            exact = view or (call.name in _EDITORS and not call.failed)  # numbers say where, or what is changed
+            exact = view or (call.name in _EDITORS and not call.failed)  # numbers select the place, or the change
             # Without its numbers, `attempt 3` is the same call as `attempt 2`, and a counter does not hide a loop.
             like = digest(call.name, arguments if exact else without_numbers(arguments))
             alike = digest(str(code), normalise(output))
             error = like + alike if went_wrong(call) else None
             if error is not None and call.name in _EDITORS:
-                # An edit that does not match is tried with other words each time, so the file alone is compared.
+                # A failing edit is retried with other words each time, so only the file is compared.
                 error = digest(call.name, str(call.arguments.get("path", "")))
             self._calls.append(
                 _ComparedCall(
@@ -284,13 +283,13 @@ class StuckDetector(Struct):
         return new
 
     def _is_new(self, call: ObservedCall, arguments: str, alike: bytes, *, view: bool) -> bool:
-        """Tell whether the call brought information; a tool's own refusal or the call's own words are none."""
+        """Return whether the call brought information; a tool's refusal or an echo of the call does not count."""
         if call.failed and call.name != "bash":
             return False
         text = normalise(split_exit_code(call)[0]).strip()
         if not text or (call.name == "bash" and not view and text in without_numbers(arguments)):
             return False
-        # A part of a file that was not seen before is news even where it reads like another part.
+        # A new part of a file is news even if it reads like another part.
         facts = {alike, digest("view", call.name, arguments)} if view else {alike}
         new = not facts <= self._seen
         self._seen |= facts
@@ -337,9 +336,9 @@ class StuckDetector(Struct):
     def _find_alternation(self) -> Stuck | None:
         tail = self._calls[-2 * _IDLE :]
         calls = [call.like if call else None for call in tail]
-        # Whole turns as well: those of several calls each can alternate where no short period of calls repeats.
+        # Whole turns as well: turns of several calls can alternate without a short period of single calls.
         whole = self._whole[-2 * _IDLE :]
-        # A period of one is what `_find_same_result` finds.
+        # `_find_same_result` finds a period of one.
         for period, least in _ALTERNATION.items():
             length = _count_periodic(calls, period)
             if length >= least and (first := tail[-length]) is not None:
@@ -366,7 +365,7 @@ def _alternation_of(period: int, length: int, what: str, since: int) -> Stuck:
 
 
 def _count_periodic(keys: Sequence[bytes | None], period: int) -> int:
-    """Return how many keys at the end repeat with this period, 0 where they do not or are all the same."""
+    """Return how many keys at the end repeat with this period, 0 if they do not or are all the same."""
     length = period
     if len(keys) < period or None in keys[-period:] or len(set(keys[-period:])) == 1:
         return 0
@@ -375,17 +374,17 @@ def _count_periodic(keys: Sequence[bytes | None], period: int) -> int:
     return length
 
 
-# From the cheapest and mildest to what costs a person time.
+# From the cheapest and mildest to steps that cost a person's time.
 _LADDER: tuple[LadderAction, ...] = ("nudge", "switch", "roll_back", "ask")
-# Turns that a step is given to help; turns of progress after which the ladder begins at its foot again.
+# Turns that a step is given to help; turns of progress after which the ladder restarts at the bottom.
 _CHANCE, _RECOVERED = 3, 3
 
 
 class EscalationLadder(Struct):
-    """Says what to do about an agent that is stuck: nudge, switch, roll back, ask; the last is repeated.
+    """Decides the response to a stuck agent: nudge, switch, roll back, ask; the last is repeated.
 
-    After a step the agent has to be stuck anew before the next is due; real progress leads back to the bottom.
-    Feed it the recorded turns and steps in their order. `others` is how many other models there are to switch to,
+    After a step the agent must get stuck again before the next is due; real progress leads back to the bottom.
+    Call it with the recorded turns and steps in their order. `others` is the number of other models to switch to,
     each used once.
     """
 
@@ -407,13 +406,13 @@ class EscalationLadder(Struct):
                 self._last = None
 
     def take(self, step: LadderStep) -> None:
-        """Take a recorded step: it was done after the turns so far."""
+        """Take a recorded step, done after the turns so far."""
         self._last, self._progress, self._stuck = step, 0, None
         self._watch.begin_anew()
         self._switched += step.kind == "switch"
 
     def due(self) -> LadderStep | None:
-        """Return the step to do now, if any; it counts once it is handed to `take`."""
+        """Return the step to do now, if any; it counts once it is passed to `take`."""
         if self._stuck is None:
             return None
         if self._last is None:
@@ -423,7 +422,7 @@ class EscalationLadder(Struct):
         kind = _LADDER[min(_LADDER.index(self._last.kind) + 1, len(_LADDER) - 1)]
         if kind == "switch" and self._switched >= self.others:
             kind = "roll_back"
-        # The steps of one climb are about one loop, so a roll-back goes to where the first of them saw it begin.
+        # The steps of one climb concern one loop, so a roll-back goes to where the first of them saw it begin.
         since = min(self._stuck.since, self._last.stuck.since)
         return LadderStep(kind=kind, turn=self._turns, stuck=replace(self._stuck, since=since))
 
@@ -439,13 +438,13 @@ _ADVICE = {
 
 
 def nudge_message(stuck: Stuck) -> str:
-    """Return what the model is told when it goes in circles."""
+    """Return the text for a model that goes in circles."""
     advice = _ADVICE.get(stuck.pattern, "Repeating it brings nothing new. Try something else, ask, or finish.")
     return f"You seem to be going in circles. {stuck.message} {advice}"
 
 
 def stuck_question(stuck: Stuck, last: ObservedCall | None) -> str:
-    """Return what a person is asked about an agent that goes in circles: what happened, its last call included."""
+    """Return the question to a person about an agent that goes in circles, including its last call."""
     lines = [f"The agent is going in circles and hints did not help. {stuck.message}"]
     if last is not None:
         arguments = ", ".join(f"{name}: {value}" for name, value in last.arguments.items())

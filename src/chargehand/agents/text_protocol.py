@@ -1,4 +1,4 @@
-"""Tools for models that have none of their own: calls written as fenced JSON in a reply's text."""
+"""Tools for models without native tools: calls written as fenced JSON in a reply's text."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from chargehand.core.text import late_pattern
 _HOW = 'Write each call as\n```tool\n{"name": "<tool>", "arguments": {...}}\n```\nwith valid JSON inside, no more.'
 _FENCE = late_pattern(r"[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^`\n]*(?:\n|\Z)")
 _TAG = late_pattern(r"[ \t]*<(tool_call)>")
-# Models without tools often think aloud first, and try calls there that they do not mean.
+# Models without tools often think aloud first, and try calls there that they do not intend.
 _THOUGHTS = late_pattern(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 # Only in this order: another object in an explanation stays text.
 _HEAD = late_pattern(r'\s*\{\s*"name"\s*:\s*"(\w+)"\s*,\s*"arguments"\s*:')
 _SPACE = late_pattern(r"\s*")
-# What names of tools begin with that are known to an attempt alone.
+# The prefix of tools that only an attempt knows.
 _FOREIGN = "mcp_"
 _CALL_FENCES = ("tool", "tool_call", "tool_calls", "tool_code")
 _DECODER_ERRORS = (ValueError, RecursionError)
 
 
 class ParsedReply(Struct, frozen=True, kw_only=True):
-    """What a reply says besides its calls, and the calls in order; their arguments are not yet checked.
+    """A reply's text without its calls, and the calls in order; their arguments are not checked yet.
 
-    `problem` tells the model what is wrong with calls written as text. With one there are no calls: half of what
-    the model wanted is not run.
+    `problem` tells the model about mistakes in calls written as text. With a problem there are no calls, so that
+    no half of the model's intention is run.
     """
 
     text: str
@@ -39,7 +39,7 @@ class ParsedReply(Struct, frozen=True, kw_only=True):
 
 
 def describe(specs: Sequence[ToolSpec]) -> str:
-    """Return what the system prompt says of the tools and of how to call them."""
+    """Return the part of the system prompt about the tools and how to call them."""
     tools = []
     for spec in specs:
         lines = [f"{spec.name}: {spec.description}"]
@@ -66,7 +66,7 @@ def describe(specs: Sequence[ToolSpec]) -> str:
 
 
 def render_result(name: str, text: str) -> str:
-    """Return a result as it is put before the model, in a fence longer than any within it."""
+    """Return a result as text for the model, in a fence longer than any within it."""
     # A result with a fence in it must not end its own quotation.
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -74,10 +74,10 @@ def render_result(name: str, text: str) -> str:
 
 
 def parse(reply_text: str, specs: Sequence[ToolSpec]) -> ParsedReply:
-    """Return the calls that a reply holds; never raises, and never makes up what was not written.
+    """Return the calls in a reply; never raises, and never invents a call.
 
-    Taken besides ```tool fences: <tool_call> tags, and for known tools ```json fences and one bare object at the
-    end of the reply. Commas before a closing bracket and plain line breaks in strings are forgiven.
+    Accepted in addition to ```tool fences: <tool_call> tags, and for known tools ```json fences and one bare
+    object at the end of the reply. Commas before a closing bracket and plain line breaks in strings are tolerated.
     """
     reader = _CallReader(_THOUGHTS.sub("", reply_text, count=1), {spec.name for spec in specs})
     try:
@@ -92,7 +92,7 @@ def parse(reply_text: str, specs: Sequence[ToolSpec]) -> ParsedReply:
 
 
 class _Malformed(ValueError):
-    """Something that is meant as a call and is none."""
+    """A malformed attempt at a call."""
 
 
 # Name and arguments of a call.
@@ -100,7 +100,7 @@ _WrittenCall = tuple[str, dict[str, Any]]
 
 
 class _CallReader:
-    """Goes through a reply and takes its calls out."""
+    """Goes through a reply and extracts its calls."""
 
     def __init__(self, source: str, known: set[str]) -> None:
         self.calls: list[_WrittenCall] = []
@@ -109,7 +109,7 @@ class _CallReader:
         self._said: list[str] = []
 
     def text(self) -> str:
-        """Return what was said besides the calls."""
+        """Return the text outside the calls."""
         return "".join(self._said).strip()
 
     def read(self) -> None:
@@ -131,7 +131,7 @@ class _CallReader:
                 and self._knows(head[1])
             ):
                 value, end_at = _read_json(self._source, at)
-                # It is a call where it ends the reply; with words after it, it is part of an explanation.
+                # It is a call if it ends the reply; with words after it, it is part of an explanation.
                 if self._source[end_at:].strip():
                     at = self._add_text(at, end_at)
                 else:
@@ -157,8 +157,8 @@ class _CallReader:
                 raise _Malformed(f"After a call comes {_clip(self._source[at:].strip())} in the same block.")
             self.calls += calls
             return end.end() if end else len(self._source)
-        # Any other fence is an example or a file: only one that holds calls of known tools and nothing else
-        # counts.
+        # Any other fence is an example or a file: it counts only if it holds calls of known tools and nothing
+        # else.
         end = re.compile(rf"^[ \t]*{marks}", re.MULTILINE).search(self._source, fence.end())
         stop = end.end() if end else len(self._source)
         if kind in ("json", "") and end:
@@ -177,7 +177,7 @@ class _CallReader:
 
 
 def _read_calls(source: str, at: int) -> tuple[list[_WrittenCall], int]:
-    """Return the JSON objects (or one list of them) that begin at `at` as calls, and where they end."""
+    """Return the JSON objects (or one list of them) at `at` as calls, and the position after them."""
     found: list[_WrittenCall] = []
     while True:
         at = cast("re.Match[str]", _SPACE.match(source, at)).end()
@@ -208,7 +208,7 @@ def _read_json(source: str, at: int) -> tuple[object, int]:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; raises `ValueError` where a key stands in it twice."""
+    """Return a JSON object; raises `ValueError` for a repeated key."""
     made = dict(pairs)
     if len(made) != len(pairs):
         raise _Malformed("A call has one key twice: which of the two is meant would be a guess.")
@@ -220,7 +220,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _read_call(value: object) -> _WrittenCall:
-    # No key more: a guess at what an unknown one means could run something else.
+    # No extra keys: guessing the meaning of an unknown one could run something else.
     if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
         keys = f"the keys {', '.join(map(repr, value))}" if isinstance(value, dict) else f"{_clip(repr(value))}"
         raise _Malformed(f'A call is an object with exactly the keys "name" and "arguments", not {_clip(keys)}.')
@@ -235,8 +235,8 @@ def _read_call(value: object) -> _WrittenCall:
 
 
 def _without_trailing_commas(source: str) -> str:
-    """Blank out commas before a closing bracket, strings left alone; every character keeps its place."""
-    # Blanked and not removed, so that positions in error messages stay right.
+    """Blank out commas before a closing bracket, except in strings; every character keeps its place."""
+    # Blanked instead of removed, so that positions in error messages stay right.
     out = list(source)
     comma: int | None = None
     at = 0

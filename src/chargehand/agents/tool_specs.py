@@ -1,4 +1,4 @@
-"""The tools of a native agent as a model is told of them; a model's calls, checked against them; their results."""
+"""The tools of a native agent as described to a model; validation of a model's calls; their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chargehand.sandbox.contract import WORKSPACE
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
-    """One tool as a model is told of it; `parameters` is the JSON schema of its arguments, an object."""
+    """One tool as described to a model; `parameters` is the JSON schema of its arguments, an object."""
 
     name: str
     description: str
@@ -23,10 +23,10 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
 
 class ToolResult(Struct, frozen=True, kw_only=True):
-    """What the model sees of a call, bounded; `artifact` is the id of all of it where `text` was shortened.
+    """A call's result for the model, bounded; `artifact` is the id of the whole if `text` was shortened.
 
-    `failed` says that the tool did not do what was asked. A command that ended with an exit code has done so.
-    `image` is the media type of a picture that is the artifact: models that take pictures are shown it.
+    `failed` says that the tool did not carry out the request. A command that ended with an exit code was carried
+    out. `image` is the media type of a picture stored as the artifact: models that take pictures are shown it.
     """
 
     text: str
@@ -36,9 +36,9 @@ class ToolResult(Struct, frozen=True, kw_only=True):
 
 
 class ToolCall(Struct, frozen=True, kw_only=True):
-    """What a model wants done, the `index`-th call of its reply.
+    """A call that a model requests, the `index`-th of its reply.
 
-    `arguments` is an object, or the text that should have been one; `written`: the call stood in the text.
+    `arguments` is an object, or text that should have been one; `written`: the call was in the text.
     """
 
     index: int
@@ -48,7 +48,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
 
 
 class Mistake(ValueError):
-    """A call that cannot be carried out as written; the text tells the model how to do it right."""
+    """A call that cannot be carried out as written; the text tells the model how to correct it."""
 
 
 # Seconds that a model may give one command.
@@ -96,7 +96,7 @@ or a unified diff. Give about 3 unchanged lines around each change; '@@ line' na
 those lines stand in several places; '*** Move to: path' below an Update line renames."""
 
 SNIPPET = "snippet"
-# What only a plan has somebody for.
+# Arguments that make sense only in a plan.
 _IN_PLANS = frozenset({"notes", "delegate"})
 _SNIPPET = {
     "language": _text("python or javascript."),
@@ -182,21 +182,21 @@ SPECS = (
         options=_texts("Answers to choose from, if there are a few."),
     ),
 )
-# The tools whose calls may change the workspace. A snippet runs in another sandbox, so it is not among them.
+# The tools whose calls may change the workspace. A snippet runs in another sandbox, so it is not included.
 MUTATING = frozenset({"bash", "edit", "apply_patch"})
 # The tools that the agent's loop carries out itself.
 LOOP_ONLY = frozenset({"finish", "ask"})
 
 
 def without_others(spec: ToolSpec) -> ToolSpec:
-    """Return a tool as it is told where there is no plan: nobody could read a note, or do a part."""
+    """Return a tool without the arguments for plans: outside a plan no agent reads a note or does a part."""
     properties = cast("Mapping[str, object]", spec.parameters["properties"])
     kept = {name: each for name, each in properties.items() if name not in _IN_PLANS}
     return replace(spec, parameters={**spec.parameters, "properties": kept})
 
 
 def relocate(spec: ToolSpec, cwd: str) -> ToolSpec:
-    """Return a tool as it is told of where commands start in `cwd`."""
+    """Return a tool described for commands that start in `cwd`."""
     if cwd == WORKSPACE:
         return spec
     parameters = json.loads(json.dumps(spec.parameters).replace(WORKSPACE, json.dumps(cwd)[1:-1]))
@@ -214,9 +214,9 @@ _NOUNS = {
 
 
 def check_arguments(spec: ToolSpec, given: object) -> dict[str, Any]:
-    """Return a call's arguments (an object or its JSON text) as an object that keeps the schema.
+    """Return a call's arguments (an object or its JSON text) as an object that matches the schema.
 
-    Raises `Mistake`, which names every fault and how the tool is called.
+    Raises `Mistake`, which names every fault and the tool's usage.
     """
     properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters["properties"])
     required = cast("list[str]", spec.parameters["required"])
@@ -228,7 +228,7 @@ def check_arguments(spec: ToolSpec, given: object) -> dict[str, Any]:
     arguments = {} if given is None else given
     if not isinstance(arguments, dict):
         raise Mistake(f"the arguments of {spec.name} must be a JSON object. {_usage(spec)}")
-    # Several models write null for what they leave out.
+    # Several models write null for arguments that they omit.
     present = {name: value for name, value in arguments.items() if value is not None or name in required}
     faults = [f"{name!r} is missing ({_describe(properties[name])})" for name in required if name not in present]
     for name, value in present.items():
@@ -242,13 +242,13 @@ def check_arguments(spec: ToolSpec, given: object) -> dict[str, Any]:
 
 
 def _find_fault(schema: Mapping[str, Any], value: object) -> str | None:
-    """Return what is wrong with one argument, `None` where it keeps its schema."""
+    """Return the fault of one argument, or `None` if it matches its schema."""
     match schema["type"]:
         case "string":
             fits = isinstance(value, str)
         case "boolean":
             fits = isinstance(value, bool)
-        case "integer":  # 3.0 is what some models write for 3; True is an int to Python alone
+        case "integer":  # some models write 3.0 for 3; only Python counts True as an int
             whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
             fits = whole and not isinstance(value, bool)
             fits = fits and schema["minimum"] <= cast("int", value) <= schema["maximum"]
@@ -263,7 +263,7 @@ def _find_fault(schema: Mapping[str, Any], value: object) -> str | None:
     texts: list[str] = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     texts = [*value, *value.values()] if isinstance(value, dict) else texts
     texts = [each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in texts]
-    # JSON may hold half of a pair, which no file and no log can.
+    # JSON may contain half of a surrogate pair, which no file and no log can store.
     if any(_SURROGATE.search(text) for text in texts):
         return "holds half of a surrogate pair: write the character itself"
     return None

@@ -33,21 +33,21 @@ from chargehand.policy.actions import Action, FileRead, FileWrite, Several, Shel
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 from chargehand.sandbox.snippets import SnippetSpec
 
-# Where long outputs lie inside the sandbox.
+# The directory for long outputs inside the sandbox.
 SPILL = "/tmp/chargehand"
-# bash where there is one: it is what models write for.
+# bash if it exists: models write for it.
 _BASH = 'if [ -x /bin/bash ]; then exec /bin/bash -c "$1"; fi; exec /bin/sh -c "$1"'
 # Without a terminal a pager or a password prompt would wait for the time limit.
 _QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "TERM": "dumb"}
 _MOST_OUTPUT = 2_000_000
-# Bytes; one word of a command line takes 128 KiB.
+# Bytes; one word of a command line may have 128 KiB.
 _LONGEST_COMMAND = 100_000
-# Bytes of console lines and value together: below a result's limit, so that no JSON has to be cut.
+# Bytes of console lines and value together: below a result's limit, so that no JSON must be cut.
 _SNIPPET_OUTPUT = 8_000
 
 
 def checked_call(name: str, arguments: object) -> dict[str, Any] | ToolResult:
-    """Return the arguments of a call as its tool's schema wants them, or a failed result that says what is wrong.
+    """Return the arguments of a call as its tool's schema requires, or a failed result with the mistake.
 
     For the tools that the loop runs itself; `Toolbox.call` does this for its own.
     """
@@ -63,11 +63,10 @@ def checked_call(name: str, arguments: object) -> dict[str, Any] | ToolResult:
 class Toolbox:
     """Runs a model's calls in one sandbox, one after another.
 
-    `keep` stores bytes and returns their artifact id; `on_output` gets what commands print as they run; `spill` is
-    the directory inside the sandbox in which long outputs are put. `seconds`
-    is the time limit of every file tool, and of a command whose call gives none. Tools that `may_use` refuses by
-    name are not offered, nor is `snippet` where there are no `snippets`, nor what only other tasks could use but
-    `in_plan`.
+    `keep` stores bytes and returns their artifact id; `on_output` gets the output of commands as they run; `spill`
+    is the directory inside the sandbox for long outputs. `seconds` is the time limit of every file tool, and of a
+    command whose call gives no limit. Tools that `may_use` refuses by name are not offered, nor is `snippet`
+    without `snippets`, nor arguments for other tasks unless `in_plan`.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Toolbox:
         )
 
     async def shorten(self, text: str) -> tuple[str, str | None]:
-        """Return a text made short enough for a model, and the artifact of the whole where it was cut."""
+        """Return a text shortened for a model, and the artifact of the whole text if it was cut."""
         short = shorten(text)
         if short.whole:
             return text, None
@@ -114,7 +113,7 @@ class Toolbox:
     async def call(self, name: str, arguments: object) -> ToolResult:
         """Run one call; a model's mistake is a failed result. `arguments` is an object or its JSON text.
 
-        Raises `SandboxDiedError` when the sandbox ends, and what `keep` or `on_output` raise.
+        Raises `SandboxDiedError` if the sandbox ends, and the errors of `keep` or `on_output`.
         """
         # A mistake is an answer to the model, not an error of ours.
         checked = checked_call(name, arguments)
@@ -166,8 +165,8 @@ class Toolbox:
 
 
 def _clean_output(data: bytes) -> str:
-    """Return output as text: no escapes or control characters; of an overwritten line only what came last."""
-    # A progress bar overwrites its line a thousand times; a model needs what it came to.
+    """Return output as text without escapes or control characters; of overwritten lines only the last state."""
+    # A progress bar overwrites its line a thousand times; a model needs only its last state.
     lines = data.decode("utf-8", "replace").split("\n")
     return printable("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
 
@@ -175,7 +174,7 @@ def _clean_output(data: bytes) -> str:
 async def run_snippet(snippets: Snippets | None, language: str, code: str, input: str | None = None) -> ToolResult:
     """Run a short program that computes a value, away from the workspace; raises `Mistake`.
 
-    The result is JSON with the limits that it ran under.
+    The result is JSON with the limits that applied.
     """
     # The tool is not offered then, but a model may call it from memory.
     if snippets is None:
@@ -189,7 +188,7 @@ async def run_snippet(snippets: Snippets | None, language: str, code: str, input
         result = await snippets.run(spec)
     except (UsageError, TierUnavailableError) as error:
         raise Mistake(f"{error.message}; {error.hint}") from error
-    except InfrastructureError as error:  # the pool's own, not the attempt's sandbox
+    except InfrastructureError as error:  # an error of the pool, not of the attempt's sandbox
         return ToolResult(text=f"the snippet could not be run: {error.message}. Use bash.", failed=True)
     document = {
         "value": result.value,
@@ -204,9 +203,9 @@ async def run_snippet(snippets: Snippets | None, language: str, code: str, input
 
 
 def action_of(name: str, arguments: object, *, cwd: str = WORKSPACE) -> Action | None:
-    """Return what a call from `cwd` would do in terms of policy, `None` where it is malformed and so does nothing.
+    """Return a call from `cwd` as a policy action, or `None` if it is malformed and so does nothing.
 
-    What is wrong with a malformed call its tool says, without a question to the rules.
+    The tool itself explains the mistake in a malformed call, without asking the rules.
     """
     checked = checked_call(name, arguments)
     if isinstance(checked, ToolResult):
@@ -236,6 +235,6 @@ def action_of(name: str, arguments: object, *, cwd: str = WORKSPACE) -> Action |
 
 
 def role_refusal(role: Role, tool: str, offered: Sequence[ToolSpec]) -> str:
-    """Return why a call to a tool that the role does not have was not carried out."""
+    """Return why a call to a tool outside the role was not carried out."""
     tools = ", ".join(spec.name for spec in offered)
     return f"the role {role.name} has no tool {printable(tool)[:80]!r}; its tools are {tools}"

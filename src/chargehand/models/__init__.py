@@ -1,1 +1,1 @@
-"""The model endpoint that every agent talks through, and who answers behind it."""
+"""The model gateway: the endpoint that every agent talks through, and the upstreams that answer behind it."""

@@ -1,7 +1,7 @@
-"""Turns recorded runs of SWE-agent (`.traj`) into scripts with tools that every client has.
+"""Converts recorded runs of SWE-agent (`.traj`) into scripts whose tools every client has.
 
-The form is that of https://swe-agent.com/latest/usage/trajectories/: one JSON document whose `trajectory` lists
-what was done (`action`), why (`thought`) and what came of it (`observation`).
+The format is described at https://swe-agent.com/latest/usage/trajectories/: one JSON document whose `trajectory`
+lists the actions (`action`), the reasons (`thought`) and the results (`observation`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from chargehand.models.scripts import Script, ScriptLine
 SUFFIX = ".traj"
 _PLACE = re.compile(r"""working_dir['"]: *['"]([^'"]+)""")
 _LINES = re.compile(r"edit (\d+):(\d+)\n(.*?)\n?end_of_edit\s*\Z", re.DOTALL)
-# What stands in the observation of an edit that changed nothing.
+# Phrases in the observation of an edit that changed nothing.
 _UNDONE = ("NOT been applied", "has not been applied", "Text not found", "No replacement was performed", "Error: ")
 _LOOKS = frozenset({"goto", "scroll_up", "scroll_down"})
 
 
 def load_swe_agent_run(content: bytes, name: str) -> Script:
-    """Return the script that does what a recorded run did; raises `UsageError` (`script_invalid`)."""
+    """Return a script that repeats a recorded run; raises `UsageError` (`script_invalid`)."""
     try:
         document = json.loads(content)
         steps = [(str(step["action"]), step) for step in document["trajectory"]]
@@ -35,7 +35,7 @@ def load_swe_agent_run(content: bytes, name: str) -> Script:
             code="script_invalid",
             hint="give one JSON document whose `trajectory` lists `action` and `observation`",
         ) from error
-    # The directory that the run began in, where its first step says so.
+    # The directory in which the run began, if its first step names it.
     root = _PLACE.search(str(steps[0][1].get("state", ""))) if steps else None
     editor = _Editor(root[1].rstrip("/") if root else "")
     lines = [
@@ -49,14 +49,14 @@ def load_swe_agent_run(content: bytes, name: str) -> Script:
 
 
 class _Editor:
-    """The editor of those runs, which has one file open."""
+    """The editor of those runs, which keeps one file open."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._open = ""
 
     def call(self, action: str, observation: str, *, number: int, name: str) -> ScriptedCall:
-        """Return the call that does what an action did; raises `UsageError` for one that cannot be read."""
+        """Return the call that repeats an action; raises `UsageError` if the action cannot be read."""
         try:
             return self._call(action, undone=any(words in observation for words in _UNDONE))
         except (ValueError, IndexError) as error:
@@ -80,12 +80,12 @@ class _Editor:
         return _bash(action or "true")
 
     def create(self, words: Sequence[str]) -> ScriptedCall:
-        """Make a file of one empty line."""
+        """Create a file with one empty line."""
         self._open = self._path(words[0])
         return _call("write", path=self._open, content="\n")
 
     def open(self, words: Sequence[str]) -> ScriptedCall:
-        """Show a file, and have it open from now on."""
+        """Show a file and keep it open."""
         self._open = self._path(words[0])
         return _call("read", path=self._open)
 
@@ -94,7 +94,7 @@ class _Editor:
         return _call("edit", path=self._open, old=words[0], new=words[1])
 
     def insert(self, words: Sequence[str]) -> ScriptedCall:
-        """Put lines behind a line of the open file, or at its end."""
+        """Insert lines after a line of the open file, or at its end."""
         if len(words) == 1:
             return _bash(f"printf '%s\\n' {shlex.quote(words[0])} >> {shlex.quote(self._open)}")
         return self._put(int(words[1]), int(words[1]), words[0])
@@ -114,7 +114,7 @@ class _Editor:
         return self.search([words[0], words[1] if len(words) > 1 else self._open])
 
     def other(self, words: Sequence[str]) -> ScriptedCall:
-        """Do what the newer editor does: `str_replace_editor COMMAND PATH --option value …`."""
+        """Run a command of the newer editor: `str_replace_editor COMMAND PATH --option value …`."""
         command = words[0]
         path = self._path(words[1])
         named = dict(zip(words[2::2], words[3::2], strict=False))
@@ -132,11 +132,11 @@ class _Editor:
         raise ValueError(f"it does not know {command!r}")
 
     def submit(self, words: Sequence[str]) -> ScriptedCall:
-        """End."""
+        """Finish the run."""
         return _finish()
 
     def _put(self, before: int, after: int, text: str) -> ScriptedCall:
-        """Put lines in the place of those behind line `before` up to line `after`."""
+        """Replace the lines after line `before`, up to line `after`, with `text`."""
         path = shlex.quote(self._open)
         parts = f"head -n {before} {path}; printf '%s\\n' {shlex.quote(text)}; tail -n +{after + 1} {path}"
         return _bash(f'new=$(mktemp) && {{ {parts}; }} > "$new" && cat "$new" > {path} && rm "$new"')

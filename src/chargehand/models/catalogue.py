@@ -1,7 +1,7 @@
-"""What is known of a model, and who says so: capabilities, limits and prices.
+"""Model facts with their sources: capabilities, limits and prices.
 
-The sources are the configuration, what a probe found, genai-prices, and models.dev, whose data is in
-`catalogue.json.gz` (made by `scripts/make-catalogue`). Nothing is fetched.
+The sources are the configuration, probes, genai-prices, and models.dev, whose data is in `catalogue.json.gz` (made
+by `scripts/make-catalogue`). Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice
 
 T = TypeVar("T")
-# What a model may take; text is taken by all that answer.
+# Inputs that a model may accept; every model that replies accepts text.
 MODALITIES = ("text", "image", "pdf", "audio", "video")
 _CONFIGURED = "configured"
-# What of genai-prices' figures may depend on the length of the input.
+# The rates of genai-prices that may depend on the length of the input.
 _RATES = (
     *("input_mtok", "output_mtok", "output_reasoning_mtok", "cache_read_mtok"),
     *("cache_write_mtok", "cache_write_1h_mtok"),
 )
 _LETTERS = {"t": "text", "i": "image", "p": "pdf", "a": "audio", "v": "video"}
 _PUBLISHERS = {"openai": "openai", "openai-responses": "openai", "anthropic": "anthropic", "gemini": "google"}
-# Hosts of providers for which models.dev names none: their clients know their own.
+# Hosts of providers that models.dev lists without a host, because their clients know it.
 _LISTED_HOSTS = {
     "api.openai.com": "openai",
     "api.anthropic.com": "anthropic",
@@ -54,7 +54,7 @@ _LISTED_HOSTS = {
     "api.cohere.com": "cohere",
     "api.deepinfra.com": "deepinfra",
 }
-# Hosts that speak a dialect of ours, and what the published prices call who runs them.
+# Hosts that speak one of our dialects, with their provider's name in genai-prices.
 _PRICED_HOSTS = {
     "api.openai.com": "openai",
     "api.anthropic.com": "anthropic",
@@ -81,7 +81,7 @@ _PRICED_HOSTS = {
 
 
 class ModelListing(Struct, frozen=True, kw_only=True):
-    """A model as models.dev has it; `None` is what it does not say. `day` is that of the data."""
+    """A model's entry in the models.dev data of `day`; a field is `None` if the entry lacks it."""
 
     day: str
     context: int | None = None
@@ -97,7 +97,7 @@ class ModelListing(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """Who says so, and as of when."""
+        """The source and the date of its data."""
         return f"models.dev {self.day}"
 
 
@@ -105,16 +105,17 @@ _NOTHING_LISTED = ModelListing(day="")
 
 
 class SourcedFact(Struct, Generic[T], frozen=True, kw_only=True):
-    """A value and who says so; both are `None` where nobody does."""
+    """A value and its source; both are `None` if the value is unknown."""
 
     value: T | None = None
     source: str | None = None
 
 
 class Reported(Struct, frozen=True, kw_only=True):
-    """What the provider said, or what came of trying, on one `day` (ISO 8601); `None` is what was not found out.
+    """Results of a probe on one `day` (ISO 8601): statements of the provider and outcomes of trials.
 
-    `output_kept`: it stopped where the output limit was. `tried` holds why something failed, by what was tried.
+    A field is `None` if it was not found out. `output_kept` says that a reply stopped at the output limit. `tried`
+    maps each failed trial to the reason.
     """
 
     day: str
@@ -130,14 +131,14 @@ class Reported(Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """Who says so, and when."""
+        """The source and the day of the probe."""
         return f"probe {self.day}"
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True):
-    """All that is known of one model; tokens, USD per million of them, days in ISO 8601.
+    """All known facts about one model; tokens, USD per million tokens, days in ISO 8601.
 
-    `takes` has an entry for each of `MODALITIES`. `status` is `alpha`, `beta` or `deprecated` where that is said.
+    `takes` has an entry for each of `MODALITIES`. `status` is `alpha`, `beta` or `deprecated` if a source says so.
     """
 
     context: SourcedFact[int]
@@ -157,10 +158,10 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
 def find_facts(
     provider: str, model: str, config: ModelConfig, *, reported: Reported | None, assume: float | None
 ) -> ModelFacts:
-    """Return what is known of a model, each value from the first source that has it.
+    """Return the facts about a model, each value from the first source that has it.
 
-    In this order: `config`, what a probe `reported`, the data of genai-prices, that of models.dev. Of what answers
-    on this machine only the first two know anything. Nothing is fetched.
+    Precedence: `config`, `reported` (a probe), genai-prices, models.dev. For models on this machine only the first
+    two apply. Nothing is fetched.
     """
     tried = reported or Reported(day="")
     listed = _find_listing(provider, model, config.base_url) or _NOTHING_LISTED
@@ -188,7 +189,7 @@ def find_facts(
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What a call may hold, as far as it is known: tools, pictures, files, reasoning, tokens of its reply."""
+    """The known capabilities of a model: tools, pictures, files, reasoning, tokens of a reply."""
 
     tools: bool | None
     images: bool | None
@@ -200,15 +201,16 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 def find_capabilities(
     provider: str, model: str, config: ModelConfig, *, reported: Reported | None
 ) -> Capabilities:
-    """Return what a model takes by the sources of `find_facts`; faster, since prices are not looked at.
+    """Return a model's capabilities, by the sources of `find_facts`; faster, since prices are not looked up.
 
-    `files` are PDFs first of all: what takes them takes others, and what does not gets text files as text. That a
-    model with eyes takes no PDF is not believed of models.dev: providers turn pages into pictures for it.
+    `files` means PDFs first of all: a model that takes PDFs takes other files, and other models get text
+    files as text. A claim of models.dev that a model takes images but no PDFs is ignored, because providers
+    convert pages to images for such a model.
     """
     tried = reported or Reported(day="")
     looks = config.images is not None or bool(config.modalities)
     said = looks and config.tools is not None and config.max_output is not None
-    # The listing takes 0.05 s to load, so it is not asked for what the user said.
+    # The listing takes 0.05 s to load, so it is skipped if the user's configuration says everything.
     listed = _NOTHING_LISTED if said else _find_listing(provider, model, config.base_url) or _NOTHING_LISTED
     takes_files = _find_modality("pdf", config, tried, listed)
     doubted = (
@@ -241,26 +243,26 @@ def _find_modality(modality: str, config: ModelConfig, tried: Reported, listed: 
 
 
 def find_price(provider: str, model: str, config: ModelConfig, *, assume: float | None) -> Price | None:
-    """Return what a model costs, `None` where nobody knows; `Price.source` tells who says so.
+    """Return the price of a model, or `None` if it is unknown; `Price.source` names the source.
 
-    In this order: `config` (source `configured`), Ollama on this machine (`ollama`, free), the published prices
-    that genai-prices carries with it (`genai-prices`; nothing is fetched), those of models.dev (`models.dev`),
-    `assume` in USD per million tokens (`assumed`). What else answers on this machine may pass calls on to anyone:
-    only `config` can say its price. Where a published price depends on the hour, it is the highest.
+    Precedence: `config` (source `configured`), Ollama on this machine (`ollama`, free), the published prices that
+    ship with genai-prices (`genai-prices`; nothing is fetched), those of models.dev (`models.dev`), `assume` in
+    USD per million tokens (`assumed`). Other servers on this machine may forward calls to anyone, so only `config`
+    can set their price. If a published price depends on the hour, the highest counts.
     """
     read = config.price if config.price_in is None else config.price_in
     written = config.price if config.price_out is None else config.price_out
-    # Anthropic charges a quarter more for what it writes to its cache.
+    # Anthropic charges a quarter more for cache writes.
     cache_write = 1.25 * read if read is not None and provider.startswith("anthropic") else None
     if read is not None and written is not None:
         return Price(input=read, output=written, cache_write=cache_write, source="configured")
     if _is_local(provider, config.base_url):
-        # Whatever else listens here may pass calls on to anyone, so its price is not guessed.
+        # Other servers on this machine may forward calls to anyone, so their price is not guessed.
         found = Price(input=0.0, output=0.0, source="ollama") if provider == "ollama" else None
     else:
         info = _find_published(provider, model, config.base_url)
         found = read_published_price(info, datetime.now(UTC).date()) if info else None
-        # Not where genai-prices knows the model: it may know a fee beside the tokens, and then no price will do.
+        # Not if genai-prices knows the model: it may know a fee on top of the tokens, and then no price fits.
         listed = _find_listing(provider, model, config.base_url) if info is None else None
         if listed is not None and listed.price is not None:
             found = listed.price
@@ -274,14 +276,14 @@ def find_price(provider: str, model: str, config: ModelConfig, *, assume: float 
 
 
 def find_context(provider: str, model: str, *, base_url: str | None = None) -> int | None:
-    """Return how many tokens a model takes at most as far as that is published, `None` where nobody says."""
+    """Return a model's published maximum of input tokens, or `None` if no source gives one."""
     info = _find_published(provider, model, base_url)
     listed = _find_listing(provider, model, base_url)
     return (info and info.context_window) or (listed and listed.context) or None
 
 
 def _is_local(provider: str, base_url: str | None) -> bool:
-    """Tell whether the endpoint is on this machine; Ollama's own address is."""
+    """Return whether the endpoint is on this machine, as Ollama's default address is."""
     if base_url is None:
         return provider == "ollama"
     host = _read_host(base_url)
@@ -289,7 +291,7 @@ def _is_local(provider: str, base_url: str | None) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-    # `::ffff:127.0.0.1` is this machine, too.
+    # `::ffff:127.0.0.1` is this machine too.
     mapped = getattr(address, "ipv4_mapped", None) or address
     return bool(mapped.is_loopback or mapped.is_unspecified)
 
@@ -297,14 +299,14 @@ def _is_local(provider: str, base_url: str | None) -> bool:
 def _read_host(url: str) -> str:
     try:
         return (urlsplit(url).hostname or "").rstrip(".")
-    except ValueError:  # such as an IPv6 address that is not closed
+    except ValueError:  # for example an unclosed IPv6 address
         return ""
 
 
 def _find_published(provider: str, model: str, base_url: str | None) -> ModelInfo | None:
-    """Return what genai-prices has on a model, `None` for one on this machine.
+    """Return the genai-prices entry of a model, or `None` for a model on this machine.
 
-    A well-known host says more than `provider`, which may be chosen for its dialect.
+    A well-known host is more reliable than `provider`, which may be chosen for its dialect.
     """
     if _is_local(provider, base_url):
         return None
@@ -312,7 +314,7 @@ def _find_published(provider: str, model: str, base_url: str | None) -> ModelInf
     publisher = publisher or _PUBLISHERS.get(provider)
     if publisher is None or not model:
         return None
-    # Takes 0.4 s, which only those pay who work with a model of which the configuration does not say the price.
+    # Takes 0.4 s, paid only for models without a configured price.
     from genai_prices.data_snapshot import get_snapshot
 
     try:
@@ -322,14 +324,14 @@ def _find_published(provider: str, model: str, base_url: str | None) -> ModelInf
 
 
 def read_published_price(info: ModelInfo, day: date) -> Price | None:
-    """Return the price of genai-prices that is in force on a day, `None` where tokens alone do not pay."""
+    """Return the price of genai-prices in force on a day, or `None` if tokens alone do not determine the cost."""
     from genai_prices.types import StartDateConstraint, TieredPrices, TimeOfDateConstraint
 
     prices: list[ModelPrice] = []
     if not isinstance(info.prices, list):
         prices = [info.prices]
     else:
-        # Those of a day: the last ones that began, and those of its hours that come after them.
+        # Prices in force on the day: the last ones to start, and the prices by hour that follow them.
         for one in info.prices:
             if isinstance(one.constraint, TimeOfDateConstraint):
                 prices.append(one.prices)
@@ -337,14 +339,14 @@ def read_published_price(info: ModelInfo, day: date) -> Price | None:
                 prices = [one.prices]
     rates = (getattr(each, name) for each in prices for name in _RATES)
     steps = {tier.start for rate in rates if isinstance(rate, TieredPrices) for tier in rate.tiers}
-    # Tiers for prompts that are longer than the model takes are of the past.
+    # Tiers for prompts longer than the model's context are outdated.
     reached = sorted(each for each in steps if info.context_window is None or each < info.context_window)
-    # A price per request as well is nothing that tokens could pay for.
+    # A fee per request cannot be expressed in tokens.
     if any(each.requests_kcount for each in prices):
         return None
     tiers = []
     for start in (0, *reached):
-        # The dearest of these prices for inputs of more than `start` tokens.
+        # The highest of these prices for inputs of more than `start` tokens.
         read = _find_highest(prices, start, "input_mtok")
         written = _find_highest(prices, start, "output_mtok", "output_reasoning_mtok")
         if read is None or written is None:
@@ -363,7 +365,7 @@ def read_published_price(info: ModelInfo, day: date) -> Price | None:
 
 
 def _make_price(tiers: Sequence[PriceTier], source: str) -> Price:
-    """Return the price that has these tiers, by `start`; the first holds for inputs of any length."""
+    """Return the price with these tiers, ordered by `start`; the first applies to inputs of any length."""
 
     def highest(name: str) -> float | None:
         return max((rate for tier in tiers if (rate := getattr(tier, name)) is not None), default=None)
@@ -392,9 +394,9 @@ def _find_highest(prices: list[ModelPrice], start: int, *names: str) -> float | 
 
 
 def listed_models(provider: str | None = None) -> Iterator[tuple[str, str, ModelListing]]:
-    """Yield provider, name and facts of all models that are listed, or of one provider by our name or its own.
+    """Yield provider, name and facts of each listed model, or of one provider's, by our name or its own.
 
-    Nothing comes for a provider that it does not list.
+    Yields nothing for a provider that is not listed.
     """
     wanted = _PUBLISHERS.get(provider, provider) if provider is not None else None
     known = _load_document()["providers"]
@@ -409,7 +411,7 @@ def listed_providers() -> list[str]:
 
 
 def _find_listing(provider: str, model: str, base_url: str | None) -> ModelListing | None:
-    """Return what models.dev has on a model, `None` for one on this machine; a host says more than `provider`."""
+    """Return the models.dev entry of a model, or `None` for local models; the host outranks `provider`."""
     if _is_local(provider, base_url):
         return None
     host = "" if base_url is None else _read_host(base_url)
@@ -437,12 +439,12 @@ def _read_listing(row: Sequence[Any]) -> ModelListing:
 
 
 def _read_listed_price(tiers: Sequence[Sequence[float | None]], context: int | None) -> Price | None:
-    """Return the price of the prompts that a model takes; tiers beyond that are of the past."""
+    """Return the price for prompts that fit the model; tiers beyond its context are outdated."""
     reached = list[PriceTier]()
     known = dict[str, float]()
     for *rates, start in sorted(tiers, key=lambda tier: tier[4] or 0):
         if context is None or (start or 0) < context:
-            # What a tier does not say is as it was below it.
+            # A tier inherits the rates that it does not give from the tier below.
             given = zip(("input", "output", "cached", "cache_write"), rates, strict=True)
             known |= {name: rate for name, rate in given if rate is not None}
             if "input" not in known or "output" not in known:
@@ -453,7 +455,7 @@ def _read_listed_price(tiers: Sequence[Sequence[float | None]], context: int | N
 
 @cache
 def _load_document() -> Mapping[str, Any]:
-    # Takes 0.05 s, which only those pay who ask for what neither the user nor the provider said.
+    # Takes 0.05 s, paid only for facts that neither the user nor the provider gave.
     packed = files("chargehand.models").joinpath("catalogue.json.gz").read_bytes()
     document: Mapping[str, Any] = json.loads(gzip.decompress(packed))
     return document
@@ -466,7 +468,7 @@ def _load_models(publisher: str) -> Mapping[str, Sequence[Any]]:
 
 @cache
 def _map_hosts() -> Mapping[str, str]:
-    """Return whose a host is; of several offers at one host the plain one, not its subscriptions."""
+    """Map each host to its provider; of several offers at one host, to the plain one, not its subscriptions."""
     found: dict[str, str] = {}
     for name, entry in _load_document()["providers"].items():
         host = entry["host"]

@@ -1,6 +1,6 @@
-"""Records of the gateway: calls, upstreams, prices, usage, and the codes of its refusals.
+"""Records of the gateway: calls, upstreams, prices, usage, and its refusal codes.
 
-Nothing heavy is imported here: every package may import these records for its annotations.
+Nothing heavy is imported here, so every package can import these records for its annotations.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from msgspec import Struct, field
 from chargehand.core.errors import UpstreamError
 from chargehand.core.ports import Spent
 
-# OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own.
+# OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own dialect.
 Dialect = Literal["openai", "anthropic", "responses", "gemini"]
-# What is asked of a model: a reply, the number of tokens in a request, or embeddings.
+# The kind of call: a reply, a count of the tokens in a request, or embeddings.
 Operation = Literal["reply", "count", "embed"]
 # Why a reply ends: it is complete, it calls tools, it reached its output limit, or the model declined.
 StopReason = Literal["end", "tools", "length", "refusal"]
 CallStatus = Literal["ok", "failed", "cut", "refused", "replayed"]
-# The largest reply that is held in memory whole; far above what any model writes in one go.
+# The largest reply held whole in memory; far more than any model writes in one reply.
 REPLY_BYTES = 64 * 1_048_576
 
 
 class ModelCall(Struct, frozen=True, kw_only=True):
-    """One call as it goes to an upstream: its body with the upstream's model name and a capped output limit.
+    """One call as sent to an upstream: its body with the upstream's model name and a capped output limit.
 
     `turn` counts the calls of the attempt from 1, separately for each operation. `seconds` bounds the wait for
-    each piece of the reply. Gemini's body also holds `model` and `stream`, which stand in the path on the wire.
+    each piece of the reply. Gemini's body also holds `model` and `stream`, which are part of the path on the wire.
     `path` replaces the dialect's own path on the provider's host. `bare` is how many of the calls counted before
     this one offered no tool.
     """
@@ -48,14 +48,14 @@ class ModelCall(Struct, frozen=True, kw_only=True):
 
     @property
     def stream(self) -> bool:
-        """Whether the reply is to come in pieces, as server-sent events."""
+        """Whether the reply is streamed as server-sent events."""
         return self.body.get("stream") is True
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """The tokens of one call as its provider reports them; input includes what was cached or written to a cache.
+    """The tokens of one call as its provider reports them; `input` includes cache reads and writes.
 
-    `cost_usd` is the cost that the provider itself reports, `None` where it reports none.
+    `cost_usd` is the cost that the provider itself reports, `None` if it reports no cost.
     """
 
     input: int | None = None
@@ -66,9 +66,9 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class ReplyUsage(Struct, frozen=True, kw_only=True):
-    """The tokens of one reply; `hour_writes` of `usage.cache_write` are kept for an hour, which costs more.
+    """The tokens of one reply; `hour_writes` of `usage.cache_write` stay cached for an hour, which costs more.
 
-    `hour_writes` is `None` where the provider does not tell how long what was written is kept.
+    `hour_writes` is `None` if the provider does not report how long cached tokens are kept.
     """
 
     usage: Usage
@@ -76,12 +76,12 @@ class ReplyUsage(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamReply(Struct, frozen=True, kw_only=True):
-    """What an upstream answers; `chunks` is its body as it comes, to be closed (`aclose`) when left early.
+    """An upstream's reply; `chunks` is its body as it arrives, to be closed (`aclose`) if not read to the end.
 
-    `meter`, called once the body ended, returns what was used by the provider's own word, where the body itself
-    no longer says all of it. `fault`, called then too, returns what the model did wrong in its reply, which is
-    kept all the same; empty for nothing. `left_out`, called then too, names what of the provider's reply is not in
-    the body.
+    The three callables may be called once the body has ended. `meter` returns the usage that the provider
+    reported, if the body itself no longer contains all of it. `fault` returns the model's mistake in a reply that
+    is kept all the same; empty if there is no mistake. `left_out` names parts of the provider's reply that are
+    missing from the body.
     """
 
     status: int
@@ -98,12 +98,12 @@ class UpstreamReply(Struct, frozen=True, kw_only=True):
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is one of success."""
+        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
     @contextlib.asynccontextmanager
     async def closing(self) -> AsyncGenerator[None, None]:
-        """Close what is left of the body after the block."""
+        """Close the rest of the body after the block."""
         try:
             yield
         finally:
@@ -112,8 +112,8 @@ class UpstreamReply(Struct, frozen=True, kw_only=True):
     async def read_all(self, most: int = REPLY_BYTES) -> bytes:
         """Return the whole body and close it.
 
-        Raises `UpstreamError`: `upstream_malformed` where the body is larger than `most` bytes, else what reading
-        raises.
+        Raises `UpstreamError`: `upstream_malformed` if the body is larger than `most` bytes, or the error of the
+        read.
         """
         body = bytearray()
         async with self.closing():
@@ -125,17 +125,17 @@ class UpstreamReply(Struct, frozen=True, kw_only=True):
 
 
 async def close_chunks(chunks: AsyncIterator[bytes]) -> None:
-    """Close the body of a reply, where it can be closed."""
-    # An iterator need not have anything to close.
+    """Close the body of a reply if it can be closed."""
+    # An iterator need not have a close method.
     close: Callable[[], Awaitable[None]] | None = getattr(chunks, "aclose", None)
     if close is not None:
         await close()
 
 
 class DerivedChunks:
-    """Pieces that are made of those of a `source`; closing it closes both.
+    """Pieces derived from those of a `source`; closing it closes both.
 
-    A generator alone would not close what it was never asked to read.
+    A generator alone would not close a source that it never started to read.
     """
 
     def __init__(self, pieces: AsyncIterator[bytes], source: AsyncIterator[bytes]) -> None:
@@ -162,7 +162,7 @@ def reply_from_pieces(
     headers: Mapping[str, str] | None = None,
     meter: Callable[[], ReplyUsage] | None = None,
 ) -> UpstreamReply:
-    """Return pieces that are already there as an upstream's reply."""
+    """Return existing pieces as an upstream's reply."""
 
     async def chunks() -> AsyncIterator[bytes]:
         for piece in pieces:
@@ -173,12 +173,12 @@ def reply_from_pieces(
 
 
 class ModelUpstream(Protocol):
-    """Whoever answers calls: a provider, a script, a recording, or one of them with something around it."""
+    """An upstream that answers calls: a provider, a script, a recording, or a wrapper around one of them."""
 
     async def send(self, call: ModelCall) -> UpstreamReply:
-        """Send one call and return as soon as the head of its reply is there.
+        """Send one call and return as soon as the head of its reply arrives.
 
-        Raises `UpstreamError` where none comes; reading `chunks` raises it where the reply breaks off.
+        Raises `UpstreamError` if no head arrives; reading `chunks` raises it if the reply breaks off.
         """
         ...
 
@@ -188,10 +188,10 @@ class ModelUpstream(Protocol):
 
 
 class PriceTier(Struct, frozen=True, kw_only=True):
-    """USD per million tokens, all tokens of a call, where its whole input is more than `start` tokens.
+    """USD per million tokens, for all tokens of a call whose whole input is more than `start` tokens.
 
-    `cached` and `cache_write` are input read from and written to a provider's cache, `hour_write` what is kept
-    there for an hour and not for minutes.
+    `cached` and `cache_write` are input read from and written to a provider's cache, `hour_write` input cached for
+    an hour instead of minutes.
     """
 
     input: float
@@ -203,9 +203,9 @@ class PriceTier(Struct, frozen=True, kw_only=True):
 
 
 class Price(Struct, frozen=True, kw_only=True):
-    """USD per million tokens, as in `PriceTier`, the highest where they depend on the length of the input.
+    """USD per million tokens, as in `PriceTier`; the highest if prices depend on the length of the input.
 
-    `tiers` then has what each length costs, by `start`.
+    `tiers` then has the price for each length, ordered by `start`.
     """
 
     input: float
@@ -218,12 +218,12 @@ class Price(Struct, frozen=True, kw_only=True):
 
 
 class ServedModel(Struct, frozen=True, kw_only=True):
-    """A model that a gateway serves: `name` is how clients call it, `model` how its upstream does.
+    """A model that a gateway serves: `name` is the client's name for it, `model` the upstream's.
 
-    `price` is `None` where nobody knows it: such a model is served only where nothing limits the money. Models
-    with the same `provider` share its faults and quotas; empty means none. `tools`, `images` and `files` say
-    whether it takes them, `reasoning` whether it can be asked to reason. `ollama` marks a model of Ollama, which
-    has endpoints of its own. `fallback` is who answers, in order, where this one cannot.
+    `price` is `None` if unknown: such a model is served only if no limit on money is set. Models with the same
+    non-empty `provider` share its faults and quotas. `tools`, `images` and `files` say whether the model accepts
+    them, `reasoning` whether it can be asked to reason. `ollama` marks a model of Ollama, which has its own
+    endpoints. `fallback` lists the models that answer, in order, if this one cannot.
     """
 
     name: str
@@ -233,7 +233,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     price: Price | None
     max_output: int | None = None
     provider: str = ""
-    # What nobody says of a model is tried: a provider that refuses it answers with a 400 that says so.
+    # Unknown abilities are tried: a provider that refuses one answers with a 400 that says so.
     images: bool = True
     files: bool = True
     tools: bool = True
@@ -243,7 +243,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
 
 class HttpLimits(Struct, frozen=True, kw_only=True):
-    """What one gateway takes: bytes of a head, of a body and of all bodies held at once, connections, seconds."""
+    """Limits of one gateway: bytes of a head, of a body and of all bodies held at once, connections, seconds."""
 
     head_bytes: int = 65_536
     body_bytes: int = 32 * 1_048_576
@@ -255,7 +255,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
 
 class QuotaRest(Struct, frozen=True, kw_only=True):
-    """A client was refused because nobody behind its model has quota before `until` (UTC).
+    """A client was refused because no provider behind its model has quota before `until` (UTC).
 
     `model` is the client's name for it, `provider` the first one to have quota again.
     """
@@ -266,17 +266,18 @@ class QuotaRest(Struct, frozen=True, kw_only=True):
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
-    """How one call ended; `cost_usd` is `None` where it is not known, `booked_usd` is what the limits count.
+    """How one call ended; `cost_usd` is `None` if unknown, `booked_usd` is the amount counted against limits.
 
-    `reported_usd` is the provider's own word on the cost and `computed_usd` the cost by tokens and our price, each
-    `None` where unknown; the provider's word counts. A `replayed` call got its reply from an earlier life of the
-    attempt, for nothing: `call` was paid for then. `provider` is the address that was asked, empty for a script.
+    `reported_usd` is the cost that the provider reports and `computed_usd` the cost by tokens and our price, each
+    `None` if unknown; the reported cost takes precedence. A `replayed` call got its reply from an earlier life of
+    the attempt, for free: `call` was paid for then. `provider` is the address that was asked, empty for a script.
     `first_seconds` is the time until the client got the first piece of a stream, or the head of a whole reply.
-    `hour_writes` of the tokens written to the cache are kept for an hour, `None` where unknown.
-    `skipped` says which models before this one do not take the request, and why; `converted` what of the request
-    was put into another form for this one; `left_out` which of its fields this one was not sent, the first time in
-    the attempt; `bare` that it offered no tool; `retried` after which answers it was sent again, as a status or
-    `unreachable`, in order. The `reason` of an `ok` one says what the model did wrong.
+    `hour_writes` of the tokens written to the cache are kept for an hour, `None` if unknown.
+
+    `skipped` lists the models before this one that cannot take the request, with the reason; `converted` the parts
+    of the request that were converted for this model; `left_out` the fields that were not sent to this model, once
+    per attempt. `bare` marks a call that offered no tool. `retried` lists the answers after which the call was
+    sent again, as a status or `unreachable`, in order. The `reason` of an `ok` call is the model's mistake.
     """
 
     call: str
@@ -305,13 +306,13 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 
 
 class CallListeners(Struct, frozen=True, kw_only=True):
-    """Whom a gateway tells of its calls.
+    """Callbacks for the calls of a gateway.
 
-    Every call that is admitted, or refused for money, ends in one `on_call`; `on_alert` hears of a limit that is
+    Every call that is admitted, or refused for money, ends in one `on_call`; `on_alert` reports a limit that is
     nearly used up. Both run in a thread, never two at once, and may block as the ledger may. With `on_loop` they
-    run on the event loop, and the ledger is asked there, which saves each call the way to the thread and back:
-    none of them may block for long then. `on_quota` is called on the event loop before a client is refused for
-    want of quota, `on_fault` there with the reason why a client waits or is refused for a provider that failed.
+    and the ledger run on the event loop, which saves each call the way to the thread and back; they must not block
+    for long then. `on_quota` is called on the event loop before a client is refused for lack of quota, `on_fault`
+    there with the reason why a client waits or is refused because a provider failed.
     """
 
     on_call: Callable[[CallRecord], None]
@@ -321,13 +322,13 @@ class CallListeners(Struct, frozen=True, kw_only=True):
     on_loop: bool = False
 
 
-# The stable codes with which the gateway refuses or breaks off, and the HTTP status of each.
+# The stable codes with which the gateway refuses or cuts off, and the HTTP status of each.
 FAULT_STATUS: dict[str, int] = {
     "bad_request": 400,
     "uncarried": 400,
     "token_invalid": 401,
     "token_revoked": 401,
-    # Not 429: the official clients do not try a 402 again by themselves.
+    # Not 429: the official clients do not retry a 402.
     "budget_exhausted": 402,
     "price_unknown": 402,
     "not_found": 404,
@@ -337,7 +338,7 @@ FAULT_STATUS: dict[str, int] = {
     "too_large": 413,
     "unsupported_encoding": 415,
     "quota_exhausted": 429,
-    # A 429, which clients try again by themselves: it passes once calls under way are answered.
+    # A 429, which clients retry by themselves: it passes once calls under way are answered.
     "budget_reserved": 429,
     "upstream_unreachable": 502,
     "upstream_cut": 502,
@@ -353,7 +354,7 @@ FAULT_STATUS: dict[str, int] = {
 class GatewayFault(Exception):
     """A refusal by the gateway itself: a stable code and a sentence for the client.
 
-    `wait` is in how many seconds asking again makes sense, `None` where that is not known.
+    `wait` is the number of seconds after which a retry makes sense, `None` if unknown.
     """
 
     def __init__(self, code: str, message: str, *, wait: float | None = None) -> None:
@@ -364,7 +365,7 @@ class GatewayFault(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status of the refusal, where no head went out yet."""
+        """The HTTP status of the refusal, if no head was sent yet."""
         return FAULT_STATUS.get(self.code, 500)
 
 

@@ -1,4 +1,4 @@
-"""Requests and replies in a dialect-neutral form: what each dialect is read into and written from."""
+"""Dialect-neutral requests and replies: each dialect is read into this form and written from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chargehand.models.contract import StopReason, Usage
 
 ConversationRole = Literal["user", "assistant"]
 ToolChoice = Literal["auto", "none", "required", "tool"]
-# Tokens of reasoning for each effort, by OpenAI's words for them.
+# Tokens of reasoning for each effort, by OpenAI's names.
 EFFORT_BUDGETS: Mapping[str, int] = {
     "none": 0,
     "minimal": 1_024,
@@ -24,14 +24,14 @@ EFFORT_BUDGETS: Mapping[str, int] = {
     "xhigh": 32_768,
     "max": 65_536,
 }
-# The efforts that stand for a budget: every model that reasons takes these, and only some the others.
+# The efforts chosen for a budget: every model that reasons takes these, the others only some models.
 BUDGET_EFFORTS = ("low", "medium", "high")
-# A budget that leaves it to the model, as Gemini spells it; Anthropic's word is `adaptive`.
+# A budget that the model chooses, as Gemini writes it; Anthropic's word is `adaptive`.
 DYNAMIC_BUDGET = -1
 
 
 class UntranslatableError(ValueError):
-    """A request holds what a dialect or a model has no place for; `what` names it in one or two words."""
+    """A request holds something that a dialect or model cannot express; `what` names it in one or two words."""
 
     def __init__(self, what: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class UntranslatableError(ValueError):
 
 
 class TextPart(Struct, frozen=True, kw_only=True):
-    """Words; `cached`: the client wants all up to here kept in its provider's cache."""
+    """Text; `cached`: the client wants everything up to here in its provider's cache."""
 
     text: str
     cached: bool = False
@@ -52,9 +52,9 @@ class ThoughtPart(Struct, frozen=True, kw_only=True):
 
 
 class FilePart(Struct, frozen=True, kw_only=True):
-    """A picture or another file: base64 `data` of a `media_type`, or a `url` that leads to it.
+    """A picture or another file: base64 `data` of a `media_type`, or its `url`.
 
-    `detail` is how closely to look, `low` or `high`; `context` what is said of a document; `cached` is as in
+    `detail` is how closely to look, `low` or `high`; `context` is a description of a document; `cached` is as in
     `TextPart`.
     """
 
@@ -69,7 +69,7 @@ class FilePart(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallPart(Struct, frozen=True, kw_only=True):
-    """A call of a tool; `arguments` is JSON text as the model wrote it, of a `custom` tool plain text.
+    """A tool call; `arguments` is JSON text as the model wrote it, or plain text for a `custom` tool.
 
     `unchecked` arguments may be anything: scripts send wrong ones on purpose.
     """
@@ -82,13 +82,14 @@ class ToolCallPart(Struct, frozen=True, kw_only=True):
 
     @property
     def malformed(self) -> bool:
-        """Whether the model wrote something else than the JSON object that this dialect-neutral call needs."""
+        """Whether the arguments are not the JSON object that a dialect-neutral call needs."""
         return not self.custom and self._read_object() is None
 
     def value(self) -> Mapping[str, Any] | str:
-        """Return the arguments as an object; what is none stands as text in one, under `malformed_arguments`.
+        """Return the arguments as an object; other values become text under `malformed_arguments`.
 
-        So the reply that was paid for is kept: whoever runs the tool misses its arguments, and tells the model.
+        So the reply, already paid for, is kept: the tool's caller finds the arguments missing and reports that to
+        the model.
         """
         found = self._read_object()
         if found is not None:
@@ -104,7 +105,7 @@ class ToolCallPart(Struct, frozen=True, kw_only=True):
 
 
 class ToolResultPart(Struct, frozen=True, kw_only=True):
-    """What a tool call came to; `name` is the tool's, empty where only the call says it."""
+    """The result of a tool call; `name` is the tool's, empty if only the call names it."""
 
     id: str
     content: tuple[TextPart | FilePart, ...] = ()
@@ -114,7 +115,7 @@ class ToolResultPart(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The words of the result."""
+        """The text of the result."""
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
@@ -124,7 +125,7 @@ class ToolResultPart(Struct, frozen=True, kw_only=True):
 
     @property
     def blob_parts(self) -> tuple[TextPart | FilePart, ...]:
-        """The same as parts of a user's message, for dialects whose results hold text only."""
+        """The same as parts of a user's message, for dialects whose results hold only text."""
         note = TextPart(text=f"What tool call {self.id} returned beside its text:")
         return (note, *self.blobs) if self.blobs else ()
 
@@ -133,16 +134,16 @@ ConversationPart = TextPart | ThoughtPart | FilePart | ToolCallPart | ToolResult
 
 
 class ConversationTurn(Struct, frozen=True, kw_only=True):
-    """What one side said in one go."""
+    """Consecutive parts from one side of the conversation."""
 
     role: ConversationRole
     parts: tuple[ConversationPart, ...]
 
 
 class OfferedTool(Struct, frozen=True, kw_only=True):
-    """A tool that the model may call; a `custom` one takes plain text and has no schema.
+    """A tool that the model may call; a `custom` tool takes plain text and has no schema.
 
-    `strict`: its provider is to hold the model to the schema; `None` where nothing is said.
+    `strict`: the provider must hold the model to the schema; `None` if not specified.
     """
 
     name: str
@@ -153,7 +154,7 @@ class OfferedTool(Struct, frozen=True, kw_only=True):
 
 
 class ReasoningRequest(Struct, frozen=True, kw_only=True):
-    """How much to reason: an `effort` by OpenAI's words, or a `budget` in tokens; `summary`: how to show it."""
+    """How much to reason: OpenAI's `effort` or a `budget` in tokens; `summary`: how to show the reasoning."""
 
     effort: str | None = None
     budget: int | None = None
@@ -161,7 +162,7 @@ class ReasoningRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def word(self) -> str | None:
-        """The effort, for dialects without budgets; `None` where nothing is asked or the model may choose."""
+        """The effort, for dialects without budgets; `None` if nothing is asked or the model may choose."""
         if self.budget == 0:
             return "none"
         if self.effort is not None or self.budget is None or self.budget == DYNAMIC_BUDGET:
@@ -171,19 +172,19 @@ class ReasoningRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int | None:
-        """The budget, for dialects without efforts; `None` where nothing is asked or the word is unknown."""
+        """The budget, for dialects without efforts; `None` if nothing is asked or the effort is unknown."""
         if self.effort is None or self.budget not in (None, DYNAMIC_BUDGET):
             return self.budget
         return EFFORT_BUDGETS.get(self.effort)
 
     @property
     def amount(self) -> str | None:
-        """The name of the field that says how much, `None` where nothing is asked."""
+        """The name of the field that sets the amount, `None` if neither is set."""
         return "effort" if self.effort is not None else "budget" if self.budget is not None else None
 
 
 class ReplySchema(Struct, frozen=True, kw_only=True):
-    """The schema that the reply must keep; OpenAI's dialects also name and describe it."""
+    """The schema that the reply must follow; OpenAI's dialects also name and describe it."""
 
     schema: Mapping[str, Any]
     name: str = ""
@@ -192,15 +193,15 @@ class ReplySchema(Struct, frozen=True, kw_only=True):
 
     @property
     def described(self) -> Mapping[str, Any]:
-        """The schema with name and description inside, for dialects that have no other place for them."""
+        """The schema with name and description inside, for dialects without separate fields for them."""
         said = {"title": self.name, "description": self.description}
         return {**{key: text for key, text in said.items() if text}, **self.schema}
 
 
 class NeutralRequest(Struct, frozen=True, kw_only=True):
-    """One request; `left_out` names what of it its reader has no place for, by the client's own fields.
+    """One request; `left_out` names the client's fields that the neutral form cannot hold.
 
-    `hints` are further fields by OpenAI's names, which pass among the dialects that have them: `seed`, `user` ….
+    `hints` are further fields by OpenAI's names, passed on to dialects that have them: `seed`, `user` ….
     """
 
     turns: tuple[ConversationTurn, ...]
@@ -227,7 +228,7 @@ class NeutralRequest(Struct, frozen=True, kw_only=True):
 
 
 class TextDelta(Struct, frozen=True, kw_only=True):
-    """More words of the reply."""
+    """More text of the reply."""
 
     text: str
 
@@ -239,7 +240,7 @@ class ThinkingDelta(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallStart(Struct, frozen=True, kw_only=True):
-    """A tool call begins; what comes of its arguments has the same `index`."""
+    """The start of a tool call; the deltas of its arguments have the same `index`."""
 
     index: int
     id: str
@@ -255,7 +256,7 @@ class ToolCallDelta(Struct, frozen=True, kw_only=True):
 
 
 class ReplyEnd(Struct, frozen=True, kw_only=True):
-    """The reply is whole; `fault` is what its model, and nobody else, did wrong in it."""
+    """The end of a complete reply; `fault` is a mistake that the model itself made in it."""
 
     stop: StopReason
     usage: Usage | None = None
@@ -263,7 +264,7 @@ class ReplyEnd(Struct, frozen=True, kw_only=True):
 
 
 class ReplyError(Struct, frozen=True, kw_only=True):
-    """The provider reports an error inside its reply."""
+    """An error that the provider reports inside its reply."""
 
     message: str
 
@@ -289,15 +290,15 @@ class ReplyReader(Protocol):
     left_out: set[str]
 
     def read_event(self, data: Mapping[str, Any]) -> list[ReplyDelta]:
-        """Return what one event of a stream says."""
+        """Return the deltas of one event of a stream."""
         ...
 
     def read_whole(self, document: Mapping[str, Any]) -> list[ReplyDelta]:
-        """Return what a reply in one piece says, its end included."""
+        """Return the deltas of a reply in one piece, including its end."""
         ...
 
     def finish(self) -> list[ReplyDelta]:
-        """Return what is known only now that the stream is over."""
+        """Return the deltas that are known only after the end of the stream."""
         ...
 
 
@@ -305,18 +306,18 @@ class ReplyWriter(Protocol):
     """Writes one reply for a client."""
 
     def write_delta(self, delta: ReplyDelta) -> bytes:
-        """Return the events that say one delta, empty where more has to come first."""
+        """Return the events that express one delta; empty if more deltas must come first."""
         ...
 
     def write_whole(self, reply: NeutralReply) -> dict[str, Any]:
-        """Return a reply in one piece."""
+        """Return the reply as one document."""
         ...
 
 
 def join_turns(turns: Iterable[ConversationTurn]) -> tuple[ConversationTurn, ...]:
-    """Return turns with neighbours of one role made one, and empty ones left out.
+    """Merge neighbouring turns of one role and drop empty turns.
 
-    Their tool results know the name and the kind of their tool, from the calls before them.
+    Tool results get the name and the kind of their tool from the preceding calls.
     """
     joined: list[ConversationTurn] = []
     calls: dict[str, ToolCallPart] = {}
@@ -336,9 +337,9 @@ def join_turns(turns: Iterable[ConversationTurn]) -> tuple[ConversationTurn, ...
 
 
 def find_features(request: NeutralRequest) -> set[str]:
-    """Return what a request holds that not every dialect has a place for, by the names of the fields here.
+    """Return the features of a request that not every dialect supports, by the field names used here.
 
-    How much to reason is not among it: that depends on the model.
+    The amount of reasoning is left out, because it depends on the model.
     """
     said = [part for turn in request.turns for part in turn.parts]
     said += [inner for part in said if isinstance(part, ToolResultPart) for inner in part.content]
@@ -359,7 +360,7 @@ def find_features(request: NeutralRequest) -> set[str]:
 
 
 def spell_out_contexts(turns: Iterable[ConversationTurn]) -> tuple[ConversationTurn, ...]:
-    """Return turns with what is said of a document as words before it, for dialects without a place for it."""
+    """Move the descriptions of documents into text before them, for dialects without a field for them."""
 
     def spell_out(parts: Iterable[Any]) -> Iterator[Any]:
         for part in parts:
@@ -375,7 +376,7 @@ def spell_out_contexts(turns: Iterable[ConversationTurn]) -> tuple[ConversationT
 
 
 def fold_reply(deltas: Iterable[ReplyDelta]) -> NeutralReply:
-    """Return the whole reply that deltas make."""
+    """Assemble a whole reply from its deltas."""
     texts = list[str]()
     thoughts = list[str]()
     starts: dict[int, ToolCallStart] = {}
@@ -412,7 +413,7 @@ def fold_reply(deltas: Iterable[ReplyDelta]) -> NeutralReply:
 
 
 def reply_deltas(reply: NeutralReply) -> list[ReplyDelta]:
-    """Return a whole reply as the deltas that make it."""
+    """Return the deltas that make up a whole reply."""
     found: list[ReplyDelta] = []
     if reply.thoughts:
         found.append(ThinkingDelta(text=reply.thoughts))
@@ -427,24 +428,24 @@ def reply_deltas(reply: NeutralReply) -> list[ReplyDelta]:
 
 
 def offer_custom_tool(name: str, description: str, grammar: object) -> OfferedTool:
-    """Return a tool of plain text; other dialects have no grammars, so the model is told of it in words."""
+    """Return a plain-text tool; its description states the grammar, because other dialects have no grammars."""
     text = f"{description}\n\nThe input follows this grammar:\n{grammar}" if grammar else description
     return OfferedTool(name=name, description=text, custom=True)
 
 
 def wrap_custom_tools(tools: Iterable[OfferedTool]) -> tuple[OfferedTool, ...]:
-    """Return tools with custom ones as functions of one text, for dialects that know no others."""
+    """Turn custom tools into functions with one text argument, for dialects that know only functions."""
     text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
     return tuple(replace(tool, schema=text, custom=False) if tool.custom else tool for tool in tools)
 
 
 def as_function_call(call: ToolCallPart) -> ToolCallPart:
-    """Return a custom tool's call as that of the function `wrap_custom_tools` makes of it."""
+    """Turn a custom tool's call into a call of the function that `wrap_custom_tools` makes."""
     return replace(call, arguments=json.dumps({"input": call.arguments}), custom=False) if call.custom else call
 
 
 def read_reply_schema(given: Mapping[str, Any]) -> ReplySchema | None:
-    """Read a schema as OpenAI's dialects write it, `None` where there is none."""
+    """Read a schema as OpenAI's dialects write it, or return `None` if it is missing."""
     schema = given.get("schema")
     if not (isinstance(schema, dict) and schema):
         return None
@@ -457,7 +458,7 @@ def read_reply_schema(given: Mapping[str, Any]) -> ReplySchema | None:
 
 
 def write_reply_schema(shape: ReplySchema) -> dict[str, Any]:
-    """Write a schema as OpenAI's dialects take it; they want a name of letters, digits, `_` and `-`."""
+    """Write a schema for OpenAI's dialects; they require a name of letters, digits, `_` and `-`."""
     title = shape.name or shape.schema.get("title")
     name = re.sub(r"[^\w-]+", "_", title, flags=re.ASCII)[:64] if isinstance(title, str) else ""
     held = {"description": shape.description or None, "strict": shape.strict}
@@ -469,22 +470,22 @@ def write_reply_schema(shape: ReplySchema) -> dict[str, Any]:
 
 
 def read_flag(value: object) -> bool | None:
-    """Return a truth value, `None` for anything else."""
+    """Return a boolean, or `None` for any other value."""
     return value if isinstance(value, bool) else None
 
 
 def read_detail(value: object) -> str:
-    """Return how closely to look at a picture, empty where that is left to the model."""
+    """Return how closely to look at a picture; empty if the model decides."""
     return value if isinstance(value, str) and value != "auto" else ""
 
 
 def data_url(file: FilePart) -> str:
-    """Return where a picture is, or itself as a `data:` address."""
+    """Return the picture's address, or the picture itself as a `data:` address."""
     return file.url or f"data:{file.media_type};base64,{file.data}"
 
 
 def file_from_url(url: object, *, kind: Literal["image", "file"] = "image", name: str = "") -> FilePart:
-    """Return the file behind an address, or in a `data:` address; raises `UntranslatableError` without one."""
+    """Return the file at an address or in a `data:` address; raises `UntranslatableError` without an address."""
     if not isinstance(url, str) or not url:
         what = "a picture" if kind == "image" else "a file"
         raise UntranslatableError(kind, f"{what} without data or an address cannot go to another provider")
@@ -495,7 +496,7 @@ def file_from_url(url: object, *, kind: Literal["image", "file"] = "image", name
 
 
 def read_data_url(url: str) -> tuple[str, str] | None:
-    """Return media type and base64 content of a `data:` address, `None` for any other."""
+    """Return media type and base64 content of a `data:` address, or `None` for other addresses."""
     head, comma, data = url.partition(",")
     if not (head.startswith("data:") and comma and head.endswith(";base64")):
         return None

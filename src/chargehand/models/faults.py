@@ -1,4 +1,4 @@
-"""Specifications of deliberate faults of a provider, which agents and the gateway have to survive."""
+"""Specifications of deliberate provider faults, which agents and the gateway have to survive."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HINT = (
 
 
 class Fault(Struct, frozen=True, kw_only=True):
-    """One fault: an HTTP status or a kind, on one turn of each attempt or with a probability for every call.
+    """One fault: an HTTP status or a kind, on one turn of each attempt or with a probability per call.
 
-    `argument` is the Retry-After of a status and of `stall` the time until the reply comes after all, in
-    seconds; of `cut` where the body breaks off and of `big` how long it is, in bytes.
+    `argument` is, for a status, the Retry-After in seconds; for `stall` the delay of the reply in seconds; for
+    `cut` the position where the body breaks off, and for `big` its length, in bytes.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, entry: str) -> Fault:
-        """Read `KIND[/ARGUMENT]`, with `@TURN` or `%PROBABILITY` or neither.
+        """Read `KIND[/ARGUMENT]`, optionally followed by `@TURN` or `%PROBABILITY`.
 
         Raises `UsageError` (`faults_invalid`).
         """
@@ -54,12 +54,12 @@ class Fault(Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> int | None:
-        """The HTTP status that the call is answered with, `None` for the other kinds."""
+        """The HTTP status of the answer, `None` for the other kinds."""
         return int(self.kind) if _is_status(self.kind) else None
 
     @property
     def replaces(self) -> bool:
-        """Whether the call never gets to whoever would have answered it."""
+        """Whether the call never reaches the inner upstream."""
         return self.status is not None or self.kind == "malformed"
 
 
@@ -70,7 +70,7 @@ class Faults(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, spec: str) -> Faults:
-        """Read entries separated by commas, each with its turn or its probability.
+        """Read entries separated by commas, each with a turn or a probability.
 
         Raises `UsageError` (`faults_invalid`).
         """

@@ -1,4 +1,4 @@
-"""Puts deliberate faults before or into what another upstream answers."""
+"""Injects deliberate faults before or into the replies of another upstream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chargehand.models.event_stream import EVENT_STREAM
 from chargehand.models.faults import Fault, Faults
 from chargehand.models.scripted_replies import ScriptedCall, decode_body, error_reply, render_for
 
-# The length of a reply of the kind `big` that says no size.
+# The length of a `big` reply without a given size.
 _BIG_BYTES = 1_000_000
 _PIECE_BYTES = 64_000
 # Attempt, operation and turn of a call.
@@ -33,10 +33,10 @@ _Ask = Callable[[], Awaitable[UpstreamReply]]
 
 
 class FaultyUpstream:
-    """Puts faults before or into what another upstream answers.
+    """An upstream that injects faults before or into the replies of another upstream.
 
-    An entry with a turn fires once in each attempt, so that a call that is tried again gets through; of two
-    entries with one turn the second fires at the second try. Counts of tokens and embeddings have their own turns.
+    An entry with a turn fires once in each attempt, so that a retried call gets through; of two entries with the
+    same turn the second fires at the second try. Counts of tokens and embeddings have their own turns.
     """
 
     def __init__(self, inner: ModelUpstream, faults: Faults, *, seed: int = 0) -> None:
@@ -48,7 +48,7 @@ class FaultyUpstream:
         self._swallowed: set[_Place] = set()
 
     async def send(self, call: ModelCall) -> UpstreamReply:
-        """Answer with the fault that is due, or let the call through; raises `UpstreamError` as the inner one."""
+        """Answer with the fault that is due, or pass the call on; raises `UpstreamError` as the inner one does."""
         place = (call.attempt, call.operation, call.turn)
         here = [fault for fault in self._faults.entries if fault.turn == call.turn]
         tried = self._tries[place]
@@ -62,7 +62,7 @@ class FaultyUpstream:
             self._swallowed.add(place)
         else:
             self._swallowed.discard(place)
-        # Whoever is behind counts only what it is asked: a script goes on where it was.
+        # The inner upstream counts only the calls that it gets, so a script continues at its own turn.
         earlier = sum(one[:2] == place[:2] and one[2] < call.turn for one in self._swallowed)
         behind = replace(call, turn=call.turn - earlier)
         if fault is None:
@@ -75,7 +75,7 @@ class FaultyUpstream:
 
 
 async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> UpstreamReply:
-    """Answer a call with a fault; `ask` gets the reply that it spoils."""
+    """Answer a call with a fault; `ask` fetches the reply to spoil."""
     dialect = DIALECTS[call.dialect]
     if fault.status is not None:
         headers = {} if fault.argument is None else {"retry-after": f"{fault.argument:g}"}
@@ -89,7 +89,7 @@ async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> Upstrea
     reply = await ask()
     if fault.kind not in ("twin-ids", "big"):
         return replace(reply, chunks=DerivedChunks(_spoil(fault, call, reply.chunks), reply.chunks))
-    # The reply says something else: a very long text, or tool calls that share one id.
+    # The reply changes: a very long text, or tool calls that share one id.
     body = await reply.read_all()
     stream = reply.headers.get("content-type", "").startswith(EVENT_STREAM)
     pieces = [body[start : start + _PIECE_BYTES] for start in range(0, len(body), _PIECE_BYTES)]
@@ -116,9 +116,9 @@ async def answer_with_fault(fault: Fault, call: ModelCall, ask: _Ask) -> Upstrea
 
 
 async def _spoil(fault: Fault, call: ModelCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield a body that breaks off (`cut`), comes byte by byte (`drip`), or too late (`stall`)."""
+    """Yield a body that breaks off (`cut`), arrives byte by byte (`drip`), or too late (`stall`)."""
     if fault.kind == "cut":
-        # Where the middle is, is known only when all of it came.
+        # The middle is known only after the whole body arrived.
         body = b"".join([chunk async for chunk in chunks])
         yield body[: len(body) // 2 if fault.argument is None else int(fault.argument)]
         raise UpstreamError(f"the reply to call {call.id!r} broke off on purpose", code="upstream_cut")

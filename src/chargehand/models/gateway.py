@@ -1,4 +1,4 @@
-"""The model gateway of one attempt: checks the token, finds the models and hands each request on to them."""
+"""The model gateway of one attempt: checks the token, finds the models and passes each request to them."""
 
 from __future__ import annotations
 
@@ -51,24 +51,25 @@ from chargehand.models.serving.headers import JSON_HEADERS
 from chargehand.models.serving.routes import RequestRouter, shorten_path
 from chargehand.network.unix_socket import bind_listener
 
-# Short, since there is an estimate where the provider does not count in time.
+# Short, because an estimate replaces the provider's count if it does not come in time.
 _COUNT_SECONDS = 10.0
-# For the last error event of a running stream.
+# Time to send the last error event of a running stream.
 _CUT_SECONDS = 1.0
-# Connecting to a unix socket fails at once where more than that wait.
+# Connecting to a unix socket fails at once if more connections than this wait.
 _BACKLOG = 1_024
-# A list of nothing takes 80 bytes here for the two that it is sent in, and holds everybody up meanwhile.
+# A list of empty values takes 80 bytes of memory here for every two bytes sent, and blocks the event loop
+# meanwhile.
 _MOST_PIECES = 1_000_000
 _KEY_HEADERS = tuple({dialect.key_header for dialect in DIALECTS.values()} - {"authorization"})
-# The code of a refusal that is known by its HTTP status only, such as one of the HTTP server.
+# The code of a refusal of which only the HTTP status is known, such as one by the HTTP server.
 _CODES = {status: code for code, status in reversed(FAULT_STATUS.items())}
 
 
 class ServedAttempt(Struct, frozen=True, kw_only=True):
-    """The attempt that a gateway serves: its id, its money, and where it stands.
+    """The attempt that a gateway serves: its id, its ledger, and its position.
 
-    Its first call is turn `first_turn`. `calls` has the replies that an earlier life of the attempt got, and keeps
-    those of this one; it was made with the same `token`. Without a token the gateway makes one.
+    Its first call is turn `first_turn`. `calls` holds the replies that an earlier life of the attempt got, and
+    keeps those of this one; it was made with the same `token`. If `token` is empty, the gateway makes one.
     """
 
     id: str
@@ -79,10 +80,10 @@ class ServedAttempt(Struct, frozen=True, kw_only=True):
 
 
 class GatewayLimits(Struct, frozen=True, kw_only=True):
-    """How long a gateway waits, and how often it asks again.
+    """How long a gateway waits, and how often it retries.
 
-    `call_seconds` bounds the wait for each piece of a reply, `reserve_seconds` that for budget which other calls
-    hold. A provider with another model behind it is probed after `quiet_seconds` of silence.
+    `call_seconds` bounds the wait for each piece of a reply, `reserve_seconds` the wait for budget that other
+    calls hold. A provider with another model behind it is probed after `quiet_seconds` of silence.
     """
 
     call_seconds: float = 600.0
@@ -96,9 +97,9 @@ class Gateway:
     """The model endpoint of one attempt, on that attempt's own socket or on a loopback TCP port.
 
     Answers chat completions, messages, responses and Gemini's `generateContent`, counts of tokens, embeddings and
-    `GET /v1/models`, also without `/v1`, to every client that has `token`. A model that speaks another dialect
-    than the request is asked in its own. The upstreams belong to the caller. `providers` knows which providers are
-    down, and is best shared between gateways; `redact` takes secrets out of what providers say of errors.
+    `GET /v1/models`, with or without `/v1`, to every client that has `token`. If a model speaks another dialect
+    than the request, the request is translated. The caller owns the upstreams. `providers` tracks which providers
+    are down, and is best shared between gateways; `redact` removes secrets from the providers' error messages.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Gateway:
             reserve_seconds=self._limits.reserve_seconds,
         )
         self._attempt = attempt.id
-        # Each operation apart: counting tokens between two replies must not move the turns of a script.
+        # Separately for each operation: counting tokens between two replies must not move the turns of a script.
         self._turns: dict[Operation, int] = {"reply": attempt.first_turn, "count": 1, "embed": 1}
         self._bares = 0
         self._inputs = CountedInputs()
@@ -167,20 +168,20 @@ class Gateway:
         return int(server.sockets[0].getsockname()[1])
 
     def revoke(self) -> None:
-        """Make the token worthless: running streams end in an error event, later calls get a 401."""
+        """Invalidate the token: running streams end in an error event, later calls get a 401."""
         self._revoked = True
         for running in self._running:
             running.cut(_revocation())
 
     async def close(self) -> None:
-        """Revoke, cut every connection, and return once every call is settled. Idempotent."""
+        """Revoke, cut every connection, and return after every call is settled. Idempotent."""
         self.revoke()
         for server in self._servers:
             server.close()
         self._servers.clear()
         running = [task for task in self._running.values() if task is not None]
         if running:
-            # Time for a last error event: a connection that only breaks looks like a fault to be retried.
+            # Time for a last error event: a connection that merely breaks looks like a fault worth a retry.
             await asyncio.wait(running, timeout=_CUT_SECONDS)
         await self._http.close()
         for path in self._sockets:
@@ -194,7 +195,7 @@ class Gateway:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         given = [bearer.strip() if scheme.lower() == "bearer" else ""]
         given += [request.headers.get(name, "") for name in _KEY_HEADERS]
-        # All are compared, so that the time taken tells nothing of which one is close.
+        # All are compared, so that the time taken does not reveal which one is close.
         right = [hmac.compare_digest(token.encode(), self.token.encode()) for token in given]
         try:
             if not any(right):
@@ -209,7 +210,7 @@ class Gateway:
         if isinstance(prepared, bytes):
             await answer.send(200, JSON_HEADERS, b"" if request.method == "HEAD" else prepared)
             return
-        # Whoever revokes the token cuts what runs here, and `close` waits for it.
+        # `revoke` cuts the requests registered here, and `close` waits for them.
         self._running[prepared] = asyncio.current_task()
         try:
             await prepared.run()
@@ -222,7 +223,7 @@ class Gateway:
         return dialect.write_error(status, code or _CODES.get(status, "gateway_error"), message)
 
     def _is_garbage(self, request: UpstreamRequest, cached: CachedReply) -> bool:
-        """Return whether no client can read a kept reply: it must not end its attempt again in each resumption."""
+        """Return whether no client can read a kept reply, which would end its attempt again at each resumption."""
         assert self._cache is not None
         content, headers = self._cache.cache.body(cached), cached.headers
         return bool(find_reply_fault(request.rules, request.body, headers, content))
@@ -257,7 +258,7 @@ class Gateway:
                     self._cache.cache, cached, answer, self._admission, turn=first.turn, bare=first.bare
                 )
             if request.headers.get(ONLY_KEPT) == "only":
-                # The client asks again without the header, and that request is the turn.
+                # The client repeats the request without the header, and only that request counts as the turn.
                 self._turns[first.operation] -= 1
                 self._bares -= first.bare
                 raise GatewayFault(
@@ -279,7 +280,7 @@ class Gateway:
         """Return the request to each model that may answer it; raises `GatewayFault`."""
         given = {**_decode_body(request), **route.named}
         chain = self._router.find_chain(route.dialect, given.get("model"))
-        # Screened in the client's dialect, before anything is reserved: what is refused costs nothing.
+        # Screened in the client's dialect, before anything is reserved, so that a refused request costs nothing.
         client = DIALECTS[route.dialect]
         rules: ModelDialect | EmbeddingsFormat
         rules = client if route.operation == "reply" else client.require_embeddings()
@@ -288,7 +289,7 @@ class Gateway:
         left_out = (*left_out, *headers.left_out)
         candidates = self._router.find_candidates(chain, route, body)
         bare = route.operation == "reply" and is_bare(body)
-        # Requests for titles and summaries are counted apart: when they come differs from run to run, and a
+        # Requests for titles and summaries have their own count: their timing differs from run to run, and a
         # script or a recording finds the turn of the attempt's work without them.
         turn = self._turns[route.operation]
         bares = self._bares
@@ -303,7 +304,7 @@ class Gateway:
                 turn=turn,
                 seconds=self._limits.call_seconds,
                 quiet=self._limits.quiet_seconds,
-                # In another dialect they would name versions and features of one that it does not know.
+                # In another dialect they would name versions and features that it does not know.
                 headers=headers.kept if one.served.dialect == route.dialect else {},
                 operation=route.operation,
                 upstream=one.upstream,
@@ -319,9 +320,9 @@ class Gateway:
         ]
 
     async def _count_tokens(self, route: RequestRoute, request: HttpRequest) -> bytes:
-        """Count the tokens of a request, by its provider where that can, else by its bytes; it costs nothing.
+        """Count the tokens of a request at no cost, by its provider if it can count, otherwise by its bytes.
 
-        So nothing is reserved for it, and it is in no log.
+        So no budget is reserved for it, and no log lists it.
         """
         given = {**_decode_body(request), **route.named}
         dialect = DIALECTS[route.dialect]
@@ -341,7 +342,7 @@ class Gateway:
                 headers=_screen_headers(request.headers).kept,
                 operation="count",
             )
-            # Whatever is wrong with the provider's own count, there is an estimate.
+            # If the provider's own count fails for any reason, an estimate replaces it.
             with contextlib.suppress(UpstreamError, TimeoutError, ValueError):
                 async with asyncio.timeout(call.seconds):
                     reply = await served.upstream.send(call)
@@ -353,12 +354,12 @@ class Gateway:
 
 
 def new_token() -> str:
-    """Return a token that nobody guesses."""
+    """Return an unguessable token."""
     return f"cht-{secrets.token_urlsafe(32)}"
 
 
 def _screen_headers(headers: Mapping[str, str]) -> WireHeaders:
-    """Return what of a client's headers goes on; clients of one dialect may name features of another."""
+    """Return the client headers to pass on; clients of one dialect may name features of another."""
     screened = [dialect.screen_headers(headers) for dialect in DIALECTS.values()]
     return WireHeaders(
         kept={name: value for one in screened for name, value in one.kept.items()},
@@ -371,7 +372,7 @@ def _decode_body(request: HttpRequest) -> Mapping[str, Any]:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise GatewayFault("unsupported_encoding", f"request bodies must be plain, not {encoding!r:.50}")
-    # Counted before decoding, which is what costs the memory.
+    # Counted before decoding, since decoding takes the memory.
     if sum(map(request.body.count, (b"[", b"{", b","))) > _MOST_PIECES:
         raise GatewayFault("too_large", f"the request body has more than {_MOST_PIECES} values")
     try:

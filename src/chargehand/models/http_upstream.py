@@ -29,7 +29,7 @@ _OWN_VERSION = re.compile(r"^/v1(beta)?(?=/)")
 _BUSY = 429
 _OWN_HEADERS = "x-chargehand-"
 _CONNECT_SECONDS = 15.0
-# Plain replies: a compressed stream comes in lumps.
+# Uncompressed replies: a compressed stream arrives in lumps.
 _COMMON = {"user-agent": "chargehand", "accept": "*/*", "accept-encoding": "identity"}
 _TYPES = frozenset(
     f"{kind}{charset}"
@@ -51,8 +51,9 @@ _SENTENCES: Mapping[HttpErrorCode, str] = {
 class HttpUpstream:
     """A provider at `base_url`, with or without `/v1` at its end; `key` never shows in errors or in `repr`.
 
-    What the provider repeats of the key is taken out of its replies: `key_name` stands there instead. `headers` go
-    with every call. Redirects are not followed; proxies and certificates come from the environment.
+    If the provider's replies repeat the key, it is replaced by a mark with `key_name`. `headers` are sent with
+    every call. Redirects are not followed; proxies and certificates come from the environment.
+
     The same instance may serve many gateways of one event loop.
     """
 
@@ -81,21 +82,21 @@ class HttpUpstream:
         return f"HttpUpstream({self._base_url!r})"
 
     async def send(self, call: ModelCall) -> UpstreamReply:
-        """Send one call; raises `UpstreamError` where no head comes."""
-        # The call's dialect, not the provider's: a model of responses makes embeddings in OpenAI's older form.
+        """Send one call; raises `UpstreamError` if no head arrives."""
+        # The call's dialect, not the provider's: a responses model makes embeddings in OpenAI's older form.
         path, body = DIALECTS[call.dialect].locate(call)
         headers = {**self._headers, **call.headers, "content-type": "application/json"}
         connect = min(self._connect_seconds, call.seconds)
-        # A path of the provider's own lies beside the dialect's, not below its version.
+        # A provider's own path is next to the dialect's, not below its version.
         path, base = (call.path, self._root) if call.path else (self._fit_path(path), self._base)
         content = msgspec.json.encode(body)
         reply = await self._request("POST", base, path, headers, content, connect=connect, seconds=call.seconds)
-        # Headers of our own name are what we tell clients, whatever a provider says in them.
+        # Headers with our own prefix are ours alone, whatever a provider sends in them.
         told = {name: text for name, text in reply.headers.items() if not name.lower().startswith(_OWN_HEADERS)}
         chunks: AsyncIterator[bytes] = _Chunks(reply.body, self._explain_error)
-        # The key is taken out of the reply here, since nothing behind this upstream knows all of it.
+        # The key is removed from the reply here, since no code behind this upstream knows the whole key.
         if self._filter.active:
-            # A short key may be part of a type, which says how the reply is to be read.
+            # A short key may be part of a media type, which says how to read the reply.
             told = {name: text if text in _TYPES else self._filter.scrub_text(text) for name, text in told.items()}
             content_type = {name.lower(): text for name, text in told.items()}.get("content-type", "")
             if self._filter.in_replies or not 200 <= reply.status < 300:
@@ -103,7 +104,7 @@ class HttpUpstream:
         return UpstreamReply(status=reply.status, headers=told, chunks=chunks)
 
     async def probe(self, seconds: float) -> bool:
-        """Return whether the provider answers at all, by asking for its list of models, which costs nothing."""
+        """Return whether the provider answers at all, by requesting its list of models, which costs nothing."""
         path = self._fit_path(self._dialect.list_path)
         try:
             reply = await self._request(
@@ -127,10 +128,10 @@ class HttpUpstream:
     ) -> HttpReply:
         try:
             if base not in self._clients:
-                # Our own client, or httpx where a proxy may stand between or the address is unusual.
+                # Our own client, or httpx if a proxy may be involved or the address is unusual.
                 host = urlsplit(base).hostname or ""
                 local = host in ("localhost", "::1") or host.startswith("127.")
-                # Which hosts go past a proxy, httpx decides.
+                # httpx decides which hosts bypass a proxy.
                 proxied = not local and bool({"http", "https", "all"} & getproxies().keys())
                 origin = None if proxied else _find_origin(base)
                 self._clients[base] = (
@@ -142,7 +143,7 @@ class HttpUpstream:
         except HttpError as error:
             raise self._explain_error(error) from None
         except (ValueError, OSError, ImportError) as error:
-            # Such as a key or header that is no ASCII text; what is wrong is named, the value never.
+            # For example a key or header that is not ASCII; the message names the kind of error, never the value.
             raise UpstreamError(
                 f"cannot send to {self._base_url!r}: {type(error).__name__}",
                 code="upstream_unreachable",
@@ -159,7 +160,7 @@ class HttpUpstream:
 
     def _explain_error(self, error: HttpError) -> UpstreamError:
         what = str(error)
-        # A server may repeat what it was sent, and errors end up in logs and on terminals.
+        # A server may repeat the text it was sent, and errors end up in logs and on terminals.
         if self._key:
             what = self._filter.scrub_text(what.replace(self._key, "[redacted]"))
         message = _SENTENCES[error.code].format(base=repr(self._base_url), what=what)
@@ -167,7 +168,7 @@ class HttpUpstream:
 
 
 class _Chunks:
-    """The body of a reply, its errors told as those of the upstream."""
+    """The body of a reply; its errors become errors of the upstream."""
 
     def __init__(self, body: HttpBody, explain: Callable[[HttpError], UpstreamError]) -> None:
         self._body = body
@@ -183,12 +184,12 @@ class _Chunks:
             raise self._explain(error) from None
 
     async def aclose(self) -> None:
-        """Close; the connection is used again only where all of it was read."""
+        """Close the body; the connection is reused only if the whole body was read."""
         await self._body.aclose()
 
 
 def _find_origin(base: str) -> Origin | None:
-    """Return where connections to `base` go, `None` for an address that is left to httpx."""
+    """Return where connections to `base` go, or `None` for an address that is left to httpx."""
     parts = urlsplit(base)
     host = parts.hostname or ""
     port = parts.port
@@ -212,9 +213,9 @@ def _trust() -> ssl.SSLContext:
 
 @functools.cache
 def _load_certificates(file: str | None, directory: str | None) -> ssl.SSLContext:
-    """Load the authorities that are trusted, which takes 40 ms: once per process, not per attempt.
+    """Load the trusted certificate authorities, which takes 40 ms: once per process, not per attempt.
 
-    The arguments are what httpx reads from the environment.
+    The arguments are the variables that httpx reads from the environment.
     """
     import httpx
 

@@ -1,4 +1,4 @@
-"""Takes a provider's key out of what that provider sends back, in whatever form and however it is split."""
+"""Removes a provider's key from that provider's replies, in any form and however it is split."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from chargehand.models.contract import REPLY_BYTES, DerivedChunks
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_bytes, event_data, parse_events
 from chargehand.models.redaction import SHORTEST_SECRET, collect_delta_texts, decided_characters, redaction_mark
 
-# Shorter ones, and those without a digit, are what servers without keys are given: "ollama", "sk-no-key-required".
+# Shorter keys, and words without a digit, are dummies for servers without keys: "ollama", "sk-no-key-required".
 _SHORTEST = 12
 _SHORTEST_WORDS = 24
-# So much of a key's beginning may go out before the rest is there to be recognised.
+# This much of a key's beginning may be sent before the rest arrives and can be recognised.
 _HEAD = 4
-# A beginning that is that long is hidden also where the rest never came.
+# A beginning of this length is hidden even if the rest never arrives.
 _TOO_MUCH = 16
 _MOST_HELD = 512
-# More than any form of a key with something between its characters.
+# More than any form of a key with separators between its characters.
 _ENDS = 2_048
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz0123456789"
 _LOWER = bytes(range(256)).lower()
@@ -42,10 +42,10 @@ _TOKEN = re.compile(_ESCAPE.pattern + rb"|\\{1,8}[nrtbf]()|([0-9A-Za-z])", re.DO
 class KeyFilter:
     """Finds a key written plainly, backwards, in base64, base32, hexadecimal or decimal, or by escapes.
 
-    Case does not count, nor does what stands between the characters: spaces, line breaks, quotes, commas. `name`
-    goes into the mark that takes its place. What is as short, or as much of a word, as what servers without keys
-    are given stands in honest replies as well: it is to be taken out of errors and headers only (`in_replies` is
-    false). What has fewer than six characters is no key (`active` is false).
+    Case and characters between those of the key (spaces, line breaks, quotes, commas) are ignored. `name` goes
+    into the mark that replaces the key. A key that is as short, or as much of a word, as the dummies for servers
+    without keys also occurs in honest replies, so it is removed only from errors and headers (`in_replies` is
+    false). Fewer than six characters are not a key (`active` is false).
     """
 
     def __init__(self, key: str | None, name: str = "") -> None:
@@ -53,7 +53,7 @@ class KeyFilter:
         self.active = len(content) >= SHORTEST_SECRET
         self.in_replies = len(content) >= (_SHORTEST if re.search(rb"\d", content) else _SHORTEST_WORDS)
         self._mark = redaction_mark(name).encode()
-        # What each way to write a key leaves of it once all but letters and digits is gone.
+        # Each spelling of the key, reduced to letters and digits.
         forms = list[bytes]()
         if self.active:
             forms = [content, content[::-1], codecs.encode(content.decode("latin-1"), "rot13").encode("latin-1")]
@@ -67,30 +67,30 @@ class KeyFilter:
         self._longest = max(map(len, self._forms), default=0)
 
     def holds(self, content: bytes) -> bool:
-        """Tell whether the key is in there."""
+        """Return whether the content contains the key."""
         flat = _flatten(content)
         return any(form in flat for form in self._forms)
 
     def scrub(self, content: bytes) -> bytes:
-        """Return content without the key; JSON stays JSON. Raises `UpstreamError` where it cannot."""
+        """Return content without the key; JSON stays JSON. Raises `UpstreamError` if that is impossible."""
         if not self.holds(content):
             return content
         clean = self._replace(content, self._mark)
         if not _is_json(content) or _is_json(clean):
             return clean
-        quoted = self._replace(content, b'"%b"' % self._mark)  # such as a list of numbers
+        quoted = self._replace(content, b'"%b"' % self._mark)  # for example a list of numbers
         if _is_json(quoted):
             return quoted
         raise UpstreamError("the reply repeats the key all over", code="reply_unreadable")
 
     def scrub_text(self, text: str, *, before: str = "") -> str:
-        """Return text without the key, nor that part of it which follows on what stands `before` the text."""
+        """Return text without the key, nor the rest of a key that begins in `before`, the preceding text."""
         start, whole = (part.encode("utf-8", "surrogatepass") for part in (before, before + text))
         return self._replace(whole, self._mark, since=len(start)).decode("utf-8", "surrogatepass")
 
     def begun(self, text: bytes) -> int:
-        """Return how many characters of the key's beginning stand at the end of a text, 0 for less than four."""
-        # An escape that is not whole yet stands for nothing yet.
+        """Return how many characters of the key's beginning end a text; 0 for fewer than four."""
+        # An incomplete escape does not stand for a character yet.
         flat = _flatten(_HALF_ESCAPE.sub(b"", text))[-self._longest :]
         if not any(head in flat for head in self._heads):
             return 0
@@ -98,7 +98,7 @@ class KeyFilter:
         return next((size for size in lengths if any(form.startswith(flat[-size:]) for form in self._forms)), 0)
 
     def hide_beginning(self, text: str, *, before: str = "") -> str:
-        """Return text without a long beginning of the key at its end, of which some may stand `before` it."""
+        """Return text without a long beginning of the key at its end; part of it may be in `before`."""
         start, content = (part.encode("utf-8", "surrogatepass") for part in (before, before + text))
         size = self.begun(content)
         if size < _TOO_MUCH:
@@ -125,7 +125,7 @@ class KeyFilter:
 
 
 def explain_weak_key(key: str | None) -> str:
-    """Return what is not done for a key that is too short or too much of a word, empty where all is."""
+    """Return which protection a key that is too short or too much of a word lacks; empty if it has all."""
     if not key or KeyFilter(key).in_replies:
         return ""
     where = "errors and headers" if KeyFilter(key).active else "nothing"
@@ -136,10 +136,10 @@ def explain_weak_key(key: str | None) -> str:
 
 
 class FilteredChunks(DerivedChunks):
-    """The body of a reply without the key, whole or as a stream of events; to be closed as any other.
+    """The body of a reply without the key, whole or as a stream of events; to be closed as any other body.
 
-    What is no stream comes in one piece at its end; until then there are empty ones, each of which says that more
-    came. Events go on as they came, unless one ends with what may be the key's beginning: those wait for more.
+    A body that is not a stream arrives in one piece at its end; until then, empty pieces signal progress. Events
+    pass unchanged, unless one ends with a possible beginning of the key: those wait for more.
     """
 
     def __init__(self, chunks: AsyncIterator[bytes], filter: KeyFilter, content_type: str) -> None:
@@ -173,12 +173,12 @@ class FilteredChunks(DerivedChunks):
         yield b"".join(stream.finish())
 
 
-# A text inside decoded JSON: what holds it, and its key or number there.
+# A text inside decoded JSON: its container, and its key or index there.
 _Leaf = tuple[Any, Any]
 
 
 class _HeldEvent(Struct, kw_only=True):
-    """An event that waits: its decoded data, and the texts in it by their places in the reply."""
+    """A waiting event: its decoded data, and the texts in it by their places in the reply."""
 
     raw: bytes
     data: Any
@@ -194,23 +194,23 @@ class _HeldEvent(Struct, kw_only=True):
 
 
 class _StreamFilter:
-    """Follows each text of a stream over its events, since a key may come in pieces, each in another event."""
+    """Follows each text of a stream across its events, since a key may be split over several events."""
 
     def __init__(self, filter: KeyFilter) -> None:
         self._filter = filter
         self._held: list[_HeldEvent] = []
-        # The end of each text as it went on, by its place in the reply.
+        # The end of each text that was sent, by its place in the reply.
         self._ends: dict[Any, str] = {}
 
     def take(self, event: bytes) -> Iterator[bytes]:
-        """Take in one event; yield what goes on."""
+        """Take in one event; yield the events to send."""
         clean = self._filter.scrub(event)
         data = event_data(event)
-        if clean != event or data.startswith(b"[DONE]"):  # all of the key is in this one, or there is no more
+        if clean != event or data.startswith(b"[DONE]"):  # this one holds the whole key, or the stream is over
             yield from self.finish()
             yield clean
             return
-        # In a list, so that a text alone has something that holds it.
+        # In a list, so that even a lone text has a container.
         try:
             found = parse_json(data) if data else None
         except ValueError:
@@ -220,14 +220,14 @@ class _StreamFilter:
         if data:
             texts = {(): [(decoded, 0)]} if isinstance(decoded[0], str) else collect_delta_texts(decoded)
         self._held.append(_HeldEvent(raw=event, data=decoded, texts=texts))
-        # The key is taken out of what waits; `pending` tells whether more of it may come.
+        # The key is removed from waiting events; `pending` says whether more of it may come.
         pending = False
         for place in {place for held in self._held for place in held.texts}:
             before = self._ends.get(place, "")
             own = self._waiting(place)
             text = (before + own).encode("utf-8", "surrogatepass")
             if self._filter.holds(text):
-                # Its first characters may have gone on already: what follows on them is hidden.
+                # Its first characters may have been sent already: the rest is hidden.
                 self._change(place, self._filter.scrub_text(own, before=before))
             else:
                 pending = self._filter.begun(text) > 0 or pending
@@ -235,7 +235,7 @@ class _StreamFilter:
             yield from self._release()
 
     def finish(self) -> Iterator[bytes]:
-        """Yield what waited; a beginning that is too long to be chance is hidden."""
+        """Yield the waiting events; hide a beginning of the key too long to be chance."""
         for place in {place for held in self._held for place in held.texts}:
             self._change(
                 place, self._filter.hide_beginning(self._waiting(place), before=self._ends.get(place, ""))
@@ -246,7 +246,7 @@ class _StreamFilter:
         return "".join(container[key] for held in self._held for container, key in held.texts.get(place, ()))
 
     def _change(self, place: Any, text: str) -> None:
-        """Put a text in place of what waits there, into the first of its events."""
+        """Replace the waiting text at a place; the new text goes into the first of its events."""
         if text == self._waiting(place):
             return
         for held in self._held:
@@ -266,7 +266,7 @@ class _StreamFilter:
 
 
 def _flatten(content: bytes) -> bytes:
-    """Return only the letters, in lower case, and digits; escapes count as what they stand for."""
+    """Return only the letters, in lower case, and digits; escapes count as the characters they encode."""
     if b"\\" in content:
         for escape in _LINE_ESCAPES:
             content = content.replace(escape, b"")
@@ -276,7 +276,7 @@ def _flatten(content: bytes) -> bytes:
 
 
 def _letter(token: re.Match[bytes]) -> bytes:
-    """Return the letter or digit that a token is or stands for, nothing where it is neither."""
+    """Return the letter or digit that a token is or encodes; empty if it is neither."""
     *sixteen, ten = token.groups()[:5]
     code = next((int(each, 16) for each in sixteen if each), int(ten) if ten else None)
     if code is None:

@@ -1,4 +1,4 @@
-"""Bounds the cost of a call before it is sent, computes it afterwards; a ledger in memory."""
+"""Bounds the cost of a call before it is sent and computes it afterwards; also an in-memory ledger."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from chargehand.core.ports import Spent
 from chargehand.models._json import as_mapping, as_mappings
 from chargehand.models.contract import Price, PriceTier, ReplyUsage
 
-# What is reserved, and sent where a dialect requires a limit, if neither the client nor the model names one.
+# Reserved, and sent if a dialect requires a limit, when neither the client nor the model names one.
 DEFAULT_OUTPUT = 32_000
-# Less is no reply, and is refused.
+# A shorter output is not a useful reply, so the call is refused.
 LEAST_OUTPUT = 16
 _MILLION = 1_000_000
-# What Anthropic charges for an hour's place in the cache, in prices of plain input; where no price is known.
+# Anthropic's price of caching for an hour, as a multiple of the plain input price; used if no price is known.
 _HOUR_FACTOR = 2.0
 _ADDED_TOKENS = 256
-# What a provider puts around the client's words: chat markers, and the prompt that explains tools.
+# Tokens that a provider adds to the client's text: chat markers, and the prompt that explains tools.
 _ADDED_WITH_TOOLS = 2_048
 _IMAGE_TOKENS = 40_000
-# Bounds for what a request only points to, and for pages, pixels and sound with more tokens than bytes.
+# Bounds for content that a request only links to, and for pages, pixels and sound with more tokens than bytes.
 _FILE_TOKENS = 1_000_000
 _TEXT_PARTS = frozenset(
     {"text", "tool_use", "tool_result", "thinking", "redacted_thinking", "refusal", "message", "function_call"}
@@ -41,11 +41,11 @@ _TOLERANCE = 1e-9
 
 
 class CallBound(Struct, frozen=True, kw_only=True):
-    """The most that a call can use: input tokens, output tokens of each of its `choices`.
+    """The most that a call can use: input tokens, and output tokens of each of its `choices`.
 
-    `output` is what the client or the model's own limit allows; `asked` says that the client named a limit or
-    the model has one, so that it is to be sent also where nothing limits the money. `on_counted` is told how many
-    tokens of input its provider counted.
+    `output` is what the client or the model's own limit allows; `asked` says that the client named a limit or the
+    model has one, so that it is sent even without a limit on money. `on_counted` receives the number of input
+    tokens that the provider counted.
     """
 
     input: int
@@ -58,9 +58,9 @@ class CallBound(Struct, frozen=True, kw_only=True):
 
 def bound_input(raw: bytes, body: Mapping[str, Any]) -> int:
     """Return an upper bound of the input tokens: a token has at least one byte, except in pictures and files."""
-    # By bytes: most tokenisers are not to be had, and an estimate that is too low passes the limit.
+    # By bytes: most tokenisers are not available, and an estimate that is too low would exceed the limit.
     added = _ADDED_WITH_TOOLS if body.get("tools") or body.get("functions") else _ADDED_TOKENS
-    # One scan for all dialects: the bound must hold also for a part that stands where its dialect has none.
+    # One scan for all dialects: the bound must also hold for a part in a place where its dialect has no parts.
     holders = [*as_mappings(body.get("messages")), *as_mappings(body.get("contents"))]
     parts = [part for one in holders for name in ("content", "parts") for part in as_mappings(one.get(name))]
     parts += as_mappings(body.get("input"))
@@ -77,7 +77,7 @@ def _walk(part: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
 
 
 def _bound_part(part: Mapping[str, Any]) -> int:
-    """Return what a part adds to the tokens of its bytes; a part of an unknown type counts as a file."""
+    """Return a part's tokens in addition to its bytes; a part of an unknown type counts as a file."""
     kind = str(part.get("type", "text"))
     given = as_mapping(part.get("inlineData") or part.get("fileData"))
     if given:
@@ -92,7 +92,7 @@ def _bound_part(part: Mapping[str, Any]) -> int:
 
 def input_usd(price: Price, bound: CallBound) -> float:
     """Return the most that the input can cost in USD."""
-    # How much of it will be read from a cache or written to one is known only afterwards.
+    # The share of cache reads and writes is known only afterwards.
     return (
         bound.input
         * max(
@@ -115,7 +115,7 @@ def output_usd(price: Price, bound: CallBound, limit: int) -> float:
 
 
 def _tiers_within(price: Price, tokens: int) -> Sequence[Price | PriceTier]:
-    """Return the prices of inputs of up to that many tokens, the one for all of them last."""
+    """Return the prices of inputs of up to that many tokens, with the one for all of them last."""
     return [tier for tier in price.tiers if tier.start == 0 or tier.start < tokens] or [price]
 
 
@@ -127,22 +127,23 @@ def _write_rate(price: Price | PriceTier, *, hour: bool) -> float:
 
 
 def affordable_output(price: Price, bound: CallBound, usd: float) -> int:
-    """Return how many output tokens of each choice `usd` pays for beside the input; at most `bound.output`."""
+    """Return how many output tokens of each choice `usd` pays for after the input; at most `bound.output`."""
     rate = output_usd(price, bound, 1)
     rest = usd - input_usd(price, bound)
     if rest < 0:
         return 0
     limit = bound.output if rate == 0 else min(bound.output, int(rest / rate))
-    # Division rounds: the limit must be one whose own cost is covered.
+    # Division rounds: the cost of the limit itself must be covered.
     while limit > 0 and input_usd(price, bound) + output_usd(price, bound, limit) > usd:
         limit -= 1
     return limit
 
 
 def drop_empty_counts(metered: ReplyUsage, *, wrote: bool) -> ReplyUsage:
-    """Return usage without counts of 0 for what was there: the input always, the output where the model `wrote`.
+    """Return usage without counts of 0 that cannot be true.
 
-    Servers that do not count say 0, and that is nobody's count.
+    An input count of 0 is never true, nor is an output count of 0 if the model `wrote` something. Servers that do
+    not count report 0, which is not a count.
     """
     usage = metered.usage
     if usage.input != 0 and not (wrote and usage.output == 0):
@@ -153,9 +154,9 @@ def drop_empty_counts(metered: ReplyUsage, *, wrote: bool) -> ReplyUsage:
 
 
 def computed_usd(price: Price | None, metered: ReplyUsage, *, hour_cache: bool = False) -> float | None:
-    """Return what the tokens of a call cost by our price, whatever its provider says; `None` where unknown.
+    """Return the cost of a call's tokens by our price, regardless of its provider's; `None` if unknown.
 
-    `hour_cache`: it asked for an hour's place in the cache, which counts where the provider does not tell.
+    `hour_cache`: the call asked for caching for an hour, which counts if the provider does not report it.
     """
     usage = metered.usage
     if price is None:
@@ -181,9 +182,9 @@ def computed_usd(price: Price | None, metered: ReplyUsage, *, hour_cache: bool =
 def bounded_usd(
     price: Price | None, metered: ReplyUsage, output: int, *, hour_cache: bool = False
 ) -> float | None:
-    """Return what a call costs at most that read what `metered` says and may write `output` tokens.
+    """Return the highest cost of a call with the usage in `metered` that may write `output` tokens.
 
-    `None` where the price or what it read is not known.
+    `None` if the price or the input is unknown.
     """
     known = drop_empty_counts(metered, wrote=False)
     whole = replace(known, usage=replace(known.usage, output=output))
@@ -191,9 +192,9 @@ def bounded_usd(
 
 
 class MemoryLedger:
-    """A `Ledger` for a gateway that belongs to no mission, and for tests; safe between threads.
+    """A `Ledger` for a gateway that belongs to no mission, and for tests; thread-safe.
 
-    One limit in USD (`None`: no limit) over all calls.
+    It has one limit in USD over all calls; `None` means no limit.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -205,7 +206,7 @@ class MemoryLedger:
 
     @property
     def booked(self) -> float:
-        """What counts as spent, in USD: costs, and reserves that are not settled."""
+        """The amount that counts as spent, in USD: costs, and reserves that are not settled."""
         with self._lock:
             return sum(self._booked.values())
 
@@ -218,7 +219,7 @@ class MemoryLedger:
         return max(0.0, self._limit - booked)
 
     def reserve(self, call: str, usd: float) -> tuple[Spent, ...]:
-        """Reserve for a call; raises `ExhaustedError` (`budget`) where that is more than what is left."""
+        """Reserve for a call; raises `ExhaustedError` (`budget`, `budget_reserved`) if that exceeds the rest."""
         with self._lock:
             spent = sum(self._booked.values())
             if self._limit is not None and spent + usd > self._limit + _TOLERANCE:
@@ -237,10 +238,10 @@ class MemoryLedger:
             return (Spent(limit="attempt", limit_usd=self._limit, spent_usd=spent + usd),)
 
     def secure(self) -> None:
-        """Do nothing: there is no disk to wait for."""
+        """Do nothing: a ledger in memory has no disk to wait for."""
 
     def settle(self, call: str, usd: float | None, *, most: float | None = None) -> None:
-        """Book what a call cost; `None` leaves its reserve booked, or `most` where that is less."""
+        """Book the cost of a call; `None` keeps its reserve booked, or `most` if that is less."""
         with self._lock:
             self._open.discard(call)
             if usd is not None:

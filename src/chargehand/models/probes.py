@@ -35,12 +35,12 @@ _SHORT = 16
 _TOKENS = 64
 _EDGE = 32
 _REPLY_BYTES = 1 << 20
-# What says that a model does not do this; keys, quotas and faults say nothing of it.
+# Statuses which say that a model lacks an ability; keys, quotas and faults say nothing about it.
 _REFUSALS = frozenset({400, 404, 405, 415, 422, 501})
 
 
 class SmallAnswer(Struct, frozen=True, kw_only=True):
-    """What came of a small request; `called`: a tool, `cut`: the output limit ended it."""
+    """The result of a small request; `called`: it called a tool, `cut`: the output limit ended it."""
 
     message: bool
     called: bool
@@ -48,14 +48,14 @@ class SmallAnswer(Struct, frozen=True, kw_only=True):
 
 
 def small_request(dialect: Dialect, model: str, *, words: str, tool: str | None, limit: int) -> dict[str, Any]:
-    """Return the body of a request with these words, one tool that takes nothing, and `limit` tokens of output."""
+    """Return the body of a request with this text, one tool without arguments, and `limit` output tokens."""
     offers = () if tool is None else (OfferedTool(name=tool, description="Says that you can be worked with."),)
     turn = ConversationTurn(role="user", parts=(TextPart(text=words),))
     return DIALECTS[dialect].write_request(NeutralRequest(turns=(turn,), tools=offers, limit=limit), model).body
 
 
 def small_answer(dialect: Dialect, document: Mapping[str, Any]) -> SmallAnswer:
-    """Return what a reply in one piece holds."""
+    """Summarise a reply in one piece."""
     try:
         said = fold_reply(DIALECTS[dialect].reply_reader("probe").read_whole(document))
     except UntranslatableError:
@@ -71,14 +71,14 @@ def list_request(dialect: Dialect, key: str | None) -> tuple[str, dict[str, str]
 
 
 class TrialResult(Struct, frozen=True, kw_only=True):
-    """What came of a trial: `able` is `None` where it told nothing; `why` says so, or why not."""
+    """The result of a trial: `able` is `None` if it was inconclusive; `why` explains every result but success."""
 
     able: bool | None
     why: str = ""
 
 
 async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> TrialResult:
-    """Try one ability out with one small call, which costs what a few tokens cost; raises `UpstreamError`."""
+    """Try one ability with one small call, at the cost of a few tokens; raises `UpstreamError`."""
     if trial == "embeddings":
         return await _try_embeddings(served, seconds)
     dialect = DIALECTS[served.dialect]
@@ -107,7 +107,7 @@ async def try_out(served: ServedModel, trial: Trial, *, seconds: float) -> Trial
     try:
         said = fold_reply(dialect.reply_reader("probe").read_whole(as_mapping(parse_json(content))))
     except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
-        said = fold_reply(())  # a reply of another shape than its dialect's
+        said = fold_reply(())  # a reply that does not have its dialect's shape
     if said.broken or not said.ended:
         return TrialResult(able=None, why="the reply cannot be read")
     return _judge(trial, said)
@@ -166,11 +166,11 @@ def _read_refusal(status: int, content: bytes) -> TrialResult:
 
 
 def _judge(trial: Trial, said: NeutralReply) -> TrialResult:
-    """Return what the reply to the picture, or to the small output limit, shows."""
+    """Evaluate the reply to the picture or to the small output limit."""
     if trial == "images":
         if "red" in said.text.lower():
             return TrialResult(able=True)
-        # Some servers leave pictures out and say nothing of it, and small models see badly: both look like this.
+        # Some servers drop pictures silently, and small models see badly: both look like this.
         why = f"it did not name the colour of a picture, but said {said.text[:60]!r}"
         return TrialResult(able=None, why=why)
     written = said.usage.output

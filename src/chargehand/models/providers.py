@@ -15,11 +15,11 @@ from chargehand.models.contract import GatewayFault, UpstreamReply
 from chargehand.models.requested_waits import RequestedWaits
 
 BreakerState = Literal["closed", "open", "half_open"]
-# The seconds that a client does not notice much. A provider that asks for more has no quota left for us.
+# Seconds that a client hardly notices. A provider that asks for more has no quota left for us.
 LONGEST_WAIT = 60.0
-# Not 408, 504 and 524: a proxy that gave up waiting answers so, and the provider may charge for its reply.
+# Not 408, 504 and 524: a proxy that gave up waiting sends these, and the provider may charge for its reply.
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 529})
-# How long a provider may be silent before it is probed: models that think send their head late.
+# How long a provider may be silent before it is probed: reasoning models send their head late.
 QUIET_SECONDS = 10.0
 PROBE_SECONDS = 2.0
 # Probes in a row without an answer.
@@ -32,7 +32,7 @@ _JITTER = 0.25
 
 
 class ProviderLimits(Struct, frozen=True, kw_only=True):
-    """What one provider is given: calls at once and calls begun in a minute, `None` for as many as come.
+    """Limits of one provider: concurrent calls and calls started per minute, `None` for no limit.
 
     After `failures` faults in a row it rests for `rest_seconds`, twice as long each time up to `longest_seconds`.
     """
@@ -41,15 +41,15 @@ class ProviderLimits(Struct, frozen=True, kw_only=True):
     per_minute: int | None = None
     failures: int = 3
     rest_seconds: float = 15.0
-    # As long as a client waits: a provider that gave no time of its own may be back at any moment.
+    # As long as a client waits: a provider that did not name a time may be back at any moment.
     longest_seconds: float = LONGEST_WAIT
 
 
 class CircuitBreaker:
     """Decides whether an address or a model that failed is asked again; for use on one event loop.
 
-    Closed: calls go out. Open: after several faults in a row, none go out for a while. Half open: that while is
-    over, and one call or one probe finds out whether the provider is back.
+    Closed: calls are sent. Open: after several faults in a row, no calls are sent for a while. Half open: that
+    time is over, and one call or one probe finds out whether the provider is back.
     """
 
     def __init__(self, limits: ProviderLimits, clock: Clock) -> None:
@@ -62,13 +62,13 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """The state now; an open breaker becomes half open by the clock alone."""
+        """The current state; an open breaker becomes half open by the clock alone."""
         if self._open_until is None:
             return "closed"
         return "open" if self._open_until > self._clock.monotonic() else "half_open"
 
     def wait(self) -> float:
-        """Return the seconds until the breaker lets a call through, 0 for now."""
+        """Return the seconds until the breaker lets a call through; 0 means now."""
         if self._open_until is None:
             return 0.0
         # Another call may be finding out already: the caller asks again in a second.
@@ -81,7 +81,7 @@ class CircuitBreaker:
         self._trying = False
 
     def note_failure(self) -> None:
-        """Count a fault. A call that was sent before the breaker opened, and fails now, tells nothing new."""
+        """Count a fault; ignore a call that was sent before the breaker opened and fails only now."""
         if self.state == "open":
             return
         self._failed += 1
@@ -90,19 +90,19 @@ class CircuitBreaker:
         if tried or self._failed >= self._limits.failures:
             # Twice as long each time: a provider that is down for hours is not asked every few seconds.
             rest = min(self._limits.longest_seconds, self._limits.rest_seconds * 2**self._opened)
-            # Bounded, or the power of two would outgrow a float on a provider that is down for days.
+            # Bounded, or the power of two would overflow a float for a provider that is down for days.
             self._opened = min(self._opened + 1, 16)
             self._open_until = self._clock.monotonic() + rest
 
     def begin_probe(self) -> bool:
-        """Return whether the caller is to find out if the provider is back; it must then note the outcome."""
+        """Return whether the caller must find out if the provider is back; it must then note the outcome."""
         if self.state != "half_open" or self._trying:
             return False
         self._trying = True
         return True
 
     def end_probe(self) -> None:
-        """Let another caller find out: the one that was to do so left without an outcome."""
+        """Let another caller find out: the caller that should have done so left without an outcome."""
         self._trying = False
 
 
@@ -122,7 +122,7 @@ class ProviderAddress:
         """Wait for a free slot and for the minute's share, first come first served, and hold the slot."""
         async with self._slots if self._slots is not None else contextlib.nullcontext():
             if self._limits.per_minute:
-                # Under a lock, so that a caller that leaves while it waits takes nothing from those behind it.
+                # Under a lock, so that a caller who stops waiting takes nothing from those behind it.
                 async with self._gate:
                     if (wait := self._turn - self._clock.monotonic()) > 0:
                         await sleep(wait)
@@ -135,8 +135,8 @@ class ProviderAddress:
 class ProviderHealth:
     """The health of one model of one provider; for use on one event loop.
 
-    Faults of the model open its own `breaker` alone. Connections that fail open the breaker of its `address`,
-    which holds back all models there. A rest that the provider asked for comes on top.
+    Faults of the model open only its own `breaker`. Failed connections open the breaker of its `address`, which
+    holds back all models there. A rest that the provider asked for is added.
     """
 
     def __init__(self, address: ProviderAddress, limits: ProviderLimits, clock: Clock) -> None:
@@ -157,7 +157,7 @@ class ProviderHealth:
         return max(0.0, self._rests_until - self._clock.monotonic())
 
     def wait(self) -> float:
-        """Return the seconds until the model may be asked, 0 for now."""
+        """Return the seconds until the model may be asked; 0 means now."""
         return max(self.resting, self.address.breaker.wait(), self.breaker.wait())
 
     def note_success(self) -> None:
@@ -170,7 +170,7 @@ class ProviderHealth:
         self.address.breaker.note_success()
 
     def note_failure(self) -> None:
-        """Note that the model failed, broke off its reply, or wrote one that nobody can read."""
+        """Note that the model failed, broke off its reply, or wrote an unreadable one."""
         self.breaker.note_failure()
 
     def note_unreachable(self) -> None:
@@ -178,17 +178,17 @@ class ProviderHealth:
         self.address.breaker.note_failure()
 
     def note_rest(self, seconds: float) -> None:
-        """Note that the provider asked to be left alone for that long."""
+        """Note that the provider asked for a rest of `seconds`."""
         # That is an answer, so a probe under way has its outcome.
         self.end_probe()
         self._rests_until = max(self._rests_until, self._clock.monotonic() + seconds)
 
     def note_error(self, status: int, wait: float | None) -> None:
-        """Note what an error reply says of the model; `wait` is the seconds that the reply asks for, if any."""
+        """Note an error reply of the model; `wait` is the seconds that the reply asks for, if any."""
         if status in (429, 503, 529) and wait is not None:
             self.note_rest(wait)
         elif status == 429:
-            # Busy is not broken: without a word on how long, the model rests for a moment, its breaker closed.
+            # Busy is not broken: if no time is given, the model rests for a moment with its breaker closed.
             self.note_rest(_BUSY_SECONDS)
         elif status >= 500:
             self.note_failure()
@@ -197,14 +197,14 @@ class ProviderHealth:
             self.note_success()
 
     def begin_probe(self) -> bool:
-        """Return whether the caller's call is to find out if the model is back; it must then note the outcome."""
+        """Return whether the caller's call must find out if the model is back; it must then note the outcome."""
         if self.wait() > 0:
             return False
-        # Both breakers, where both are half open: one call tells of the address and of the model.
+        # Both breakers if both are half open: one call tests the address and the model.
         return any([self.address.breaker.begin_probe(), self.breaker.begin_probe()])
 
     def end_probe(self) -> None:
-        """Let another caller find out: the one that was to do so left without an outcome."""
+        """Let another caller find out: the caller that should have done so left without an outcome."""
         self.address.breaker.end_probe()
         self.breaker.end_probe()
 
@@ -228,7 +228,7 @@ class Providers:
 
 
 class Retries:
-    """The tries that one request has left, and the waits between them."""
+    """The remaining retries of one request, and the waits between them."""
 
     def __init__(self, count: int, waits: RequestedWaits, sleep: Callable[[float], Awaitable[object]]) -> None:
         self.waits = waits
@@ -237,9 +237,9 @@ class Retries:
         self._next = _FIRST_SECONDS
 
     async def wait_for_retry(self, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
-        """Wait and return true where another try is due; at once false where none is, or the wait is too long."""
+        """Wait and return true if a retry is due; return false at once if not, or if the wait is too long."""
         asked = self.waits.read(headers or {}, body)
-        # A provider that asks for a longer wait is out of quota, and the client is told so at once.
+        # A provider that asks for a longer wait is out of quota, which the client learns at once.
         if self._left <= 0 or (asked or 0.0) > LONGEST_WAIT:
             return False
         self._left -= 1
@@ -257,17 +257,17 @@ async def await_head(
     *,
     quiet: float,
 ) -> UpstreamReply:
-    """Wait for the head of a reply; after each `quiet` seconds of silence, probe its provider beside it.
+    """Wait for the head of a reply; after each `quiet` seconds of silence, probe its provider in parallel.
 
-    A provider that answers a probe is at work, and the wait goes on. One that fails two in a row is given up: the
-    call may have reached it, so it counts as sent, with its cost unknown and its reserve booked. Raises
-    `GatewayFault` (`upstream_timeout`) then, and what `sending` raises.
+    A provider that answers a probe is at work, and the wait continues. After two failed probes in a row the call
+    is given up: it may have reached the provider, so it counts as sent, with its cost unknown and its reserve
+    booked. Raises `GatewayFault` (`upstream_timeout`) then, and the errors of `sending`.
     """
     head = asyncio.create_task(sending)
     failed = 0
     try:
         while not (await asyncio.wait((head,), timeout=quiet))[0]:
-            # On a connection of its own: what was sent once is never sent again on suspicion.
+            # On its own connection: a request that was sent is never repeated on suspicion.
             probing = asyncio.ensure_future(probe(PROBE_SECONDS))
             try:
                 await asyncio.wait((head, probing), return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
-"""Recordings: every exchange with a provider, one JSON line each, without secrets.
+"""Recordings: every exchange with a provider as one JSON line, without secrets.
 
-`docs/reference/recording.md` has the format.
+`docs/reference/recording.md` documents the format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class AttemptOrdinals:
-    """Numbers attempts from 1 in the order in which they first appear, unless `known` says which one it is."""
+    """Numbers attempts from 1 in the order in which they first appear, unless `known` has their number."""
 
     def __init__(self, known: Mapping[str, int] | None = None, *, after: int = 0) -> None:
         self._known: Mapping[str, int] = known if known is not None else {}
@@ -44,18 +44,18 @@ class AttemptOrdinals:
 
 
 class TurnAnswers(Generic[_T]):
-    """What answers each turn of each attempt; a turn asked again gets its next answer, or its last once more."""
+    """The answers for each turn of each attempt; a repeated turn gets its next answer, or its last one again."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[int, int], list[_T]] = {}
         self._taken: dict[tuple[int, int], int] = {}
 
     def add(self, attempt: int, turn: int, answer: _T) -> None:
-        """Put an answer after those that the turn already has."""
+        """Append an answer to those that the turn already has."""
         self._answers.setdefault((attempt, turn), []).append(answer)
 
     def take(self, attempt: int, turn: int, *, like: int | None = None) -> _T | None:
-        """Return the turn's next answer, `None` where it has none; `like` names whose answers the attempt gets."""
+        """Return the turn's next answer, or `None`; `like` names the attempt whose answers to use."""
         answers: Sequence[_T] = self._answers.get((attempt if like is None else like, turn), ())
         if not answers:
             return None
@@ -70,9 +70,9 @@ _KEPT_HEADERS = ("content-type", "retry-after")
 
 
 class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One call and what came of it; `docs/reference/recording.md` says what each field holds.
+    """One call and its outcome; `docs/reference/recording.md` documents the fields.
 
-    `status` is 0 where no reply came; `error` is then what the upstream raised, as it is where the reply was cut.
+    `status` is 0 if no reply arrived; `error` is then the upstream's error, as it is if the reply was cut.
     """
 
     call: str
@@ -91,7 +91,7 @@ class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording's file holds; `torn` says where its last line was cut short, empty where it was not."""
+    """The content of a recording's file; `torn` says where its last line was cut short, otherwise it is empty."""
 
     exchanges: tuple[RecordedExchange, ...]
     created: str = ""
@@ -100,7 +100,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, source: Path | bytes) -> Recording:
-        """Read a recording; a last line that was cut short is left out and told by `torn`.
+        """Read a recording; an incomplete last line is left out and reported in `torn`.
 
         Raises `UsageError` (`recording_invalid`).
         """
@@ -127,10 +127,11 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordingWriter:
-    """Appends exchanges to one file, each in a single write; shared by all upstreams that are recorded there.
+    """Appends exchanges to one file, each in a single write; shared by all upstreams recorded there.
 
-    An existing recording is gone on with: what a crash cut short is taken off, attempts are numbered on unless
-    `attempts` (id to number) knows them. Raises `UsageError` (`recording_invalid`) where the file is another one.
+    An existing recording is continued: a line that a crash cut short is removed, and attempts are numbered on
+    unless `attempts` (id to number) knows them. Raises `UsageError` (`recording_invalid`) if the file is not a
+    recording.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class RecordingWriter:
     ) -> None:
         self.path = path
         self.clock: Clock = clock or SystemClock()
-        # Each line is one write, so that a crash can only have cut the last one, which is taken off.
+        # Each line is one write, so that a crash can only have cut the last one, which is removed.
         content = path.read_bytes() if path.exists() else None
         whole = content[: content.rfind(b"\n") + 1] if content is not None else b""
         last: int | None = None
@@ -180,7 +181,7 @@ class RecordingWriter:
 
 
 class RecordingUpstream:
-    """Records what another upstream answers; the line is written when the exchange ended, however it did."""
+    """Records the replies of another upstream; the line is written when the exchange ends, in any way."""
 
     def __init__(self, inner: ModelUpstream, writer: RecordingWriter, redactor: Redactor) -> None:
         self._inner = inner
@@ -188,7 +189,7 @@ class RecordingUpstream:
         self._redactor = redactor
 
     async def send(self, call: ModelCall) -> UpstreamReply:
-        """Send the call on; raises `UpstreamError` as the inner upstream does."""
+        """Pass the call on; raises `UpstreamError` as the inner upstream does."""
         begun = self._writer.clock.monotonic()
         try:
             reply = await self._inner.send(call)
@@ -200,7 +201,7 @@ class RecordingUpstream:
         )
 
     async def close(self) -> None:
-        """Close the inner upstream; the writer is closed by whoever made it."""
+        """Close the inner upstream; the writer belongs to its creator, who closes it."""
         await self._inner.close()
 
     def write(
@@ -213,7 +214,7 @@ class RecordingUpstream:
         cut: bool = False,
         error: UpstreamError | None = None,
     ) -> None:
-        """Write one exchange that `begun` at that moment of the clock; without `reply` none came."""
+        """Write one exchange that started at `begun` on the clock; without `reply` no reply arrived."""
         redact = self._redactor
         headers = {name: redact.text(value) for name, value in (reply.lower_headers if reply else {}).items()}
         problem = {"code": error.code, "message": redact.text(error.message)} if error else None
@@ -238,7 +239,7 @@ class RecordingUpstream:
 
 
 class _RecordedChunks:
-    """The pieces of a reply, kept while they pass. A generator would write nothing when closed unread."""
+    """The pieces of a reply, kept as they pass. A generator would write nothing when closed unread."""
 
     def __init__(
         self, upstream: RecordingUpstream, call: ModelCall, reply: UpstreamReply, *, begun: float
@@ -270,7 +271,7 @@ class _RecordedChunks:
         return piece
 
     async def aclose(self) -> None:
-        """Close the reply; what was not read by then counts as cut."""
+        """Close the reply; an unread rest counts as cut."""
         self._end(cut=True)
         await close_chunks(self._inner)
 
@@ -283,12 +284,12 @@ class _RecordedChunks:
 
 
 def to_recorded_body(body: bytes, content_type: str) -> dict[str, Any]:
-    """Return a reply's body as a recording has it, nothing taken out yet; `recorded_pieces` makes bytes of it."""
+    """Return a reply's body in recorded form, secrets included; `recorded_pieces` converts it back to bytes."""
     if content_type.lower().startswith(EVENT_STREAM):
         events = []
         for event in parse_events(body):
             data: Any = event.data
-            # Only objects and lists are kept as JSON: `[DONE]` and a bare number must come back as they were.
+            # Only objects and lists are kept as JSON: `[DONE]` and a bare number must come back unchanged.
             with contextlib.suppress(ValueError):
                 found = json.loads(event.data)
                 data = found if isinstance(found, dict | list) else event.data
@@ -302,9 +303,9 @@ def to_recorded_body(body: bytes, content_type: str) -> dict[str, Any]:
 
 
 def redact_body(plain: Mapping[str, Any], redactor: Redactor, *, cut: bool = False) -> dict[str, Any]:
-    """Return a recorded body without secrets; `cut`: it broke off, maybe in the midst of one."""
+    """Return a recorded body without secrets; `cut`: it broke off, maybe in the middle of a secret."""
     if "sse" in plain:
-        # All events at once: a secret may come in pieces, each in another event.
+        # All events at once, since a secret may be split over several events.
         data = redactor.stream([event["data"] for event in plain["sse"]], cut=cut)
         return {
             "sse": [
@@ -318,7 +319,7 @@ def redact_body(plain: Mapping[str, Any], redactor: Redactor, *, cut: bool = Fal
 
 
 def recorded_pieces(reply: Mapping[str, Any]) -> list[bytes]:
-    """Return the pieces of a recorded body, an event each."""
+    """Return the pieces of a recorded body, one per event."""
     if "sse" in reply:
         events = ((one.get("data", ""), one.get("event", "")) for one in reply["sse"])
         return [event_bytes(data if isinstance(data, str) else json.dumps(data), name) for data, name in events]
@@ -333,7 +334,7 @@ def append_line(file: int, line: Mapping[str, Any]) -> None:
 
 
 def read_source(source: Path | str | bytes, what: str) -> tuple[bytes, str]:
-    """Return the bytes of a file, or those given, and what to call them.
+    """Return the bytes of a file, or the given bytes, with a name for messages.
 
     Raises `UsageError` (`file_unreadable`).
     """
@@ -347,7 +348,7 @@ def read_source(source: Path | str | bytes, what: str) -> tuple[bytes, str]:
 
 
 def read_header(line: bytes, format: str, version: int, wrong: Callable[[str], Exception]) -> dict[str, Any]:
-    """Return the first line of a file of that format; raises what `wrong(message)` makes."""
+    """Return the first line of a file in that format; raises the error made by `wrong(message)`."""
     try:
         header = json.loads(line)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Removes secrets from what is recorded, and replaces what differs from run to run by names."""
+"""Removes secrets from recorded data, and replaces values that differ from run to run by names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from chargehand.core.text import late_pattern
 
 SHORTEST_SECRET = 6
 REDACTED = "[redacted]"
-# A boundary before, so that "task-…" is left alone; in JSON text the letter of an escape such as \n is one, too.
+# A boundary before, so that "task-…" is left alone; in JSON text the letter of an escape like \n is a boundary
+# too.
 _EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
 # Words have no digits: "sk-learn-like-estimators" and "Bearer authentication" are prose.
 _BEARER = r"(?:(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{8,}|[A-Za-z._~+/=-]{24,})"
@@ -23,26 +24,26 @@ KEY_SHAPES = late_pattern(
     r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}"
     r"|xox[abeprs]-[0-9A-Za-z-]{10,})"
 )
-# No key is without one of these. Looking for them takes a tenth of the time that looking for shapes does.
+# Every key contains one of these. Looking for them takes a tenth of the time of looking for shapes.
 _MARKS = ("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "AIza", "xox")
-# Keys and short values come again in each event of a stream.
+# Keys and short values are repeated in each event of a stream.
 _SHORT = 64
 _REMEMBERED = 2_048
-# Below these the four dialects have the pieces of a streamed reply, or a piece itself.
+# The fields under which the four dialects put the pieces of a streamed reply.
 _PIECES = ("delta", "candidates")
 _INDEXES = ("index", "output_index", "content_index", "summary_index")
 _Place = tuple[object, ...]
-# A text inside decoded JSON: what holds it, and its key or number there.
+# A text inside decoded JSON: its container, and its key or index there.
 _Leaf = tuple[Any, Any]
 _NAME = late_pattern(r"[^A-Za-z0-9_.-]")
 
 
 class Redactor:
-    """Replaces known secrets, what looks like a key, and values that have a name here.
+    """Replaces known secrets, text that looks like a key, and values that have a name here.
 
-    `secrets` and `templates` map a name to its value: a secret becomes `[redacted:NAME]`, also where it is
-    written as base64, hexadecimal, URL-quoted or escaped as in JSON; what has the shape of a well-known key
-    becomes `[redacted]`; a template's value becomes `{{NAME}}`. Values of fewer than six characters stay.
+    `secrets` and `templates` map a name to its value. A secret becomes `[redacted:NAME]`, also if it is written as
+    base64, hexadecimal, URL-quoted or escaped as in JSON. Text in the shape of a well-known key becomes
+    `[redacted]`. A template's value becomes `{{NAME}}`. Values of fewer than six characters stay.
     """
 
     def __init__(
@@ -59,17 +60,17 @@ class Redactor:
         self._named = _forms(
             (form, _slot(name)) for name, value in self._templates.items() for form in _escape_json(value)
         )
-        # JSON is made letter by letter, so a text of it has a form wherever one of its values has.
+        # JSON is encoded letter by letter, so its text contains a form whenever one of its values does.
         self._in_json = tuple({json.dumps(form)[1:-1] for form in (*self._secrets, *self._named)})
         self._hide = _replacing(self._secrets)
         self._name = _replacing(self._named)
         self._short = lru_cache(_REMEMBERED)(lambda text: self._clean(self._hide(text)))
 
     def text(self, text: str, *, cut: bool = False) -> str:
-        """Return `text` without secrets; `cut` says that it broke off, maybe in the midst of one."""
+        """Return `text` without secrets; `cut` says that it broke off, maybe in the middle of a secret."""
         if cut:
             hidden = self._hide(text)
-            # A secret that broke off: its beginning, from six characters on, at the very end.
+            # A secret that broke off: its beginning, of at least six characters, at the very end.
             for form, mark in self._secrets.items():
                 for length in range(min(len(form) - 1, len(hidden)), SHORTEST_SECRET - 1, -1):
                     if hidden.endswith(form[:length]):
@@ -97,11 +98,11 @@ class Redactor:
         return value
 
     def stream(self, events: Sequence[Any], *, cut: bool = False) -> list[Any]:
-        """Return the decoded data of a stream's events without secrets, also those that span several pieces.
+        """Return the decoded data of a stream's events without secrets, even if split over several pieces.
 
-        The pieces of such a text become one, in the first of them.
+        The pieces of such a text are joined in the first of them.
         """
-        # One search over the whole stream: in most replies there is nothing to hide.
+        # One search over the whole stream: most replies contain nothing to hide.
         written = json.dumps(events)
         if not (cut or _may_hold_a_key(written) or any(form in written for form in self._in_json)):
             wholes = map(
@@ -119,7 +120,7 @@ class Redactor:
         return [self.tree(event) for event in copied]
 
     def expand(self, value: Any) -> Any:
-        """Return decoded JSON with the values of the templates in place of their names."""
+        """Return decoded JSON with the templates' names replaced by their values."""
         if isinstance(value, str):
             for name, real in self._templates.items():
                 value = value.replace(_slot(name), real)
@@ -132,12 +133,12 @@ class Redactor:
 
 
 def redaction_mark(name: str) -> str:
-    """Return what stands in place of the secret of that name."""
+    """Return the mark that replaces the secret of that name."""
     return f"[redacted:{_NAME.sub('_', name)}]" if name else REDACTED
 
 
 def collect_delta_texts(events: Sequence[Any]) -> dict[_Place, list[_Leaf]]:
-    """Return the texts of replies that come in pieces, by what they belong to: parts are told apart by index."""
+    """Return the texts of streamed replies, grouped by their part; an index distinguishes parts."""
     found: dict[_Place, list[_Leaf]] = {}
     for event in events:
         _collect(event, (), found, inside=False)
@@ -170,7 +171,7 @@ def _slot(name: str) -> str:
 
 
 def _forms(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return what to replace by what, the longest first: an alternation takes the first that fits."""
+    """Return replacements by text, the longest first: an alternation takes the first that matches."""
     return dict(sorted(pairs, key=lambda pair: (-len(pair[0]), pair[0])))
 
 
@@ -180,7 +181,7 @@ def _replacing(forms: Mapping[str, str]) -> Callable[[str], str]:
     found_by = re.compile("|".join(map(re.escape, forms)))
 
     def replace_forms(text: str) -> str:
-        # Mostly none is there, and looking for one word at a time is much faster.
+        # Mostly the text contains no form, and looking for one word at a time is much faster.
         if not any(form in text for form in forms):
             return text
         return found_by.sub(lambda found: forms[found[0]], text)
@@ -193,7 +194,7 @@ def _secret_forms(secret: str) -> Iterator[str]:
     for value in sorted(written):
         content = value.encode(errors="surrogatepass")
         quoted = (quote(content, safe=""), quote(content), quote_plus(content))
-        # RFC 3986 lets escapes be in either case.
+        # RFC 3986 allows escapes in either case.
         lower = (re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), one) for one in quoted)
         hexadecimal = (content.hex(), content.hex().upper())
         base64_forms = [form.decode() for form in decided_characters(content, base64.b64encode, 3, 6)]
@@ -203,15 +204,15 @@ def _secret_forms(secret: str) -> Iterator[str]:
 
 
 def _escape_json(value: str) -> set[str]:
-    """Return a value as it is and as JSON text has it, up to JSON within JSON."""
+    """Return a value unchanged and as written in JSON text, up to JSON within JSON."""
     once = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     return {value, *once, *(json.dumps(form, ensure_ascii=False)[1:-1] for form in once)}
 
 
 def decided_characters(content: bytes, encode: Callable[[bytes], bytes], group: int, bits: int) -> Iterator[bytes]:
-    """Yield what an encoding makes of it wherever it stands in what is encoded: the characters it alone decides.
+    """Yield, for each position of `content` within encoded data, the characters that it alone determines.
 
-    The encoding writes groups of so many bytes, in characters of so many bits.
+    The encoding writes groups of `group` bytes, in characters of `bits` bits.
     """
     for before in range(group):
         first = -(-before * 8 // bits)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-# `context`: the conversation is longer than the model takes. `key_refused`, `model_unknown`: of the provider.
-# `upstream_page`: a web page in place of a document, as a proxy or a wrong address sends.
+# `context`: the conversation is longer than the model takes. `key_refused`, `model_unknown`: by the provider.
+# `upstream_page`: a web page instead of a document, sent by a proxy or from a wrong address.
 RefusalCode = Literal["", "context", "key_refused", "model_unknown", "upstream_page"]
 
 # OpenAI and Azure; vLLM and SGLang; Anthropic and Bedrock; Gemini; llama.cpp, Ollama and LM Studio; Mistral, Groq.
@@ -30,7 +30,7 @@ def is_page(body: bytes) -> bool:
 
 
 def classify_refusal(status: int, text: str) -> RefusalCode:
-    """Return the class of an error reply by its status and text, "" for an unclassified one."""
+    """Classify an error reply by its status and text; return "" if it is not classified."""
     if is_page(text.encode("utf-8", "replace")) and status < _OUTAGE:
         return "upstream_page"
     if status in (400, 413, 422, 500) and _OVERFLOW.search(text):

@@ -1,4 +1,4 @@
-"""Replays a recording, as long as each call is the one that was recorded."""
+"""Replays a recording as long as each call equals the recorded one."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _TurnKey = tuple[Operation, int]
 
 
 class _RecordedTurn(Struct, kw_only=True):
-    """A turn and what its tries were answered; `bare`: its request offered no tool.
+    """A turn and the replies to its tries; `bare`: its request offered no tool.
 
-    `place` is its number among the turns of its attempt that are bare as it is, or are not.
+    `place` is its number among the turns of its attempt with the same `bare`.
     """
 
     attempt: int
@@ -62,12 +62,12 @@ class _RecordedTurn(Struct, kw_only=True):
 
     @property
     def next(self) -> RecordedExchange:
-        """What is due: the next try, or the last one once more."""
+        """The exchange that is due: the next try, or the last one again."""
         return self.tries[min(self.taken, len(self.tries) - 1)]
 
 
 class _RecordedTurns:
-    """The turns of a recording, and which of them each call of this run was given."""
+    """The turns of a recording, and the assignment of turns to the calls of this run."""
 
     def __init__(self, recording: Recording, clock: Clock) -> None:
         self._clock = clock
@@ -85,14 +85,15 @@ class _RecordedTurns:
             turns.setdefault(exchange.turn, turn).tries.append(exchange)
         for (operation, attempt), turns in self._turns.items():
             bares = 0
-            # Requests without tools are counted apart: titles come at any moment, and would move all turns behind.
+            # Requests without tools have their own count: titles come at any moment, and would shift all later
+            # turns.
             for turn in sorted(turns.values(), key=lambda turn: turn.number):
                 beside = operation == "reply" and attempt in self._working
                 turn.place = bares + 1 if beside and turn.bare else turn.number - bares
                 bares += beside and turn.bare
 
     def list_waiting(self, call: ModelCall, attempt: int) -> Sequence[_RecordedTurn]:
-        """Return the turns that may answer a call, the likeliest first: its own, else those that nobody has."""
+        """Return the turns that may answer a call, likeliest first: its assigned turn, or else the free ones."""
         key = (call.operation, attempt)
         given = self._given.get((key, call.turn))
         if given is not None:
@@ -103,7 +104,7 @@ class _RecordedTurns:
         return sorted(free, key=lambda turn: turn.place != due)
 
     def is_recorded(self, call: ModelCall, attempt: int) -> bool:
-        """Return whether there is a turn of that place, whoever has it."""
+        """Return whether the recording has a turn at that place, free or not."""
         wanted = (call.operation == "reply" and is_bare(call.body), self._find_place(call, attempt))
         return any((turn.bare, turn.place) == wanted for turn in self._turns[call.operation, attempt].values())
 
@@ -113,18 +114,18 @@ class _RecordedTurns:
         return call.bare + 1 if is_bare(call.body) else call.turn - call.bare
 
     def take(self, turn: _RecordedTurn, call: ModelCall) -> RecordedExchange:
-        """Give a turn to a call, for all its tries; return the exchange that is due."""
+        """Assign a turn to a call, for all its tries; return the exchange that is due."""
         self._given[(call.operation, turn.attempt), call.turn] = turn
         exchange = turn.next
         turn.taken += 1
         return exchange
 
     def is_beside(self, call: ModelCall, attempt: int) -> bool:
-        """Return whether a call is beside its attempt's work: a count, or without tools where others have some."""
+        """Return whether a call is outside its attempt's work: a count, or without tools if others have some."""
         return call.operation == "count" or (attempt in self._working and is_bare(call.body))
 
     def pair_runs(self, attempt: int) -> RunPairs:
-        """Return which ids of an attempt are which today."""
+        """Return which ids of a recorded attempt correspond to which ids of this run."""
         if attempt not in self._pairs:
             exchanges = (
                 turn.next
@@ -147,13 +148,15 @@ def _read_moment(text: str) -> datetime | None:
 class ReplayUpstream:
     """Answers from a recording by attempt and turn with the recorded status, headers and body.
 
-    A call gets what its turn was answered, or, where programs ask several things at once, the first that the same
-    request of the attempt was. Ids, hashes, moments and durations may be those of another run (`RunPairs`). A call
-    that nothing recorded equals gets 409, and so does every later one of its attempt, but where it was beside the
-    attempt's work: without tools in an attempt that has them, or a count. `lenient` answers it by its turn all the
-    same. `on_divergence` is told of each. A turn that was not recorded gets 410. Neither is to be tried again.
+    A call gets the reply of its turn or, if programs ask several things at once, the first one recorded for the
+    same request of the attempt. Ids, hashes, moments and durations may be those of another run (`RunPairs`). A
+    call that equals no recorded one gets 409, and so does every later call of its attempt; a call outside the
+    attempt's work (without tools in an attempt that has them, or a count) does not affect later ones. With
+    `lenient` such a call is answered by its turn anyway. `on_divergence` is called for each. A turn that was not
+    recorded gets 410. Clients must not retry either status.
+
     `redactor` must know the templates that the recording was made with, with today's values; `attempts` (id to
-    number) says which attempt is which, else they are numbered as they come.
+    number) identifies the attempts, which are otherwise numbered in order of appearance.
     """
 
     def __init__(
@@ -174,7 +177,7 @@ class ReplayUpstream:
         self._turns = _RecordedTurns(recording, clock or SystemClock())
 
     async def send(self, call: ModelCall) -> UpstreamReply:
-        """Answer as the recording has it; raises `UpstreamError` where no reply came then."""
+        """Answer from the recording; raises `UpstreamError` if no reply was recorded."""
         attempt = self._attempts.of(call.attempt)
         if attempt in self._diverged:
             return _refuse(call, self._diverged[attempt])
@@ -182,7 +185,7 @@ class ReplayUpstream:
         turns = self._turns.list_waiting(call, attempt)
         pairs = self._turns.pair_runs(attempt)
         found = next((turn for turn in turns if _find_difference(call, body, turn, pairs) is None), None)
-        # Neither 410 nor 409 is to be tried again: official clients do so after 409, and a retry changes nothing.
+        # Official clients retry a 409, which would change nothing: both 410 and 409 forbid a retry.
         if found is None and not (turns and self._turns.is_recorded(call, attempt)):
             message = f"the recording has no turn {call.turn} of attempt {attempt}"
             return error_reply(DIALECTS[call.dialect], 410, "recording_exhausted", message, headers=NO_RETRY)
@@ -211,7 +214,7 @@ class ReplayUpstream:
         return UpstreamReply(status=exchange.status, headers=dict(exchange.headers), chunks=chunks())
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""
 
 
 def _find_difference(
@@ -240,7 +243,7 @@ def _refuse(call: ModelCall, divergence: Divergence) -> UpstreamReply:
 
 
 def load_script(path: Path) -> Script:
-    """Return the script that a file holds: as it is written, the replies of a recording, or a run (`.traj`).
+    """Load a script from a file: a script, the replies of a recording, or a SWE-agent run (`.traj`).
 
     Raises `UsageError` (`script_invalid`, `recording_invalid`, `file_unreadable`).
     """
@@ -252,7 +255,7 @@ def load_script(path: Path) -> Script:
 
 
 def script_from_recording(recording: Recording) -> Script:
-    """Return what the models of a recording said as a script, which takes calls as they come."""
+    """Return the replies in a recording as a script, which answers calls in any order."""
     lines = tuple(
         ScriptLine(line=number, attempt=exchange.attempt, turn=exchange.turn, reply=_to_scripted(exchange))
         for number, exchange in enumerate(recording.exchanges, start=2)

@@ -1,4 +1,4 @@
-"""Replay cache: replies that an attempt had before a crash, given again for nothing."""
+"""Replay cache: replies that an attempt got before a crash, returned again for free."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from chargehand.models.request_matching import (
 _FORMAT = "chargehand-calls"
 _VERSION = 1
 _TOKEN = "chargehand-token"
-# What a reply's head says of it beside its call, which is the same whenever it is given.
+# Headers about the reply itself, which are the same whenever it is returned.
 _KEPT_HEADERS = (
     *("content-type", "x-chargehand-left-out", "x-chargehand-converted", "x-chargehand-skipped"),
     "x-chargehand-model",
 )
-# More than any call costs.
+# More than the cost of any call.
 _MOST_USD = 1e6
-# A request as the names of its parts: of each message and tool by itself, for they come again with every call.
+# A request as the names of its parts: each message and tool separately, since they recur in every call.
 Parts = Mapping[str, str | list[str]]
 
 
 class RequestFingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that is to be answered."""
+    """One request to be answered."""
 
     turn: int
     operation: Operation
@@ -52,7 +52,7 @@ class RequestFingerprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WholeReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply as its client gets it; `cost_usd` is what it cost, `None` where that is not known."""
+    """A whole reply as its client gets it; `cost_usd` is `None` if the cost is unknown."""
 
     call: str
     model: str
@@ -65,9 +65,9 @@ class WholeReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CachedReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply and what it answered; `cost_usd` is what it cost, `None` where that is not known.
+    """A whole reply and the request it answered; `cost_usd` is `None` if the cost is unknown.
 
-    `hidden`: it held what looks like a secret, so it is not all here.
+    `hidden`: it contained a possible secret, so it is incomplete here.
     """
 
     call: str
@@ -86,9 +86,9 @@ class CachedReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptCalls(msgspec.Struct, frozen=True):
-    """What a file of kept calls tells of money, by call, in USD.
+    """Costs in a file of kept calls, by call, in USD.
 
-    `costs` has what whole `replies` cost, where that is known, `bounds` what calls on their way cost at most.
+    `costs` has the known costs of whole `replies`, `bounds` the highest costs of calls under way.
     """
 
     replies: Mapping[str, CachedReply]
@@ -97,7 +97,7 @@ class KeptCalls(msgspec.Struct, frozen=True):
 
 
 def read_kept_calls(path: Path) -> KeptCalls:
-    """Read what an attempt's kept calls cost; nothing where there is no such file. Raises `OSError`."""
+    """Read the costs of an attempt's kept calls; empty if the file is missing. Raises `OSError`."""
     replies = dict[str, CachedReply]()
     costs = dict[str, float]()
     bounds = dict[str, float]()
@@ -123,12 +123,12 @@ def read_kept_calls(path: Path) -> KeptCalls:
 
 
 class ReplayCache:
-    """The kept calls of one attempt, in a file that only its owner reads.
+    """The kept calls of one attempt, in a file that only its owner can read.
 
     A request that was answered in an earlier life of the attempt gets that reply again, each reply once. With
-    `strict`, the first request that is another one than what was asked then is told to `on_diverged`, and what was
-    left is forgotten: an agent that goes another way asks for other things. Without it nothing is told, for an
-    agent that knows what it has asks for no more. Safe between threads.
+    `strict`, the first request that differs from those asked then is reported to `on_diverged`, and the remaining
+    replies are dropped: an agent on another path asks for other things. Without it nothing is reported, since an
+    agent that remembers its replies does not repeat its requests. Thread-safe.
     """
 
     def __init__(
@@ -162,26 +162,26 @@ class ReplayCache:
                 self._written.add(name)
             elif isinstance(gone := line.get("gone"), list):
                 self._waiting = [kept for kept in self._waiting if kept.call not in gone]
-        # Calls that came before the last one that was kept, and were not: they were on their way.
+        # Calls before the last kept one that were not kept themselves: they were under way.
         turns = {each.turn for each in self._waiting if each.operation == "reply"}
         self._missing = max(turns, default=0) - len(turns)
-        # Prompts and replies are in it: no other user of this machine may read it.
+        # It contains prompts and replies: no other user of this machine may read it.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if content is None:
             self._append([{"format": _FORMAT, "version": _VERSION}])
         elif content and not content.endswith(b"\n"):
-            os.write(self._file, b"\n")  # so that what a crash cut short spoils no other line
+            os.write(self._file, b"\n")  # so that a line cut short by a crash spoils no other line
 
     @property
     def waiting(self) -> int:
-        """How many replies of earlier lives were not asked for again yet."""
+        """The number of replies of earlier lives that were not asked for again yet."""
         return len(self._waiting)
 
     def fingerprint(
         self, dialect: Dialect, operation: Operation, body: Mapping[str, Any], *, turn: int
     ) -> RequestFingerprint:
-        """Take a request apart; in the order in which requests come."""
+        """Split a request into named parts; call it in the order in which requests arrive."""
         kept = {**normalise_request(body), "model": body.get("model")}
         with self._lock:
             parts: dict[str, str | list[str]] = {
@@ -193,7 +193,7 @@ class ReplayCache:
         return RequestFingerprint(turn=turn, operation=operation, dialect=dialect, parts=parts)
 
     def find(self, asked: RequestFingerprint) -> CachedReply | None:
-        """Return the reply that this request had before, `None` where it is to be sent."""
+        """Return the earlier reply to this request, or `None` if the request must be sent."""
         with self._lock:
             wanted = (asked.operation, asked.dialect, asked.parts)
             equal = (kept for kept in self._waiting if (kept.operation, kept.dialect, kept.parts) == wanted)
@@ -204,7 +204,7 @@ class ReplayCache:
             if not (self._strict and self._waiting):
                 return None
             if found is None and self._missing:
-                self._missing -= 1  # it was on its way when its worker died
+                self._missing -= 1  # it was under way when its worker died
                 return None
             first = self._waiting[0]
             where = ""
@@ -230,11 +230,11 @@ class ReplayCache:
         return b"".join(recorded_pieces(update_ids(reply, self._pairs.todays)))
 
     def keep(self, asked: RequestFingerprint, reply: WholeReply) -> None:
-        """Write a whole reply, which outlives this process, and a power cut after `sync`; raises `OSError`."""
+        """Write a whole reply, which survives this process, and a power cut after `sync`; raises `OSError`."""
         plain = to_recorded_body(reply.body, reply.headers.get("content-type", ""))
         with self._lock:
             clean = self._names.name_reply(redact_body(plain, self._redactor))
-            # Mostly nothing in it was changed, nor will be: only else it is put together again to see.
+            # Mostly redaction changes nothing; only otherwise is the reply reassembled and compared.
             hidden = False
             if clean != plain or "{{" in json.dumps(clean):
                 back = self._names.expand(self._redactor.expand(clean))
@@ -255,7 +255,7 @@ class ReplayCache:
                 hidden=hidden,
                 cost_usd=reply.cost_usd,
             )
-            # Each message comes again with every later call: written once, a long conversation stays small.
+            # Each message recurs in every later call: written once, a long conversation stays small.
             names = [each for name in parts.values() for each in (name if isinstance(name, list) else [name])]
             new = [name for name in dict.fromkeys(names) if name not in self._written]
             lines = [{"part": name, "value": self._values[name]} for name in new]
@@ -263,16 +263,16 @@ class ReplayCache:
             self._written.update(new)
 
     def note_bound(self, call: str, usd: float) -> None:
-        """Write what a call that is on its way costs at most, in USD; the last word counts. Raises `OSError`."""
+        """Write the highest cost of a call under way, in USD; the latest value counts. Raises `OSError`."""
         with self._lock:
             self._append([{"begun": call, "most_usd": usd}])
 
     def sync(self) -> None:
-        """Wait until the disk has what was written before, while others may write. Raises `OSError`."""
+        """Wait until earlier writes are on disk, without blocking other writers. Raises `OSError`."""
         with self._lock:
             if self._file is None:
                 return
-            descriptor = os.dup(self._file)  # `close` may come meanwhile
+            descriptor = os.dup(self._file)  # `close` may be called meanwhile
         try:
             os.fdatasync(descriptor)
         finally:
@@ -286,7 +286,7 @@ class ReplayCache:
                 self._file = None
 
     def _find_alike(self, asked: RequestFingerprint) -> CachedReply | None:
-        """Return the first kept call that differs from a request only as two lives do."""
+        """Return the first kept call that differs from a request only by values that change between lives."""
         now = self._restore(asked.parts)
         shape = (asked.operation, asked.dialect, _shape(asked.parts))
         for kept in self._waiting:
@@ -299,7 +299,7 @@ class ReplayCache:
         return None
 
     def _name_part(self, value: Any) -> str:
-        # By the raw value first: the messages of a conversation come again with each call, and are redacted once.
+        # By the raw value first: the messages of a conversation recur in each call, and are redacted once.
         raw = hashlib.blake2b(msgspec.json.encode(value), digest_size=16).digest()
         name = self._known.get(raw)
         if name is None:
@@ -312,7 +312,7 @@ class ReplayCache:
     def _append(self, lines: list[dict[str, Any]]) -> None:
         if self._file is None:
             return
-        # `write` may take less than all of it where the disk is nearly full.
+        # `write` may take only a part if the disk is nearly full.
         left = memoryview(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         while left:
             left = left[os.write(self._file, left) :]
@@ -332,7 +332,7 @@ def _read_lines(content: bytes) -> Iterator[CachedReply | Mapping[str, Any]]:
             if isinstance(line, dict):
                 yield convert_to(line, CachedReply) if "call" in line else line
         except (ValueError, msgspec.ValidationError):
-            continue  # cut short by a crash: that call goes out again
+            continue  # cut short by a crash: that call is sent again
 
 
 def _shape(parts: Parts) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Tells whether a request was asked before, whatever differs between two runs of the same work.
+"""Decides whether a request was asked before, ignoring values that differ between runs of the same work.
 
 Ids, hashes, moments and durations are recognised by their form (decision 0033).
 """
@@ -27,7 +27,7 @@ _TIME = r"\d{1,2}[:-]\d\d(?:[:-]\d\d(?:[.,-]\d+)?)?(?:[ \u202f]?[AaPp][Mm]\b)?"
 _ZONE = r"(?:[ ]?(?:Z|UTC|GMT)?(?:[+-]\d\d:?\d\d)?)"
 _FORM = late_pattern(
     r"(?<![0-9A-Za-z])(?:"
-    # A header among the words is of the program and its run: claude's billing mark is one.
+    # A header in the text belongs to the program and its run: claude's billing mark is one.
     r"(?P<header>(?m:^)x-[a-z0-9-]+:[^\n]*)"
     r"|(?P<uuid>[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12})"
     rf"|(?P<moment>(?:(?P<iso>\d{{4}}-\d\d-\d\d)|(?P<slashes>\d{{1,2}}/\d{{1,2}}/\d{{4}})"
@@ -38,7 +38,7 @@ _FORM = late_pattern(
     r"|(?P<epoch>1\d{9}(?:\d{3}|\.\d+)?(?![0-9A-Za-z]))"
     # From git's short hashes to SHA-256.
     r"|(?P<hex>[0-9a-f]{7,64})(?![0-9A-Za-z])"
-    # Shorter ones only where they are called an id, as in the `Chunk ID` of codex.
+    # Shorter ones only if they are called an id, as in the `Chunk ID` of codex.
     r"|(?P<labelled>(?i:id)\"?[ ]?[:=][ ]?\"?[0-9a-f]{6,})(?![0-9A-Za-z])"
     r"|(?P<pid>(?i:pid)\"?[ ]?[:=]?[ ]?\d+)(?![0-9A-Za-z])"
     r"|(?P<random>[a-z]{2,12}[_-](?=[A-Za-z]*\d)[0-9A-Za-z]{16,})(?![0-9A-Za-z])"
@@ -67,7 +67,7 @@ _DIGITS = late_pattern(r"[0-9]+(?:[.][0-9]+)?")
 ID_FORM = late_pattern(r"(?<![0-9A-Fa-f-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Fa-f-])")
 _MIDDLE = late_pattern(r"-[0-9a-f]{4}-[0-9a-f]{4}-")  # begins with a letter to look for, which is much faster
 _NAMED = late_pattern(r"\{\{chargehand-id-[0-9]+\}\}")
-# Fields of a request that may differ: who asks, under what name, and how much the budget lets through.
+# Fields of a request that may differ: the client, its names, and the output that the budget allows.
 _VOLATILE = frozenset(
     {
         "client_metadata",
@@ -84,16 +84,16 @@ _VOLATILE = frozenset(
         "user",
     }
 )
-# Characters of a value in a message, and how many of them before the place where two texts part.
+# Characters of a value in a message, and how many of them before the first difference of two texts.
 _LONGEST_SHOWN = 80
 _BEFORE = 30
 _ABSENT = object()
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """A piece of a text: `text` is the same in every run, all else may be another one in another run.
+    """A piece of a text: pieces of kind `text` are equal in every run, others may differ between runs.
 
-    `days` are those that a moment may mean.
+    `days` are the days that a moment may mean.
     """
 
     kind: MarkKind
@@ -103,10 +103,10 @@ class Mark(Struct, frozen=True, kw_only=True):
 
 
 class RunPairs:
-    """Which ids of one run are which of another, found out by putting their texts side by side.
+    """Pairs of corresponding ids of two runs, found by comparing their texts.
 
-    `then` and `now` are when the runs were: a moment may differ only where each text says that of its own run,
-    give or take two days. An id keeps its partner. Without `then` every moment of then may differ.
+    `then` and `now` are the times of the runs: a moment may differ only if each text names that of its own run,
+    give or take two days. An id keeps its partner. Without `then` every moment of the earlier run may differ.
     """
 
     def __init__(self, *, then: datetime | None, now: datetime) -> None:
@@ -118,18 +118,18 @@ class RunPairs:
 
     @property
     def todays(self) -> dict[str, str]:
-        """The ids of then that are others now, with those of now."""
+        """The ids of the earlier run that changed, with their counterparts in this run."""
         return self._todays
 
     def is_alike(self, recorded: str, sent: str) -> bool:
-        """Return whether two texts differ only as two runs do; ids that it pairs are confirmed by `confirm`."""
+        """Return whether two texts differ only as runs do; `confirm` confirms the pairs of ids it finds."""
         if recorded == sent:
             return True
         lines = recorded.split("\n")
         others = sent.split("\n")
         if len(lines) != len(others):
             return False
-        # No mark spans lines, and of a long prompt one or two lines differ.
+        # No mark spans lines, and in a long prompt only one or two lines differ.
         for line, other in zip(lines, others, strict=True):
             if line != other:
                 was = list(find_marks(line, self._then))
@@ -139,14 +139,14 @@ class RunPairs:
         return True
 
     def confirm(self) -> None:
-        """Hold on to the pairs that were found since: the two requests are one."""
+        """Keep the pairs found since: the two requests are the same."""
         for was, now in self._found:
             self._todays[was] = now
             self._thens[now] = was
         self._found.clear()
 
     def forget(self) -> None:
-        """Let go of the pairs that were found since: the two requests are not one."""
+        """Drop the pairs found since: the two requests are not the same."""
         self._found.clear()
 
     def _is_same(self, was: Mark, now: Mark) -> bool:
@@ -156,7 +156,7 @@ class RunPairs:
             return False
         match was.kind:
             case "id":
-                # Two ids may be each other's partner; each has one only, there and back.
+                # Two ids may be partners; each id has only one partner, in both directions.
                 if len(was.text) != len(now.text) or _split_label(was.text) != _split_label(now.text):
                     return False
                 if was.form == "hex" and (was.text + now.text).isdecimal():
@@ -193,7 +193,7 @@ def find_marks(text: str, at: datetime | None) -> Iterator[Mark]:
 
 
 def _split_label(text: str) -> str:
-    """Return what stands before the last word of an id: a label, the kind of the id."""
+    """Return the text before the last word of an id: a label, the kind of the id."""
     return text[: max(text.rfind(sign) for sign in ':=" _') + 1]
 
 
@@ -224,17 +224,17 @@ def _read_days(found: re.Match[str], at: datetime | None) -> Iterator[datetime]:
 
 
 class RunNames:
-    """Names for the ids of one run: the first that a request holds is `{{chargehand-id-1}}`, and so on.
+    """Names for the ids of one run: the first id in a request becomes `{{chargehand-id-1}}`, and so on.
 
-    A program that does the same in another run shows its ids in the same order, so that equal requests are equal
-    under these names, and a reply kept under them gets the ids of the run that it is given to.
+    A program that does the same in another run shows its ids in the same order. So equal requests are equal under
+    these names, and a reply kept under them gets the ids of the run that receives it.
     """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def name_request(self, value: Any) -> Any:
-        """Return decoded JSON of a request under names; ids that are new get one."""
+        """Replace the ids in a request's decoded JSON by names; new ids get a name."""
 
         def name(id: str) -> str:
             return self._names.setdefault(id, f"{{{{chargehand-id-{len(self._names) + 1}}}}}")
@@ -242,13 +242,13 @@ class RunNames:
         return _change_texts(value, lambda text: _replace_ids(text, name))
 
     def name_reply(self, value: Any) -> Any:
-        """Return decoded JSON of a reply with names for those ids that some request held."""
+        """Replace the ids in a reply's decoded JSON that appeared in a request by their names."""
         if not self._names:
             return value
         return _change_texts(value, lambda text: _replace_ids(text, lambda real: self._names.get(real, real)))
 
     def expand(self, value: Any) -> Any:
-        """Return decoded JSON with the ids of this run in place of their names."""
+        """Return decoded JSON with the names replaced by the ids of this run."""
         real = {name: found for found, name in self._names.items()}
         return _change_texts(value, lambda text: _NAMED.sub(lambda found: real.get(found[0], found[0]), text))
 
@@ -258,7 +258,7 @@ def _replace_ids(text: str, name: Callable[[str], str]) -> str:
 
 
 def _change_texts(value: Any, change: Any) -> Any:
-    """Return decoded JSON with every text changed; keys stay."""
+    """Return decoded JSON with every text changed, except keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -269,7 +269,7 @@ def _change_texts(value: Any, change: Any) -> Any:
 
 
 def normalise_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request without what may differ from run to run."""
+    """Return a request without the values that may differ from run to run."""
     kept = {key: value for key, value in request.items() if key not in _VOLATILE and value is not None}
     config = kept.get("generationConfig")
     if isinstance(config, Mapping):
@@ -280,9 +280,9 @@ def normalise_request(request: Mapping[str, Any]) -> dict[str, Any]:
 def find_difference(
     recorded: Any, sent: Any, pointer: str = "", *, alike: Callable[[str, str], bool] = operator.eq
 ) -> tuple[str, Any, Any] | None:
-    """Return the JSON pointer of the first place where two trees differ, and what stands there in each.
+    """Return the JSON pointer of the first difference between two trees, with both values.
 
-    `alike` says which texts count as the same.
+    `alike` decides which texts count as equal.
     """
     if isinstance(recorded, Mapping) and isinstance(sent, Mapping):
         keys = [*recorded, *(key for key in sent if key not in recorded)]
@@ -304,7 +304,7 @@ def find_difference(
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
-    """The first place (a JSON pointer) where a call is not what was recorded, with both values, shortened."""
+    """The first place (a JSON pointer) where a call differs from the recording, with both values, shortened."""
 
     attempt: int
     turn: int
@@ -322,13 +322,13 @@ class Divergence(Struct, frozen=True, kw_only=True):
 def describe_difference(
     recorded: Any, sent: Any, *, alike: Callable[[str, str], bool] = operator.eq
 ) -> tuple[str, str, str]:
-    """Return where two trees differ first, and what stands there in each, shortened."""
+    """Return the first difference between two trees as a pointer and both values, shortened."""
     pointer, was, now = find_difference(recorded, sent, alike=alike) or ("", recorded, sent)
     return pointer, *shorten_pair(was, now)
 
 
 def shorten_pair(was: Any, now: Any) -> tuple[str, str]:
-    """Return two values shortened; of long texts, from shortly before the place where they part."""
+    """Return two values shortened; long texts start shortly before their first difference."""
     if isinstance(was, str) and isinstance(now, str):
         same = next((n for n, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), _BEFORE)
         start = max(0, same - _BEFORE)
@@ -346,7 +346,7 @@ def _short(value: Any) -> str:
 
 
 def update_ids(reply: dict[str, Any], todays: Mapping[str, str]) -> dict[str, Any]:
-    """Return a reply with the ids of this run in place of those of then, also where a stream spreads them."""
+    """Replace the ids of the earlier run in a reply by those of this run, even if a stream splits them."""
     if not todays:
         return reply
     names = {f"chargehand-run-{number}": was for number, was in enumerate(todays)}

@@ -1,4 +1,4 @@
-"""Reads how long the error reply of a provider asks to be left alone."""
+"""Reads how long a provider's error reply asks clients to wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chargehand.models.dialects.base import DialectTable
 # Seconds. Longer waits are cut to this: no quota is renewed less often than once a month.
 LONGEST_REST = 31 * 86_400.0
 _NO_QUOTA = frozenset({"insufficient_quota", "quota_exceeded", "billing_hard_limit_reached"})
-# How long a provider is left alone that has no quota and does not say until when.
+# The wait for a provider without quota that does not say until when.
 _NO_QUOTA_SECONDS = 300.0
 # Numbers from here on are a moment in seconds since 1970, smaller ones a number of seconds from now.
 _MOMENT_SECONDS = 1e9
@@ -26,7 +26,7 @@ _DURATION = re.compile(
 )
 # The seconds of the units in `_DURATION`: days, hours, minutes, seconds, milliseconds.
 _UNITS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
-# Windows of no dialect: the header of a window's reset, and the one that says how much of it is left.
+# Windows outside any dialect: the header of a window's reset, and the header of its remaining quota.
 _COMMON_WINDOWS = (
     ("x-ratelimit-reset", "x-ratelimit-remaining"),
     ("ratelimit-reset", "ratelimit-remaining"),
@@ -38,7 +38,7 @@ _BODY_FIELDS = (
 
 
 class RequestedWaits:
-    """Reads waits by the headers of all dialects: a router of one passes on those of a provider of another."""
+    """Reads waits from the headers of all dialects, since a router may pass on headers of another's provider."""
 
     def __init__(self, dialects: DialectTable, clock: Clock) -> None:
         self._clock = clock
@@ -47,13 +47,13 @@ class RequestedWaits:
         self._windows = (*windows, *_COMMON_WINDOWS)
 
     def read(self, headers: Mapping[str, str], body: bytes = b"") -> float | None:
-        """Return the seconds that an error reply asks to wait for, `None` where it does not say.
+        """Return the seconds that an error reply asks to wait, or `None` if it does not say.
 
-        The first that says it: `retry-after` in seconds or as a date (RFC 9110), `retry-after-ms`, a dialect's own
-        reset, the resets of single windows (the latest of those that are used up, else the earliest of those that
-        do not say how much is left), Google's `RetryInfo`, fields of the body, what a router repeats of its
-        provider's headers, the codes of accounts without quota (300 s). `headers` have names in lower case. At
-        most `LONGEST_REST`.
+        The first of these counts: `retry-after` in seconds or as a date (RFC 9110), `retry-after-ms`, a dialect's
+        own reset, the resets of single windows (the latest of those that are used up, else the earliest of those
+        that do not say how much is left), Google's `RetryInfo`, fields of the body, headers of its provider that a
+        router repeats, the codes of accounts without quota (300 s). `headers` have names in lower case. At most
+        `LONGEST_REST`.
         """
         now = self._clock.now()
         found = next((wait for wait in self._list_waits(headers, body, now) if wait is not None), None)
@@ -75,7 +75,7 @@ class RequestedWaits:
             yield _read_seconds(str(detail.get("retryDelay", "")), now)
         for name in _BODY_FIELDS:
             yield _read_seconds(_as_text(error.get(name)), now)
-        # What a router got itself (OpenRouter: `error.metadata.headers`).
+        # The headers that a router got itself (OpenRouter: `error.metadata.headers`).
         told = as_mapping(as_mapping(error.get("metadata")).get("headers"))
         headers = {name.lower(): _as_text(value) for name, value in told.items()}
         yield _read_retry_after(headers, now)
@@ -92,7 +92,7 @@ class RequestedWaits:
         used_up = [wait for wait, left in resets if left == "0"]
         if used_up:
             return max(used_up)
-        # A window of which something is left is not what refused the call.
+        # A window with quota left is not the one that refused the call.
         return min((wait for wait, left in resets if not left), default=None)
 
 

@@ -51,7 +51,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "summary": ("summary",),
     "evidence": ("evidence",),
 }
-# Each tool of ours: what it must be given, and what clients call theirs, in lower case.
+# Each of our tools: its required arguments, and the names of the clients' tools, in lower case.
 _TOOLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "bash": (("command",), ("bash", "exec_command", "run_shell_command", "shell", "shell_command", "terminal")),
     "read": (("path",), ("read", "read_file", "view")),
@@ -60,12 +60,12 @@ _TOOLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "search": (("pattern",), ("search", "grep", "grep_search", "search_file_content", "grep_files")),
     "finish": (("summary",), ("finish",)),
 }
-# As tools for editing do: what is replaced must stand there exactly once.
+# Like editing tools: the replaced text must occur exactly once.
 _REPLACE = (
     "import sys; p, old, new = sys.argv[1:]; s = open(p).read(); "
     "n = s.count(old); n == 1 or sys.exit(f'it stands there {n} times'); open(p, 'w').write(s.replace(old, new))"
 )
-# What goes into arguments that a client requires and a script does not know.
+# Values for arguments that a client requires and a script does not know.
 _FILLED: Mapping[str, Any] = {
     "string": "As the script says.",
     "boolean": False,
@@ -76,10 +76,10 @@ _FILLED: Mapping[str, Any] = {
 
 
 class ScriptUpstream:
-    """Answers from a script by attempt and turn, so that a resumed attempt goes on where it was.
+    """Answers from a script by attempt and turn, so that a resumed attempt continues at its turn.
 
-    `attempts` (id to number) says which attempt is which, else they are numbered as they come. Each call that a
-    line answered is in `calls`, and appended to `journal` where several processes have to count together.
+    `attempts` (id to number) identifies the attempts, which are otherwise numbered in order of appearance. Each
+    call that a line answered is in `calls`, and appended to `journal` if several processes must count together.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class ScriptUpstream:
         self._attempts = AttemptOrdinals(attempts)
         self._journal = journal
         self._named = {line.attempt for line in script.lines if line.attempt is not None}
-        # Whose lines work with tools: a request that offers none is beside that work.
+        # Attempts whose lines work with tools: a request that offers no tool is not part of that work.
         self._working = {line.attempt or 0 for line in script.lines if script.neutral and line.reply.tools}
         self._turns: TurnAnswers[ScriptLine] = TurnAnswers()
         for attempt, turn, line in script.turns():
             self._turns.add(attempt or 0, turn, line)
 
     async def send(self, call: ModelCall) -> UpstreamReply:
-        """Answer with the line that is due: 410 where there is none, 409 where the call is not what it expects.
+        """Answer with the line that is due: 410 if no line is left, 409 if the call is not the expected one.
 
-        Counts of tokens and embeddings take no line: they are made of the bytes, the same every time. Neither does
-        a request without tools where the attempt's lines are neutral and work with tools: it gets a few words.
+        Counts of tokens and embeddings take no line: they are computed from the bytes, equal every time. Neither
+        does a request without tools if the attempt's lines are neutral and work with tools: it gets a few words.
         """
         dialect = DIALECTS[call.dialect]
         if call.operation != "reply":
@@ -109,7 +109,7 @@ class ScriptUpstream:
         like = attempt if attempt in self._named else 0
         turn = call.turn
         if like in self._working:
-            if is_bare(call.body):  # for a title, a summary, a look at the quota
+            if is_bare(call.body):  # for a title, a summary, or a check of the quota
                 return self._render(call, ScriptedReply(text="As the script says."))
             turn -= call.bare
         line = self._turns.take(attempt, turn, like=like)
@@ -131,7 +131,7 @@ class ScriptUpstream:
         return await self._answer(call, attempt, line)
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""
 
     async def _answer(self, call: ModelCall, attempt: int, line: ScriptLine) -> UpstreamReply:
         reply = line.reply
@@ -144,7 +144,7 @@ class ScriptUpstream:
                 return error_reply(dialect, 409, "script_tool_unknown", message, headers=NO_RETRY)
         self.calls.append(call)
         if self._journal is not None:
-            # Opened anew each time, to append: several processes count in one file.
+            # Reopened each time, to append: several processes count in one file.
             file = os.open(self._journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 append_line(file, {"call": call.id, "attempt": attempt, "turn": call.turn, "line": line.line})
@@ -170,7 +170,7 @@ class ScriptUpstream:
 
 
 def _read_request(call: ModelCall) -> NeutralRequest:
-    """Return a request in its neutral form, an empty one where it cannot be read."""
+    """Return a request in its neutral form; empty if it cannot be read."""
     try:
         return DIALECTS[call.dialect].read_request(call.body)
     except UntranslatableError:
@@ -178,9 +178,9 @@ def _read_request(call: ModelCall) -> NeutralRequest:
 
 
 def find_newest_text(call: ModelCall) -> str:
-    """Return the text of all messages after the model's last one, tool results included.
+    """Return the text of all messages after the model's last one, including tool results.
 
-    Empty where the request cannot be read.
+    Empty if the request cannot be read.
     """
     turns = _read_request(call).turns
     newest = turns[-1].parts if turns and turns[-1].role == "user" else ()
@@ -188,7 +188,7 @@ def find_newest_text(call: ModelCall) -> str:
 
 
 class ToolUnknownError(Exception):
-    """A script calls what is no tool of ours, or what the request offers nothing for; `message` says which."""
+    """A script calls an unknown tool, or one that the request does not offer; `message` says which."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -196,7 +196,7 @@ class ToolUnknownError(Exception):
 
 
 class _ToolFit(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of the client, and which of its arguments each of ours is."""
+    """A tool of the client, with its name for each of our arguments."""
 
     offer: OfferedTool
     names: Mapping[str, str]
@@ -213,7 +213,7 @@ class _ToolFit(msgspec.Struct, frozen=True, kw_only=True):
                 made[to] = f"{_WORKSPACE}/{given[name]}"
         for name in self.offer.schema.get("required", ()):
             if name not in made:
-                # Something that its schema takes: a script does not know this argument.
+                # A value that fits its schema: a script does not know this argument.
                 schema = as_mapping(properties.get(name, {}))
                 usual = _FILLED.get(str(schema.get("type", "string")).lower(), {})
                 made[name] = schema["enum"][0] if schema.get("enum") else usual
@@ -221,11 +221,11 @@ class _ToolFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_tools(reply: ScriptedReply, offers: Sequence[OfferedTool]) -> ScriptedReply:
-    """Return a reply whose calls (bash, read, edit, write, search, finish) are calls of what is offered.
+    """Convert a reply's calls (bash, read, edit, write, search, finish) to calls of the offered tools.
 
-    What has no tool of its own is done by a shell; `finish` becomes words where none is offered. A call that names
-    an offered tool with its own arguments stays. A request that offers no tool at all, such as for a title, gets
-    the words alone. Raises `ToolUnknownError`.
+    A shell replaces missing tools; `finish` becomes text if no such tool is offered. A call that names an offered
+    tool with that tool's own arguments stays. A request that offers no tool at all, for example for a title, gets
+    only the text. Raises `ToolUnknownError`.
     """
     if not offers:
         return replace(reply, tools=())
@@ -242,8 +242,8 @@ def fit_tools(reply: ScriptedReply, offers: Sequence[OfferedTool]) -> ScriptedRe
 
 
 def _fit_call(call: ScriptedCall, given: Mapping[str, Any], offers: Sequence[OfferedTool]) -> ScriptedCall | None:
-    """Return the call of an offered tool that does the same, `None` for the end of the work without a tool."""
-    # What is written with the client's own tool and arguments is meant so, also where the name is one of ours.
+    """Return the equivalent call of an offered tool, or `None` for `finish` if no such tool is offered."""
+    # A call with the client's own tool and arguments is meant literally, even if the name is one of ours.
     for offer in offers:
         required = set(offer.schema.get("required", ()))
         if offer.name == call.name and required <= set(given) <= set(_list_properties(offer)):
@@ -258,7 +258,7 @@ def _fit_call(call: ScriptedCall, given: Mapping[str, Any], offers: Sequence[Off
         return fit.convert(call, given)
     if call.name == "finish":
         return None
-    # Some clients have no tool for files but a shell: codex is one.
+    # Some clients have no file tools, only a shell: codex is one.
     line = _write_shell_line(call.name, given)
     shell = _find_fit("bash", {"command": line}, offers) if line else None
     if shell is None:
@@ -287,7 +287,7 @@ def _list_properties(offer: OfferedTool) -> Mapping[str, Any]:
 
 
 def _write_shell_line(name: str, given: Mapping[str, Any]) -> str:
-    """Return a command line that does the same, "" where none does."""
+    """Return an equivalent command line, or "" if no command does the same."""
     path = shlex.quote(str(given.get("path", ".")))
     match name:
         case "read":

@@ -25,7 +25,7 @@ from chargehand.models.conversation import (
 from chargehand.models.dialects.base import EmbeddingVectors, ModelDialect, estimate_tokens
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, parse_events
 
-# What tells official clients not to try again: by default they do after 409.
+# The header that forbids retries to official clients: by default they retry a 409.
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 _TEXT_PIECE = 24
 _ARGUMENT_PIECE = 12
@@ -34,7 +34,7 @@ _DIMENSIONS = 8
 
 
 class ScriptedCall(Struct, frozen=True, kw_only=True):
-    """A tool call of a scripted reply; arguments given as text are sent as they are, valid JSON or not."""
+    """A tool call of a scripted reply; arguments given as text are sent unchanged, valid JSON or not."""
 
     name: str
     arguments: Mapping[str, Any] | str
@@ -47,10 +47,10 @@ class ScriptedCall(Struct, frozen=True, kw_only=True):
 
 
 class ScriptedReply(Struct, frozen=True, kw_only=True):
-    """What a scripted model says: text, tool calls, or both.
+    """A scripted model's reply: text, tool calls, or both.
 
-    `usage` is estimated from the bytes where it is not given, `stop` follows from the tool calls. `fault` is one
-    entry of a fault specification without its turn; `delay` is in seconds before the head of the reply.
+    `usage` is estimated from the bytes if not given, `stop` follows from the tool calls. `fault` is one entry of a
+    fault specification without its turn; `delay` is in seconds before the head of the reply.
     """
 
     text: str = ""
@@ -75,9 +75,9 @@ def render(
     usage_chunk: bool = False,
     id: str = "scripted",
 ) -> Iterator[bytes]:
-    """Yield the body of a reply; `usage_chunk`: the client asked for usage, where a stream reports it on request.
+    """Yield the body of a reply; `usage_chunk`: the client asked for usage, if a stream reports it on request.
 
-    `id` goes into the reply's id and the ids of tool calls that have none.
+    `id` goes into the reply's id and the ids of tool calls without an id.
     """
     calls = tuple(
         ToolCallPart(id=call.id or f"call_{id}_{number}", name=call.name, arguments=call.text, unchecked=True)
@@ -89,7 +89,7 @@ def render(
     if not stream:
         yield json.dumps(writer.write_whole(whole)).encode()
         return
-    split = EventSplitter()  # an event each, as providers send them
+    split = EventSplitter()  # one event at a time, as providers send them
     hidden = dialect.usage_on_request and not usage_chunk
     for delta in reply_deltas(whole):
         # In small pieces, as a model writes them: clients must cope with words and arguments cut anywhere.
@@ -107,7 +107,7 @@ def render(
 
 
 def render_for(dialect: ModelDialect, reply: ScriptedReply, body: Mapping[str, Any], *, id: str) -> UpstreamReply:
-    """Return a reply to the call with that body, as its `model`, `stream` and `stream_options` ask for it."""
+    """Return a reply to a call with that body, following its `model`, `stream` and `stream_options`."""
     stream = body.get("stream") is True
     pieces = render(
         dialect,
@@ -121,7 +121,7 @@ def render_for(dialect: ModelDialect, reply: ScriptedReply, body: Mapping[str, A
 
 
 def estimate_usage(reply: ScriptedReply, body: Mapping[str, Any] | None = None) -> Usage:
-    """Return a usage of one token for four bytes, at least one."""
+    """Estimate the usage as one token per four bytes, at least one."""
     said = reply.text + "".join(call.name + call.text for call in reply.tools)
     asked = "" if body is None else json.dumps(body)
     sizes = (len(text.encode(errors="surrogatepass")) for text in (asked, said))
@@ -132,19 +132,19 @@ def estimate_usage(reply: ScriptedReply, body: Mapping[str, Any] | None = None) 
 def error_reply(
     dialect: ModelDialect, status: int, kind: str, message: str, *, headers: Mapping[str, str] | None = None
 ) -> UpstreamReply:
-    """Return an error as an upstream answers it; `kind` is its stable code."""
+    """Return an upstream's error reply; `kind` is its stable code."""
     return reply_from_pieces(status, [dialect.write_error(status, kind, message)], headers=headers)
 
 
 def side_reply(dialect: ModelDialect, call: ModelCall) -> UpstreamReply:
-    """Answer a count of tokens or embeddings where no provider is: by the bytes, the same every time."""
+    """Answer a count of tokens or embeddings without a provider: from the bytes, equal every time."""
     if call.operation == "count":
         count = estimate_tokens(call.body)
         return reply_from_pieces(200, [dialect.write_count(count)])
     form = dialect.require_embeddings()
     given = call.body.get("input")
-    # Each text has the same vector every time, so that whoever searches by vectors finds the same in each run.
-    if isinstance(given, list):  # of texts, or of the numbers of tokens, which a script can take for texts
+    # A text always has the same vector, so that vector searches find the same in each run.
+    if isinstance(given, list):  # of texts, or of token numbers, which a script can treat as texts
         given = [one if isinstance(one, str) else json.dumps(one) for one in given]
     asked = form.read_texts({**call.body, **({} if given is None else {"input": given})})
     digests = [hashlib.sha256(json.dumps(text).encode()).digest()[:_DIMENSIONS] for text in asked.texts]
@@ -157,9 +157,9 @@ def side_reply(dialect: ModelDialect, call: ModelCall) -> UpstreamReply:
 
 
 def decode_body(dialect: ModelDialect, body: bytes, *, stream: bool) -> ScriptedReply:
-    """Return what a body says; what it leaves out or has in another shape is left out.
+    """Decode a body; missing and malformed parts are left out.
 
-    Raises `ValueError` where it is no JSON.
+    Raises `ValueError` if the body is not JSON.
     """
     if stream:
         events = (event.data for event in parse_events(body))
@@ -168,12 +168,12 @@ def decode_body(dialect: ModelDialect, body: bytes, *, stream: bool) -> Scripted
 
 
 def decode_document(dialect: ModelDialect, document: Any) -> ScriptedReply:
-    """Return what a body in one piece says."""
+    """Decode a body in one piece."""
     return _to_scripted(dialect.reply_reader("").read_whole(as_mapping(document)))
 
 
 def decode_events(dialect: ModelDialect, events: Iterable[Any]) -> ScriptedReply:
-    """Return what the data of a stream's events says."""
+    """Decode the data of a stream's events."""
     reader = dialect.reply_reader("")
     deltas = [delta for data in events for delta in reader.read_event(as_mapping(data))]
     return _to_scripted([*deltas, *reader.finish()])

@@ -1,6 +1,7 @@
-"""Scripts: the replies of a scripted model in a file, one to a line.
+"""Scripts: the replies of a scripted model in a file, one per line.
 
-The tool calls of a `neutral` script are in our own words, and become calls of whatever tools a request offers.
+The tool calls of a `neutral` script use our own tool names, and are converted to calls of the tools that a request
+offers.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _VERSION = 1
 
 
 class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One reply of a script and when it is due: `line` is where it stands in the file.
+    """One reply of a script with its attempt and turn; `line` is its line number in the file.
 
-    `expect` lists what the newest messages of the call must contain, so that a script cannot drift unseen.
+    `expect` lists texts that the newest messages of the call must contain, so that a script cannot drift unseen.
     """
 
     reply: ScriptedReply
@@ -38,7 +39,7 @@ class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, line: bytes, *, name: str, number: int) -> ScriptLine:
-        """Read line `number` of the script `name`; raises `UsageError` (`script_invalid`) that says both."""
+        """Read line `number` of the script `name`; raises `UsageError` (`script_invalid`) that names both."""
         try:
             found = json.loads(line)
             raw = convert_to(found, _RawLine)
@@ -64,7 +65,7 @@ class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_document(self) -> dict[str, Any]:
-        """Return the line as its file has it, without what says nothing."""
+        """Return the line as written in its file, without empty fields."""
         reply = self.reply
         usage = {} if reply.usage is None else asdict(reply.usage)
         tools = [
@@ -90,9 +91,9 @@ class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
 class Script(msgspec.Struct, frozen=True, kw_only=True):
     """The replies of a scripted model, in order.
 
-    Lines that name an attempt are that attempt's; an attempt that no line names gets those that name none. A line
-    without a turn is due one turn after the line before it. The calls of a `neutral` one are made to fit what each
-    request offers.
+    Lines that name an attempt belong to it; an attempt that no line names gets the lines without an attempt. A
+    line without a turn is due one turn after the line before it. The calls of a `neutral` script are converted to
+    the tools that each request offers.
     """
 
     lines: tuple[ScriptLine, ...]
@@ -102,7 +103,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, source: Path | str | bytes) -> Script:
-        """Read a script from a file, or from its bytes.
+        """Read a script from a file or from its bytes.
 
         Raises `UsageError` (`script_invalid`, `file_unreadable`) that names file and line.
         """
@@ -121,12 +122,12 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, *replies: ScriptedReply | str) -> Script:
-        """Return the script of these replies in order, the same for every attempt."""
+        """Return a script of these replies in order, the same for every attempt."""
         made = (ScriptedReply(text=one) if isinstance(one, str) else one for one in replies)
         return cls(lines=tuple(ScriptLine(reply=reply, line=n) for n, reply in enumerate(made, start=2)))
 
     def dump(self) -> bytes:
-        """Return the script as the file that `load` reads."""
+        """Return the script in the format that `load` reads."""
         header = {"format": _FORMAT, "version": _VERSION, "note": self.note}
         header |= {"tools": "neutral"} if self.neutral else {}
         documents = [header, *(line.to_document() for line in self.lines)]
@@ -148,7 +149,7 @@ class _RawCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _RawLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line as the file has it; every field may be left out."""
+    """A line as written in the file; every field is optional."""
 
     attempt: int | None = None
     turn: int | None = None

@@ -1,1 +1,1 @@
-"""What the state directory keeps: the event log, projects, trust, verdicts, money (SQLite), artifacts (files)."""
+"""The contents of the state directory: event log, projects, trust, verdicts, money (SQLite), artifacts (files)."""

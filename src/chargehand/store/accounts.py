@@ -1,7 +1,7 @@
-"""Accounts of the server, what grants access to it, and the log of who changed either.
+"""Accounts of the server, the secrets that grant access to it, and the log of changes to both.
 
-What grants access is kept as a hash alone: argon2id of a password, SHA-256 of a secret with 256 random bits. It is
-found by that hash, which no guess can steer towards another one.
+Secrets are stored only as hashes: argon2id of a password, SHA-256 of a secret with 256 random bits. A secret is
+looked up by that hash, which no guess can steer towards another one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from chargehand.store.database.connection import Database, Transaction
 
 LoginKind = Literal["password", "code"]
 AccessOutcome = Literal["done", "refused"]
-# Who has no account can make refusals at will, and must not fill the disk; what was done is kept for good.
-# Each actor has this bound: refusals of an account push out no failed logins, whose actor is "".
+# People without an account can cause refusals at will, and must not fill the disk; completed actions are kept for
+# good. The bound applies per actor: refusals of an account push out no failed logins, whose actor is "".
 _REFUSALS_KEPT = 10_000
 
 
 class Actor(Struct, frozen=True, kw_only=True):
-    """Who does something, and the network address that it came from ("" on this machine)."""
+    """The user who acts, and the network address of the request ("" on this machine)."""
 
     user: str
     address: str = ""
 
 
 class AccountRow(Struct, frozen=True, kw_only=True):
-    """One account; times are ISO 8601 in UTC. `failures` counts logins that failed in a row."""
+    """One account; times are ISO 8601 in UTC. `failures` counts consecutive failed logins."""
 
     name: str
     role: str
@@ -46,9 +46,9 @@ class AccountRow(Struct, frozen=True, kw_only=True):
 
 
 class SessionRow(Struct, frozen=True, kw_only=True):
-    """One session that is open; `role` is the account's present one, null for who runs Chargehand here.
+    """One open session; `role` is the account's current one, null for the user who runs Chargehand here.
 
-    It ends at `expires`, which moves on with use up to `ends`.
+    It ends at `expires`, which moves with use, up to `ends`.
     """
 
     digest: str
@@ -62,7 +62,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
 
 
 class TokenRow(Struct, frozen=True, kw_only=True):
-    """One token for programs; `role` is the account's present one, null for who runs Chargehand here."""
+    """One token for programs; `role` is the account's current one, null for the user who runs Chargehand."""
 
     id: str
     user: str
@@ -77,14 +77,14 @@ class TokenRow(Struct, frozen=True, kw_only=True):
 
 
 class LoginAttempt(Struct, frozen=True, kw_only=True):
-    """A login that began: its line in the access log, and the hash a password has to fit (`None`: none does)."""
+    """A started login: its line in the access log, and the hash to check the password against, or `None`."""
 
     line: int
     password: str | None
 
 
 class AccessRow(Struct, frozen=True, kw_only=True):
-    """One line of the access log: who did (or was refused) what, to whom or what, and from which address.
+    """One line of the access log: actor, action (done or refused), subject, and address.
 
     `time` is ISO 8601 in UTC, `outcome` `done` or `refused`, `address` "" for this machine.
     """
@@ -99,7 +99,7 @@ class AccessRow(Struct, frozen=True, kw_only=True):
 
 
 class AccessLog:
-    """What was done with accounts, sessions and tokens; no part of the hash chain."""
+    """The log of actions on accounts, sessions and tokens; not part of the hash chain."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
@@ -112,13 +112,13 @@ class AccessLog:
 
     @contextmanager
     def change(self, actor: Actor) -> Iterator[AccessChange]:
-        """Hold a transaction for a change and its lines; it is on the disk at the end. Raises `StoreError`."""
-        # Durable: a power cut must neither give a right back nor take one away.
+        """Hold a transaction for a change and its lines; it is on disk at the end. Raises `StoreError`."""
+        # Durable: a power cut must neither restore nor remove a right.
         with self._database.write(durable=True) as connection:
             yield AccessChange(connection, actor=actor, now=as_moment(self._clock.now()))
 
     def list(self, *, limit: int, before: int | None = None) -> tuple[AccessRow, ...]:
-        """Return the newest lines, or those before a line, the newest first. Raises `StoreError`."""
+        """Return the newest lines, or those before a line, newest first. Raises `StoreError`."""
         query = """
             SELECT seq, time, actor, action, subject, address, outcome FROM access_log
             WHERE :before IS NULL OR seq < :before ORDER BY seq DESC LIMIT :limit
@@ -135,7 +135,7 @@ class AccessLog:
 
 
 class AccessChange:
-    """One transaction: `execute` changes, `note` says what was changed."""
+    """One transaction: `execute` makes a change, `note` logs it."""
 
     def __init__(self, connection: Transaction, *, actor: Actor, now: str) -> None:
         self.execute = connection.execute
@@ -158,7 +158,7 @@ class AccessChange:
         return line
 
     def settle(self, line: int, action: str, subject: str) -> None:
-        """Let a refusal that was noted in advance be what the actor did."""
+        """Turn a refusal noted in advance into the actor's completed action."""
         settled = "UPDATE access_log SET actor = ?, action = ?, subject = ?, outcome = 'done' WHERE seq = ?"
         self.execute(settled, (self._actor.user, action, subject, line))
 
@@ -210,9 +210,9 @@ class Accounts:
         raise NotFoundError(f"there is no user {name!r}", hint=nearest(name, (row.name for row in rows)))
 
     def set_role(self, name: str, role: str, *, actor: Actor, keep_administrator: bool = False) -> None:
-        """Give an account another role, for its open sessions and its tokens too.
+        """Change the role of an account, including its open sessions and its tokens.
 
-        With `keep_administrator` the last one keeps the role. Raises as `find`, and `RefusedError`
+        With `keep_administrator` the last administrator keeps the role. Raises as `find`, and `RefusedError`
         (`last_administrator`).
         """
         with self._log.change(actor) as transaction, self._keep_administrator(transaction, keep_administrator):
@@ -220,9 +220,9 @@ class Accounts:
             transaction.note("user.role", f"{name} ({role})")
 
     def set_password(self, name: str, password: str, *, actor: Actor, attempt: LoginAttempt | None = None) -> None:
-        """Give an account another password (its hash) and close its sessions.
+        """Replace an account's password (its hash) and close its sessions.
 
-        `attempt` is what showed that it is its person who asks. Raises as `find`.
+        `attempt` is the login that proved that the account's owner asks. Raises as `find`.
         """
         change = "password = ?, failures = 0, locked_until = NULL"
         with self._log.change(actor) as transaction:
@@ -240,7 +240,7 @@ class Accounts:
             transaction.note("user.disable" if disabled else "user.enable", name)
 
     def remove(self, name: str, *, actor: Actor, keep_administrator: bool = False) -> None:
-        """Remove an account with its sessions and tokens: the next one of that name inherits none.
+        """Remove an account with its sessions and tokens: a later account of that name inherits nothing.
 
         Raises as `set_role`.
         """
@@ -248,19 +248,19 @@ class Accounts:
             self._require(change.execute("DELETE FROM accounts WHERE name = ?", (name,)).rowcount, name)
             change.execute("DELETE FROM web_sessions WHERE kind = 'password' AND user = ?", (name,))
             change.execute("DELETE FROM api_tokens WHERE owner = 0 AND user = ?", (name,))
-            # Whoever has the name next is another person.
+            # The next user of the name is another person.
             for table in ("reviews", "keyed_requests"):
                 change.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
             change.note("user.remove", name)
 
     def begin_login(self, name: str, *, lock: Callable[[int], str | None], address: str) -> LoginAttempt:
-        """Note that somebody says to be an account, and return what a password has to fit.
+        """Note that a client claims to be an account, and return the hash to check the password against.
 
-        The attempt counts as failed until `Grants.open_session` ends it well: a hundred at once are not a hundred
-        guesses. `lock` tells, of a number of failures in a row, until when the account is locked (ISO 8601).
-        While it is, nothing is counted: who guesses on cannot keep its person out for good. An address from which
-        the account has logged in before is not locked out; the caller bounds guesses from there. Raises
-        `StoreError`.
+        The attempt counts as failed until `Grants.open_session` completes it: a hundred at once are not a hundred
+        guesses. `lock` maps a number of consecutive failures to the time until which the account is locked (ISO
+        8601). During a lock nothing is counted, so that continued guessing cannot lock the owner out for good. An
+        address from which the account has logged in before is not locked out; the caller bounds guesses from
+        there. Raises `StoreError`.
         """
         query = """
             SELECT password, disabled, failures, locked_until, :address <> '' AND EXISTS (
@@ -271,8 +271,8 @@ class Accounts:
         count = "UPDATE accounts SET failures = ?, locked_until = ? WHERE name = ?"
         with self._log.change(Actor(user="", address=address)) as change:
             row = change.execute(query, {"name": name, "address": address}).fetchone()
-            # Written for every name, since one write less could be measured; and without a name that is nobody's,
-            # for people type their password there.
+            # Written for every name, since one write less could be measured; and without a name that is no
+            # account's, because people type their password there.
             line = change.note("session.open", "" if row is None else name, outcome="refused")
             password, disabled, failed, locked_until, is_known = row or (None, 0, 0, None, 0)
             is_locked = _text(locked_until) > change.now
@@ -293,7 +293,7 @@ class Accounts:
 
     @contextmanager
     def _keep_administrator(self, change: AccessChange, keep: bool) -> Iterator[None]:
-        """Undo the transaction if its change leaves no administrator where there was one."""
+        """Undo the transaction if its change removes the last administrator."""
         # Within the transaction, so that two administrators who remove each other do not both succeed.
         query = "SELECT 1 FROM accounts WHERE role = 'admin' AND disabled = 0 LIMIT 1"
         before = keep and change.execute(query).fetchone() is not None
@@ -311,7 +311,7 @@ class Accounts:
 
 
 class Grants:
-    """What lets somebody in: login codes, sessions, tokens; each is named by the SHA-256 of its secret."""
+    """Secrets that grant access: login codes, sessions, tokens; each is identified by its SHA-256."""
 
     def __init__(self, database: Database, log: AccessLog, *, clock: Clock) -> None:
         self._database = database
@@ -319,7 +319,7 @@ class Grants:
         self._clock = clock
 
     def add_code(self, digest: str, *, expires: str, actor: Actor) -> None:
-        """Keep a code that logs `actor` in once, in place of their older ones. Raises `StoreError`."""
+        """Store a code that logs `actor` in once, replacing older codes. Raises `StoreError`."""
         with self._log.change(actor) as change:
             change.execute("DELETE FROM login_codes WHERE expires <= ? OR user = ?", (change.now, actor.user))
             insert = "INSERT INTO login_codes VALUES (?, ?, ?, ?, NULL)"
@@ -327,13 +327,13 @@ class Grants:
             change.note("code.create", actor.user)
 
     def has_code(self, code: str) -> bool:
-        """Return whether there is a code of this digest, used or not. Raises `StoreError`."""
+        """Return whether a code with this digest exists, used or not. Raises `StoreError`."""
         with self._database.read() as connection:
             row = connection.execute("SELECT digest FROM login_codes WHERE digest = ?", (code,)).fetchone()
         return row is not None and _equal(row[0], code)
 
     def redeem_code(self, code: str, *, digest: str, expires: str, ends: str, address: str) -> SessionRow | None:
-        """Use up a code and open the session `digest` for who made it; `None` where it does not count.
+        """Use up a code and open the session `digest` for its creator; return `None` if the code is invalid.
 
         Raises `StoreError`.
         """
@@ -356,9 +356,9 @@ class Grants:
     def open_session(
         self, user: str, *, attempt: LoginAttempt, rehashed: str | None, digest: str, expires: str, ends: str
     ) -> SessionRow | None:
-        """Open the session `digest` after a login whose password fitted; `rehashed` takes its hash's place.
+        """Open the session `digest` after a login with the right password; `rehashed` replaces its hash.
 
-        `None` where the account is disabled, or has another password by now. Raises `StoreError`.
+        `None` if the account is disabled, or has another password by now. Raises `StoreError`.
         """
         forgive = """
             UPDATE accounts SET failures = 0, locked_until = NULL, password = coalesce(?, password)
@@ -377,7 +377,7 @@ class Grants:
         return session
 
     def session(self, digest: str) -> SessionRow | None:
-        """Return the session of this digest while it counts. Raises `StoreError`."""
+        """Return the valid session with this digest, or `None`. Raises `StoreError`."""
         query = """
             SELECT digest, user, kind, web_sessions.created, last_seen, expires, ends, role, disabled
             FROM web_sessions LEFT JOIN accounts ON name = user AND kind = 'password' WHERE digest = ?
@@ -395,14 +395,14 @@ class Grants:
         )  # fmt: skip
 
     def extend_session(self, digest: str, *, expires: str) -> None:
-        """Note that a session is in use, so that it lasts until `expires`. Raises `StoreError`."""
+        """Extend a session in use until `expires`. Raises `StoreError`."""
         now = as_moment(self._clock.now())
         with self._database.write() as connection:
             update = "UPDATE web_sessions SET last_seen = ?, expires = ? WHERE digest = ?"
             connection.execute(update, (now, expires, digest))
 
     def close_session(self, digest: str, *, actor: Actor) -> None:
-        """End a session; one that is none is none afterwards too. Raises `StoreError`."""
+        """End a session; do nothing if it does not exist. Raises `StoreError`."""
         with self._log.change(actor) as change:
             remove = "DELETE FROM web_sessions WHERE digest = ? RETURNING user"
             row = change.execute(remove, (digest,)).fetchone()
@@ -410,14 +410,14 @@ class Grants:
                 change.note("session.close", _text(row[0]))
 
     def close_all(self, *, actor: Actor) -> None:
-        """End all sessions and void all codes, as after going back to a copy. Raises `StoreError`."""
+        """End all sessions and void all codes, for example after a restore. Raises `StoreError`."""
         with self._log.change(actor) as change:
             change.execute("DELETE FROM web_sessions")
             change.execute("DELETE FROM login_codes")
             change.note("session.close", "all")
 
     def add_token(self, token: TokenRow, *, digest: str, actor: Actor) -> None:
-        """Keep a token. Raises `NotFoundError` where its user has no account any more, `StoreError`."""
+        """Store a token. Raises `NotFoundError` if its user no longer has an account, `StoreError`."""
         with self._log.change(actor) as change:
             known = change.execute("SELECT 1 FROM accounts WHERE name = ?", (token.user,)).fetchone()
             if not token.owner and known is None:
@@ -428,19 +428,19 @@ class Grants:
             change.note("token.create", f"{token.id} of {token.user} ({' '.join(token.scopes)})")
 
     def tokens(self, user: str | None = None) -> tuple[TokenRow, ...]:
-        """Return the tokens of all or of one, the oldest first, those that count no more too. `StoreError`."""
+        """Return the tokens of all users or of one, oldest first, including invalid ones. Raises `StoreError`."""
         query = f"{_TOKENS} WHERE :user IS NULL OR user = :user ORDER BY api_tokens.created, id"
         with self._database.read() as connection:
             rows = connection.execute(query, {"user": user}).fetchall()
         return tuple(_token(row) for row in rows)
 
     def token(self, digest: str) -> TokenRow | None:
-        """Return the token of this digest while it counts. Raises `StoreError`."""
+        """Return the valid token with this digest, or `None`. Raises `StoreError`."""
         with self._database.read() as connection:
             row = connection.execute(f"{_TOKENS} WHERE digest = ?", (digest,)).fetchone()
         if row is None or not _equal(row[0], digest):
             return None
-        # An account that is gone or closed, and a value that no program of ours wrote, grant nothing.
+        # A missing or disabled account, and a value that no program of ours wrote, grant nothing.
         if row[4] not in (0, 1) or (row[4] == 0 and row[11] != 0):
             return None
         token = _token(row)
@@ -448,7 +448,7 @@ class Grants:
         return token if lasts else None
 
     def has_expired(self, digest: str) -> bool:
-        """Tell whether a token of this digest counted until its time was over. Raises `StoreError`."""
+        """Return whether a token with this digest was valid until it expired. Raises `StoreError`."""
         with self._database.read() as connection:
             row = connection.execute(f"{_TOKENS} WHERE digest = ? AND revoked IS NULL", (digest,)).fetchone()
         return row is not None and not _lasts(_token(row).expires, as_moment(self._clock.now()))
@@ -460,7 +460,7 @@ class Grants:
             connection.execute("UPDATE api_tokens SET last_used = ? WHERE id = ?", (now, token))
 
     def revoke_token(self, token: str, *, actor: Actor) -> None:
-        """Let a token count no more, from now on; it stays in the list. Raises `NotFoundError`, `StoreError`."""
+        """Invalidate a token from now on; it stays in the list. Raises `NotFoundError`, `StoreError`."""
         with self._log.change(actor) as change:
             update = "UPDATE api_tokens SET revoked = coalesce(revoked, ?) WHERE id = ? RETURNING user"
             row = change.execute(update, (change.now, token)).fetchone()
@@ -469,7 +469,7 @@ class Grants:
             change.note("token.revoke", f"{token} of {_text(row[0])}")
 
     def problems(self, *, roles: Sequence[str]) -> Iterator[str]:
-        """Yield which rows of accounts and grants no program of ours writes. Raises `StoreError`."""
+        """Yield rows of accounts and grants that no program of ours writes. Raises `StoreError`."""
         digest = "length(digest) = 64 AND digest NOT GLOB '*[^0-9a-f]*'"
         known = ", ".join(f"'{role}'" for role in roles)
         tables = (
@@ -500,7 +500,7 @@ _TOKENS = """
 
 
 def as_moment(time: datetime) -> str:
-    """Return a time as all tables here keep it: of one length and in UTC, so that text compares as time does."""
+    """Format a time as all tables here store it: of one length and in UTC, so that text order is time order."""
     return time.isoformat(timespec="microseconds")
 
 
@@ -523,13 +523,13 @@ def _token(row: Sequence[Any]) -> TokenRow:
         created=_text(created),
         expires=_text(expires),
         last_used=_text(last_used) or None,
-        # Whatever stands there: a token whose row was hurt is no better than a revoked one.
+        # Any value counts: a token with a damaged row is no better than a revoked one.
         revoked=None if revoked is None else _text(revoked),
     )
 
 
 def _lasts(moment: object, now: str) -> bool:
-    """Tell whether a moment is one and lies ahead."""
+    """Return whether a value is a valid moment in the future."""
     return isinstance(moment, str) and is_moment(moment) and moment > now
 
 

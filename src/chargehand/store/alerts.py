@@ -1,4 +1,4 @@
-"""Alerts that are raised and that were, and the memos of those who follow the lines of all logs."""
+"""Current and past alerts, and the memos of followers of all logs."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _KEPT = 1000
 
 
 class FollowerMemo(Struct, frozen=True):
-    """What a follower noted for the next time: bytes of its own, and which writing that was."""
+    """A follower's note for its next run: bytes in its own format, and their revision."""
 
     revision: int
     content: bytes
 
 
 class Followers:
-    """Memos of those who follow all lines, by name; of two that write at once, the second one is refused."""
+    """Memos of the followers of all lines, by name; of two concurrent writers, the second is refused."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def load(self, name: str) -> FollowerMemo:
-        """Return a memo; an empty one of revision 0 where there is none. Raises `StoreError`."""
+        """Return a memo, or an empty one of revision 0 if it is missing. Raises `StoreError`."""
         with self._database.read() as connection:
             row = connection.execute("SELECT revision, memo FROM followers WHERE name = ?", (name,)).fetchone()
         if row is None:
             return FollowerMemo(0, b"")
-        # Of a damaged file: a memo that cannot be read is one that says nothing.
+        # In a damaged file: an unreadable memo counts as empty.
         return FollowerMemo(row[0], row[1] if isinstance(row[1], bytes) else b"")
 
     def save(self, name: str, memo: FollowerMemo) -> bool:
-        """Put a memo in the place of the one of its revision; `False` where another one was written since."""
+        """Replace the memo of that revision; return `False` if another one was written since."""
         with self._database.write() as connection:
             return _put_memo(connection, name, memo)
 
@@ -54,15 +54,15 @@ class Alerts:
         self._database = database
 
     def raised(self) -> tuple[Alert, ...]:
-        """Return the alerts that are raised, the oldest first. Raises `StoreError`."""
+        """Return the active alerts, oldest first. Raises `StoreError`."""
         return self._select("WHERE ended = '' ORDER BY raised, rule, subject", ())
 
     def ended(self, limit: int) -> tuple[Alert, ...]:
-        """Return the alerts that ended, the newest first, at most `limit`. Raises `StoreError`."""
+        """Return ended alerts, newest first, at most `limit`. Raises `StoreError`."""
         return self._select("WHERE ended <> '' ORDER BY ended DESC, seq DESC LIMIT ?", (limit,))
 
     def save(self, follower: str, memo: FollowerMemo, alerts: Sequence[Alert]) -> bool:
-        """Write alerts that changed, and the follower's memo, or nothing (`False`) as `Followers.save`."""
+        """Write changed alerts and the follower's memo, or nothing (returning `False`) as in `Followers.save`."""
         with self._database.write() as connection:
             if not _put_memo(connection, follower, memo):
                 return False
@@ -85,7 +85,7 @@ class Alerts:
 
 
 def _read_alert(row: Sequence[Any]) -> Alert | None:
-    """Return a row as an alert, `None` where no program of ours wrote it."""
+    """Return a row as an alert, or `None` if no program of ours wrote it."""
     try:
         alert = convert_to(dict(zip(Alert.__struct_fields__, row, strict=True)), Alert)
     except msgspec.ValidationError:

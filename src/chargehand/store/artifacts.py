@@ -23,7 +23,7 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 
 class ArtifactRow(Struct, frozen=True):
-    """What is known of an artifact: `size` in bytes unpacked, `mission` "" where none was meant."""
+    """Metadata of an artifact: `size` in bytes unpacked, `mission` "" if it belongs to no mission."""
 
     id: str
     mission: str
@@ -33,7 +33,7 @@ class ArtifactRow(Struct, frozen=True):
 
 
 class Artifacts:
-    """Keeps content under `<home>/artifacts/ab/<sha256>`, with `.z` where packed (zlib); a `core.ArtifactSink`."""
+    """Stores content under `<home>/artifacts/ab/<sha256>`, with `.z` if packed (zlib); a `core.ArtifactSink`."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
@@ -41,14 +41,14 @@ class Artifacts:
         self._directory = database.home / "artifacts"
 
     def put(self, content: bytes, *, kind: str, mission: str | None = None, durable: bool = False) -> str:
-        """Keep `content` and return its id, the hex SHA-256; equal content is kept once.
+        """Store `content` and return its id, the hex SHA-256; equal content is stored once.
 
-        `durable` returns only when it survives a power cut. Raises `StoreError`.
+        `durable` returns only after it survives a power cut. Raises `StoreError`.
         """
         name = hashlib.sha256(content).hexdigest()
         plain, packed = self._paths(name)
         with typed_errors(self._database.home):
-            # A durable one is written even where it is there: nobody knows whether that file has reached the disk.
+            # A durable one is written even if it exists: it is unknown whether that file has reached the disk.
             if durable or not self._holds(name, content):
                 smaller = zlib.compress(content, _LEVEL) if len(content) >= _PACK_FROM else content
                 if len(smaller) < len(content):
@@ -57,7 +57,7 @@ class Artifacts:
                 else:
                     write_whole(plain, content, durable=durable)
                     packed.unlink(missing_ok=True)
-        # Noted after the file is there: a row without its content would be a loss, a file without a row is none.
+        # Noted after the file exists: a row without its content would be a loss, a file without a row is harmless.
         time = self._clock.now().isoformat(timespec="microseconds")
         row = ArtifactRow(name, mission or "", kind, len(content), time)
         with self._database.write(durable=durable) as connection:
@@ -65,9 +65,10 @@ class Artifacts:
         return name
 
     def get(self, id: str) -> bytes:
-        """Return the content; it is what was put, to the bit.
+        """Return the content, identical to the stored one.
 
-        Raises `NotFoundError` for an unknown id, `StoreError` (`artifact_corrupt`) for content not its own.
+        Raises `NotFoundError` for an unknown id, `StoreError` (`artifact_corrupt`) if the content does not match
+        the id.
         """
         content = self._read(id)
         if content is None:
@@ -79,7 +80,7 @@ class Artifacts:
         return content
 
     def is_intact(self, id: str) -> bool:
-        """Return whether `get` returns the content: it is there, and is what was put."""
+        """Return whether `get` returns the content: it exists and is unchanged."""
         try:
             self.get(id)
         except (NotFoundError, StoreError):
@@ -87,7 +88,7 @@ class Artifacts:
         return True
 
     def list(self, mission: str | None = None) -> tuple[ArtifactRow, ...]:
-        """Return what is kept for one mission, or all, oldest first. Raises `StoreError`."""
+        """Return the artifacts of one mission, or all, oldest first. Raises `StoreError`."""
         where = "" if mission is None else " WHERE mission = :mission"
         query = f"SELECT id, mission, kind, size, time FROM artifacts{where} ORDER BY time, id"
         with self._database.read() as connection:
@@ -98,7 +99,7 @@ class Artifacts:
         return plain, plain.with_name(id + _PACKED)
 
     def _holds(self, id: str, content: bytes) -> bool:
-        # The whole content is compared: after a power cut a file can be there and be empty.
+        # The whole content is compared: after a power cut a file can exist and be empty.
         try:
             return self._read(id) == content
         except StoreError:
@@ -110,7 +111,7 @@ class Artifacts:
         plain, packed = self._paths(id)
         with typed_errors(self._database.home):
             with suppress(FileNotFoundError):
-                # After a crash between writing one form and removing the other both are there: they hold the same.
+                # After a crash between writing one form and removing the other both exist, with equal content.
                 return plain.read_bytes()
             try:
                 return zlib.decompress(packed.read_bytes())

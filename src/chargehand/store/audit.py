@@ -28,10 +28,10 @@ from chargehand.store.store import Store
 
 
 class AuditReport(Struct, frozen=True, kw_only=True):
-    """How much was verified, and what is wrong with it.
+    """The extent of a verification, and the problems found.
 
-    `signed_heads` counts those whose signature and line agree, `keys` are the ids of the keys that made them: what
-    comes after the last of them is not proven.
+    `signed_heads` counts those whose signature and line agree, `keys` are the ids of the keys that made them.
+    Lines after the last of them are not proven.
     """
 
     missions: int
@@ -42,12 +42,12 @@ class AuditReport(Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was found."""
         return not self.problems
 
 
 class Witnesses:
-    """Compares signed heads with the keys of a log, and counts those that hold."""
+    """Compares signed heads with the keys of a log, and counts the valid ones."""
 
     def __init__(self, known: KnownKeys) -> None:
         self._known = known
@@ -56,23 +56,23 @@ class Witnesses:
 
     @property
     def held(self) -> int:
-        """How many heads hold."""
+        """The number of valid heads."""
         return len(self._held)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The ids of the keys that signed them."""
+        """The ids of the keys that signed the valid heads."""
         return tuple(sorted({head.key for head in self._held}))
 
     def key_problems(self) -> Iterator[AuditProblem]:
-        """Yield what is wrong with the keys; asked for when all heads were verified."""
+        """Yield the problems of the keys; called after all heads are verified."""
         for fault in self._known.faults:
             yield audit_problem("", None, "key_changed", fault)
         if self._seen and not self._known.keys and not self._known.faults:
             yield audit_problem("", None, "key_missing", "there are signed heads, but no key to verify them with")
 
     def file_problems(self, file: SignedFile, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
-        """Yield what is wrong with a kept file, at the place that its name tells."""
+        """Yield the problems of a kept file, at the line that its name states."""
         try:
             head = SignedHead.decode(file.content)
         except UsageError as error:
@@ -86,14 +86,14 @@ class Witnesses:
             yield from self.head_problems(head, hashes=hashes)
 
     def head_problems(self, head: SignedHead, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
-        """Yield where a head and the lines of its mission (`hashes`) disagree, or the signature is not good."""
+        """Yield problems if a head and its mission's lines (`hashes`) disagree, or its signature is invalid."""
         self._seen = True
         key = self._known.keys.get(head.key)
         if key is None and self._known.keys:
             told = f"it is signed by key {head.key}, which is not this log's"
             yield audit_problem(head.mission, head.seq, "key_unknown", told)
         elif key is not None and not head.signed_by(key):
-            # What nobody signed says nothing of the log, so the two are not compared.
+            # An unsigned statement says nothing about the log, so the two are not compared.
             yield audit_problem(head.mission, head.seq, "head_forged", "its signature is not its key's")
             return
         wrong = list(_compare_head(head.mission, head, hashes, how="signed", when=f" on {head.time}"))
@@ -115,7 +115,7 @@ def _compare_head(
 
 
 class _MissionColumns(Struct, frozen=True):
-    """A mission's row as it is kept."""
+    """A mission's row as stored."""
 
     project: bytes | None
     created: bytes | None
@@ -124,7 +124,7 @@ class _MissionColumns(Struct, frozen=True):
 
 
 class _Evidence(Struct, frozen=True):
-    """All that one snapshot holds on some missions; keys are printable ids."""
+    """The content of one snapshot for some missions; keys are printable ids."""
 
     lines: Mapping[str, list[ChainLine]]
     rows: Mapping[str, _MissionColumns]
@@ -147,21 +147,22 @@ _ERASURE_COLUMNS = {"mission": "text", "seq": "integer"}
 def verify(store: Store, mission: str | None = None, *, witnesses: Sequence[SignedHead] = ()) -> AuditReport:
     """Compare every line, of one mission or of all, with its hash, its neighbours and the kept heads.
 
-    `witnesses` are signed heads that were kept elsewhere, as git notes are: they must hold as those kept here do.
+    `witnesses` are signed heads kept elsewhere, for example as git notes; they are verified like those kept here.
 
-    Found, with the place: any changed byte of any column of a line, a changed or missing payload, dropped, swapped
-    and inserted lines, a changed mission's row, and a cut tail: of any length as long as the mission's row is as
-    it was, back to the last durable append when the row was changed to fit, and back to the last signed head when
-    the file of the unsigned one was changed or removed too. A changed, forged or misplaced signed head, one of
-    another key, and a changed key.
+    Detected, with their place: any changed byte of any column of a line, a changed or missing payload, dropped,
+    swapped and inserted lines, a changed mission's row, and a cut tail. A cut tail is detected at any length as
+    long as the mission's row is unchanged, back to the last durable append if the row was changed to fit, and back
+    to the last signed head if the file of the unsigned head was changed or removed too. Also detected: a changed,
+    forged or misplaced signed head, a head of another key, and a changed key.
 
-    Not found without a witness from elsewhere: what comes after the last signed head and was made anew by someone
-    who writes the whole directory, the removal of the newest signed heads together with all that they cover and
-    the unsigned one, an erasure that was written beside the payload it removes, an older copy of the whole
-    directory put in its place; and anything by someone who reads the private key and signs anew.
+    Not detected without a witness from elsewhere: lines after the last signed head that were recreated by someone
+    who writes the whole directory, the removal of the newest signed heads together with all lines that they cover
+    and the unsigned head, an erasure record written together with the removal of its payload, an older copy of the
+    whole directory put in its place; and anything by someone who reads the private key and signs again.
 
-    Reads one snapshot, beside writers; what cannot be read is a problem of the report. Raises `NotFoundError` for
-    an unknown mission, `UsageError` (`head_of_other_mission`) for a witness of another one.
+    Reads one snapshot, in parallel with writers; unreadable content is a problem of the report. Raises
+    `NotFoundError` for an unknown mission, `UsageError` (`head_of_other_mission`) for a witness of another
+    mission.
     """
     for head in witnesses:
         if mission not in (None, head.mission):
@@ -171,7 +172,7 @@ def verify(store: Store, mission: str | None = None, *, witnesses: Sequence[Sign
                 hint=f"chargehand audit verify {head.mission} --head FILE",
             )
     problems: list[AuditProblem] = []
-    # What SQLite finds is of the whole file, so it is no fault of one mission that is asked about.
+    # SQLite's findings concern the whole file, so they are not blamed on the one mission that was named.
     if mission is None:
         try:
             with store.database.read() as connection:
@@ -201,8 +202,8 @@ def verify(store: Store, mission: str | None = None, *, witnesses: Sequence[Sign
 
 
 def _collect(database: Database, mission: str | None) -> _Evidence:
-    # Heads first: one that is read after the snapshot could already be ahead of it.
-    # Keys last of the files: a head that was signed just now has its key by now.
+    # Heads first: a head that is read after the snapshot could already be ahead of it. Keys last of the files: a
+    # head that was signed just now has its key by now.
     with typed_errors(database.home):
         kept = Heads(database.home)
         names = kept.unsigned() if mission is None else kept.unsigned() & {mission}

@@ -1,4 +1,4 @@
-"""Lines of the log as they are kept, whatever happened to them: what is wrong with them, and what can be read."""
+"""Stored log lines, whatever happened to them: their problems, and their readable content."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ LINE_SHAPES = frozenset((str, int, str, str, payload, str, str, str) for payload
 ProblemKind = Literal[
     "store_damaged",  # the database file itself is broken
     "line_missing",  # lines were dropped before this one
-    "line_malformed",  # a column is not even of its type
+    "line_malformed",  # a column does not even have its type
     "line_changed",  # a column differs from what the line's hash covers
     "payload_changed",  # the payload differs from its digest
-    "payload_missing",  # the payload is gone and no erasure was ordered
+    "payload_missing",  # the payload is missing and no erasure was ordered
     "chain_broken",  # the line does not follow the one before it
-    "tail_missing",  # the log ends before a head that was kept
+    "tail_missing",  # the log ends before a kept head
     "head_changed",  # the kept head and the line at its place differ, or it is not a head
-    "head_forged",  # a signed head whose signature is not its key's
+    "head_forged",  # a signed head with an invalid signature
     "key_unknown",  # a signed head of a key that is not this log's
     "key_missing",  # signed heads without any key to check them
     "key_changed",  # the files of the key do not hold one key
     "mission_changed",  # the mission's row differs from its first line
     "mission_missing",  # lines or a kept head without a mission's row
-    "export_malformed",  # a line of an export that is not one
-    "artifact_damaged",  # content that a mission kept is lost or not what it was
+    "export_malformed",  # a line of an export that is not valid
+    "artifact_damaged",  # content that a mission kept is lost or changed
     "depot_damaged",  # a commit of a mission, or a note on its promoted commit, cannot be read whole
-    "spending_damaged",  # the row of a call does not hold what the log says of it
+    "spending_damaged",  # the row of a call contradicts the log
     "access_damaged",  # a row of accounts, sessions, codes or tokens that no program of ours wrote
-    "project_missing",  # missions of a project that has no row; the next command in its repository makes it anew
+    "project_missing",  # missions of a project without a row; the next command in its repository recreates it
     "provenance_missing",  # a promoted commit without a note of its provenance
-    "provenance_malformed",  # a note that holds no signed statement
-    "provenance_forged",  # a statement whose signature is not its key's
-    "provenance_differs",  # a statement of another commit, or one that the log does not agree with
+    "provenance_malformed",  # a note without a signed statement
+    "provenance_forged",  # a statement with an invalid signature
+    "provenance_differs",  # a statement of another commit, or in conflict with the log
     "branch_moved",  # the mission's branch is not where the log says
     "engine_damaged",  # the database of the workers' queue is broken
 ]
 
 
 class AuditProblem(Struct, frozen=True, kw_only=True):
-    """A place where the log is not what was written; `seq` is `None` where it concerns the whole mission."""
+    """A place where the log was changed or damaged; `seq` is `None` if it concerns the whole mission."""
 
     mission: str
     seq: int | None
@@ -64,14 +64,14 @@ class AuditProblem(Struct, frozen=True, kw_only=True):
 
 
 class PositionedEvent(Struct, frozen=True):
-    """A line of any log with its place among the lines of all logs, counted from 1 in the order of appending."""
+    """A line of any log with its place among the lines of all logs, counted from 1 in append order."""
 
     position: int
     event: Event
 
 
 class ChainLine(Struct, frozen=True):
-    """A line as it is kept, whatever it claims to be; the columns are those of `LINE_COLUMNS`."""
+    """A stored line, not verified; the columns are those of `LINE_COLUMNS`."""
 
     mission: bytes | None
     seq: bytes | None
@@ -86,9 +86,9 @@ class ChainLine(Struct, frozen=True):
 def line_problems(
     mission: str, lines: Iterable[ChainLine], *, hashes: dict[int, str], erased: Collection[tuple[str, int]]
 ) -> Iterator[AuditProblem]:
-    """Yield where lines differ from their hashes and neighbours; `hashes` is filled with what they claim.
+    """Yield differences between lines and their hashes and neighbours; fills `hashes` with the claimed ones.
 
-    `erased` holds the (mission, seq) whose payloads were ordered to go.
+    `erased` holds the (mission, seq) whose payloads were ordered to be erased.
     """
     seq = 0
     accepted = {GENESIS}
@@ -119,15 +119,15 @@ def line_problems(
         hashes[seq] = as_text(line.hash)
         if made != hashes[seq]:
             yield audit_problem(mission, seq, "line_changed", "its columns and its hash do not agree")
-        # Both the hash that is kept and the one that should be: one changed byte is one place, not two.
+        # Both the stored hash and the correct one: one changed byte is one place, not two.
         accepted = {hashes[seq], made}
 
 
 def is_whole_chain(mission: str, rows: Iterable[Sequence[Any]], *, after: int = 0, before: str = GENESIS) -> bool:
-    """Tell whether a mission's rows of `LINE_COLUMNS` are all as they were written, with none erased.
+    """Return whether all of a mission's rows of `LINE_COLUMNS` are unchanged, and not erased.
 
-    They follow the line `after`, whose hash is `before`. It takes half the time of `line_problems`, which says
-    what is wrong.
+    They follow the line `after`, whose hash is `before`. This takes half the time of `line_problems`, which lists
+    the problems.
     """
     for expected, row in enumerate(rows, start=after + 1):
         if tuple(map(type, row)) not in LINE_SHAPES:
@@ -142,14 +142,14 @@ def is_whole_chain(mission: str, rows: Iterable[Sequence[Any]], *, after: int = 
 
 
 def as_integer(kept: bytes | None) -> int | None:
-    """Return the number that a column holds, `None` for what is no number as we write it."""
+    """Return the number in a column, or `None` if it is not a number in our format."""
     shown = as_text(kept)
     return int(shown) if shown.isascii() and shown.isdigit() and shown == str(int(shown)) else None
 
 
 def as_text(kept: bytes | None) -> str:
-    """Return the text that a column holds."""
-    # What is not UTF-8 becomes a character that no id, time, type or hash of ours has: it can only fail to agree.
+    """Return the text in a column."""
+    # Invalid UTF-8 becomes a character that no id, time, type or hash of ours has: it can only fail to match.
     return "" if kept is None else kept.decode(errors="replace")
 
 
@@ -159,9 +159,9 @@ def audit_problem(mission: str, seq: int | None, kind: ProblemKind, message: str
 
 
 def as_event(line: ChainLine, *, before: str) -> Event:
-    """Return what can be read of a line.
+    """Return the readable content of a line.
 
-    A time that is none becomes that of the line `before`: readers put lines in order by their times.
+    An invalid time becomes that of the line `before`: readers order lines by their times.
     """
     time = as_text(line.time)
     return Event(
@@ -177,7 +177,7 @@ def as_event(line: ChainLine, *, before: str) -> Event:
 
 
 def is_moment(time: str) -> bool:
-    """Tell whether a time is ISO 8601 with its distance from UTC, as every line's is."""
+    """Return whether a time is ISO 8601 with its UTC offset, as in every line."""
     try:
         return datetime.fromisoformat(time).tzinfo is not None
     except ValueError:

@@ -1,7 +1,7 @@
-"""DSSE envelopes around what the state directory's key signs.
+"""DSSE envelopes around content signed with the state directory's key.
 
 Format: "DSSE: Dead Simple Signing Envelope", version 1 (github.com/secure-systems-lab/dsse: envelope.md,
-protocol.md). A signature is over the type and the bytes of the body, so nothing is brought into a canonical form.
+protocol.md). A signature covers the type and the bytes of the body, so no canonical form is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chargehand.core.codec import decode_as
 from chargehand.store.database.connection import Database, hold_lock, typed_errors
 from chargehand.store.database.keys import KeyFiles, KnownKeys
 
-_LONGEST = 4 << 20  # bytes; one with hundreds of checks has some 100 kB
+_LONGEST = 4 << 20  # bytes; an envelope with hundreds of checks has some 100 kB
 
 
 class EnvelopeSignature(Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class EnvelopeSignature(Struct, frozen=True, kw_only=True):
 
 
 class Envelope(Struct, frozen=True, kw_only=True):
-    """A body in base64, its media type, and who signed both."""
+    """A body in base64, its media type, and the signatures over both."""
 
     payload: str
     payload_type: str = field(name="payloadType")
@@ -34,13 +34,13 @@ class Envelope(Struct, frozen=True, kw_only=True):
 
     @property
     def body(self) -> bytes:
-        """What is in the envelope."""
+        """The content of the envelope."""
         return base64.b64decode(self.payload, validate=True)
 
     def signer(self, known: KnownKeys) -> str | None:
-        """Return the id of the known key that signed the body, "" where only unknown keys say so.
+        """Return the id of the known key that signed the body, "" if only unknown keys signed it.
 
-        `None` where a signature in the name of a known key is not its own.
+        `None` if a signature in the name of a known key is invalid.
         """
         message = _signed_bytes(self.payload_type, self.body)
         for signature in self.signatures:
@@ -56,7 +56,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, content: bytes) -> Envelope:
-        """Return the envelope that `encode` wrote; signatures are not checked here.
+        """Read an envelope written by `encode`; signatures are not checked here.
 
         Raises `ValueError`.
         """
@@ -69,7 +69,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
 
 
 def sign_envelope(database: Database, body: bytes, *, kind: str) -> Envelope:
-    """Return `body`, of media type `kind`, signed by the key of the state directory, made at first use.
+    """Sign `body`, of media type `kind`, with the key of the state directory, created at first use.
 
     Raises `StoreError` (`key_missing`, `key_damaged`, and those of the disk).
     """
@@ -84,6 +84,6 @@ def sign_envelope(database: Database, body: bytes, *, kind: str) -> Envelope:
 
 
 def _signed_bytes(kind: str, body: bytes) -> bytes:
-    """Return the bytes that are signed: DSSE's pre-authentication encoding, each part after its length."""
+    """Return the bytes to sign: DSSE's pre-authentication encoding, each part after its length."""
     name = kind.encode()
     return b"DSSEv1 %d %b %d %b" % (len(name), name, len(body), body)

@@ -1,4 +1,4 @@
-"""The log as a file that proves itself: lines, signed heads and public key, one JSON document on each line."""
+"""The log as a self-verifying file: lines, signed heads and public key, one JSON document per line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _EventLine(_Record, frozen=True, kw_only=True, tag="event"):
     seq: int
     time: str
     type: str
-    payload: str | None  # the very text that the digest is of, so no reader has to write JSON as we do
+    payload: str | None  # the very text that the digest covers, so that no reader has to write JSON as we do
     digest: str
     prev: str
     hash: str
@@ -65,10 +65,10 @@ _Line = _Header | _EventLine | _HeadLine | _KeyLine | _End
 
 
 def export_log(store: Store, missions: Sequence[str]) -> Iterator[bytes]:
-    """Yield the lines, each with its newline, that let a third party verify these missions with nothing else.
+    """Yield lines, each with its newline, with which a third party can verify these missions on their own.
 
-    The last one holds the SHA-256 of all before it. Raises `StoreError`, also for a log or a head too damaged to
-    be written down.
+    The last one holds the SHA-256 of all lines before it. Raises `StoreError`, also for a log or a head too
+    damaged to export.
     """
     digest = hashlib.sha256()
     counts = {_EventLine: 0, _HeadLine: 0}
@@ -84,7 +84,7 @@ def export_log(store: Store, missions: Sequence[str]) -> Iterator[bytes]:
 
 def _records(store: Store, missions: Sequence[str]) -> Iterator[_Record]:
     yield _Header(format=_FORMAT, missions=tuple(missions))
-    # Heads first: one that is read after the log could be ahead of what was read.
+    # Heads first: a head that is read after the log could be ahead of the lines read.
     with typed_errors(store.home):
         heads = [file for mission in missions for file in Heads(store.home).signed(mission)]
         known = KeyFiles(store.home).known()
@@ -94,7 +94,8 @@ def _records(store: Store, missions: Sequence[str]) -> Iterator[_Record]:
             rows = connection.execute(query, (mission,))
             erased = {seq: _Erasure(time=time, reason=reason) for seq, time, reason in rows}
         for event in store.log.read(mission):
-            # Bytes that are no text were not written by us; replaced they still fail to agree with their digest.
+            # Bytes that are not text were not written by us; after replacement they still fail to match their
+            # digest.
             payload = None if event.payload is None else event.payload.decode(errors="replace")
             yield _EventLine(
                 **{**asdict(event), "payload": payload}, erased=erased.get(event.seq) if payload is None else None
@@ -109,11 +110,10 @@ def _records(store: Store, missions: Sequence[str]) -> Iterator[_Record]:
 
 
 def verify_export(lines: Iterable[bytes], *, witnesses: Sequence[SignedHead] = ()) -> AuditReport:
-    """Verify what `export_log` wrote, by nothing but itself and `witnesses`: signed heads kept elsewhere.
+    """Verify an export of `export_log` by itself and by `witnesses`: signed heads kept elsewhere.
 
-    What an export says of itself proves that it is whole and which key signed it; that the key is the right one
-    is for the reader to know, from `AuditReport.keys` or a witness. A line that is none of an export is a problem
-    of the report, not an error.
+    An export by itself proves that it is complete and which key signed it; the reader must know whether the key is
+    the right one, from `AuditReport.keys` or a witness. An invalid line is a problem of the report, not an error.
     """
     read = _read(lines)
     signed = Witnesses(KnownKeys(keys=read.keys))
@@ -140,7 +140,7 @@ def verify_export(lines: Iterable[bytes], *, witnesses: Sequence[SignedHead] = (
     elif (end.events, end.heads) != (read.events, len(read.heads)):
         now, then = f"{read.events} events and {len(read.heads)} heads", f"{end.events} and {end.heads}"
         problems.append(audit_problem("", None, "tail_missing", f"it ends after {now}, it had {then}"))
-    # Only where nothing else was found: else the place is named already, and this would hide it.
+    # Only if nothing else was found: otherwise the place is named already, and this would hide it.
     elif not problems and end.sha256 != read.sha256:
         told = "its content and its digest do not agree"
         problems.append(audit_problem("", None, "export_malformed", told))
@@ -154,7 +154,7 @@ def verify_export(lines: Iterable[bytes], *, witnesses: Sequence[SignedHead] = (
 
 
 class _Reading(msgspec.Struct):
-    """What was read of an export so far."""
+    """The content read from an export so far."""
 
     missions: tuple[str, ...] = ()
     events: int = 0
@@ -167,7 +167,7 @@ class _Reading(msgspec.Struct):
     problems: list[AuditProblem] = []
 
     def take(self, record: object) -> None:
-        """Take one record; raises `ValueError` for one that contradicts itself or stands in the wrong place."""
+        """Take one record; raises `ValueError` if it contradicts itself or is in the wrong place."""
         if self.end is not None:
             raise ValueError("it comes after the end")
         match record:

@@ -1,4 +1,4 @@
-"""Heads of each mission's log, kept beside the database so that a cut tail shows: last and signed ones."""
+"""Heads of each mission's log, kept outside the database to detect a cut tail: last and signed ones."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _Time = Annotated[str, Meta(pattern=r"\A[0-9T:.+-]{20,40}\Z")]
 
 
 class LogHead(Struct, frozen=True, kw_only=True):
-    """A line that was on the disk: its place and its hash."""
+    """A line that was on disk: its number and its hash."""
 
     seq: int
     hash: str
 
 
 class SignedFile(Struct, frozen=True, kw_only=True):
-    """A file that should hold a signed head: the place that its name tells, and what is in it."""
+    """A file that should hold a signed head: the line that its name states, and its content."""
 
     mission: str
     seq: int
@@ -52,10 +52,10 @@ class _Wire(Struct, frozen=True, tag_field="format", tag="chargehand-head-1", fo
 
 
 class SignedHead(Struct, frozen=True, kw_only=True):
-    """The hash of line `seq` of a mission, and who says so when.
+    """A signed hash of log line `seq` of a mission, with signer and time.
 
-    `time` is ISO 8601 in UTC and the signer's word; `key` is the id of the public key, `signature` Ed25519's over
-    `message`; `hash`, `key` and `signature` are lower-case hex.
+    `time` is ISO 8601 in UTC and claimed by the signer; `key` is the id of the public key, `signature` the Ed25519
+    signature over `message`; `hash`, `key` and `signature` are lower-case hex.
     """
 
     mission: str
@@ -67,21 +67,21 @@ class SignedHead(Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> bytes:
-        """The bytes that are signed: a line that names their meaning, then one line for each field."""
+        """The signed bytes: a line that names their meaning, then one line for each field."""
         fields = (_DOMAIN, self.mission, str(self.seq), self.hash, self.time, self.key)
         return "".join(f"{field}\n" for field in fields).encode()
 
     def signed_by(self, key: PublicKey) -> bool:
-        """Return whether `key` is the one that is named and the signature is its own."""
+        """Return whether `key` is the named key and the signature is valid."""
         return key.id == self.key and key.verifies(bytes.fromhex(self.signature), self.message)
 
     def encode(self) -> bytes:
-        """Return the head as one JSON object on one line, as a git note or a file carries it."""
+        """Return the head as one line of JSON, for a git note or a file."""
         return msgspec.json.encode(_Wire(**asdict(self)))
 
     @classmethod
     def decode(cls, content: bytes) -> SignedHead:
-        """Return the head that `encode` wrote; its signature is not checked here.
+        """Read a head written by `encode`; its signature is not checked here.
 
         Raises `UsageError` (`head_malformed`).
         """
@@ -102,9 +102,9 @@ class SignedHead(Struct, frozen=True, kw_only=True):
 class Heads:
     """Files in `<home>/heads`: `<mission>` for its last durable head, `<mission>.<seq>.signed` for signed ones.
 
-    Written only after a durable append, never before: a head that is ahead of the log means loss, so after a
-    power cut it must not be. A signed head has a file of its own: it is there whole or not at all, no write can
-    tear another one, and it is never written again.
+    Written only after a durable append, never before: a head that is ahead of the log means loss, so a power cut
+    must not cause that. Each signed head has its own file: it exists whole or not at all, no write can tear
+    another one, and it is never rewritten.
     """
 
     def __init__(self, home: Path) -> None:
@@ -112,11 +112,11 @@ class Heads:
         self.directory = home / "heads"
 
     def put(self, mission: str, *, head: LogHead) -> None:
-        """Keep a head. Raises `OSError`."""
+        """Write a head. Raises `OSError`."""
         write_whole(self.directory / mission, f"{head.seq} {head.hash}\n".encode(), durable=True)
 
     def get(self, mission: str) -> LogHead | None:
-        """Return the kept head; `None` where there is none. Raises `ValueError` for a file that is not a head."""
+        """Return the kept head, or `None` if it is missing. Raises `ValueError` for a file that is not a head."""
         try:
             text = (self.directory / mission).read_bytes().decode()
         except FileNotFoundError:
@@ -125,13 +125,13 @@ class Heads:
         return LogHead(seq=int(seq), hash=digest)
 
     def put_signed(self, mission: str, seq: int, *, content: bytes) -> None:
-        """Keep a signed head, on the disk when this returns. Raises `OSError`."""
+        """Write a signed head; it is on disk when this returns. Raises `OSError`."""
         write_whole(self.directory / f"{mission}.{seq}.signed", content, durable=True)
-        # The directory of the heads may have been made for this one.
+        # The directory of the heads may have been created for this one.
         sync_directory(self.home)
 
     def get_signed(self, mission: str, seq: int) -> bytes | None:
-        """Return the signed head of one line; `None` where there is none. Raises `OSError`."""
+        """Return the signed head of one line, or `None` if it is missing. Raises `OSError`."""
         try:
             return (self.directory / f"{mission}.{seq}.signed").read_bytes()
         except FileNotFoundError:
@@ -159,21 +159,21 @@ class Heads:
     def _names(self) -> list[str]:
         if not self.directory.is_dir():
             return []
-        # What a crash left of `write_whole` is no head.
+        # Temporary files that a crash of `write_whole` left are not heads.
         return [path.name for path in self.directory.iterdir() if not path.name.startswith(".tmp-")]
 
 
 def sign_head(database: Database, mission: str, *, clock: Clock) -> SignedHead:
-    """Sign and keep the head of the last line of `mission` that is known to be on the disk.
+    """Sign and keep the head of the last line of `mission` that is known to be on disk.
 
-    Raises `NotFoundError` for an unknown mission, `StoreError`: `head_missing` when no durable append was made,
-    `log_changed` when the log no longer has that line, `key_missing`, `key_damaged`, and those of the disk.
+    Raises `NotFoundError` for an unknown mission, `StoreError`: `head_missing` if no durable append was made,
+    `log_changed` if the log no longer has that line, `key_missing`, `key_damaged`, and those of the disk.
     """
     heads = Heads(database.home)
     # One lock for the key and all heads: two processes must not make two keys, or sign one line twice.
     with hold_lock(database.home, "signing.lock"), typed_errors(database.home):
         head = _find_durable_head(database, heads, mission)
-        # Made only now: a mission that cannot be signed must not leave a key behind.
+        # Created only now: a mission that cannot be signed must not leave a key behind.
         key = KeyFiles(database.home).ensure()
         content = heads.get_signed(mission, head.seq)
         if content is not None:
@@ -194,7 +194,7 @@ def sign_head(database: Database, mission: str, *, clock: Clock) -> SignedHead:
 
 
 def _find_durable_head(database: Database, heads: Heads, mission: str) -> LogHead:
-    """Return the kept head of the last line that is on the disk, once the log itself agrees with it."""
+    """Return the kept head of the last line on disk, after checking that the log agrees with it."""
     try:
         head = heads.get(mission)
     except ValueError as error:

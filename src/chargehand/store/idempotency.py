@@ -1,4 +1,4 @@
-"""Requests that had a key, and what was answered: one that comes again is not done again."""
+"""Requests with an idempotency key, and their answers: a repeated request is not executed again."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from msgspec import Struct
 from chargehand.core.clock import Clock
 from chargehand.store.database.connection import Database, Transaction
 
-# A key is known for a day, of each person the newest so many. Answers are shorter than this, and fewer.
+# A key is known for a day; per person the newest 10,000 are kept. Answers are shorter than this, and fewer.
 _AGE = timedelta(days=1)
 _KEYS, _ANSWERS = 10_000, 500
 _LONGEST = 64 * 1024
-# Once in so many requests the old answers are removed.
+# Once per this many requests the old answers are removed.
 _SWEEP = 100
 
 
 class KnownRequest(Struct, frozen=True, kw_only=True):
-    """A request whose key came before: `asked` is what it was, `status` (of HTTP) 0 while nothing is answered.
+    """A request whose key is already known: `asked` is its content, `status` (of HTTP) 0 until it is answered.
 
-    `answer` is `None` where it was not kept: it held a secret, was too long, or newer ones took its place.
+    `answer` is `None` if it was not kept: it held a secret, was too long, or newer answers replaced it.
     """
 
     asked: str
@@ -37,7 +37,7 @@ class IdempotencyKeys:
         self._begun = 0
 
     def begin(self, name: str, *, user: str, asked: str) -> KnownRequest | None:
-        """Note that a request begins and return `None`, or what is known of the one that had its key.
+        """Note that a request begins and return `None`, or return the earlier request with its key.
 
         Raises `StoreError`, and then nothing is noted.
         """
@@ -58,7 +58,7 @@ class IdempotencyKeys:
         return None
 
     def finish(self, name: str, *, status: int, exit_code: str, answer: bytes | None) -> None:
-        """Note what a request was answered. Raises `StoreError`."""
+        """Note the answer to a request. Raises `StoreError`."""
         kept = None if answer is None or len(answer) > _LONGEST else answer
         with self._database.write() as connection:
             connection.execute(
@@ -67,7 +67,7 @@ class IdempotencyKeys:
             )
 
     def drop_answers(self) -> None:
-        """Remove all answers and keep the keys: an answer may repeat what is erased. Raises `StoreError`."""
+        """Remove all answers and keep the keys: an answer may repeat erased content. Raises `StoreError`."""
         with self._database.write() as connection:
             connection.execute("UPDATE keyed_requests SET answer = NULL")
 

@@ -1,4 +1,4 @@
-"""The ledger of model calls: what they reserve and what they cost, counted against every limit at once."""
+"""The ledger of model calls: their reserves and costs, counted against every limit at once."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _KEYS: dict[_Scope, str] = {
 }
 _IN_WORDS: dict[_Scope, str] = {"user": "user's day"}
 _MICRO = 1_000_000
-# Variables of one statement.
+# The most variables in one statement.
 _AT_ONCE = 500
-# USD: amounts are kept in whole millionths.
+# USD: amounts are stored in whole millionths.
 _ROUNDING = 2e-6
-_MOST_USD = 1e9  # what one call can be: sums of millions of them still fit into 64 bits
+_MOST_USD = 1e9  # the most that one call can cost: sums of millions of them still fit into 64 bits
 
 
 class SpendingLimits(Struct, frozen=True, kw_only=True):
-    """What may be booked at most in USD.
+    """The highest amounts that may be booked, in USD.
 
     By one attempt, one task, one mission, all missions of one user in a day (UTC), and all calls of a day.
     """
@@ -46,14 +46,14 @@ class SpendingLimits(Struct, frozen=True, kw_only=True):
 
 
 class SpendingTotal(NamedTuple):
-    """`known_usd` is what calls are known to have cost, `booked_usd` what limits count: reserves included."""
+    """The known cost of calls in `known_usd`, and the amount that limits count in `booked_usd`, with reserves."""
 
     known_usd: float
     booked_usd: float
 
 
 class BookedCall(NamedTuple):
-    """A call that is over: what is booked for it in USD, and whether that is what it cost."""
+    """A finished call: the USD booked for it, and whether that is its known cost."""
 
     call: str
     usd: float
@@ -61,7 +61,7 @@ class BookedCall(NamedTuple):
 
 
 class Spending:
-    """The book of all calls. Threads and processes may reserve at once and never pass a limit together."""
+    """The ledger of all calls. Concurrent threads and processes never exceed a limit together."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
@@ -78,10 +78,9 @@ class Spending:
     ) -> Ledger:
         """Return the ledger of one attempt; without a mission the mission's limit counts this attempt alone.
 
-        `task` names one of several of the mission; without it, all of the mission is one. `user` is who pays;
-        without one, the user's limit counts what else nobody is named for.
-
-        Raises `UsageError` for a limit that is negative or no number.
+        `task` names one of several tasks of the mission; without it, the whole mission is one task. `user` is the
+        user who pays; without one, the user's limit counts all calls without a user. Raises `UsageError` for a
+        limit that is negative or not a number.
         """
         given: dict[_Scope, float | None] = {
             "attempt": limits.attempt_usd,
@@ -99,8 +98,8 @@ class Spending:
     ) -> None:
         """Give up the open calls of a dead worker's attempt. Raises `StoreError`.
 
-        A call is booked at what it is known to have `costs`, in USD, else at its reserve, or at its entry in
-        `bounds` where that is less.
+        A call is booked at its known cost in `costs`, in USD, else at its reserve, or at its entry in `bounds` if
+        that is less.
         """
         with self._database.write() as connection:
             rows = connection.execute(_FIND_OPEN, (attempt,)).fetchall()
@@ -108,7 +107,7 @@ class Spending:
                 if costs and call in costs:
                     connection.execute(_SETTLE, (_micro(costs[call], ROUND_HALF_EVEN), 1, call))
                 else:
-                    # Not known: whether the provider charged for a call whose end nobody saw, nobody knows.
+                    # Unknown: no record shows whether the provider charged for a call whose end was not observed.
                     bound = _micro(bounds[call], ROUND_CEILING) if bounds and call in bounds else reserved
                     connection.execute(_SETTLE_UNKNOWN, {"most": min(reserved, bound), "call": call})
 
@@ -122,7 +121,7 @@ class Spending:
         return tuple(BookedCall(call, _usd(micro), bool(known)) for call, micro, known in rows)
 
     def find_damage(self, booked: Mapping[str, float]) -> dict[str, str]:
-        """Return which of these calls have no row, or one without the USD that were booked, with why in words.
+        """Return the calls whose row is missing or does not book the given USD, with the reason in words.
 
         Raises `StoreError`.
         """
@@ -143,7 +142,7 @@ class Spending:
         day: str | None = None,
         user: str | None = None,
     ) -> SpendingTotal:
-        """Return what calls cost: all, or those of this mission, attempt, day (`2026-01-31`, UTC) and user.
+        """Return the cost of calls: all, or those of this mission, attempt, day (`2026-01-31`, UTC) and user.
 
         Raises `StoreError`.
         """
@@ -160,7 +159,7 @@ class Spending:
         return SpendingTotal(_usd(known), _usd(booked))
 
     def booked_on(self, day: str) -> float:
-        """Return what limits count for a day (`2026-01-31`, UTC), in USD. Raises `StoreError`."""
+        """Return the amount that limits count for a day (`2026-01-31`, UTC), in USD. Raises `StoreError`."""
         query = "SELECT booked FROM spending_totals WHERE scope = 'day' AND subject = ? AND day = ''"
         with self._database.read() as connection:
             row = connection.execute(query, (day,)).fetchone()
@@ -168,7 +167,7 @@ class Spending:
 
 
 class _Whose(Struct, frozen=True, kw_only=True):
-    """What the calls of one ledger count for."""
+    """The mission, attempt, task and user that the calls of one ledger count for."""
 
     mission: str | None
     attempt: str
@@ -176,20 +175,20 @@ class _Whose(Struct, frozen=True, kw_only=True):
     user: str | None
 
     def column(self, scope: _Scope) -> str:
-        """Return the column by which a scope counts: what there is but one of counts as what holds it."""
+        """Return the column by which a scope counts: the mission's if no task is set, else the attempt's."""
         if scope == "task" and self.task is None:
             scope = "mission"
         return "attempt" if scope == "mission" and self.mission is None else scope
 
     def in_words(self, scope: _Scope) -> tuple[str, str]:
-        """Return what a limit is of, and how it is raised."""
+        """Return the name of a limit's scope, and how to raise the limit."""
         raised = f"raise {_KEYS[scope]} with `chargehand config set {_KEYS[scope]} USD`"
         if scope == "mission" and self.mission is None:
             return "gateway", f"give it a larger --budget, {raised}"
         return _IN_WORDS.get(scope, scope), raised
 
     def subject(self, scope: _Scope, day: str) -> str:
-        """Return what a limit is told of for; a user's is another one each day."""
+        """Return the subject of an alert for a limit; for a user's limit it changes each day."""
         if scope == "user":
             return f"{day} {self.user or ''}"
         by = {"attempt": self.attempt, "task": self.task, "mission": self.mission, "day": day}
@@ -197,7 +196,7 @@ class _Whose(Struct, frozen=True, kw_only=True):
 
 
 class _AttemptLedger:
-    """The `Ledger` of one attempt; `most` holds the limits that are set, in millionths of a USD."""
+    """The `Ledger` of one attempt; `most` holds the configured limits, in millionths of a USD."""
 
     def __init__(self, database: Database, *, clock: Clock, whose: _Whose, most: dict[_Scope, int]) -> None:
         self._database = database
@@ -228,8 +227,8 @@ class _AttemptLedger:
             "reserved": micro,
             "time": self._time(),
         }
-        # Not durable: `secure` waits for the disk, before anything of the reply is given to the client.
-        # One transaction reads and books: two that ask at once must not both get what is left for one.
+        # Not durable: `secure` waits for the disk, before the client gets any of the reply. One transaction reads
+        # and books: of two concurrent calls, only one may get the last of the budget.
         with self._database.write() as connection:
             if connection.execute(_FIND, (call,)).fetchone() is not None:
                 raise UsageError(f"call {call!r} is already reserved", hint="give each call its own id")
@@ -242,10 +241,10 @@ class _AttemptLedger:
         self._database.sync()
 
     def settle(self, call: str, usd: float | None, *, most: float | None = None) -> None:
-        # To the nearest: what is always rounded up is a cent more than the invoice after ten thousand calls.
+        # To the nearest: always rounding up adds a cent to the invoice after ten thousand calls.
         micro = None if usd is None else _micro(usd, ROUND_HALF_EVEN)
         bound = None if most is None else _micro(most, ROUND_CEILING)
-        # Not durable: what a power cut takes back is the reserve again, which is the more careful figure.
+        # Not durable: a power cut restores the reserve, which is the more careful figure.
         with self._database.write() as connection:
             row = connection.execute(_FIND, (call,)).fetchone()
             if row is None or row[0] != self._attempt:
@@ -263,10 +262,10 @@ class _AttemptLedger:
 
     def _refuse_beyond(self, connection: Transaction, booked: dict[_Scope, int], micro: int) -> None:
         rest = {scope: limit - booked[scope] for scope, limit in self._most.items()}
-        # What is free may still be called once all is spent, such as a model on this machine to fall back to.
+        # Free calls are allowed even after everything is spent, for example to a fallback model on this machine.
         if not rest or not micro or min(rest.values()) >= micro:
             return
-        # The tightest one is named: raising any other would let nothing through.
+        # The tightest limit is named: raising any other would not help.
         scope = min(rest, key=lambda each: rest[each])
         whose, way_out = self._whose.in_words(scope)
         opened = self._sum_open(connection, scope)
@@ -287,25 +286,25 @@ class _AttemptLedger:
         )
 
     def _alerts(self, connection: Transaction, booked: dict[_Scope, int], day: str) -> tuple[Spent, ...]:
-        """Note and return the limits of which four fifths are booked and nobody was told yet."""
+        """Note and return the limits of which four fifths are booked and which were not reported yet."""
         alerts = []
         for scope, limit in self._most.items():
             subject = self._whose.subject(scope, day)
             row = (scope, subject, limit, self._time())
-            # Once raised it is another limit, that nobody was told of.
+            # A raised limit counts as another limit, which was not reported yet.
             if 0 < limit * 4 <= booked[scope] * 5 and connection.execute(_TELL, row).rowcount:
                 alerts.append(Spent(limit=scope, limit_usd=_usd(limit), spent_usd=_usd(booked[scope])))
         return tuple(alerts)
 
     def _sum_booked(self, connection: Transaction, day: str) -> dict[_Scope, int]:
-        """Return what each limit that is set counts, by one transaction's view."""
+        """Return the amount booked under each configured limit, in one transaction's view."""
         if not self._most:
             return {}
-        # One statement: all are counted by the same snapshot, and it costs what one row each does.
+        # One statement: all are counted in the same snapshot, at the cost of one row each.
         whose = self._whose
         totals = []
         for column in map(whose.column, self._most):
-            # A user that is not named has a scope of its own: an empty name is somebody.
+            # Calls without a user have a separate scope: an empty name could be a user.
             scope = "nobody" if whose.user is None and column == "user" else column
             day_value = ":day" if column == "user" else "''"
             rows = f"spending_totals WHERE scope = '{scope}' AND subject = :{scope} AND day = {day_value}"
@@ -315,7 +314,7 @@ class _AttemptLedger:
         return dict(zip(self._most, row, strict=True))
 
     def _sum_open(self, connection: Transaction, scope: _Scope) -> int:
-        """Return what calls that are not settled yet reserve of a limit."""
+        """Return the sum reserved of a limit by calls that are not settled yet."""
         column = self._whose.column(scope)
         values = {"attempt": self._whose.attempt, "task": self._whose.task, "mission": self._whose.mission}
         values |= {"user": self._whose.user, "day": self._today()}
@@ -339,14 +338,14 @@ _RESERVE = """
 """
 _FIND_OPEN = "SELECT call, reserved FROM spending WHERE attempt = ? AND settled IS NULL"
 _SETTLE = "UPDATE spending SET settled = ?, known = ? WHERE call = ?"
-# The reserve too: of what is not known, limits count the reserve.
+# The reserve too: if the cost is unknown, limits count the reserve.
 _SETTLE_UNKNOWN = "UPDATE spending SET settled = :most, reserved = :most WHERE call = :call"
 _TELL = "INSERT OR IGNORE INTO spending_alerts (scope, subject, limit_micro, time) VALUES (?, ?, ?, ?)"
 
 
 def _micro(usd: float, rounding: str) -> int:
     """Return millionths of a USD, rounded after the ninth digit, where sums of floats have only noise."""
-    if not 0 <= usd <= _MOST_USD:  # false for what is no number as well
+    if not 0 <= usd <= _MOST_USD:  # also false for NaN
         raise UsageError(f"not an amount of money: {usd!r}", hint=f"use USD from 0 to {_MOST_USD:.0f}")
     return int((round(Decimal(repr(usd)), 9) * _MICRO).to_integral_value(rounding=rounding))
 
@@ -356,20 +355,20 @@ def _usd(micro: int) -> float:
 
 
 def _format_usd(micro: int) -> str:
-    """Return an amount with two digits behind the point, or all that it has."""
+    """Return an amount with at least two digits after the point, and all that it has."""
     whole, part = divmod(micro, _MICRO)
     digits = f"{part:06d}".rstrip("0")
     return f"{whole}.{digits:0<2}"
 
 
 def _find_fault(row: tuple[Any, ...] | None, booked: float) -> str:
-    """Return why a row of a call is not the one that was written, or ""; a call that booked nothing needs none."""
+    """Return why a call's row differs from the written one, or ""; a call that booked nothing needs no row."""
     if row is None:
         return "its row is missing" if booked else ""
     reserved, settled, known = row
     if not isinstance(reserved, int) or not isinstance(settled, int | None) or known not in (0, 1):
         return "its row cannot be read"
-    # One that a dead worker left open is booked by its reserve.
+    # A call that a dead worker left open is booked by its reserve.
     held = reserved if settled is None else settled
     if abs(_usd(held) - booked) > _ROUNDING:
         return f"its row books {_usd(held):.6f} USD, and the log {booked:.6f} USD"

@@ -50,9 +50,9 @@ from chargehand.store.rows import (
 )
 
 _SHOWN = 8
-_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # it also names the head's file
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")  # also the name of the head's file
 _LOG_HINT = "`chargehand mission log` lists them"
-# Literals in SQL that must be the words of the partial indexes, or SQLite does not use them.
+# Literals in SQL that must equal the text of the partial indexes, or SQLite does not use them.
 _TAKEABLE = "runnable = 1 OR owner IS NOT NULL"
 _QUEUE = "SELECT id, owner FROM missions WHERE runnable = 1 ORDER BY created, id"
 _SLEEPING = "wakes IS NOT NULL AND runnable = 0"
@@ -64,7 +64,7 @@ _RAW_LINE = raw_columns({f"events.{name}": kind for name, kind in LINE_COLUMNS.i
 
 
 def _update_row(connection: Transaction, last: Event, payloads: tuple[Payload, ...], *, owner: str | None) -> None:
-    """Have a mission's row say what its last lines do: its tip, whose turn is next, and its first `owner`."""
+    """Update a mission's row after appending lines: its tip, whose turn is next, and its first `owner`."""
     runnable, wakes = next_turn(payloads)
     connection.execute(
         "UPDATE missions SET last_seq = :seq, last_hash = :hash, runnable = coalesce(:runnable, runnable),"
@@ -102,12 +102,12 @@ class EventLog:
     ) -> tuple[Event, ...]:
         """Append all payloads or none, in order, and return their lines.
 
-        The first line of a mission is `mission.created`, and no other is; that of a project's own log, whose name
-        is the project's, is `action.created`. `durable` returns only when the lines
-        survive a power cut, and keeps the new head outside the database too; when only that fails, the lines stay.
-        With `epoch`, the writer's claim must be the last one; with `owner`, that worker holds the mission at once.
-        Raises `FencedError` where it is not,
-        `NotFoundError` for an unknown mission, `UsageError` (`mission_exists`) for a second one, `StoreError`.
+        The first line of a mission is `mission.created`, and no other line is; a project's own log, whose name is
+        the project's, starts with `action.created`. `durable` returns only after the lines survive a power cut,
+        and also stores the new head outside the database; if only that fails, the lines stay. With `epoch`, the
+        writer's claim must be the last one; with `owner`, that worker holds the mission at once. Raises
+        `FencedError` if the claim is not the last one, `NotFoundError` for an unknown mission, `UsageError`
+        (`mission_exists`) for a second one, `StoreError`.
         """
         if not payloads:
             return ()
@@ -121,35 +121,35 @@ class EventLog:
             if epoch is not None and (tip is None or tip[2] != epoch):
                 raise FencedError(f"mission {mission!r} was taken over by another worker", hint=_LOG_HINT)
             head = LogHead(seq=0, hash=GENESIS) if tip is None else LogHead(seq=tip[0], hash=tip[1])
-            # Numbered and hashed under the write lock: nobody else can get between the tip and these lines.
+            # Numbered and hashed under the write lock: no other writer can get between the tip and these lines.
             lines = self._chain(head, mission, bodies)
             created = [isinstance(payload, MissionCreated) for payload in payloads]
             if any(created[1:]) or (created[0] and tip is not None):
                 raise UsageError(f"mission {mission!r} exists", code="mission_exists", hint="use a new id")
             project = tip[3] if tip is not None else open_log(connection, payloads[0], line=lines[0])
-            # Each position is asked for in the statement that takes it, and the write lock keeps it until the end.
+            # Each position is computed in the statement that takes it, and the write lock keeps it until the end.
             connection.executemany(
                 f"INSERT INTO events ({_LINE}, position)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, (SELECT coalesce(max(position), 0) + 1 FROM events))",
                 [astuple(line) for line in lines],
             )
             _update_row(connection, lines[-1], payloads, owner=owner)
-            if project != mission:  # a project's own log is no mission
+            if project != mission:  # a project's own log is not a mission
                 summaries.project(connection, mission, lines)
         # After the transaction: a head that is ahead of the log would look like a cut tail.
         if durable:
             with typed_errors(self._database.home):
-                # Two writers may come here in the other order: an older head proves less, and nothing wrong.
+                # Two writers may arrive here in reverse order: an older head proves less, but nothing wrong.
                 self._heads.put(mission, head=LogHead(seq=lines[-1].seq, hash=lines[-1].hash))
         return lines
 
     def read(
         self, mission: str, *, after: int = 0, types: Collection[str] = (), limit: int = -1
     ) -> tuple[Event, ...]:
-        """Return the lines with `seq > after`, in order, of these `types` or of all; none for an unknown mission.
+        """Return the lines with `seq > after`, in order, of these `types` or of all; empty for an unknown mission.
 
-        The first `limit` of them, or all. To follow a mission, ask again with the last `seq` that came. A damaged
-        line comes with what can be read of it: `check` tells. Raises `StoreError`.
+        The first `limit` of them, or all. To follow a mission, call again with the last `seq` returned. A damaged
+        line is returned with its readable content; `check` detects it. Raises `StoreError`.
         """
         query = (
             f"SELECT {_LINE} FROM events WHERE mission = ? AND seq > ? AND typeof(seq) = 'integer'"
@@ -157,7 +157,8 @@ class EventLog:
         )
         with self._database.read() as connection:
             rows = connection.execute(query, (mission, after, *types, limit)).fetchall()
-            # SQLite keeps a value of any type in any column, so a damaged file can hold what no append wrote.
+            # SQLite stores a value of any type in any column, so a damaged file can hold values that no append
+            # wrote.
             if all(tuple(map(type, row)) in LINE_SHAPES and is_moment(row[2]) for row in rows):
                 return tuple(Event(*row) for row in rows)
             lines = []
@@ -170,7 +171,7 @@ class EventLog:
         return tuple(lines[:limit] if limit >= 0 else lines)
 
     def problems(self, mission: str) -> tuple[AuditProblem, ...]:
-        """Return where a mission's lines are not what was written, as their own hashes tell; see `audit.verify`.
+        """Return the damage in a mission's lines, as far as their own hashes show; see `audit.verify`.
 
         Raises `StoreError`.
         """
@@ -184,11 +185,11 @@ class EventLog:
         return tuple(line_problems(mission, lines, hashes={}, erased=erased))
 
     def lines_behind(self, mission: str, head: LogHead, *, limit: int) -> tuple[Event, ...] | None:
-        """Return the lines behind one that was read before, `None` where they cannot be trusted to go on from it.
+        """Return the lines after a known one, or `None` if they cannot be trusted to continue from it.
 
-        That is where this line is not there any more, where a line behind it is not what was written, and where
-        anything of the mission was erased: then what was made of the log before is not what it tells now.
-        At most `limit` of them; from `seq` 0 on they are those from the first one. Raises `StoreError`.
+        That is if this line no longer exists, if a line after it was changed, or if anything of the mission was
+        erased: then earlier results computed from the log no longer match it. At most `limit` lines; from `seq` 0
+        they start at the first one. Raises `StoreError`.
         """
         query = f"SELECT {_LINE} FROM events WHERE mission = ? AND seq >= ? ORDER BY seq LIMIT ?"
         with self._database.read() as connection:
@@ -196,7 +197,7 @@ class EventLog:
                 return None
             rows = connection.execute(query, (mission, head.seq, limit + bool(head.seq))).fetchall()
         if head.seq:
-            # Each hash covers the one before: the same one is the end of the same lines.
+            # Each hash covers the one before: an equal hash ends equal lines.
             if not rows or (rows[0][1], rows[0][-1]) != (head.seq, head.hash):
                 return None
             del rows[0]
@@ -204,7 +205,7 @@ class EventLog:
         return tuple(Event(*row) for row in rows) if is_whole else None
 
     def check(self, mission: str) -> None:
-        """Raise `StoreError` (`mission_damaged`) where `problems` finds any: nobody goes on from such a log."""
+        """Raise `StoreError` (`mission_damaged`) if `problems` finds any: no work continues from such a log."""
         found = self.problems(mission)
         if found:
             first = found[0]
@@ -218,7 +219,7 @@ class EventLog:
             )
 
     def set_aside(self, mission: str) -> None:
-        """Let no worker take a mission up any more; a person's `resume` does. Raises `StoreError`."""
+        """Stop workers from taking a mission; only a person's `resume` continues it. Raises `StoreError`."""
         with self._database.write() as connection:
             connection.execute(
                 "UPDATE missions SET runnable = 0, wakes = NULL, owner = NULL WHERE id = ?", (mission,)
@@ -233,16 +234,17 @@ class EventLog:
         project: str | None = None,
         types: Collection[str] = (),
     ) -> tuple[PositionedEvent, ...]:
-        """Return the lines of all logs behind a position, at most `limit`, in the order they were appended.
+        """Return the lines of all logs after a position, at most `limit`, in append order.
 
-        To follow everything, in any process and across restarts, ask again with the last position that came: none
-        is left out and none comes twice, and the lines of one mission come in their order. A filter only leaves
-        lines out. A damaged line comes with what can be read of it: `audit verify` names it, and nobody who
-        follows other missions has to stop for it. Raises `StoreError`.
+        To follow everything, in any process and across restarts, call again with the last position returned: no
+        line is skipped or repeated, and the lines of one mission come in their order. A filter only leaves lines
+        out. A damaged line is returned with its readable content: `audit verify` names it, and followers of other
+        missions need not stop for it. Raises `StoreError`.
         """
         wheres = {"events.mission = ?": mission, "missions.project = ?": project}
         given = {where: value for where, value in wheres.items() if value is not None}
-        # A cross join keeps this order of loops: else all lines of the project are read, and sorted, for one page.
+        # A cross join keeps this loop order: otherwise all lines of the project are read, and sorted, for one
+        # page.
         join = " CROSS JOIN missions ON missions.id = events.mission" if project is not None else ""
         where = "".join(f" AND {each}" for each in given)
         # Within a mission lines are in the order of their positions: a page must not sort all of a long one.
@@ -263,19 +265,19 @@ class EventLog:
         return tuple(found)
 
     def last_position(self) -> int:
-        """Return the position of the last line of all, 0 where there is none. Raises `StoreError`."""
+        """Return the position of the last line of all, 0 if there are no lines. Raises `StoreError`."""
         with self._database.read() as connection:
             found = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
         return int(found[0])
 
     def last_seq(self, log: str) -> int:
-        """Return the number of the last line of a mission's or project's log, 0 where there is none."""
+        """Return the number of the last line of a mission's or project's log, 0 if there are no lines."""
         with self._database.read() as connection:
             row = connection.execute("SELECT last_seq FROM missions WHERE id = ?", (log,)).fetchone()
         return 0 if row is None else int(row[0])
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all logs, those of projects among them, the oldest first."""
+        """Return the names of all logs, including those of projects, oldest first."""
         with self._database.read() as connection:
             return tuple(name for (name,) in connection.execute("SELECT id FROM missions ORDER BY created, id"))
 
@@ -286,28 +288,28 @@ class EventLog:
         return self._rows(newest, project=project, limit=limit)[::-1]
 
     def mission_counts(self) -> dict[str, int]:
-        """Return how many missions each project has that has any. Raises `StoreError`."""
+        """Return the number of missions of each project that has missions. Raises `StoreError`."""
         with self._database.read() as connection:
             query = "SELECT project, count(*) FROM missions WHERE id <> project GROUP BY project"
             return dict(connection.execute(query))
 
     def takeable(self) -> tuple[MissionRow, ...]:
-        """Return the missions that should go on or have an owner, oldest first. Raises `StoreError`."""
+        """Return the missions that are runnable or have an owner, oldest first. Raises `StoreError`."""
         return self._rows(f"{_TAKEABLE} ORDER BY created, id")
 
     def queue(self) -> tuple[tuple[str, str | None], ...]:
-        """Return the missions that should go on and their owners, oldest first. Raises `StoreError`."""
-        with self._database.read() as connection:  # not as rows: every list asks for it, and it may be long
+        """Return the runnable missions and their owners, oldest first. Raises `StoreError`."""
+        with self._database.read() as connection:  # not as rows: every list queries it, and it may be long
             return tuple(connection.execute(_QUEUE))
 
     def owners(self) -> dict[str, int]:
-        """Return who holds how many missions. Raises `StoreError`."""
+        """Return the number of missions per holder. Raises `StoreError`."""
         with self._database.read() as connection:
             query = "SELECT owner, count(*) FROM missions WHERE owner IS NOT NULL GROUP BY owner"
             return dict(connection.execute(query))
 
     def sleeping(self) -> tuple[MissionRow, ...]:
-        """Return the missions that go on by themselves at a moment, the first one first. Raises `StoreError`."""
+        """Return the missions that resume by themselves at a set time, earliest first. Raises `StoreError`."""
         return self._rows(f"{_SLEEPING} ORDER BY wakes, id")
 
     def children(self, mission: str) -> tuple[MissionRow, ...]:
@@ -315,16 +317,16 @@ class EventLog:
         return self._rows("parent = :mission ORDER BY created, id", mission=mission)
 
     def with_news(self) -> tuple[MissionRow, ...]:
-        """Return the missions of tasks whose coordinator was not told yet how they stand. Raises `StoreError`."""
+        """Return the missions of tasks with news for their coordinator. Raises `StoreError`."""
         return self._rows(f"{_WITH_NEWS} ORDER BY created, id")
 
     def note_told(self, *missions: str) -> None:
-        """Note that the coordinator knows how these missions stand. Raises `StoreError`."""
+        """Note that the coordinator knows the state of these missions. Raises `StoreError`."""
         with self._database.write() as connection:
             connection.executemany("UPDATE missions SET news = 0 WHERE id = ?", [(each,) for each in missions])
 
     def latest(self, project: str) -> MissionRow | None:
-        """Return the mission of a project that was created last, if there is one. Raises `StoreError`."""
+        """Return the newest mission of a project, or `None`. Raises `StoreError`."""
         newest = "id <> project AND project = :project ORDER BY created DESC, id DESC LIMIT 1"
         return next(iter(self._rows(newest, project=project)), None)
 
@@ -336,7 +338,7 @@ class EventLog:
         return found[0]
 
     def summary(self, mission: str, is_live: IsLive | None = None) -> MissionListing:
-        """Return one mission as lists show it. Raises `NotFoundError`, `StoreError`."""
+        """Return one mission as shown in lists. Raises `NotFoundError`, `StoreError`."""
         found = self._listings.select(is_live, "missions.id = :mission", {"mission": mission})
         if not found:
             raise self._unknown(mission)
@@ -345,7 +347,7 @@ class EventLog:
     def summaries(
         self, is_live: IsLive | None = None, wanted: MissionFilter = ALL_MISSIONS, *, measures: bool = False
     ) -> tuple[MissionListing, ...]:
-        """Return missions as lists show them, oldest first, without folding their logs.
+        """Return missions as shown in lists, oldest first, without folding their logs.
 
         Without `is_live` no mission counts as held. Raises `NotFoundError` for an unknown cursor, `StoreError`.
         """
@@ -370,7 +372,7 @@ class EventLog:
     def counts(
         self, is_live: IsLive | None = None, *, project: str | None = None, user: str | None = None
     ) -> dict[MissionStatus, int]:
-        """Return how many missions have each status, without reading any of them. Raises `StoreError`."""
+        """Return the number of missions per status, without reading any of them. Raises `StoreError`."""
         if self._listings.refresh():
             listed = self.summaries(is_live, MissionFilter(project=project, user=user))
             return dict(Counter(listing.summary.status for listing in listed))
@@ -396,10 +398,10 @@ class EventLog:
     def claim(self, mission: str, *, owner: str, epoch: int) -> int:
         """Make `owner` the holder of a mission last seen at `epoch`, and return its new epoch.
 
-        What the holder before appends from now on raises `FencedError`. Raises `RefusedError` (`mission_held`)
-        where another claim came first, `NotFoundError`, `StoreError`.
+        Later appends of the previous holder raise `FencedError`. Raises `RefusedError` (`mission_held`) if another
+        claim came first, `NotFoundError`, `StoreError`.
         """
-        # The epoch that was seen is compared in the same statement: one of two that claim at once finds another.
+        # The epoch last seen is compared in the same statement: of two concurrent claims, one finds another epoch.
         claim = "UPDATE missions SET epoch = epoch + 1, owner = ? WHERE id = ? AND epoch = ?"
         with self._database.write() as connection:
             if connection.execute(claim, (owner, mission, epoch)).rowcount == 1:
@@ -412,24 +414,24 @@ class EventLog:
         )
 
     def release(self, mission: str, *, epoch: int) -> None:
-        """Let go of a mission held at `epoch`; no effect once another claimed it. Raises `StoreError`."""
+        """Release a mission held at `epoch`; no effect after another claim. Raises `StoreError`."""
         with self._database.write() as connection:
             connection.execute("UPDATE missions SET owner = NULL WHERE id = ? AND epoch = ?", (mission, epoch))
 
     def find(self, name: str) -> str:
-        """Return the id that `name` is, or begins (with or without `m-`), or ends, when it is the only one.
+        """Return the only id that equals, begins with (with or without `m-`), or ends with `name`.
 
         Raises `NotFoundError`, `UsageError` (`ambiguous`), `StoreError`.
         """
         wanted = name.strip().lower()
         if not wanted:
             raise UsageError(f"{name!r} is not a mission", hint=LIST_HINT)
-        # Bytes of a command line that are not UTF-8 arrive as surrogates, which SQLite does not take.
+        # Bytes of a command line that are not UTF-8 arrive as surrogates, which SQLite does not accept.
         if not wanted.isascii():
             raise self._unknown(name)
         if any(row.id != row.project for row in self._rows("id = :name", name=wanted)):
             return wanted  # without reading every id
-        # Not LIKE: a name may hold its wildcards.
+        # Not LIKE: a name may contain its wildcards.
         begins = "substr(id, 1, length(:name)) = :name OR substr(id, 1, length(:name) + 2) = 'm-' || :name"
         query = f"id <> project AND ({begins} OR substr(id, -length(:name)) = :name) ORDER BY id"
         found = [row.id for row in self._rows(query, name=wanted)]
@@ -456,7 +458,7 @@ class EventLog:
                 raise NotFoundError(f"mission {mission!r} has no event {seq!r}", hint=_LOG_HINT)
             if row[0]:
                 return
-            # The row beside the log may hold what is erased: it is made anew in the same transaction.
+            # The summary row may hold the erased content, so it is rebuilt in the same transaction.
             connection.execute("UPDATE events SET payload = NULL WHERE mission = ? AND seq = ?", (mission, seq))
             connection.execute(
                 "INSERT OR IGNORE INTO erasures VALUES (?, ?, ?, ?)", (mission, seq, self._now(), reason)
@@ -494,7 +496,7 @@ def _read_lines(connection: Transaction, mission: str) -> Iterator[ChainLine]:
 
 
 def _seq_at(connection: Transaction, mission: str, position: int) -> int:
-    """Return the last line of a mission up to a position, 0 for none, by halves: no index has both."""
+    """Return a mission's last line up to a position, or 0, by bisection: no index covers both."""
     known = "mission = ? AND seq >= ? AND typeof(position) = 'integer'"
     query = f"SELECT position FROM events WHERE {known} ORDER BY seq LIMIT 1"
 

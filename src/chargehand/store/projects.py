@@ -1,4 +1,4 @@
-"""Projects: the repositories that Chargehand has worked on, and the contents of theirs that a person trusts."""
+"""Projects: the repositories that Chargehand has worked on, and their contents that a person trusts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProjectRow(Struct, frozen=True, kw_only=True):
 
 
 class TrustRow(Struct, frozen=True, kw_only=True):
-    """A content that a person trusts in a project: its digest, who said so, and when (ISO 8601 in UTC)."""
+    """A trusted content of a project: its digest, who granted trust, and when (ISO 8601 in UTC)."""
 
     project: str
     digest: str
@@ -41,9 +41,9 @@ class Projects:
         self._clock = clock
 
     def register(self, path: Path, *, root: str = "", name: str | None = None) -> ProjectRow:
-        """Return the project at `path`, made when new; `root` is the repository's first commit, if known.
+        """Return the project at `path`, registering a new one; `root` is the repository's first commit, if known.
 
-        The id follows from the real path and `root` alone, so another repository put at the same path is another
+        The id is derived from the real path and `root` alone, so another repository at the same path is another
         project. `name` (default: the directory's) replaces an earlier one. Raises `StoreError`.
         """
         row, known = self._look_up(path, root)
@@ -63,11 +63,11 @@ class Projects:
         return row
 
     def identify(self, path: Path, *, root: str = "") -> ProjectRow:
-        """Return the project at `path` as `register` would, and write nothing. Raises `StoreError`."""
+        """Return the project at `path` like `register`, but write nothing. Raises `StoreError`."""
         return self._look_up(path, root)[0]
 
     def move(self, project: str, path: Path) -> None:
-        """Record that a project is at `path` now; its id stays. Raises `StoreError`."""
+        """Record the new path of a project; its id stays. Raises `StoreError`."""
         with self._database.write() as connection:
             values = (os.fsencode(path.resolve()), project)
             connection.execute("UPDATE projects SET path = ? WHERE id = ?", values)
@@ -79,12 +79,12 @@ class Projects:
         row_id = f"p-{digest[:16]}"
         with self._database.read() as connection:
             known = connection.execute("SELECT name FROM projects WHERE id = ?", (row_id,)).fetchone()
-        # A directory's name need not be text; the root of the file system has none.
+        # A directory's name need not be text; the root of the file system has no name.
         name = str(known[0]) if known else os.fsencode(real.name or "/").decode(errors="replace")
         return ProjectRow(id=row_id, path=real, name=name), known is not None
 
     def list(self) -> tuple[ProjectRow, ...]:
-        """Return all projects by name; a row that no program of ours wrote is left out. Raises `StoreError`."""
+        """Return all projects by name, without rows that no program of ours wrote. Raises `StoreError`."""
         with self._database.read() as connection:
             rows = connection.execute("SELECT id, path, name FROM projects ORDER BY name, id").fetchall()
         return tuple(
@@ -94,7 +94,7 @@ class Projects:
         )
 
     def find(self, name: str) -> ProjectRow:
-        """Return the project of that id, beginning of an id, name or path, when it is the only one.
+        """Return the only project with that id, beginning of an id, name or path.
 
         Raises `NotFoundError`, `UsageError` (`ambiguous`), `StoreError`.
         """
@@ -112,16 +112,16 @@ class Projects:
 
 
 class Trust:
-    """What a person trusts, by exact content: another digest is not trusted."""
+    """Contents that a person trusts, by exact digest: another digest is not trusted."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     def grant(self, project: str, digest: str, *, identity: str) -> TrustRow:
-        """Trust one content in one project; the first grant stands. Raises `StoreError`."""
+        """Trust one content in one project; the first grant is kept. Raises `StoreError`."""
         granted = self._clock.now().isoformat(timespec="microseconds")
-        # Durable both ways: a power cut must neither take trust away nor give it back.
+        # Durable both ways: a power cut must neither remove trust nor restore it.
         with self._database.write(durable=True) as connection:
             values = (project, digest, identity, granted)
             connection.execute("INSERT OR IGNORE INTO trust VALUES (?, ?, ?, ?)", values)
@@ -130,13 +130,13 @@ class Trust:
         return TrustRow(project=project, digest=digest, identity=identity, granted=granted)
 
     def is_trusted(self, project: str, digest: str) -> bool:
-        """Say whether a person trusts this very content in this project. Raises `StoreError`."""
+        """Return whether a person trusts this exact content in this project. Raises `StoreError`."""
         query = "SELECT 1 FROM trust WHERE project = ? AND digest = ?"
         with self._database.read() as connection:
             return connection.execute(query, (project, digest)).fetchone() is not None
 
     def list(self, project: str | None = None) -> tuple[TrustRow, ...]:
-        """Return what is trusted, oldest first, in all projects or one. Raises `StoreError`."""
+        """Return the trusted contents, oldest first, of all projects or one. Raises `StoreError`."""
         where = "" if project is None else " WHERE project = :project"
         query = f"SELECT project, digest, identity, granted FROM trust{where} ORDER BY granted, digest"
         with self._database.read() as connection:
@@ -147,7 +147,7 @@ class Trust:
         )
 
     def revoke(self, project: str, digest: str | None = None) -> int:
-        """Trust one content, or all of a project, no longer; return how many were trusted. Raises `StoreError`."""
+        """Revoke trust in one content, or all of a project; return how many were trusted. Raises `StoreError`."""
         which = "DELETE FROM trust WHERE project = :project" + ("" if digest is None else " AND digest = :digest")
         with self._database.write(durable=True) as connection:
             return connection.execute(which, {"project": project, "digest": digest}).rowcount

@@ -1,4 +1,4 @@
-"""What people noted while they review the changes of missions."""
+"""Notes that people take while they review the changes of missions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chargehand.store.database.connection import Database
 
 
 class ReviewRow(Struct, frozen=True, kw_only=True):
-    """The notes of one person on one mission: bytes of the writer's own, and which writing that was, from 1 on."""
+    """One person's notes on one mission: bytes in the writer's own format, and their revision, from 1 on."""
 
     user: str
     revision: int
@@ -20,13 +20,13 @@ class ReviewRow(Struct, frozen=True, kw_only=True):
 
 
 class Reviews:
-    """The notes of all people; of two writers at once, the second one is refused."""
+    """The notes of all people; of two concurrent writers, the second is refused."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database, self._clock = database, clock
 
     def list(self, mission: str) -> tuple[ReviewRow, ...]:
-        """Return the notes on a mission, the newest first. Raises `StoreError`."""
+        """Return the notes on a mission, newest first. Raises `StoreError`."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT user, revision, changed, content FROM reviews WHERE mission = ?"
@@ -36,7 +36,7 @@ class Reviews:
         return tuple(_read_review(row) for row in rows)
 
     def save(self, mission: str, user: str, *, revision: int, content: bytes) -> ReviewRow | None:
-        """Put notes in the place of those of `revision` (0 for none); `None` where others were written since.
+        """Replace the notes of `revision` (0 if there are no notes yet); `None` if others were written since.
 
         Raises `StoreError`.
         """
@@ -54,6 +54,6 @@ class Reviews:
 
 def _read_review(row: Any) -> ReviewRow:
     user, revision, changed, content = row
-    # Of a damaged file: notes that cannot be read are none.
+    # In a damaged file: unreadable notes count as empty.
     known = content if isinstance(content, bytes) else b""
     return ReviewRow(user=str(user), revision=int(revision), changed=str(changed), content=known)

@@ -1,4 +1,4 @@
-"""The rows of missions as the log gives them, read from a file that may be damaged, and lists of them."""
+"""Mission rows and lists of missions, read from a file that may be damaged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROW_COLUMNS = (
 )
 # Rows that are kept decoded, some kilobytes each.
 _MOST_KNOWN = 5_000
-# Lists that are kept whole: those of the pages that are open, and of the tasks of the missions they show.
+# Lists that are kept whole: those of open pages, and of the tasks of the missions they show.
 _MOST_LISTS = 32
 _OWNERS = "SELECT DISTINCT owner FROM missions WHERE owner IS NOT NULL"
 _TEXT, _MAYBE = (str,), (str, type(None))
@@ -57,18 +57,18 @@ _TEXT, _MAYBE = (str,), (str, type(None))
 _SHAPES = frozenset(
     itertools.product(_TEXT, _TEXT, _TEXT, (int,), _TEXT, (int,), _MAYBE, (int,), _MAYBE, _MAYBE, (int,), _TEXT)
 )
-# Tells whether the worker of that id is alive right now.
+# Returns whether the worker with that id is currently alive.
 IsLive = Callable[[str], bool]
 
 
-# Its fields are in the order of the columns.
+# The fields are in the order of the columns.
 class MissionRow(Struct, frozen=True):
-    """A mission and where its log ends; `created` is ISO 8601 in UTC.
+    """A mission and the end of its log; `created` is ISO 8601 in UTC.
 
-    `epoch` counts how often it was claimed, `owner` is the worker that holds it (or died holding it), `runnable`
-    says that a worker should go on with it, `wakes` (ISO 8601, UTC) that it does so from then on: derived from the
-    log with each line. `parent` is the coordinator of a task's mission, `news` that it was not told yet of
-    something that it may have to act on. `user` is who asked for it.
+    `epoch` counts its claims, `owner` is the worker that holds it (or died holding it), `runnable` says that a
+    worker should continue it, `wakes` (ISO 8601, UTC) that one should from then on: derived from the log with each
+    line. `parent` is the coordinator of a task's mission; `news` says that the coordinator does not know yet of a
+    change that it may have to act on. `user` is the user who asked for it.
     """
 
     id: str
@@ -86,10 +86,9 @@ class MissionRow(Struct, frozen=True):
 
 
 class MissionListing(Struct, frozen=True, kw_only=True):
-    """A mission as lists show it: `live` says whether a living worker holds it, `summary` is as that makes it.
+    """A mission as shown in lists: `live` says whether a living worker holds it, as `summary` assumes.
 
-    Other lists may have the same summary: who changes it changes a copy. `measures` are there where they were
-    asked for.
+    Other lists may share the summary, so change only a copy. `measures` are present if requested.
     """
 
     row: MissionRow
@@ -99,11 +98,11 @@ class MissionListing(Struct, frozen=True, kw_only=True):
 
 
 class MissionFilter(Struct, frozen=True, kw_only=True):
-    """Which missions a list shows; `None` and "" leave none out.
+    """A filter for lists of missions; `None` and "" exclude nothing.
 
-    `since` is an ISO 8601 moment in UTC, `before` and `after` are ids of missions to go on from: with `after` the
-    first `limit` behind it come, else the last `limit` of all or of those before `before`. `parent` is the
-    coordinator whose tasks they do. `text` is in their ids or requests, in any case.
+    `since` is an ISO 8601 moment in UTC. `before` and `after` are ids of missions to continue from: with `after`
+    the first `limit` missions after it are listed, else the last `limit` of all or of those before `before`.
+    `parent` is the coordinator whose tasks they do. `text` is contained in their ids or requests, ignoring case.
     """
 
     project: str | None = None
@@ -117,24 +116,24 @@ class MissionFilter(Struct, frozen=True, kw_only=True):
     limit: int | None = None
 
     def fits(self, told: MissionSummary) -> bool:
-        """Tell whether a mission is among them by what its row alone does not tell: status, user and text."""
+        """Return whether a mission matches by status, user and text, which its row alone does not show."""
         named = (self.statuses is None or told.status in self.statuses) and self.user in (None, told.user)
         return named and summaries.mentions(told, self.text.casefold())
 
 
-# Leaves none out.
+# Excludes nothing.
 ALL_MISSIONS = MissionFilter()
 
 
 class KnownListing(Struct, frozen=True):
-    """What was made of a row of `select_listings`; others have it too, so nobody changes it."""
+    """A decoded row of `select_listings`; shared, so it must not be changed."""
 
     columns: Sequence[Any]
     listing: MissionListing
 
 
 class OwnerLiveness:
-    """Who of those that hold missions is alive: each is asked about once, outside of any transaction."""
+    """Whether the holders of missions are alive: each is asked about once, outside any transaction."""
 
     def __init__(self, is_live: IsLive | None) -> None:
         self._is_live = is_live or (lambda worker: False)
@@ -142,16 +141,16 @@ class OwnerLiveness:
         self._unknown: set[str] = set()
 
     def learn(self, owners: Collection[str]) -> bool:
-        """Note whom to ask about; tell whether there is anybody."""
+        """Note unknown owners to ask about; return whether there are any."""
         self._unknown = {owner for owner in owners if owner not in self._known}
         return bool(self._unknown)
 
     def ask(self) -> None:
-        """Ask about all who were noted."""
+        """Ask about all noted owners."""
         self._known |= {owner: self._is_live(owner) for owner in self._unknown}
 
     def of(self, owners: Collection[str]) -> dict[str, bool]:
-        """Return who of these is alive; who is not known yet is asked about."""
+        """Return which of these owners are alive, asking about unknown ones."""
         self.learn(owners)
         self.ask()
         return {owner: self[owner] for owner in owners}
@@ -170,14 +169,14 @@ def select_listings(*, measures: bool) -> str:
 def read_listing(
     connection: Transaction, row: Sequence[Any], *, alive: OwnerLiveness, known: dict[object, KnownListing]
 ) -> MissionListing:
-    """Return a mission of a list, from its projected row or, where that is stale or damaged, from its lines.
+    """Read a listed mission from its projected row or, if that is stale or damaged, from its lines.
 
-    `known` is for whoever lists again: of a thousand rows hardly one is another than the last time.
+    `known` is a cache for repeated lists: of a thousand rows hardly any changes between two lists.
     """
     form, content, measured, *columns = row
     key = (columns[0], measured is None)
     found = known.get(key)
-    # The whole row at once: of thousands hardly one has changed, and each that is taken apart takes its time.
+    # The whole row at once: of thousands hardly any has changed, and decoding each one takes time.
     if found is not None and found.columns == row and alive[found.listing.row.owner] == found.listing.live:
         return found.listing
     mission = read_row(columns)
@@ -200,7 +199,7 @@ def read_listing(
 
 def read_row(row: Sequence[Any]) -> MissionRow:
     """Return a row of `ROW_COLUMNS`; values that no program of ours wrote become empty ones."""
-    # Thousands of rows are read at once, and hardly one is damaged.
+    # Thousands of rows are read at once, and hardly any is damaged.
     if tuple(map(type, row)) in _SHAPES and (row[8] is None or is_moment(row[8])):
         kept = list(row)
         kept[7], kept[10] = bool(kept[7]), bool(kept[10])
@@ -217,7 +216,7 @@ def read_row(row: Sequence[Any]) -> MissionRow:
 
 
 class _KeptList(Struct, frozen=True, kw_only=True):
-    """A list as of one version of the database (none for the first of all), and who was alive then."""
+    """A list as of one version of the database (`None` for the first of all), and the owners alive then."""
 
     version: Version | None
     alive: Mapping[str, bool]
@@ -228,7 +227,7 @@ _ASKED_ONCE = _KeptList(version=None, alive={}, listings=())
 
 
 class Listings:
-    """Lists missions; safe between threads."""
+    """Lists missions; thread-safe."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -237,7 +236,7 @@ class Listings:
         self._lock = Lock()
 
     def refresh(self) -> bool:
-        """Make stale rows anew; tell whether some are left, as where this program may not write."""
+        """Rebuild stale rows; return whether some are left, for example if this program may not write."""
         with self._database.read() as connection:
             stale = summaries.stale(connection)
         if stale and not self._database.read_only:
@@ -256,9 +255,9 @@ class Listings:
         limit: int | None = None,
         measures: bool = False,
     ) -> tuple[MissionListing, ...]:
-        """Return the missions for which a condition holds with these values, and that fit, at most `limit`.
+        """Return the missions that match a condition with these values, and `fits`, at most `limit`.
 
-        `fits` depends on nothing but the condition and its values. Raises `StoreError`.
+        `fits` depends only on the condition and its values. Raises `StoreError`.
         """
         key = (where, tuple(sorted(values.items())), limit, measures)
         kept = self._kept.get(key)
@@ -268,9 +267,10 @@ class Listings:
         if kept is None or version is None or version != kept.version or alive.of(kept.alive) != kept.alive:
             kept = self._read(key, version, alive, fits)
         with self._lock:
-            self._kept.pop(key, None)  # the one that was asked for last stands last
+            self._kept.pop(key, None)  # the list that was requested last moves to the end
             if len(kept.listings) <= _MOST_KNOWN:
-                # Many are asked for once, as since a moment: of those nothing is kept but that they were.
+                # Many lists are requested once, for example since a moment: for those only the request is
+                # remembered.
                 self._kept[key] = kept if version is not None else _ASKED_ONCE
             while len(self._kept) > _MOST_LISTS:
                 del self._kept[next(iter(self._kept))]
@@ -287,8 +287,8 @@ class Listings:
         self.refresh()
         query = f"{select_listings(measures=measures)} WHERE {where}"
         while True:
-            # Holders are read before the snapshot: one that ends in between has left all its lines in it. Who
-            # holds a mission only since then was not read: then all is read once more.
+            # Owners are read before the snapshot: one that ends in between has left all its lines in it. If a
+            # mission got its owner only since then, that owner is unknown, and everything is read once more.
             with self._database.read() as connection:
                 owners = [owner for (owner,) in connection.execute(_OWNERS)]
                 if not alive.learn(owners):
@@ -303,7 +303,7 @@ class Listings:
     def _with_task_costs(
         self, connection: Transaction, listing: MissionListing, alive: OwnerLiveness
     ) -> MissionListing:
-        """Return a coordinator's listing with what all of its child missions cost; any other one as it is."""
+        """Return a coordinator's listing with the cost of all its child missions, and any other one unchanged."""
         if listing.summary.tasks is None:
             return listing
         query = f"{select_listings(measures=False)} WHERE missions.parent = ?"
@@ -315,7 +315,7 @@ class Listings:
 
 
 def open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
-    """Make the row of a mission, or of a project's own log, and return the project."""
+    """Create the row of a mission, or of a project's own log, and return the project."""
     own = isinstance(first, ActionCreated) and first.project == line.mission
     if not isinstance(first, MissionCreated | ActionCreated) or not (isinstance(first, MissionCreated) or own):
         raise NotFoundError(f"there is no mission {line.mission!r}", hint=LIST_HINT)
@@ -328,7 +328,7 @@ def open_log(connection: Transaction, first: Payload, *, line: Event) -> str:
 
 
 def next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
-    """Return whether a worker should go on after these lines, and when ("" for never); `None`: as before."""
+    """Return whether a worker should continue after these lines, and when ("" for never); `None`: unchanged."""
     runnable: int | None = None
     wakes: str | None = None
     for payload in payloads:
@@ -340,13 +340,13 @@ def next_turn(payloads: Sequence[Payload]) -> tuple[int | None, str | None]:
             case CoordinatorSlept():
                 runnable, wakes = 0, payload.wakes
             case MissionQueued(waits_for="missions"):
-                runnable, wakes = 0, NO_TIME  # a worker polls it again and again
+                runnable, wakes = 0, NO_TIME  # a worker polls it repeatedly
             case (
                 MissionResumed() | MissionContinued() | CoordinatorWoken() | MissionAdmitted(waits_for="missions")
             ):
                 runnable, wakes = 1, ""
             case QuestionAnswered() | QuestionExpired():
-                # A promotion is carried out by whoever answers: no worker has anything to do.
+                # A promotion is carried out by the process of the answer: no worker has anything to do.
                 runnable, wakes = runnable if payload.question == PROMOTE else 1, ""
             case QuestionAsked() if payload.until:
                 wakes = payload.until

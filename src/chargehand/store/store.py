@@ -29,14 +29,14 @@ from chargehand.store.ledger import Spending
 from chargehand.store.log import EventLog
 from chargehand.store.projects import Projects, Trust
 
-if TYPE_CHECKING:  # who only reads signs nothing, and asks nobody who they are
+if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
     from chargehand.store.accounts import AccessLog, Accounts, Grants
     from chargehand.store.alerts import Alerts, Followers
     from chargehand.store.envelopes import Envelope
     from chargehand.store.idempotency import IdempotencyKeys
     from chargehand.store.reviews import Reviews
 
-# What commands and workers may write before there is a store, whatever ended them then.
+# Files that commands and workers may write before the store exists, however they ended.
 _BEFORE_THE_STORE = re.compile(
     r"toolchain(-found)?\.json.*|probe(-container|-vm)?\.json.*|probe-\w+|vm|logs|workers|last-worked|slots|actions"
     r"|engine\.(db.*|lock)|calls|mcp|lost\+found"
@@ -44,7 +44,7 @@ _BEFORE_THE_STORE = re.compile(
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
-    """What `Store.rebuild` found: how many missions there are, and the ids of those whose rows were other ones.
+    """The result of `Store.rebuild`: the number of missions, and the ids of those whose rows had differed.
 
     `renumbered` says that positions were missing or out of order, so that all lines have new ones.
     """
@@ -55,9 +55,9 @@ class Rebuilt(Struct, frozen=True, kw_only=True):
 
 
 class Store:
-    """Everything that is kept in `home`; made by `open_store`, used as a context manager or closed.
+    """Everything stored in `home`; made by `open_store`, used as a context manager or closed.
 
-    Threads may share it. A forked child must open its own. `database` is for this package alone.
+    Threads may share it. A forked child must open its own. `database` is only for this package.
     """
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
@@ -75,7 +75,7 @@ class Store:
 
     @cached_property
     def access_log(self) -> AccessLog:
-        """The log of what was done with accounts, sessions and tokens."""
+        """The log of actions on accounts, sessions and tokens."""
         from chargehand.store.accounts import AccessLog
 
         return AccessLog(self.database, clock=self._clock)
@@ -96,48 +96,48 @@ class Store:
 
     @cached_property
     def alerts(self) -> Alerts:
-        """The alerts that are raised and that were."""
+        """Current and past alerts."""
         from chargehand.store.alerts import Alerts
 
         return Alerts(self.database)
 
     @cached_property
     def followers(self) -> Followers:
-        """How far those have read who follow all lines."""
+        """The reading positions of the followers of all lines."""
         from chargehand.store.alerts import Followers
 
         return Followers(self.database)
 
     @cached_property
     def idempotency(self) -> IdempotencyKeys:
-        """The keys of requests to the server, and what was answered."""
+        """The keys of requests to the server, and their answers."""
         from chargehand.store.idempotency import IdempotencyKeys
 
         return IdempotencyKeys(self.database, clock=self._clock)
 
     @cached_property
     def reviews(self) -> Reviews:
-        """What people noted while they review."""
+        """Notes that people take while they review."""
         from chargehand.store.reviews import Reviews
 
         return Reviews(self.database, clock=self._clock)
 
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
-        """Remove the payload of one line for good, its old pages too; the chain stays whole and verifies.
+        """Remove the payload of one line for good, also from old pages; the chain stays whole and verifies.
 
         Artifacts that the payload names stay. Raises `NotFoundError` for an unknown line, `StoreError`.
         """
         self.log.erase(mission, seq, reason=reason)
         self.idempotency.drop_answers()
         with self.database.plain() as connection:
-            # The write-ahead log may still hold what was erased.
+            # The write-ahead log may still hold the erased content.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def rebuild(self) -> Rebuilt:
-        """Make the summary rows anew from the logs, and the positions of lines where they are not whole.
+        """Rebuild the summary rows from the logs, and the positions of lines if they are incomplete.
 
-        Others may read and write meanwhile; readers that follow by position go on unless lines had to be numbered
-        anew. Raises `StoreError`.
+        Other processes may read and write meanwhile; readers that follow by position continue unless lines had to
+        be renumbered. Raises `StoreError`.
         """
         with self.database.write(durable=True) as connection:
             renumbered = summaries.renumber(connection)
@@ -147,11 +147,11 @@ class Store:
         return Rebuilt(missions=len(missions), differing=differing, renumbered=renumbered)
 
     def sign_head(self, mission: str) -> SignedHead:
-        """Sign and keep the head of the last line of `mission` that is on the disk; the key is made at first use.
+        """Sign and keep the head of the last line of `mission` on disk; the key is created at first use.
 
         The same line is signed once. Raises `NotFoundError` for an unknown mission, `StoreError`: `head_missing`
-        when no durable append was made, `log_changed` when the log no longer has that line or it was signed
-        otherwise, `key_missing`, `key_damaged`.
+        if no durable append was made, `log_changed` if the log no longer has that line or it was signed
+        differently, `key_missing`, `key_damaged`.
         """
         return sign_head(self.database, mission, clock=self._clock)
 
@@ -162,15 +162,15 @@ class Store:
         return sign_envelope(self.database, body, kind=kind)
 
     def known_keys(self) -> KnownKeys:
-        """Return the keys that signatures are checked against. Raises `StoreError`."""
+        """Return the keys for verifying signatures. Raises `StoreError`."""
         with typed_errors(self.home):
             return KeyFiles(self.home).known()
 
     def backup(self, target: Path) -> None:
         """Write a copy to `target`, which must not exist, that opens as a store; others may write meanwhile.
 
-        It is there whole or not at all, and as secret as the state directory: it holds the key that signs heads.
-        Raises `UsageError` when `target` exists, `StoreError`.
+        The copy appears whole or not at all, and is as secret as the state directory: it holds the key that signs
+        heads. Raises `UsageError` if `target` exists, `StoreError`.
         """
         if target.exists():
             raise UsageError(f"{str(target)!r} exists", hint="name a directory that does not exist yet")
@@ -185,7 +185,7 @@ class Store:
                 with self.database.plain() as connection:
                     copied = sqlite3.connect(part / "store.db")
                     try:
-                        # SQLite's own copy: one of the file would miss what is still in the write-ahead log.
+                        # SQLite's own copy: a file copy would miss content that is still in the write-ahead log.
                         connection.backup(copied)
                     finally:
                         copied.close()
@@ -215,11 +215,11 @@ class Store:
 
 
 def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = False) -> Store:
-    """Open the state directory, made and closed to others (mode 0700), and brought to this program's version.
+    """Open the state directory, creating it, restricting it (mode 0700) and migrating it if necessary.
 
     Raises `StoreError`: `store_newer`, `store_older` and `store_missing` (read-only), `store_corrupt`,
-    `store_not_writable`, `store_full`, `store_busy`, `store_exposed` where others may read it and
-    it cannot be closed.
+    `store_not_writable`, `store_full`, `store_busy`, `store_exposed` if others may read it and it cannot be
+    restricted.
     """
     with typed_errors(home):
         _close_to_others(home)
@@ -242,13 +242,13 @@ def open_store(home: Path, *, clock: Clock | None = None, read_only: bool = Fals
 
 
 def is_state_directory(path: Path) -> bool:
-    """Tell whether an existing directory is Chargehand's own, or empty: by a slip it may be /tmp, or a home."""
+    """Return whether an existing directory is Chargehand's own, or empty: a mistake may name /tmp, or a home."""
     names = set(os.listdir(path))
     return all(map(_BEFORE_THE_STORE.fullmatch, names)) or not names.isdisjoint(("store.db", "migrate.lock"))
 
 
 def _close_to_others(home: Path) -> None:
-    """Take the rights of group and others away: every project's sources, prompts and keys lie below."""
+    """Remove the rights of group and others: it contains every project's sources, prompts and keys."""
     with suppress(FileNotFoundError):
         mode = home.stat().st_mode
         if not stat.S_ISDIR(mode):
@@ -268,7 +268,7 @@ def _close_to_others(home: Path) -> None:
 
 
 def _make_file(path: Path) -> None:
-    # Made before SQLite does, so that it and the files beside it are for its owner alone.
+    # Made before SQLite does, so that it and the files next to it belong to its owner alone.
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 

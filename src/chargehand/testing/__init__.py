@@ -1,1 +1,1 @@
-"""Conformance suites, fakes and stand-ins for tests and extension authors; no product code imports them."""
+"""Conformance suites, fakes and fake programs for tests and extension authors; not imported by product code."""

@@ -49,14 +49,14 @@ from chargehand.sandbox.contract import Converses, ExecResult, OnOutput, Stream
 
 PROTOCOL_VERSION = 1
 _MOST_OUTPUT_BYTES = 256 << 20
-# What an agent gets to end by itself before everything in its sandbox is killed.
+# Time for an agent to end by itself before everything in its sandbox is killed.
 _LEAVE_SECONDS = 0.5
-# The end of what it wrote to standard error, which is where a program says why it died.
+# The end of its standard error, where a program says why it died.
 _STDERR_BYTES = 64 << 10
 
 
 class AcpRun(Struct, kw_only=True):
-    """How one run of an agent went: why its last turn stopped, what was wrong, and how its process ended."""
+    """The course of one agent run: why its last turn stopped, its problem, and how its process ended."""
 
     stop_reason: str = ""
     problem: str = ""
@@ -65,9 +65,9 @@ class AcpRun(Struct, kw_only=True):
 
 
 class AcpAgent:
-    """An agent driven by ACP: `command`, or that of a known CLI (`cli`) which is also given its settings.
+    """An agent driven by ACP: `command`, or a known CLI (`cli`), which also gets its settings.
 
-    What it asks permission for, and the files and terminals that it asks us for, are judged first and done in its
+    Its permission requests, and the files and terminals that it asks us for, are judged first and executed in its
     sandbox; its questions go to a person. An agent that does not ask is bounded by the sandbox alone.
     """
 
@@ -89,7 +89,7 @@ class AcpAgent:
         self._command = command
 
     def prepare(self) -> None:
-        """Nothing is needed ahead of time."""
+        """Do nothing: nothing is needed ahead of time."""
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
         """Let the agent work on its prompt, again with each answer to its questions; see `Agent.run`."""
@@ -123,7 +123,7 @@ class AcpAgent:
             await write_files(context.sandbox, self._spec.files(launch))
         environment = environment_of(self._spec, launch, context)
         log = SessionLog(redact=redactor(context.endpoint), show=text_output(context))
-        # The log is the agent's own word: nothing is decided by it but that it can be read.
+        # The log is the agent's own statement: it only decides whether the agent's output is readable.
         client = AcpClient(context, log)
         run = AcpRun()
         began = time.monotonic()
@@ -133,11 +133,11 @@ class AcpAgent:
         client.updates.flush()
         seconds = time.monotonic() - began
         result = run.result or ExecResult(exit_code=0, stdout=b"", stderr=run.stderr, seconds=seconds)
-        # After a good session the exit code says nothing: nobody waited for the program to leave by itself.
+        # After a good session the exit code is meaningless: the program got no time to leave by itself.
         if not result.timed_out and (run.stop_reason or not run.problem):
             result = replace(result, exit_code=0)
         if not client.connection.started:
-            result = replace(result, seconds=0.0)  # else its relay's own time
+            result = replace(result, seconds=0.0)  # otherwise the time of its relay
         return await outcome_of(
             context,
             log,
@@ -150,7 +150,7 @@ class AcpAgent:
 
 
 class _AcpSession(Struct, frozen=True):
-    """One session with a running agent: what it is asked, and what it says to that."""
+    """One session with a running agent: our prompts, and its replies."""
 
     assignment: Assignment
     context: AttemptContext
@@ -160,7 +160,7 @@ class _AcpSession(Struct, frozen=True):
     repairs: MessageRepairs
 
     async def prompt(self) -> str:
-        """Send the prompt, then what persons say meanwhile, and repairs; return why the agent stopped."""
+        """Send the prompt, then later messages of persons, and repairs; return why the agent stopped."""
         connection, updates = self.client.connection, self.client.updates
         hello = await greet(connection)
         try:
@@ -176,7 +176,7 @@ class _AcpSession(Struct, frozen=True):
         seen, text = len(self.assignment.messages), "\n\n".join([briefing(self.assignment), *self.answers])
         while True:
             self.context.mark_delivered(seen, acknowledged=False)
-            # A prompt is in its work once it tells anything of that turn, not when it was sent.
+            # A prompt has reached its work at the first update of that turn, not when it was sent.
             acknowledge = functools.partial(self.context.mark_delivered, seen, acknowledged=True)
             updates.on_turn(acknowledge)
             prompt = [{"type": "text", "text": text}]
@@ -184,12 +184,12 @@ class _AcpSession(Struct, frozen=True):
             acknowledge()
             updates.flush()
             self.log.take(AgentEvent(kind="usage", usage=_read_usage(answer)))
-            # A closed word of the protocol. What the agent says beside it is never searched.
+            # A closed set of the protocol. The agent's accompanying text is never searched.
             if answer.get("stopReason") != "end_turn":
                 return text_at(answer, "stopReason")
             fresh = self.context.person_messages()[seen:]
             seen += len(fresh)
-            # Over the relay, as the sandbox runs one command at a time and the agent is that one.
+            # Over the relay, since the sandbox runs one command at a time and the agent is that command.
             read_file = relayed_message_reader(connection)
             more = "\n\n".join(map(person_message, fresh)) or await self.repairs.again(read_file=read_file)
             if more is None:
@@ -224,7 +224,7 @@ class _AcpSession(Struct, frozen=True):
                             odd = f"; {lines.malformed} lines were not JSON, the last: {lines.odd}"
                         run.problem = f"it stopped: {run.stop_reason[:100] or 'for no reason'}{odd}"
             finally:
-                # In the middle of a turn the agent is told, and gets a moment to end by itself.
+                # In the middle of a turn the agent is notified, and gets a moment to end by itself.
                 if not prompting.done():
                     if self.log.session:
                         connection.notify("session/cancel", {"sessionId": self.log.session})
@@ -232,7 +232,7 @@ class _AcpSession(Struct, frozen=True):
                     prompting.cancel()
                     await asyncio.wait([prompting])
                 if not prompting.cancelled():
-                    prompting.exception()  # else asyncio warns of an exception that nobody looked at
+                    prompting.exception()  # otherwise asyncio warns of an unretrieved exception
                 await connection.cancel_handlers()
         return True
 
@@ -268,7 +268,7 @@ async def running_agent(
         )
     )
     try:
-        # The relay ends the agent's input at the end of ours, which tells it to leave by itself.
+        # The relay closes the agent's input at the end of ours, which makes the agent leave by itself.
         yield running
         connection.channel.close()
         await asyncio.wait([running], timeout=_LEAVE_SECONDS)
@@ -283,7 +283,7 @@ async def running_agent(
 
 
 async def greet(connection: AcpConnection) -> dict[str, Any]:
-    """Agree on the protocol; return what the agent says of itself. Raises `RpcError`."""
+    """Agree on the protocol; return the agent's self-description. Raises `RpcError`."""
     hello = await connection.request(
         "initialize",
         {
@@ -299,7 +299,7 @@ async def greet(connection: AcpConnection) -> dict[str, Any]:
 
 
 def relayed_message_reader(connection: AcpConnection) -> ReadMessage:
-    """Return a reader of the agent's last message for while it runs: its relay reads the file."""
+    """Return a reader of the agent's last message for use during its run: its relay reads the file."""
 
     async def read() -> bytes | None:
         try:
@@ -319,7 +319,7 @@ def _read_usage(answer: Mapping[str, Any]) -> Usage | None:
         return None
     read, written = count_at(told, "cachedReadTokens"), count_at(told, "cachedWriteTokens")
     thought = count_at(told, "thoughtTokens") or 0
-    # `Usage.input` includes what was read from and written to a cache; ACP counts these apart.
+    # `Usage.input` includes cache reads and writes; ACP counts these apart.
     return Usage(
         input=fresh + (read or 0) + (written or 0),
         output=None if output is None else output + thought,

@@ -1,6 +1,6 @@
-"""Our side of the Agent Client Protocol: an agent's requests, judged and done inside its sandbox, and its updates.
+"""The client side of ACP: an agent's requests, judged and executed inside its sandbox, and its updates.
 
-Version 1 of the protocol (https://agentclientprotocol.com, schema 1.19).
+Version 1 of the Agent Client Protocol (https://agentclientprotocol.com, schema 1.19).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _MOST_PATHS = 200
 
 
 def action_of_call(call: Mapping[str, Any]) -> Action | None:
-    """Return what a call that asks for permission would do, in terms of policy; `None` for one that does nothing.
+    """Return a call that asks for permission as a policy action; `None` if it does nothing.
 
-    What cannot be told from its kind, input and places is `Other`, which no rule allows by itself.
+    If kind, input and paths do not show its action, it is `Other`, which no rule allows by itself.
     """
     raw, kind = object_at(call, "rawInput"), call.get("kind")
     places = (*objects_at(call, "locations"), *objects_at(call, "content"))
     named = [*(text_at(place, "path") for place in places), *(text_at(raw, name) for name in _PATHS)]
     paths = tuple(dict.fromkeys(filter(None, named)))[:_MOST_PATHS]
     command = raw.get("command")
-    if kind == "execute" and not raw:  # gemini tells no input: its title is the command, and as much its word
+    if kind == "execute" and not raw:  # gemini sends no input: its title is the command, and just as reliable
         command = text_at(call, "title")
     if kind in ("execute", "other", None) and command:
         cwd = text_at(raw, "cwd", "directory", "workdir")
@@ -63,13 +63,13 @@ def action_of_call(call: Mapping[str, Any]) -> Action | None:
             return _combine([FileWrite(path=path, removal=removal) for path in paths])
         case "fetch" if (host := urlsplit(text_at(raw, "url", "prompt")).hostname) is not None:
             return Network(host=host)
-    # Never guessed from its title: a rule or a person decides about what is unknown.
+    # Never guessed from its title: a rule or a person decides about unknown actions.
     return Other(kind="tool", name=text_at(call, "title", "kind") or "unnamed")
 
 
 def action_of_terminal(argv: Sequence[str], cwd: str) -> Action:
-    """Return what a terminal's command does; a shell's script is looked into."""
-    # A shell's script is looked into, or every command could hide behind `sh -c`.
+    """Return the action of a terminal's command; a shell's script is inspected."""
+    # A shell's script is inspected, or every command could hide behind `sh -c`.
     if len(argv) == 3 and argv[0].rpartition("/")[2] in _SHELLS and argv[1] in ("-c", "-lc"):
         return Shell(text=argv[2], cwd=cwd or None)
     return Command(argv=tuple(argv), cwd=cwd or None)
@@ -85,7 +85,7 @@ _YES, _NO = ("yes", "y", "true"), ("no", "n", "false")
 
 
 class FormField(Struct, frozen=True, kw_only=True):
-    """One field: `kind` is its JSON type, `options` the answers it may have (none: any)."""
+    """One field: `kind` is its JSON type, `options` its allowed answers (empty: any)."""
 
     name: str
     kind: str
@@ -94,7 +94,7 @@ class FormField(Struct, frozen=True, kw_only=True):
 
 
 def fields_of(params: Mapping[str, Any]) -> tuple[FormField, ...]:
-    """Return the fields of a form that a person can answer one by one, none where it is no such form."""
+    """Return the fields of a form that a person can answer one by one; empty for other forms."""
     properties = object_at(params, "requestedSchema", "properties")
     if params.get("mode", "form") != "form" or len(properties) > _MOST_FIELDS:
         return ()
@@ -114,7 +114,7 @@ def fields_of(params: Mapping[str, Any]) -> tuple[FormField, ...]:
 
 
 def read_answer(field: FormField, answer: str) -> Any:
-    """Return an answer as the field wants it, `None` where it cannot be that."""
+    """Convert an answer to the field's type, or return `None` if that is impossible."""
     text = answer.strip()
     if field.kind == "boolean":
         return True if text.lower() in _YES else False if text.lower() in _NO else None
@@ -132,7 +132,7 @@ _LONGEST_TEXT = 100_000
 
 
 class UpdateReader:
-    """Makes events of `session/update` notifications and puts them into a log."""
+    """Converts `session/update` notifications to events and puts them into a log."""
 
     def __init__(self, log: SessionLog) -> None:
         self._log = log
@@ -143,11 +143,11 @@ class UpdateReader:
         self._on_turn: Callable[[], None] | None = None
 
     def on_turn(self, began: Callable[[], None]) -> None:
-        """Call `began` once, as soon as the agent tells anything of the turn that begins now."""
+        """Call `began` once, at the first update of the turn that begins now."""
         self._on_turn = began
 
     def take(self, method: str, params: Mapping[str, Any]) -> None:
-        """Take one notification; only `session/update` says anything of the work."""
+        """Take one notification; only `session/update` concerns the work."""
         update = object_at(params, "update")
         if method != "session/update":
             return
@@ -176,13 +176,13 @@ class UpdateReader:
                     self._log.take(AgentEvent(kind="result", call=number, text=text, failed=status == "failed"))
 
     def flush(self) -> None:
-        """Make an event of the text that has come so far."""
+        """Convert the text received so far to an event."""
         text, self._text = self._text, ""
         if text:
             self._log.take(AgentEvent(kind=self._speaking, text=text))
 
     def merge_call(self, update: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call with all that was told of it before: each message names only what is new."""
+        """Return a call merged with its earlier updates: each message contains only the changes."""
         number = text_at(update, "toolCallId")
         fresh = {key: value for key, value in update.items() if value not in (None, {}, [])}
         merged = {**self._calls.get(number, {}), **fresh}
@@ -218,15 +218,15 @@ _TERMINAL_ORDERS = {
 
 
 def lines_of(text: str, *, first: int | None, limit: int | None) -> str:
-    """Return `limit` lines from the `first` on, counted from 1; by default all, and from the beginning."""
-    # At line feeds alone: a form feed or U+2028 begins no line for an editor.
+    """Return `limit` lines from the `first` on, counted from 1; by default all, from the beginning."""
+    # Only at line feeds: a form feed or U+2028 begins no line for an editor.
     lines = io.StringIO(text, newline="\n")
     start = max(0, (first or 1) - 1)
     return "".join(itertools.islice(lines, start, None if limit is None else start + limit))
 
 
 class AcpClient:
-    """Answers the requests of one agent on `connection`; `updates` puts what it tells of its work into a log."""
+    """Answers the requests of one agent on `connection`; `updates` logs its notifications about its work."""
 
     def __init__(self, context: AttemptContext, log: SessionLog) -> None:
         self.updates = UpdateReader(log)
@@ -267,8 +267,9 @@ class AcpClient:
         return answer if order in ("terminal_output", "terminal_wait") else None
 
     async def _refusal_of(self, action: Action) -> str:
-        """Return "" where an action is allowed, else why it is not; a person may be asked first."""
-        # The same act has the same name in every run of an attempt: it finds the answer that ended the run before.
+        """Return "" if an action is allowed, otherwise the reason; a person may be asked first."""
+        # The same act has the same name in every run of an attempt, so it finds the answer that ended the previous
+        # run.
         name = f"act/{hashlib.sha256(repr(action).encode()).hexdigest()[:16]}"
         judgement = await self._context.judge(name, action)
         return "" if judgement.effect == "allow" else denial_text(judgement)
@@ -283,7 +284,7 @@ class AcpClient:
         action = action_of_call(call)
         refused = await self._refusal_of(action) if action is not None else ""
         options = {text_at(each, "kind"): text_at(each, "optionId") for each in objects_at(params, "options")}
-        # Never "allow_always": each act is judged by itself.
+        # Never "allow_always": each act is judged separately.
         chosen = options.get("allow_once")
         if refused:
             chosen = options.get("reject_once") or options.get("reject_always")
@@ -316,7 +317,7 @@ class AcpClient:
         return {"terminalId": name}
 
     async def _ask_person(self, params: Mapping[str, Any]) -> Any:
-        """Put what the agent wants to know to a person, one question for each field of its form."""
+        """Ask a person the agent's questions, one for each field of its form."""
         fields = fields_of(params)
         if not fields:
             return {"action": "decline"}

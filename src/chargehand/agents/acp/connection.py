@@ -8,9 +8,9 @@ from typing import Any
 
 from chargehand.agents._json_rpc import JsonLines, RpcChannel, RpcError, object_at
 
-# Requests of the agent that are answered at the same time.
+# Requests of the agent that are answered concurrently.
 _MOST_AT_ONCE = 64
-# What a line to or from the relay begins with; see `acp/relay.py`.
+# The first byte of a line to or from the relay; see `acp/relay.py`.
 _AGENT, _ORDER, _ANSWER, _NOT_STARTED = b"A", b"O", b"R", b"N"
 
 Handle = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]
@@ -19,9 +19,9 @@ Handle = Callable[[str, Mapping[str, Any]], Coroutine[Any, Any, Any]]
 class AcpConnection:
     """One connection. `handle` answers the agent's requests, `on_notification` gets its notifications.
 
-    An `RpcError` of `handle` goes to the agent; anything else that it raises ends the run and comes out of
-    `failed`. Lines of the agent that are no message are counted and passed over. `started` turns false where the
-    relay could not run the agent's program.
+    An `RpcError` of `handle` goes to the agent; any other error ends the run and is raised by `failed`. Lines of
+    the agent that are not messages are counted and ignored. `started` turns false if the relay could not run the
+    agent's program.
     """
 
     def __init__(self, handle: Handle, on_notification: Callable[[str, Mapping[str, Any]], None]) -> None:
@@ -31,13 +31,13 @@ class AcpConnection:
         self.channel = RpcChannel()
         self._handle = handle
         self._on_notification = on_notification
-        # Apart from the agent's messages, whose odd lines are counted as the agent's own.
+        # Separate from the agent's messages, whose malformed lines are counted as the agent's own.
         self._answers = JsonLines()
         self._open = bytearray()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Send the agent a request; return its result, raises `RpcError`."""
+        """Send the agent a request and return its result; raises `RpcError`."""
         return await self.channel.request(method, params, _AGENT)
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
@@ -45,7 +45,7 @@ class AcpConnection:
         self.channel.notify(method, params, _AGENT)
 
     async def order(self, do: str, **more: Any) -> dict[str, Any]:
-        """Let the relay do something; raises `RpcError` where it cannot."""
+        """Send the relay an order and return its answer; raises `RpcError` if it fails."""
         return await self.channel.order({"do": do, **more}, _ORDER)
 
     def take(self, piece: bytes) -> None:
@@ -64,13 +64,13 @@ class AcpConnection:
         self._open += rest
 
     async def cancel_handlers(self) -> None:
-        """End every request of the agent that is still being answered."""
+        """Cancel every request of the agent that is still being answered."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self.failed.done():
-            self.failed.exception()  # else asyncio warns of an exception that nobody looked at
+            self.failed.exception()  # otherwise asyncio warns of an unretrieved exception
 
     def _take_message(self, message: Mapping[str, Any]) -> None:
         method = message.get("method")
@@ -80,7 +80,7 @@ class AcpConnection:
         params = object_at(message, "params")
         if "id" not in message:
             self._on_notification(method, params)
-        # Refused and not queued: a hostile agent would fill the queue, an honest one never gets here.
+        # Refused instead of queued: a hostile agent would fill the queue, an honest one never gets here.
         elif len(self._tasks) >= _MOST_AT_ONCE:
             refusal = RpcError(f"more than {_MOST_AT_ONCE} requests at once")
             self.channel.answer(message["id"], refusal, _AGENT)

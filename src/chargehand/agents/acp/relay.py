@@ -1,8 +1,8 @@
-"""Runs inside the sandbox beside an ACP agent: its three streams, and files and terminals that it asks us for.
+"""Runs inside the sandbox with an ACP agent: its three streams, and files and terminals that it asks us for.
 
-The host sends this file to `python3 -I -c`, so it imports the standard library alone. Standard input and output
-carry lines: what begins with `A` is a line to or from the agent, `O` an order of the host, `R` the answer to one.
-It lives where the agent lives and has its rights, no more: what it says is as trustworthy as what the agent says.
+The host sends this file to `python3 -I -c`, so it imports only the standard library. Standard input and output
+carry lines: `A` begins a line to or from the agent, `O` an order of the host, `R` the answer to an order. The
+relay runs in the agent's environment with the agent's rights: its output is no more trustworthy than the agent's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_file(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def peek_file(order: dict[str, Any]) -> dict[str, Any]:
-    """Return the first bytes of a plain file, as base64; nothing where there is none."""
+    """Return the first bytes of a plain file, as base64; empty if the file does not exist."""
     if not os.path.lexists(order["path"]):
         return {}
     if os.path.islink(order["path"]) or not os.path.isfile(order["path"]):
@@ -58,7 +58,7 @@ def write_file(order: dict[str, Any]) -> dict[str, Any]:
 
 
 class Terminal:
-    """One command of the agent that runs here, and the last bytes of what it wrote."""
+    """One command of the agent that runs here, and the last bytes of its output."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._limit = min(order.get("limit") or _LIMIT, _LIMIT)
@@ -85,7 +85,7 @@ class Terminal:
             self._kept = kept[-self._limit :]
 
     def output(self) -> dict[str, Any]:
-        """Return what it wrote, and how it ended where it did."""
+        """Return the command's output, and its exit status if it has ended."""
         ended = self._process.poll()
         return {
             "output": self._kept.decode(errors="replace"),
@@ -94,27 +94,27 @@ class Terminal:
         }
 
     def wait(self) -> dict[str, Any]:
-        """Return how it ended, once it did."""
+        """Wait for the command to end and return its exit status."""
         code = self._process.wait()
         self._reader.join(1.0)
         return status(code)
 
     def kill(self) -> dict[str, Any]:
-        """Kill it with everything that it started in its session."""
+        """Kill the command with everything that it started in its session."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         return {}
 
 
 def status(code: int) -> dict[str, Any]:
-    """Return an end in the words of the protocol."""
+    """Return an exit status in the protocol's form."""
     if code >= 0:
         return {"exitCode": code, "signal": None}
     return {"exitCode": None, "signal": signal.Signals(-code).name}
 
 
 class Terminals:
-    """The terminals that are open, by the name the host gave them."""
+    """The open terminals, by the name that the host gave them."""
 
     def __init__(self) -> None:
         self._open: dict[str, Terminal] = {}
@@ -125,7 +125,7 @@ class Terminals:
         return {}
 
     def output(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Return what a terminal shows."""
+        """Return a terminal's output."""
         return self._open[order["terminal"]].output()
 
     def wait(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Terminals:
 
 
 def carry_out(orders: dict[str, Any], line: bytes) -> None:
-    """Do one order and answer it."""
+    """Carry out one order and answer it."""
     order = json.loads(line)
     try:
         answer = {"id": order["id"], "result": orders[order["do"]](order)}
@@ -153,7 +153,7 @@ def carry_out(orders: dict[str, Any], line: bytes) -> None:
 
 
 def hand_on(agent: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
-    """Give the agent its lines: one that reads nothing must not keep orders from being heard."""
+    """Pass the agent its lines, in a thread: an agent that reads nothing must not block orders."""
     assert agent.stdin is not None
     while (line := lines.get()) is not None:
         try:
@@ -168,7 +168,7 @@ def hand_on(agent: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes | Non
 
 
 def listen(agent: subprocess.Popen[bytes]) -> None:
-    """Take the host's lines until there are no more, and then end the agent's input."""
+    """Take the host's lines until the end of input, and then close the agent's input."""
     terminals = Terminals()
     orders = {
         "read": read_file,
@@ -193,12 +193,12 @@ def listen(agent: subprocess.Popen[bytes]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run the agent and stand between it and the host until it ends; return how it ended."""
+    """Run the agent and relay between it and the host until it ends; return its exit code."""
     try:
         agent = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     except OSError as error:
         sys.stderr.write(f"{error}\n")
-        say(b"N", b"")  # an agent that runs may end with the same codes
+        say(b"N", b"")  # a running agent may end with the same codes
         return 127 if isinstance(error, FileNotFoundError) else 126
     threading.Thread(target=listen, args=(agent,), daemon=True).start()
     assert agent.stdout is not None
@@ -212,4 +212,4 @@ def main(argv: list[str]) -> int:
 if __name__ == "__main__":
     ended = main(sys.argv[1:])
     sys.stdout.buffer.flush()
-    os._exit(ended)  # threads still wait for lines that nobody needs
+    os._exit(ended)  # threads still wait for lines that are no longer needed

@@ -1,17 +1,17 @@
-"""The native agent: a loop that lets a model work with tools in the sandbox, every step of it recorded.
+"""The native agent: a loop that lets a model work with tools in the sandbox, with every step recorded.
 
 The loop is a function of the record. A worker that takes over runs the same code from the start: recorded steps
-return their outputs at once, and the first step that is not recorded is where the work goes on. So nothing may
-follow from a reply or a call before it is recorded, and all state below is derived from recorded outputs.
+return their outputs at once, and work continues at the first step that is not recorded. So a reply or a call must
+have no effect before it is recorded, and all state below is derived from recorded outputs.
 
 One turn (docs/inside.md, "One act of a native agent"):
 
 1. `_begin_turn`: the conversation goes to the model, and the reply is recorded.
 2. `_run_call`: its calls run one after the other, each judged first and recorded.
 3. `AttemptContext.act`: a call that may change files ends with a checkpoint in the same record.
-4. `EscalationLadder`: the turn is watched for going in circles; what is due is done before the next request.
+4. `EscalationLadder`: the turn is checked for loops; the response is carried out before the next request.
 
-`_AttemptLoop.run` is these four; what follows it is their parts, in that order.
+`_AttemptLoop.run` consists of these four; their parts follow it, in that order.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ from chargehand.core.config import AgentKind
 from chargehand.core.errors import ExhaustedError, MessageError, UpstreamError
 from chargehand.core.messages import ClarificationRequest, Message, ProgressReport
 
-# Replies of one attempt: far more than work that gets anywhere needs.
+# Replies of one attempt: far more than productive work needs.
 _MOST_TURNS = 300
 _ROLLED_BACK = "The files were set back to how they were before that began. Take another way."
 _PROGRESS_NOTED = "noted; the work goes on: call finish again, with status success or failure, at its end"
@@ -93,8 +93,8 @@ class NativeAgent:
     """A model with tools: bash, read, edit, apply_patch, search, snippet, finish, ask, and those of MCP servers.
 
     The loop runs in the worker; only its tools run inside the sandbox, and every call to a model goes through the
-    attempt's own gateway. `finish` is a claim: the verdict decides, and what was wrong comes back as the next
-    attempt's opening of the same conversation.
+    attempt's own gateway. `finish` is a claim: the verdict decides, and its findings open the next attempt of the
+    same conversation.
     """
 
     kind: AgentKind = "native"
@@ -130,7 +130,7 @@ class NativeAgent:
 
 
 class _OpenTurn(Struct, kw_only=True):
-    """A reply whose calls are being carried out, and what came of them so far."""
+    """A reply whose calls are being carried out, with their results so far."""
 
     number: int
     reply: ConversationEntry
@@ -170,43 +170,43 @@ class _AttemptLoop:
         self._entries: list[ConversationEntry] = []
         self._messages_seen = 0
         self._ladder = EscalationLadder(others=len(self._requester.models) - 1)
-        self._trees: list[str | None] = []  # the tree before each turn: where a roll-back goes
+        self._trees: list[str | None] = []  # the tree before each turn: the target of a roll-back
         self._tree: str | None = assignment.tree
         self._resumed = context.resumed
         self._malformed = {"reply": 0, "finish": 0}
-        self._silent = 0  # replies in a row without a call
+        self._silent = 0  # consecutive replies without a call
         self._last_call: ObservedCall | None = None
 
     async def run(self) -> AgentOutcome:
-        """Let the model work until it finishes; raises what `NativeAgent.run` turns into outcomes."""
+        """Let the model work until it finishes; `NativeAgent.run` turns the errors raised into outcomes."""
         # A repair continues the same conversation: a fresh one would pay for reading the project again.
         for earlier in range(1, self._assignment.number):
             self._replay_conversation(self._context.recorded(earlier))
         await self._open_conversation()
         for number in range(1, _MOST_TURNS + 1):
-            # 1. The reply is recorded before anything follows from it: a crash below finds it in the log.
+            # 1. The reply is recorded before it has any effect: a crash below finds it in the log.
             turn = await self._begin_turn(number)
             malformed = self._count_malformed("reply", turn.problem, said=turn.reply.text)
             if outcome := malformed or self._end_silent(turn):
                 return outcome
-            # 2. and 3. Its calls run in the order of the reply and one by one: each is recorded with the tree that
-            # it left, so a crash in the third repeats neither of the first two.
+            # 2. and 3. Its calls run in the order of the reply and one by one: each is recorded with its resulting
+            # tree, so a crash in the third repeats neither of the first two.
             for index, call in enumerate(turn.reply.calls):
                 name = call_step(number, index)
                 if call.name != FINISH:
                     await self._run_call(turn, call, name)
                 elif outcome := await self._finish(turn, call, name):
                     return outcome
-            # 4. Watched after its calls, acted upon before the next request: what is done then stands in that
-            # turn's record, and a newer version with other rules resumes what this one did.
+            # 4. Checked after its calls, acted upon before the next request: the response is in that turn's
+            # record, and a newer version with other rules resumes the response of this one.
             self._ladder.add(Turn(text=turn.reply.text, calls=tuple(turn.calls), changed=turn.changed))
         reason = f"the agent did not finish within {_MOST_TURNS} replies"
         return AgentOutcome(claim="failed", reason=reason, code="turns")
 
-    # --- 0. The conversation so far, and what opens this attempt
+    # --- 0. The conversation so far, and the opening of this attempt
 
     def _replay_conversation(self, recorded: Sequence[tuple[str, Any]]) -> None:
-        """Take over what was said in an earlier attempt; nothing of it is done again."""
+        """Take over the conversation of an earlier attempt; none of it is executed again."""
         turn: _OpenTurn | None = None
         for name, output in recorded:
             step = parse_step(name)
@@ -235,7 +235,7 @@ class _AttemptLoop:
             # Read inside the step: the files may change while the agent works, the recorded opening must not.
             instructions: list[tuple[str, str]] = []
             sandbox = self._context.sandbox
-            # From the top of the repository down to where the agent starts: what is nearer comes later.
+            # From the top of the repository down to the agent's directory: nearer files come later.
             depth = len(assignment.directory.split("/")) if assignment.directory else 0
             ups = tuple("../" * up for up in range(depth, -1, -1))
             if skills := skill_list(await find_skills(sandbox, ups)):
@@ -257,7 +257,7 @@ class _AttemptLoop:
 
     def _apply_opening(self, output: Any) -> None:
         self._mark_messages_seen(output["said"])
-        # Of several reports only the last is about the tree as it is.
+        # Of several reports only the last is about the current tree.
         self._entries = [replace(entry, pinned=entry.pinned and not entry.report) for entry in self._entries]
         is_report = bool(self._entries)  # only the first attempt opens an empty conversation, with the request
         for index, text in enumerate(output["texts"]):
@@ -271,12 +271,13 @@ class _AttemptLoop:
     # --- 1. The reply
 
     async def _begin_turn(self, number: int) -> _OpenTurn:
-        """Return the turn that the model's next reply begins, after what is due to get it out of a loop."""
+        """Begin a turn: respond to a detected loop, request the model's next reply, and return the turn."""
         name = reply_step(number)
-        # Of a recorded reply the record says what was done before it; an older version may have had other rules.
+        # If the reply is recorded, the record says what was done before it; an older version may have had other
+        # rules.
         step = None if self._context.is_recorded(name) else self._ladder.due()
         notes = list(await self._mcp.refresh(number))
-        # Before the request, and told with it: the model must know that its files changed under it.
+        # Before the request, and announced in it: the model must know that its files changed.
         if step is not None and step.kind == "ask":
             question = stuck_question(step.stuck, self._last_call)
             notes.append(person_message(await self._context.ask(f"turn/{number}/stuck", question, ())))
@@ -301,20 +302,20 @@ class _AttemptLoop:
         return self._apply_recorded_reply(number, output)
 
     async def _request_model(self, number: int, step: LadderStep | None, notes: Sequence[str]) -> dict[str, Any]:
-        """Return the reply as it is recorded, with what the model was told besides the conversation."""
+        """Return the reply in recorded form, with the additional texts that the model got."""
         assert self._context.endpoint is not None
         switch = step is not None and step.kind == "switch"
         model = self._requester.other_than(self._model) if switch else self._model
         if self._resumed is not None:
-            # The worker before us may have paid for this reply and died before recording it. The gateway gives it
-            # again for the very same request, so the model is first told exactly what it was told then.
+            # The previous worker may have paid for this reply and died before recording it. The gateway returns it
+            # for the same request, so the request is first repeated with exactly the same texts.
             recorded = dict(self._context.recorded(self._assignment.number))
             told = recorded.get(notes_step(number), {"notes": [], "said": self._messages_seen})
             try:
                 return {**told, "step": step, **await self._send(model, told["notes"], kept=True)}
             except NotKeptError:
                 pass
-        # Told once, with the first request that goes out after a crash or a question.
+        # Announced once, with the first request after a crash or a question.
         resumed, self._resumed = self._resumed, None
         interruption = [] if resumed is None else [resumed_message(ignored_lost=resumed == "lost")]
         said = list(self._context.person_messages())
@@ -324,7 +325,7 @@ class _AttemptLoop:
         async def tell() -> object:
             return fresh
 
-        # Recorded before it is sent, so that after a crash the very same request can be made again.
+        # Recorded before it is sent, so that after a crash the same request can be repeated.
         if texts:
             told = dict(await self._context.step(notes_step(number), [fresh], tell))
         try:
@@ -340,7 +341,7 @@ class _AttemptLoop:
         return await self._requester.request(model, entries, self._offered_tools(), kept=kept)
 
     def _apply_recorded_reply(self, number: int, output: Any) -> _OpenTurn:
-        """Add a recorded reply, and what the model was told before it, to the conversation."""
+        """Add a recorded reply, and the texts that preceded it, to the conversation."""
         self._mark_messages_seen(output["said"])
         self._entries += map(note_entry, output["notes"])
         self._model = self._requester.models.get(output["model"], self._model)
@@ -348,7 +349,7 @@ class _AttemptLoop:
         entry = ConversationEntry(kind="reply", text=reply.text, message=output["message"], calls=reply.calls)
         self._entries.append(entry)
         self._requester.calibrate(output)
-        if cut:  # what looks malformed was not finished
+        if cut:  # a seemingly malformed reply was not finished
             reply = replace(reply, problem=None)
         told = reply.problem or (None if reply.calls else cut or no_tool_message())
         if told is not None:
@@ -356,21 +357,21 @@ class _AttemptLoop:
         return _OpenTurn(number=number, reply=entry, problem=reply.problem, cut=cut)
 
     def _describe_cut(self, output: Any) -> str:
-        """Return what a model is told whose reply was ended by its output limit, "" for any other reply."""
+        """Return the text for a model whose reply was ended by its output limit, "" for any other reply."""
         message = output["message"]
         if message.get("finish_reason") != "length":
             return ""
         wrote = message["usage"].get("output_tokens") or 0
         model = self._requester.models.get(output["model"])
         most = model.max_output if model is not None else None
-        # The gateway lowers the limit to what can be paid for; a provider may have a lower one of its own.
+        # The gateway lowers the limit to an affordable one; a provider may have a lower limit itself.
         money = " What is left of the budget may have lowered the limit." if most and 0 < wrote < most else ""
         return cut_message(wrote, lowered=money)
 
     # --- 2. and 3. Its calls
 
     async def _run_call(self, turn: _OpenTurn, call: ToolCall, name: str) -> None:
-        """Carry out one call that role and rules allow; one that they do not is answered with the reason."""
+        """Carry out one call if role and rules allow it; otherwise answer it with the reason."""
 
         async def work() -> object:
             role = self._assignment.role
@@ -386,7 +387,7 @@ class _AttemptLoop:
                     return _recorded_result(checked)
                 answer = await self._context.ask(name, checked["question"], checked.get("options") or ())
                 return _recorded_result(ToolResult(text=person_message(answer)))
-            # Tools of MCP servers know best what a call means: they judge it themselves, as an action of its own.
+            # Tools of MCP servers know best what a call means, so they judge it themselves as a separate action.
             is_own, sandbox = not self._mcp.knows(call.name), self._context.sandbox
             if is_own and (action := action_of(call.name, call.arguments, cwd=sandbox.cwd)) is not None:
                 judgement = await self._context.judge(name, action)
@@ -410,7 +411,7 @@ class _AttemptLoop:
         self._add_result(turn, call, output)
 
     def _offered_tools(self) -> tuple[ToolSpec, ...]:
-        """Return the tools that the role has, the agent's own and those of MCP servers."""
+        """Return the tools of the role: the agent's own and those of MCP servers."""
         may_use = self._assignment.role.may_use
         return (*self._tools.specs, *(spec for spec in self._mcp.specs if may_use(spec.name)))
 
@@ -426,7 +427,7 @@ class _AttemptLoop:
         address = message_address(self._assignment, self._name, f"{turn.number}/{call.index}")
         message: Message | MessageError
         try:
-            # All calls of finish in the reply, as two that differ are as malformed as one without a summary.
+            # All calls of finish in the reply, since two different ones are as malformed as one without a summary.
             message = read_finish(calls, address)
         except MessageError as error:
             message = error
@@ -454,7 +455,7 @@ class _AttemptLoop:
         return self._count_malformed("finish", problem, said=said)
 
     def _count_malformed(self, what: str, problem: str | None, *, said: str) -> AgentOutcome | None:
-        """Count what was malformed in a row; return the end where it was asked for again often enough."""
+        """Count consecutive malformed messages; return the outcome if they were asked for again often enough."""
         self._malformed[what] = 0 if problem is None else self._malformed[what] + 1
         if problem is None or self._malformed[what] <= ASKED_AGAIN:
             return None
@@ -462,9 +463,9 @@ class _AttemptLoop:
         return AgentOutcome(claim="failed", reason=reason[:_LONGEST_REASON], code="malformed_message", said=said)
 
     def _end_silent(self, turn: _OpenTurn) -> AgentOutcome | None:
-        """Return the end where replies without a call are the last word on work that is there.
+        """Return the outcome if replies without a call are the last word on existing work.
 
-        Some models end in prose whatever they are told. Where nothing was done yet it is a loop like others.
+        Some models end in prose despite all instructions. If no work was done yet, it is an ordinary loop.
         """
         called = bool(turn.reply.calls) or turn.problem is not None or bool(turn.cut)
         self._silent = 0 if called else self._silent + 1
@@ -472,14 +473,14 @@ class _AttemptLoop:
         worked = self._tree != self._assignment.tree if role.writes else bool(turn.reply.text.strip())
         if self._silent <= ASKED_AGAIN or not worked:
             return None
-        if self._context.is_recorded(reply_step(turn.number + 1)):  # by a version that went on here
+        if self._context.is_recorded(reply_step(turn.number + 1)):  # by a version that continued here
             return None
         reason = f"the agent's last {self._silent} replies called no tool, finish included"
         return AgentOutcome(claim="failed", reason=reason, code="no_finish", said=turn.reply.text)
 
     def _add_result(self, turn: _OpenTurn, call: ToolCall, output: Any) -> None:
-        """Add a call's recorded output to the conversation and to what is watched."""
-        output = output.get("output", output)  # the record of an act holds its output beside the tree
+        """Add a call's recorded output to the conversation and to the loop detection."""
+        output = output.get("output", output)  # the record of an act holds its output next to the tree
         text = output["text"]
         failed = output["failed"]
         entry = ConversationEntry(
@@ -505,12 +506,12 @@ class _AttemptLoop:
 
 
 def note_entry(text: str) -> ConversationEntry:
-    """Return what is said between turns as an entry; compaction never drops what a person said."""
+    """Return a text between turns as an entry; compaction never drops messages from a person."""
     return ConversationEntry(kind="user", text=text, pinned=is_from_person(text))
 
 
 def _recorded_result(result: ToolResult, *, seconds: float | None = None) -> dict[str, Any]:
-    # The log keeps these documents: an absent key means the same to every version.
+    # The log stores these documents: a missing key means the same to every version.
     document = {"text": result.text, "failed": result.failed, "artifact": result.artifact}
     more = {"image": result.image, "seconds": seconds}
     return document | {key: value for key, value in more.items() if value is not None}

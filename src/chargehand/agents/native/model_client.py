@@ -38,36 +38,36 @@ _USUAL_DIALECTS: tuple[Dialect, ...] = ("openai",)
 _BASE_URL = "http://gateway"
 # The gateway's code for a model whose provider is out of quota for hours.
 QUOTA = "quota_exhausted"
-# The gateway's code where calls under way hold what is left of the budget.
+# The gateway's code if calls under way hold the rest of the budget.
 _RESERVED = "budget_reserved"
-# The gateway's code for a call that no model behind a name takes, such as one with a picture.
+# The gateway's code for a call that no model behind a name accepts, for example one with a picture.
 _UNCARRIED = "uncarried"
 _CONNECT_SECONDS = 30.0
-# The gateway bounds each wait for the provider, and says so: the client must not be the first to give up.
+# The gateway bounds each wait for the provider, and reports a timeout: the client must not give up first.
 _SILENCE_SECONDS = 3600.0
-# Anthropic's messages need an output limit; the gateway lowers it to what the budget can pay.
+# Anthropic's messages need an output limit; the gateway lowers it to an affordable one.
 _ANTHROPIC_OUTPUT = 16_000
 _TRIES = 3
-# Asked again, the same model refuses the same request.
+# On a retry the same model would refuse the same request.
 _FINAL = frozenset(
     {"model_failed", QUOTA, _UNCARRIED, "key_refused", "model_unknown", "upstream_page", "upstream_untrusted"}
 )
 _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, AssertionError, RecursionError)
 _LONGEST_FAULT = 500
-# Tokens of one request; a count above it is a provider's mistake.
+# Tokens of one request; a higher count is a provider's mistake.
 _MOST_TOKENS = 100_000_000
-# Tokens assumed for a model whose context is not known: what nearly all current ones have.
+# Tokens assumed for a model whose context is unknown: nearly all current models have that.
 _UNKNOWN_CONTEXT = 128_000
 # A quarter of the context is left to the reply.
 _REPLY_SHARE = 4
 
 
 class NotKeptError(Exception):
-    """The gateway keeps no reply to a request, and only a kept one was asked for."""
+    """The gateway has no kept reply to a request for which only a kept one was wanted."""
 
 
 class ModelRequester:
-    """Requests replies for one attempt; what it learns on the way is derived from the recorded replies."""
+    """Requests replies for one attempt; its state is derived from the recorded replies."""
 
     def __init__(self, context: AttemptContext, client: ModelClient, *, system: str) -> None:
         assert context.endpoint is not None
@@ -79,7 +79,7 @@ class ModelRequester:
         self._pictures: dict[str, bytes] = {}
 
     def other_than(self, model: EndpointModel) -> EndpointModel:
-        """Return the model that comes after one in the chain, the first after the last."""
+        """Return the model after this one in the chain, the first after the last."""
         names = list(self.models)
         return self.models[names[(names.index(model.name) + 1) % len(names)]]
 
@@ -97,10 +97,10 @@ class ModelRequester:
         *,
         kept: bool = False,
     ) -> dict[str, Any]:
-        """Request a reply of a model, then of the others in turn; return it as it is recorded.
+        """Request a reply of a model, then of the others in turn; return it in recorded form.
 
-        With `kept` only replies that were paid for already; raises `NotKeptError` where there is none. Raises
-        `UpstreamError` and `ExhaustedError` where no model replies.
+        With `kept` only replies that were already paid for; raises `NotKeptError` if there is no such reply.
+        Raises `UpstreamError` and `ExhaustedError` if no model replies.
         """
         chain = [model, *(other for other in self.models.values() if other.name != model.name)]
         first: UpstreamError | ExhaustedError | None = None
@@ -112,7 +112,7 @@ class ModelRequester:
             except (UpstreamError, ExhaustedError) as error:
                 if error.code == "budget":  # the budget is the attempt's: another model has no more
                     raise
-                # A mission can wait for quota, so that error is worth more than the first one.
+                # A mission can wait for quota, so that error is more useful than the first one.
                 first = error if first is None or error.code == QUOTA else first
         if kept:
             raise NotKeptError
@@ -142,16 +142,17 @@ class ModelRequester:
                     model, fitting.messages, specs if model.tools else (), on_text=show_text, kept=kept
                 )
             except UpstreamError as error:
-                # The provider counts other tokens, or has a smaller context: it is shortened and sent once more.
+                # The provider counts other tokens, or has a smaller context: shorten the request and send it once
+                # more.
                 if error.code == "context":
                     if len(limits) > 1:
                         raise ExhaustedError(error.message, code="context") from error
                     limits = (fitting.size // 2, fitting.size * 3 // 4, limit)
                     continue
-                # Passes by itself, and the gateway has waited already: the attempt's time is the bound.
+                # It passes by itself, and the gateway has waited already: the attempt's time is the limit.
                 if error.code == _RESERVED:
                     continue
-                # A picture that a provider refuses must not end the work: it stands in every later request.
+                # A picture that a provider refuses must not end the work, since every later request contains it.
                 refused = pictures and error.code in ("model_failed", _UNCARRIED)
                 pictures = pictures and not refused
                 if attempt == _TRIES or (error.code in _FINAL and not refused):
@@ -168,7 +169,7 @@ class ModelRequester:
     def _compact(
         self, messages: Sequence[ModelMessage], limits: Sequence[int], pins: Collection[int]
     ) -> Compacted:
-        """Return the messages as they fit into the first limit that they can be shortened to."""
+        """Shorten the messages to the first limit that can be met."""
         for limit in limits[:-1]:
             with contextlib.suppress(ExhaustedError):
                 # By our own count, as `Compacted.size` is: the provider's was wrong.
@@ -176,7 +177,7 @@ class ModelRequester:
         return compact(messages, limit=limits[-1], pins=pins, calibration=self._calibration)
 
     def _load_picture(self, artifact: str) -> bytes | None:
-        """Return a picture that was read, `None` where it is gone; cached, as it is sent with every request."""
+        """Return a picture that was read, or `None` if it is gone; cached, since every request sends it."""
         if artifact not in self._pictures:
             with contextlib.suppress(NotFoundError):
                 self._pictures[artifact] = self._context.artifact(artifact)
@@ -200,10 +201,11 @@ class ModelClient:
         on_text: Callable[[str], None],
         kept: bool = False,
     ) -> ModelResponse:
-        """Return the model's reply, streamed on the way; `on_text` gets its text as it comes.
+        """Return the model's streamed reply; `on_text` gets its text as it arrives.
 
-        With `kept` no model is called: it is a reply that the attempt had before, else this raises `NotKeptError`.
-        Raises `ExhaustedError` (`budget`), `UpstreamError` for whatever kept a whole reply from coming.
+        With `kept` no model is called: the result is an earlier reply of the attempt, otherwise this raises
+        `NotKeptError`. Raises `ExhaustedError` (`budget`), and `UpstreamError` if no whole reply arrives for any
+        reason.
         """
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior
@@ -229,7 +231,7 @@ class ModelClient:
                         for tool in tools
                     ]
                 ),
-                # Prompts must not leak into somebody's tracing.
+                # Prompts must not leak into tracing.
                 instrument=False,
             ) as stream:
                 begun = True
@@ -246,7 +248,7 @@ class ModelClient:
             if kept:
                 raise NotKeptError from error
             raise _translate_error(error, model.name, begun=begun) from error
-        # The libraries rely on the types of a provider's reply, and fail in any way if it has others.
+        # The libraries rely on the types of a provider's reply, and fail unpredictably on other types.
         except (UnexpectedModelBehavior, *_UNREADABLE) as error:
             if kept:
                 raise NotKeptError from error
@@ -255,9 +257,9 @@ class ModelClient:
 
 
 def load_client(dialects: Iterable[Dialect] = _USUAL_DIALECTS) -> None:
-    """Import what clients of these dialects need, once per process: that takes seconds."""
+    """Import the clients of these dialects, once per process: that takes seconds."""
     modules = ["pydantic_ai.direct", *(module for dialect in dialects for module in _MODULES[dialect])]
-    with _LOADING:  # two threads that import it at once would meet half-loaded modules
+    with _LOADING:  # two concurrent imports would meet half-loaded modules
         for module in modules:
             importlib.import_module(module)
 
@@ -265,13 +267,13 @@ def load_client(dialects: Iterable[Dialect] = _USUAL_DIALECTS) -> None:
 @asynccontextmanager
 async def open_client(endpoint: Endpoint) -> AsyncIterator[ModelClient]:
     """Connect to an endpoint's socket for the block."""
-    # In a thread: whoever wants to pause or to cancel must not wait for it.
+    # In a thread: a pause or a cancellation must not wait for it.
     await asyncio.to_thread(load_client, {model.dialect for model in endpoint.models})
     import httpx2
 
     directory = os.open(endpoint.socket.parent, os.O_PATH | os.O_CLOEXEC)
     try:
-        # The kernel takes 107 bytes; a path by descriptor is short wherever the state directory lies.
+        # The kernel accepts 107 bytes; a path by file descriptor is short for any state directory.
         transport = httpx2.AsyncHTTPTransport(uds=f"/proc/self/fd/{directory}/{endpoint.socket.name}")
         timeout = httpx2.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
         async with httpx2.AsyncClient(transport=transport, timeout=timeout) as http:
@@ -281,7 +283,7 @@ async def open_client(endpoint: Endpoint) -> AsyncIterator[ModelClient]:
 
 
 def _connect(model: EndpointModel, token: str, http: Any) -> Model[Any]:
-    # Retries are the gateway's, which knows what a call may have cost: the clients make none.
+    # Only the gateway retries, since it knows what a call may have cost: the clients do not.
     if model.dialect == "anthropic":
         from anthropic import AsyncAnthropic
         from pydantic_ai.models.anthropic import AnthropicModel
@@ -320,7 +322,7 @@ def _translate_error(error: ModelAPIError, model: str, *, begun: bool) -> Exhaus
     code = error.provider_error_code
     text = error.message
     status = getattr(error, "status_code", 0)
-    if isinstance(document, dict):  # the gateway gives code and message in every dialect
+    if isinstance(document, dict):  # the gateway sends code and message in every dialect
         code = code or document.get("code")
         text = document["message"] if isinstance(document.get("message"), str) else text
     text = re.sub(r"\s+", " ", text)

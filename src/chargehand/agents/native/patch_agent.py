@@ -19,8 +19,8 @@ _TOOL = "apply_patch"
 class PatchAgent:
     """Applies a given patch, in either notation of `apply_patch`; without one the request itself is the patch.
 
-    The same base and patch give the same tree each time. The write is one recorded act: it is judged, and what is
-    recorded is not done again.
+    The same base and patch give the same tree each time. The write is one recorded act: it is judged, and a
+    recorded act is not repeated.
     """
 
     kind: AgentKind = "patch"
@@ -33,7 +33,7 @@ class PatchAgent:
         self._patch = patch
 
     def prepare(self) -> None:
-        """Nothing is needed ahead of time."""
+        """Do nothing: nothing is needed ahead of time."""
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
         """Apply the patch; see `Agent.run`."""
@@ -41,7 +41,7 @@ class PatchAgent:
         arguments = {"patch": patch_in(assignment.request) if self._patch is None else self._patch}
 
         async def work() -> object:
-            # Judged inside the act: what is recorded is neither asked again nor done again.
+            # Judged inside the act, so that a recorded act is neither judged nor executed again.
             action = action_of(_TOOL, arguments, cwd=context.sandbox.cwd)
             if action is not None:
                 judgement = await context.judge(_STEP, action)

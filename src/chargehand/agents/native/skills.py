@@ -1,6 +1,6 @@
-"""The skills of a repository: what each is for, by the front matter of its SKILL.md; the rest is read when needed.
+"""The skills of a repository: the purpose of each, from the front matter of its SKILL.md; the rest is read later.
 
-Whatever stands there is the repository's word, and is put before a model as such.
+All of it is the repository's text, and is shown to a model as such.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from msgspec import Struct
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import Sandbox
 
-# Directories whose subdirectories are skills; of two of one name the first is listed.
+# Directories whose subdirectories are skills; of two with one name the first is listed.
 PLACES = (".chargehand/skills", ".claude/skills")
 _MOST = 50
 _HEAD_BYTES = 4_000
 _LONGEST = 400
-# NUL between the fields, and none in them: a file name or a header cannot forge another skill.
+# NUL between the fields, and removed inside them: a file name or a header cannot forge another skill.
 _LIST = """
 for place in "$@"; do
   for file in "$place"/*/SKILL.md; do
@@ -30,7 +30,7 @@ _KEY = re.compile(r"(name|description):[ \t]*(.*)")
 
 
 class Skill(Struct, frozen=True, kw_only=True):
-    """One skill: its file, relative to where commands start, its name and what it is for."""
+    """One skill: its file, relative to the start directory of commands, its name and its purpose."""
 
     path: str
     name: str
@@ -38,9 +38,9 @@ class Skill(Struct, frozen=True, kw_only=True):
 
 
 async def find_skills(sandbox: Sandbox, ups: Sequence[str] = ("",)) -> tuple[Skill, ...]:
-    """Return the skills in directories of a workspace, 50 at most; a file without a description is none.
+    """Return the skills in directories of a workspace, at most 50; a file without a description does not count.
 
-    `ups` lead to the directories, as `../` does to the one above.
+    `ups` lead to the directories, as `../` does to the parent.
     """
     limit, places = _MOST * (_HEAD_BYTES + 500), (up + place for up in reversed(ups) for place in PLACES)
     result = await sandbox.exec(["/bin/sh", "-c", _LIST, "sh", *places], output_limit=limit)
@@ -54,9 +54,9 @@ async def find_skills(sandbox: Sandbox, ups: Sequence[str] = ("",)) -> tuple[Ski
 
 
 def parse_skill(path: str, head: str) -> Skill | None:
-    """Return the skill that a file's beginning describes, `None` where it has no front matter with a description.
+    """Parse the beginning of a skill file; return `None` without front matter that has a description.
 
-    Of YAML what such headers use is read: plain and quoted values, and lines that go on indented.
+    Only the parts of YAML that such headers use: plain and quoted values, and indented continuation lines.
     """
     lines = head.replace("\r\n", "\n").split("\n")
     if lines[0].strip() != "---" or "---" not in (line.rstrip() for line in lines[1:]):
@@ -66,7 +66,7 @@ def parse_skill(path: str, head: str) -> Skill | None:
     for line in lines[1:]:
         if line.rstrip() == "---":
             break
-        # Two keys of YAML's many, read by hand: a parser would be handed a hostile file.
+        # Two of YAML's many keys, read by hand: a parser would have to handle a hostile file.
         if found := _KEY.fullmatch(line):
             key = found[1]
             said[key] = "" if found[2].strip() in ("|", ">", "|-", ">-") else found[2]
@@ -87,5 +87,5 @@ def _clean(value: str) -> str:
 
 
 def skill_list(skills: tuple[Skill, ...]) -> str:
-    """Return what a model is told of the skills, one line each."""
+    """Return the list of skills for a model, one line each."""
     return "\n".join(f"- {skill.name}: {skill.description} (read {shown_path(skill.path)})" for skill in skills)

@@ -1,1 +1,1 @@
-"""Reading the notations in which models write patches."""
+"""Parsers for the notations in which models write patches."""

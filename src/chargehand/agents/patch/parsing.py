@@ -1,4 +1,4 @@
-"""Patches as models write them, read into changes of files: unified diffs, and `*** Begin Patch` envelopes.
+"""Patches as models write them, parsed into changes of files: unified diffs, and `*** Begin Patch` envelopes.
 
 Both are read with the mistakes that models make: wrong counts and line numbers, blank lines as layout.
 """
@@ -19,11 +19,11 @@ Sign = Literal[" ", "-", "+"]
 
 
 class PatchProblem(ValueError):
-    """The patch cannot be read or applied: a model's mistake, told to the model and to nobody else."""
+    """A patch that cannot be read or applied: a model's mistake, reported only to the model."""
 
 
 class PatchLine(Struct, frozen=True, kw_only=True):
-    """One line of a hunk without its line feed; `ended` is false where the text ends without one."""
+    """One line of a hunk without its line feed; `ended` is false if the text ends without one."""
 
     sign: Sign
     text: str
@@ -31,9 +31,9 @@ class PatchLine(Struct, frozen=True, kw_only=True):
 
 
 class PatchHunk(Struct, frozen=True, kw_only=True):
-    """Lines to find and what to make of them.
+    """Lines to find and their replacement.
 
-    `near` is the index of the first old line that a header states, or None; `anchors` are lines that stand above;
+    `near` is the index of the first old line that a header states, or None; `anchors` are lines above the hunk;
     `at_end` says that the old lines are the last ones of the file.
     """
 
@@ -44,14 +44,14 @@ class PatchHunk(Struct, frozen=True, kw_only=True):
 
     @property
     def old(self) -> list[str]:
-        """Return the lines that must be there."""
+        """The lines that must exist."""
         return [line.text for line in self.lines if line.sign != "+"]
 
 
 class FileChange(Struct, frozen=True, kw_only=True):
-    """What happens to one file, path relative to the workspace; `executable` None leaves the mode alone.
+    """A change to one file, path relative to the workspace; `executable` None leaves the mode alone.
 
-    An `add` has hunks that only add; a `delete` may have none, else they must take everything away.
+    An `add` has hunks that only add; a `delete` may have no hunks, otherwise they must remove everything.
     """
 
     action: PatchAction
@@ -62,10 +62,10 @@ class FileChange(Struct, frozen=True, kw_only=True):
 
 
 def workspace_path(path: str, cwd: str) -> str:
-    """Return a path from `cwd` relative to the workspace; raises `PatchProblem` for one that is not inside it."""
+    """Return a path from `cwd` relative to the workspace; raises `PatchProblem` if it is not inside it."""
     if "\0" in path or not path.strip():
         raise PatchProblem(f"{path!r} is not the path of a file")
-    # Worked out as text: the path is the model's, and must not be looked up on the host.
+    # Computed as text: the path is the model's, and must not be looked up on the host.
     relative = posixpath.relpath(posixpath.normpath(posixpath.join(cwd, path)), "/workspace")
     parts = relative.split("/")
     if parts[0] == ".." or relative == ".":
@@ -76,7 +76,7 @@ def workspace_path(path: str, cwd: str) -> str:
 
 
 def in_git(path: str) -> bool:
-    """Say whether a path runs through a directory of git's own."""
+    """Return whether a path runs through a directory of git's own."""
     return any(part.lower() == ".git" for part in path.split("/"))
 
 
@@ -97,7 +97,7 @@ def parse_unified(lines: Sequence[str], cwd: str) -> tuple[FileChange, ...]:
 
 
 class _FileHeaders(Struct):
-    """What the lines above the hunks of one file say."""
+    """The content of the lines above the hunks of one file."""
 
     git: str | None = None
     old: str | None = None
@@ -202,7 +202,7 @@ class _UnifiedReader:
         anchors: tuple[str, ...] = ()
         left = [0, 0]
         if head := _HUNK.match(title):
-            # Trusted while they last, as a removed line "-- x" looks like a header; but models count wrongly.
+            # Trusted while they last, since a removed line "-- x" looks like a header; but models count wrongly.
             left = [int(head[2] or 1), int(head[4] or 1)]
             near = int(head[1]) - (1 if left[0] else 0)
         elif anchor := title.strip("@ .\r"):
@@ -222,7 +222,7 @@ class _UnifiedReader:
         return PatchHunk(lines=tuple(lines), near=near, anchors=anchors)
 
     def _take(self, lines: list[PatchLine], left: list[int]) -> bool:
-        """Take one line into the hunk, or say that it is over; the header's counts are trusted while they last."""
+        """Take one line into the hunk and return True, or False at its end; the header's counts come first."""
         line = self._lines[self._at]
         if line.startswith("\\"):
             if lines:
@@ -255,7 +255,7 @@ class _UnifiedReader:
 
 
 def _unquoted_path(word: str) -> str:
-    """Return a path without its time stamp, git's quotes taken off."""
+    """Return a path without its time stamp and git's quotes."""
     word = word.split("\t")[0].rstrip()
     if len(word) < 2 or not (word.startswith('"') and word.endswith('"')):
         return word
@@ -265,7 +265,7 @@ def _unquoted_path(word: str) -> str:
 
 
 def _strip_prefixes(old: str, new: str) -> tuple[str, str]:
-    """Take git's a/ and b/ off, when both sides have them."""
+    """Remove git's a/ and b/ if both sides have them."""
     sides = ((old, "a/"), (new, "b/"))
     if all(name == _NOWHERE or name.startswith(prefix) for name, prefix in sides):
         return old.removeprefix("a/"), new.removeprefix("b/")
@@ -279,7 +279,7 @@ _NUMBERS = late_pattern(r"-(\d+)(?:,\d+)? \+\d+(?:,\d+)?(?: @@ ?| *$)")
 
 
 def is_envelope(lines: Sequence[str]) -> bool:
-    """Tell whether a text is meant as an envelope, whole or not."""
+    """Return whether a text is meant as an envelope, complete or not."""
     return any(line.startswith((BEGIN, END, _ADD, _UPDATE, _DELETE)) for line in lines)
 
 
@@ -359,7 +359,7 @@ class _EnvelopeReader:
             rest = line[2:].strip()
             if numbers := _NUMBERS.match(rest):
                 near = max(int(numbers[1]) - 1, 0)
-                rest = ""  # what git writes after the numbers is a guess at the function, often far above
+                rest = ""  # git's text after the numbers is a guess at the function, often far above
             rest = rest.removesuffix("@@").strip()
             if rest:
                 anchors.append(rest)
@@ -399,7 +399,7 @@ class _EnvelopeReader:
         lines.append(PatchLine(sign=sign, text=line[1:]))
 
     def _peek_line(self, *, own: str | None = None) -> str | None:
-        """Return the line at hand, or None at the end or the head of another section."""
+        """Return the current line, or None at the end or the head of another section."""
         if self._at >= len(self._lines):
             return None
         line = self._lines[self._at]

@@ -1,1 +1,1 @@
-"""Agents that are programs: commands and CLIs, and what ACP agents share with them."""
+"""Agents that are programs: commands and CLIs, and their common parts with ACP agents."""

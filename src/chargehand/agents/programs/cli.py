@@ -1,4 +1,4 @@
-"""Agent CLIs: programs that work on a prompt without a person and report in JSON Lines what they do."""
+"""Agent CLIs: programs that work on a prompt unattended and report their actions in JSON Lines."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from chargehand.core.config import AgentKind, CliName
 from chargehand.sandbox.contract import ExecResult, Stream
 
 _MOST_OUTPUT_BYTES = 64 << 20
-# Of its time that must be left for a program to be asked again.
+# The least time left for asking a program again.
 _LEAST_SECONDS = 1.0
-# A session id that is accepted: it becomes a word of a command line, so it must not look like an option.
+# An acceptable session id: it becomes a word of a command line, so it must not look like an option.
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 class CliAgent:
     """One of the known CLIs (`SPECS`); `command` is started instead of the program by its own name.
 
-    It runs in the sandbox with its own sandbox and questions off. What it reports is kept as a transcript, and its
-    own count of tokens beside the gateway's. "done" is a claim, as always.
+    It runs in the sandbox with its own sandbox and questions off. Its report is kept as a transcript, with its own
+    token count next to the gateway's. "done" is a claim, as always.
     """
 
     kind: AgentKind = "cli"
@@ -55,7 +55,7 @@ class CliAgent:
         self._command = command
 
     def prepare(self) -> None:
-        """Nothing is needed ahead of time."""
+        """Do nothing: nothing is needed ahead of time."""
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
         """Run the program to its end; see `Agent.run`."""
@@ -75,7 +75,7 @@ class CliAgent:
             outcome = replace(outcome, seconds=seconds)
             again = None
             if outcome.claim == "done":
-                # Only in its own session: a fresh start did not do the work, and would guess what was meant.
+                # Only in its own session: a fresh start did not do the work, and would have to guess the meaning.
                 why_not = "" if _SESSION.fullmatch(session) else "it reported no session to resume"
                 if not why_not and assignment.seconds - seconds <= _LEAST_SECONDS:
                     why_not = "no time is left"
@@ -92,12 +92,12 @@ class CliAgent:
         context: AttemptContext,
         seconds: float,
     ) -> tuple[AgentOutcome, str]:
-        """Run the program once, `seconds` at most; return its outcome, and the session id that it told."""
+        """Run the program once, for at most `seconds`; return its outcome and its reported session id."""
         log = SessionLog(redact=redactor(context.endpoint), show=text_output(context))
         read_line = FORMS[self._spec.form]
         lines = JsonLines()
         show = redacted_output(context)
-        # A resumed run of such a CLI reports its earlier tokens again, so it is compared with all of the attempt.
+        # A resumed run of such a CLI reports its earlier tokens again, so it is compared with the whole attempt.
         since = NO_USAGE if self._spec.reports_session_total else usage_so_far(context.endpoint)
 
         def take_output(stream: Stream, piece: bytes) -> None:
@@ -117,7 +117,7 @@ class CliAgent:
             on_output=take_output,
         )
         result = await run_while_paid(running, context.endpoint)
-        # The last line may lack its end where the program was killed.
+        # The last line may lack its end if the program was killed.
         for line in lines.finish():
             for event in read_line(line):
                 log.take(event)
@@ -133,11 +133,11 @@ class CliAgent:
             since=since,
         )
         if problem and not log.error and (outcome.exit_code, outcome.code) == (0, "agent_failed"):
-            outcome = replace(outcome, code="end_unreadable")  # it ended well, and only its report is odd
+            outcome = replace(outcome, code="end_unreadable")  # it ended well, and only its report is malformed
         return outcome, log.session
 
     def _problem(self, log: SessionLog, lines: JsonLines, result: ExecResult | None) -> str:
-        """Return why a run that ended with exit code 0 did not complete its run: its report is not complete."""
+        """Return why a run with exit code 0 is not complete, judging by its report; "" if it is."""
         if result is not None and result.truncated:
             return f"it wrote more than {_MOST_OUTPUT_BYTES >> 20} MiB"
         if log.counts and (log.end is not None or not self._spec.tells_its_end):

@@ -1,4 +1,4 @@
-"""The JSON Lines of agent CLIs, each form read into events; lines that nobody needs make none."""
+"""The JSON Lines of agent CLIs, each form parsed into events; irrelevant lines make no events."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _read_session_usage(line: Mapping[str, Any]) -> Usage | None:
 def _add_cached_usage(
     fresh: int | None, output: int | None, *, read: int | None, written: int | None, cost: float | None = None
 ) -> Usage:
-    # `Usage.input` includes what was read from and written to a cache; here these are counted apart.
+    # `Usage.input` includes cache reads and writes; here these are counted apart.
     total = None if fresh is None else fresh + (written or 0) + (read or 0)
     return Usage(input=total, output=output, cached=read, cache_write=written, cost_usd=cost)
 
@@ -149,7 +149,7 @@ def _read_codex_item(item: Mapping[str, Any]) -> Iterator[AgentEvent]:
             yield AgentEvent(kind="thought", text=text_at(item, "text"))
         case "error":
             yield AgentEvent(kind="error", text=text_at(item, "message"))
-        case "file_change":  # told when it is done, and not before
+        case "file_change":  # reported only after it is done
             changes = list(objects_at(item, "changes"))
             yield AgentEvent(kind="call", tool="apply_patch", call=call, arguments={"changes": changes})
             yield AgentEvent(kind="result", call=call, failed=failed)

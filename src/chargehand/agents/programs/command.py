@@ -25,7 +25,7 @@ from chargehand.agents.programs.running import (
 from chargehand.core.config import AgentKind
 from chargehand.sandbox.contract import ExecResult, LimitName
 
-# Where the report on the attempt before lies; $CHARGEHAND_REPORT holds its path from the second run on.
+# The report on the previous attempt; $CHARGEHAND_REPORT holds its path from the second run on.
 REPORT = "/home/agent/.chargehand/report.json"
 _MOST_OUTPUT_BYTES = 1_000_000
 _LIMITS: Mapping[LimitName, str] = {
@@ -43,9 +43,9 @@ _LIMITS: Mapping[LimitName, str] = {
 class CommandAgent:
     """Runs a program with the request in `$CHARGEHAND_REQUEST`; never through a shell.
 
-    Its role stands in `$CHARGEHAND_ROLE`, what that asks of it in `$CHARGEHAND_ROLE_PROMPT`. One that is given
-    models finds their endpoint in `$OPENAI_BASE_URL` and the like. It may leave its end as a message in the file
-    that `$CHARGEHAND_MESSAGE` names.
+    Its role is in `$CHARGEHAND_ROLE`, the role's prompt in `$CHARGEHAND_ROLE_PROMPT`. With models, their endpoint
+    is in `$OPENAI_BASE_URL` and similar variables. The program may leave its last message in the file that
+    `$CHARGEHAND_MESSAGE` names.
     """
 
     kind: AgentKind = "command"
@@ -58,7 +58,7 @@ class CommandAgent:
         self._command = command
 
     def prepare(self) -> None:
-        """Nothing is needed ahead of time."""
+        """Do nothing: nothing is needed ahead of time."""
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
         """Run the program to its end; see `Agent.run`."""
@@ -71,7 +71,7 @@ class CommandAgent:
             **(context.endpoint.environment if context.endpoint else {}),
         }
         report = assignment.report
-        # A command hears nothing while it runs: what persons said comes with the report.
+        # A command gets no messages while it runs: they come with the report.
         if assignment.messages:
             document = msgspec.json.decode(report) if report else {}
             report = msgspec.json.encode({**document, "messages": assignment.messages})
@@ -79,7 +79,7 @@ class CommandAgent:
             script = 'mkdir -p "${1%/*}" && cat > "$1"'
             await context.sandbox.exec(["/bin/sh", "-c", script, "sh", REPORT], stdin=report, cwd="/")
             environment["CHARGEHAND_REPORT"] = REPORT
-        # Judged before it starts; what an opaque program does afterwards the sandbox bounds.
+        # Judged before it starts; afterwards the sandbox bounds an opaque program.
         await require_launch(context, self._command)
         environment |= await offer_message(context.sandbox)
         repairs = MessageRepairs(context, message_address(assignment, self.name, "end"))

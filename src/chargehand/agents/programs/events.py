@@ -1,4 +1,4 @@
-"""What an agent's own program says and does: events in one form for all of them, and the log of one run."""
+"""Messages and actions of an agent's own program: events in one common form, and the log of one run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EventKind = Literal["session", "text", "thought", "call", "result", "usage", "er
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that an agent told of itself; all of it is its own word.
+    """One report of an agent about itself; all of it is the agent's claim.
 
-    `text` is what it said, a tool's output or an error; `tool` and `call` name a tool and one call of it, with its
-    `arguments`. The `usage` of a "usage" event is of one call to a model, of an "end" event of the whole session.
-    An "end" that `failed` has its reason in `text`. The text of a `piece` goes on with that of the piece before.
+    `text` is its message, a tool's output or an error; `tool` and `call` name a tool and one call of it, with its
+    `arguments`. The `usage` of a "usage" event is of one model call, of an "end" event of the whole session. An
+    "end" that `failed` has its reason in `text`. The text of a `piece` continues that of the piece before.
     """
 
     kind: EventKind
@@ -59,11 +59,11 @@ class SessionLog:
 
     @property
     def usage(self) -> Usage:
-        """The tokens that the agent says it used: of the whole session where it says so, else summed up."""
+        """The tokens that the agent claims to have used: the session total if it reports one, else the sum."""
         return self._total or self._summed
 
     def take(self, event: AgentEvent) -> None:
-        """Keep one event; pieces of a text are kept as one, once it is whole."""
+        """Keep one event; pieces of a text are kept as one, once it is complete."""
         if event.piece and event.kind == "text":
             self._piece += event.text
             if len(self._piece) < _LONGEST_TEXT:
@@ -108,14 +108,14 @@ class SessionLog:
         self._append_line(event, text, arguments)
 
     def transcript(self) -> bytes:
-        """Return the events as JSON Lines, "" where there are none."""
+        """Return the events as JSON Lines, "" without events."""
         self._record_pieces()
         return b"".join(self._lines)
 
     def document(self, metered: MeteredUsage, *, malformed: int) -> dict[str, Any]:
-        """Return what goes into the mission's log: counts, and the agent's own tokens beside the gateway's.
+        """Return the summary for the mission's log: counts, and the agent's own tokens next to the gateway's.
 
-        `agrees` is `None` where either side does not know.
+        `agrees` is `None` if either count is unknown.
         """
         reported = (self.usage.input, self.usage.output)
         counted = (metered.input, metered.output)
@@ -145,7 +145,7 @@ class SessionLog:
         if event.usage is not None:
             document["usage"] = {"input": event.usage.input, "output": event.usage.output}
         line = msgspec.json.encode(document) + b"\n"
-        # The rest is counted and not kept: a program that never stops talking must not fill the store.
+        # The rest is counted but not kept: a program that never stops writing must not fill the store.
         if self._size + len(line) > _MOST_BYTES:
             self.left_out += 1
             return

@@ -1,4 +1,4 @@
-"""The file in which a program leaves its last message; repairs of an unreadable one, and answers to a question."""
+"""The file for a program's last message; repairs of an unreadable one, and answers to a question."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from chargehand.core.messages import (
 )
 from chargehand.sandbox.contract import Sandbox
 
-# Where the file lies in the sandbox; $CHARGEHAND_MESSAGE holds its path.
+# The path of the file in the sandbox, also in $CHARGEHAND_MESSAGE.
 MESSAGE = "/home/agent/.chargehand/message.json"
-# Bytes that are read of it: one more than a message may have, so that a longer one is noticed.
+# Bytes to read: one more than a message may have, so that a longer one is noticed.
 MESSAGE_BYTES = 4 * LONGEST_TEXT + 1
 # The messages that an attempt may end with.
 ENDS: tuple[type[Message], ...] = (TaskCompletion, InformationReport, ErrorReport, ClarificationRequest)
@@ -49,19 +49,19 @@ _UNREADABLE = (
 
 
 async def offer_message(sandbox: Sandbox) -> dict[str, str]:
-    """Make the file's directory, and return the environment that names the file."""
+    """Create the file's directory, and return the environment that names the file."""
     await sandbox.exec(["/bin/sh", "-c", _MAKE, "sh", MESSAGE], cwd="/")
     return {"CHARGEHAND_MESSAGE": MESSAGE}
 
 
 class FoundMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file holds: a message, the error that it makes, or `None`; `text` is what could not be read."""
+    """The content of the file: a message, its error, or `None`; `text` is the unreadable content."""
 
     message: Message | MessageError | None
     text: str = ""
 
 
-# Returns the first bytes of the file, `None` where there is none; raises `MessageError`.
+# Returns the first bytes of the file, `None` if it is missing; raises `MessageError`.
 ReadMessage = Callable[[], Awaitable[bytes | None]]
 
 
@@ -71,7 +71,7 @@ def unreadable_file() -> MessageError:
 
 
 def message_reader(sandbox: Sandbox) -> ReadMessage:
-    """Return a reader for when nothing else runs in the sandbox, which runs one command at a time."""
+    """Return a reader for use when nothing else runs in the sandbox, which runs one command at a time."""
 
     async def read() -> bytes | None:
         argv = ["/bin/sh", "-c", _READ, "sh", MESSAGE, str(MESSAGE_BYTES)]
@@ -86,10 +86,10 @@ def message_reader(sandbox: Sandbox) -> ReadMessage:
 
 
 class MessageRepairs:
-    """Asks the program of one attempt again for a message that cannot be read; each time is a recorded step.
+    """Asks the program of one attempt again for an unreadable message; each request is a recorded step.
 
-    `run` tells apart the runs of an attempt that a question ended, from 0: what was asked in earlier ones counts.
-    A run that starts again after a crash comes to the same repairs again, which are not counted twice.
+    `run` numbers the runs of an attempt that were ended by questions, from 0: requests in earlier runs count. A
+    run that restarts after a crash makes the same requests again, which are not counted twice.
     """
 
     def __init__(self, context: AttemptContext, address: Addressed, *, run: int = 0) -> None:
@@ -102,10 +102,10 @@ class MessageRepairs:
         self._why_not = ""
 
     async def again(self, *, read_file: ReadMessage | None = None, why_not: str = "") -> str | None:
-        """Return what to tell a program that ended well, `None` where there is nothing to tell.
+        """Return the request to a program that ended well, or `None` if there is nothing to ask.
 
-        That is: it left no message, or a good one; it was asked often enough; or it cannot be asked, and `why_not`
-        says why. `read_file` reads the file while the program's relay still runs.
+        That is: it left no message, or a good one; it was asked often enough; or it cannot be asked, for the
+        reason `why_not`. `read_file` reads the file while the program's relay still runs.
         """
         found = await self._read(read_file)
         if not isinstance(found.message, MessageError) or self._before + self.asked >= ASKED_AGAIN:
@@ -116,7 +116,7 @@ class MessageRepairs:
             self._why_not = "no model would answer it"
         if self._why_not:
             return None
-        # Recorded before the program is told: a run that starts again after a crash counts it once.
+        # Recorded before the program is asked: a run that restarts after a crash counts it once.
         self.asked += 1
         error = found.message
         text = found.text
@@ -130,7 +130,7 @@ class MessageRepairs:
             document = repaired_json(text)
         except MessageError:
             document = None
-        if isinstance(document, dict):  # the form of the type that it names, all of them where it names none
+        if isinstance(document, dict):  # the form of the type that it names, or all forms if it names no type
             named = repaired_words(document).get("type")
             kinds = tuple(kind for kind in ENDS if kind.__struct_config__.tag == named) or ENDS
         words = _UNREADABLE.format(
@@ -144,11 +144,11 @@ class MessageRepairs:
         return f"{words}\n\nWhat is there now begins:\n\n{left if len(left) <= _SHOWN else f'{left[:_SHOWN]}…'}"
 
     async def conclude(self, outcome: AgentOutcome, *, why_not: str = "") -> AgentOutcome:
-        """Return the outcome of an attempt's last run together with the message that its program left.
+        """Return the outcome of an attempt's last run together with its program's message.
 
         `why_not` says why a program of its kind is never asked again.
         """
-        # Its end is known, and not the program's to tell: whatever it left was written before that.
+        # Its end is known, and not for the program to decide: its message was written before that.
         if outcome.claim in ("timed_out", "exhausted"):
             return with_message(outcome, self._address, None)
         if outcome.claim == "failed" and self.asked:
@@ -158,14 +158,14 @@ class MessageRepairs:
         return with_message(outcome, self._address, message, times=times, why_not=why_not or self._why_not)
 
     async def _read(self, read_file: ReadMessage | None = None) -> FoundMessage:
-        """Return the message that the program left; the attempt's token is in nothing of it."""
+        """Return the message that the program left, with the attempt's token redacted."""
         try:
             content = await (read_file or message_reader(self._context.sandbox))()
         except MessageError as error:
             return FoundMessage(message=error)
         if content is None:
-            # Once it was asked again, no message is an error: else the program's exit code would speak for it, and
-            # make a success of what could not be read.
+            # Once it was asked again, a missing message is an error: otherwise the exit code would decide, and
+            # turn an unreadable message into a success.
             gone = MessageError("the unreadable message was removed and not replaced")
             return FoundMessage(message=gone if self.asked else None)
         content = redact_bytes(redactor(self._context.endpoint), content)
@@ -180,7 +180,7 @@ def _repair_step(run: int, number: int) -> str:
 
 
 def _describe_form(kind: type[Message]) -> str:
-    """Return one line with the form of a message, made of its class."""
+    """Return one line with the form of a message, made from its class."""
     hints = get_type_hints(kind)
     # "in_progress" is a status that no last message may have.
     status = " or ".join(f'"{word}"' for word in get_args(hints["status"]) if word != "in_progress")
@@ -212,9 +212,9 @@ def _question_step(number: int) -> str:
 
 
 async def answered_questions(context: AttemptContext) -> tuple[str, ...]:
-    """Return what the program asked as its last message in earlier runs of its attempt, each with the answer.
+    """Return the questions that ended earlier runs of the attempt, each with its answer.
 
-    Raises `WaitingError` while one of them has none.
+    Raises `WaitingError` while one of them has no answer.
     """
     texts: list[str] = []
     while context.is_recorded(_question_step(len(texts) + 1)):
@@ -223,7 +223,7 @@ async def answered_questions(context: AttemptContext) -> tuple[str, ...]:
 
 
 async def ask_person(context: AttemptContext, number: int, message: ClarificationRequest | None) -> str:
-    """Put a question to a person, recorded; return it with the answer. `None` repeats one that is recorded.
+    """Ask a person a question, recorded; return it with the answer. `None` repeats a recorded question.
 
     Raises `WaitingError` while there is no answer.
     """

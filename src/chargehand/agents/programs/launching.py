@@ -1,4 +1,4 @@
-"""Starting an agent's own program: judged first, given its model, its settings files and its environment."""
+"""Starts an agent's own program: judged first, with its model, its settings files and its environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chargehand.sandbox.contract import Sandbox
 async def require_launch(context: AttemptContext, command: Sequence[str]) -> None:
     """Have the start of a program judged; raises `RefusedError` (`policy_denied`) unless it is allowed.
 
-    What it does afterwards is the sandbox's to bound.
+    The sandbox bounds its later actions.
     """
     action = Run(kind="launch", run=tuple(command), trusted=True)
     judgement = await context.judge("launch", action)
@@ -27,14 +27,14 @@ async def require_launch(context: AttemptContext, command: Sequence[str]) -> Non
 def launch_of(
     spec: CliSpec, assignment: Assignment, context: AttemptContext, *, stand_in: bool, asks: bool = False
 ) -> CliLaunch | AgentOutcome:
-    """Return what a CLI is started with, or why it cannot be: it is not for sandboxes, or has no model."""
+    """Return the launch of a CLI, or why it cannot start: it does not work in sandboxes, or has no model."""
     if spec.outside and not stand_in:
         return unable(f"{spec.name} cannot be driven: {spec.outside}")
     endpoint = context.endpoint
     model = endpoint.models[0] if endpoint is not None and endpoint.models else None
     if model is None and spec.dialects:
         return unable(f"{spec.name} needs a model: name one of [models] in the agent's `model`")
-    # The model's own dialect where the CLI speaks it; else the CLI's best, which the gateway translates.
+    # The model's own dialect if the CLI speaks it; else the CLI's best, which the gateway translates.
     dialect = (
         model.dialect if model is not None and model.dialect in spec.dialects else next(iter(spec.dialects), "")
     )
@@ -49,7 +49,7 @@ def launch_of(
 
 
 def environment_of(spec: CliSpec | None, launch: CliLaunch | None, context: AttemptContext) -> dict[str, str]:
-    """Return the environment of a program of another vendor, besides the sandbox's own."""
+    """Return the environment of another vendor's program, in addition to the sandbox's own."""
     gateway = dict(context.endpoint.environment) if context.endpoint else {}
     own = spec.environment(launch) if spec is not None and launch is not None else {}
     # Colours and spinners would be noise in the transcript, and telemetry would leave the sandbox.

@@ -1,4 +1,4 @@
-"""Running an agent's own program: its output is redacted, its money is watched, its end becomes an outcome."""
+"""Runs an agent's own program: redacts its output, watches its money, and turns its end into an outcome."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from chargehand.models.redaction import Redactor
 from chargehand.sandbox.contract import ExecResult, OnOutput, Stream
 
 _T = TypeVar("_T")
-# What a program gets to end by itself once its calls are refused for money.
+# Time for a program to end by itself once its calls are refused for money.
 _GRACE_SECONDS = 2.0
-# The name of what an attempt of a program waits for when it is out of quota.
+# The name of the waiting part when an attempt of a program is out of quota.
 QUOTA_WAIT = "quota"
 NO_USAGE = MeteredUsage()
 _POLL_SECONDS = 0.25
@@ -24,22 +24,22 @@ _LONGEST_OUTPUT = 1_000_000
 
 
 def never_started(result: ExecResult) -> bool:
-    """Tell whether a program could not be run; a script ends with the same codes for what it runs itself."""
+    """Return whether a program could not be run; a script ends with the same codes for its own commands."""
     return result.exit_code in (126, 127) and result.seconds == 0.0
 
 
 def redactor(endpoint: Endpoint | None) -> Callable[[str], str]:
-    """Return a function that takes the attempt's token, and all that looks like a key, out of a text."""
+    """Return a function that removes the attempt's token, and text that looks like a key, from a text."""
     return Redactor({"token": endpoint.token} if endpoint else {}).text
 
 
 def redact_bytes(redact: Callable[[str], str], output: bytes) -> bytes:
-    """Return redacted output; bytes that are not UTF-8 stay as they are."""
+    """Return redacted output; bytes that are not UTF-8 stay unchanged."""
     return redact(output.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 def redacted_output(context: AttemptContext) -> OnOutput | None:
-    """Return a callback that shows raw output without the token, `None` where nobody watches."""
+    """Return a callback that shows raw output without the token, or `None` without a viewer."""
     show = context.on_output
     redact = redactor(context.endpoint)
     if show is None:
@@ -52,7 +52,7 @@ def redacted_output(context: AttemptContext) -> OnOutput | None:
 
 
 def text_output(context: AttemptContext) -> Callable[[str], None]:
-    """Return a callback that shows a text to whoever watches."""
+    """Return a callback that shows a text to the viewer, if any."""
 
     def show(text: str) -> None:
         if context.on_output is not None:
@@ -62,27 +62,27 @@ def text_output(context: AttemptContext) -> Callable[[str], None]:
 
 
 def usage_so_far(endpoint: Endpoint | None) -> MeteredUsage:
-    """Return what the attempt's calls used so far, nothing where there is no gateway."""
+    """Return the usage of the attempt's calls so far, empty without a gateway."""
     return endpoint.meter() if endpoint else NO_USAGE
 
 
 async def run_while_paid(work: Coroutine[Any, Any, _T], endpoint: Endpoint | None) -> _T | None:
-    """Run `work` to its end; return `None` where it was cancelled because its calls are refused for good.
+    """Run `work` to its end; return `None` if it was cancelled because its calls are refused for good.
 
-    That is for want of money or quota. Some programs repeat a refused call for minutes: they get two seconds.
+    That is for lack of money or quota. Some programs repeat a refused call for minutes: they get two seconds.
     """
 
     def is_refused() -> bool:
         spent = usage_so_far(endpoint)
         return bool(spent.refused) or spent.quota is not None
 
-    # Polled: the meter is a reading, and a program that is refused tells nobody.
+    # Polled: the meter is a reading, and a refused program notifies no one.
     running = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([running], timeout=_POLL_SECONDS))[0]:
             if is_refused():
                 await asyncio.wait([running], timeout=_GRACE_SECONDS)
-                if is_refused():  # else another model answered meanwhile
+                if is_refused():  # otherwise another model answered meanwhile
                     break
         return running.result() if running.done() else None
     finally:
@@ -102,11 +102,11 @@ async def outcome_of(
     seconds: float,
     since: MeteredUsage = NO_USAGE,
 ) -> AgentOutcome:
-    """Return the outcome of a run; records its transcript, and its own count of tokens beside the gateway's.
+    """Return the outcome of a run; record its transcript, and its own token count next to the gateway's.
 
-    `since` is what the attempt had used before this run. `result` is `None` where it was stopped for want of money
-    or quota; `problem` says what is wrong with an exit code of 0. Raises `WaitingError` where it ended for want of
-    quota; see `AttemptContext.park`.
+    `since` is the attempt's usage before this run. `result` is `None` if it was stopped for lack of money or
+    quota; `problem` says why a run with exit code 0 failed. Raises `WaitingError` if it ended for lack of quota;
+    see `AttemptContext.park`.
     """
     spent = usage_so_far(context.endpoint)
     transcript = log.transcript()
@@ -122,7 +122,7 @@ async def outcome_of(
 
     await context.step(f"told/{number}", [], report)
     timed_out = result is not None and result.timed_out
-    # Waiting for quota is no failure of the agent: the attempt ends here and begins again by itself.
+    # Waiting for quota is not a failure of the agent: the attempt ends here and begins again by itself.
     if spent.quota is not None and not spent.refused and not timed_out:
         await context.park(QUOTA_WAIT, spent.quota, seconds=seconds)
     outcome = claim_of(log, result, spent, program=program, problem=problem)
@@ -173,7 +173,7 @@ def out_of_money(spent: MeteredUsage) -> AgentOutcome:
 
 
 def unable(reason: str) -> AgentOutcome:
-    """Return the outcome of an agent that lacks what its work needs."""
+    """Return the outcome of an agent that lacks something its work needs."""
     return AgentOutcome(claim="failed", reason=reason, code="agent_unable")
 
 

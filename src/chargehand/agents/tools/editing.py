@@ -1,4 +1,4 @@
-"""The tools that write: `edit` replaces exact text in one file, `apply_patch` changes several, all or none."""
+"""The tools that write: `edit` replaces exact text in one file, `apply_patch` changes several files atomically."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from chargehand.sandbox.contract import WORKSPACE
 
 # Bytes of a file whose syntax is checked.
 LARGEST_CHECKED = 200_000
-# JSON files by these names hold comments by custom: they are not checked.
+# JSON files with these names contain comments by custom: they are not checked.
 _WITH_COMMENTS = ("tsconfig", "jsconfig", ".eslintrc", "devcontainer", "settings", "launch", "tasks")
 _SHOWN_PLACES = 10
 _MOST_FILES = 200
@@ -52,14 +52,14 @@ async def edit(files: SandboxFiles, path: str, old: str, new: str, all: bool = F
 
 
 def replace_text(text: str, old: str, new: str, *, path: str, every: bool = False) -> str:
-    """Return `text` with `old` replaced; raises `Mistake` unless it stands there once (or `every`).
+    """Return `text` with `old` replaced; raises `Mistake` unless it occurs once (or `every`).
 
     In a file whose lines end in CRLF, `old` and `new` may be written with plain line feeds.
     """
-    # Models write plain line feeds whatever the file has; where the text mixes both, only as given.
+    # Models write plain line feeds whatever the file has; if the text mixes both, only as given.
     if "\r\n" in text and "\r" not in old + new and (old not in text or text.count("\n") == text.count("\r\n")):
         old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
-    # Overlapping places too: which of them is meant would be a guess.
+    # Overlapping places too: choosing one of them would be a guess.
     places = [found.start() for found in re.finditer(f"(?={re.escape(old)})", text)]
     if not places:
         if not text:
@@ -82,7 +82,7 @@ def replace_text(text: str, old: str, new: str, *, path: str, every: bool = Fals
 
 
 async def apply_patch(files: SandboxFiles, patch: str) -> ToolResult:
-    """Apply a patch in either notation to all of its files; raises `Mistake` and then has written nothing."""
+    """Apply a patch in either notation to all of its files; writes nothing if it raises `Mistake`."""
     try:
         changes = parse_patch(patch, cwd=files.cwd)
         paths = paths_of(changes)
@@ -104,7 +104,7 @@ async def apply_patch(files: SandboxFiles, patch: str) -> ToolResult:
         raise Mistake("the patch leaves every file as it is")
     writes = [_plan_write(each, statuses) for each in planned]
     if twice := next((path for path, times in Counter(each.path for each in writes).items() if times > 1), None):
-        # By a link, two paths can lead to one file: which of the two texts it should get would be a guess.
+        # Through a link, two paths can lead to one file: choosing one of the two texts would be a guess.
         raise Mistake(f"nothing was changed. Two paths of the patch are the same file, {twice}")
     await files.write(writes)
     reports = []
@@ -122,7 +122,7 @@ async def apply_patch(files: SandboxFiles, patch: str) -> ToolResult:
 
 def _plan_write(planned: PlannedFile, statuses: dict[str, PathStatus]) -> PendingWrite:
     status = statuses[planned.path]
-    if planned.new is None:  # a link itself goes, not what it leads to
+    if planned.new is None:  # the link itself is removed, not its target
         return PendingWrite(path=status.word.removeprefix("./"), data=None)
     mode_of = status.word if status.exists else ""
     if planned.mode_of:
@@ -134,17 +134,17 @@ def _plan_write(planned: PlannedFile, statuses: dict[str, PathStatus]) -> Pendin
 
 
 def decode_text(data: bytes) -> str:
-    """Return a file's text; bytes that are not UTF-8 are restored by `encoded`."""
+    """Return a file's text; `encode_text` restores bytes that are not UTF-8."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def encode_text(text: str) -> bytes:
-    """Return the bytes of a text that `decode_text` gave."""
+    """Return the bytes of a text that `decode_text` returned."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def change_report(path: str, before: str, after: str, data: bytes, *, is_new: bool = False) -> str:
-    """Return what the model is told of a change: the diff, and whether the file still parses."""
+    """Return the report to the model on a change: the diff, and whether the file still parses."""
     lines = after.count("\n") + bool(after and not after.endswith("\n"))
     text = (
         f"{path}: new file, {lines} line{'' if lines == 1 else 's'}" if is_new else diff_text(before, after, path)

@@ -1,6 +1,6 @@
-"""Files of a sandbox as the host reaches them: by small shell scripts that run in the sandbox.
+"""Files of a sandbox, accessed from the host by small shell scripts that run in the sandbox.
 
-Never by the host's own file system: there a link that the agent made would lead to files of the host.
+Never through the host's own file system: there a link made by the agent would lead to files of the host.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ for p do
 done
 exit 9
 """
-# Beside its target, so that the move later is a rename on one file system, which happens or does not.
+# In the target's directory, so that the later move is an atomic rename on one file system.
 _STAGE = r"""
 set -e
 case $1 in */*) mkdir -p -- "${1%/*}" ;; esac
@@ -51,7 +51,7 @@ if [ -n "$2" ]; then chmod "$(stat -L -c %a -- "$2")" "$1"; fi
 case $3 in yes) chmod +x "$1" ;; no) chmod a-x "$1" ;; esac
 trap - EXIT
 """
-# All moves in one command, as close together as they can be.
+# All moves in one command, as close together as possible.
 _COMMIT = r"""
 set -e
 while [ $# -gt 0 ]; do
@@ -64,10 +64,10 @@ done
 
 
 class PathStatus(Struct, frozen=True, kw_only=True):
-    """What stands at a path: itself, or (`missing` not empty) the nearest directory above it that exists.
+    """The file at a path, or (`missing` not empty) the nearest existing directory above it.
 
-    `word` is how a program names the path from the workspace; `real` is where it leads, relative to the workspace
-    when it is inside, else None.
+    `word` is the path as a program names it from the workspace; `real` is its target, relative to the workspace if
+    it is inside, else None.
     """
 
     word: str
@@ -78,12 +78,12 @@ class PathStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def exists(self) -> bool:
-        """Say whether the path itself is there."""
+        """Return whether the path itself exists."""
         return not self.missing
 
 
 class PendingWrite(Struct, frozen=True, kw_only=True):
-    """One file to write (`data`) or to remove (None), by its path relative to the workspace; see `Files.write`."""
+    """One file to write (`data`) or to remove (None), by its path in the workspace; see `SandboxFiles.write`."""
 
     path: str
     data: bytes | None
@@ -92,9 +92,9 @@ class PendingWrite(Struct, frozen=True, kw_only=True):
 
 
 class SandboxFiles:
-    """Reads and writes files of one sandbox; what a model asked wrongly raises `Mistake`.
+    """Reads and writes files of one sandbox; a model's wrong request raises `Mistake`.
 
-    A path that a model gives is relative to `cwd`, where commands start, and so is what it is shown.
+    A path from a model is relative to `cwd`, where commands start, and so are the paths that it is shown.
     """
 
     def __init__(self, sandbox: Sandbox, *, seconds: float) -> None:
@@ -103,7 +103,7 @@ class SandboxFiles:
         self._seconds = seconds
 
     async def run(self, script: str, *words: str, stdin: bytes = b"", limit: int = LARGEST_TEXT) -> ExecResult:
-        """Run a shell script in the workspace; raises `Mistake` when it takes too long."""
+        """Run a shell script in the workspace; raises `Mistake` if it takes too long."""
         result = await self._sandbox.exec(
             ["/bin/sh", "-c", script, "sh", *words],
             timeout=self._seconds,
@@ -118,7 +118,7 @@ class SandboxFiles:
         return result
 
     async def look(self, path: str) -> PathStatus:
-        """Return what stands at a path; raises `Mistake` for what cannot be a path."""
+        """Return the status of a path; raises `Mistake` if it cannot be a path."""
         if not path or "\0" in path:
             raise Mistake(f"{path!r} is not a path")
         full = posixpath.normpath(posixpath.join(self.cwd, path)).replace("//", "/")
@@ -150,7 +150,7 @@ class SandboxFiles:
         return posixpath.relpath(place, self.cwd) if inside and place != self.cwd else place
 
     async def content(self, path: str, entry: PathStatus) -> bytes:
-        """Return all bytes of a file; raises `Mistake` for one that is too large or cannot be read."""
+        """Return all bytes of a file; raises `Mistake` if it is too large or cannot be read."""
         if entry.size > LARGEST_TEXT:
             raise Mistake(f"{path} has {entry.size} bytes, too many for this tool: use bash (sed, head, tail)")
         result = await self.run('cat -- "$1"', entry.word)
@@ -163,12 +163,12 @@ class SandboxFiles:
         result = await self.run('ls -1Ap -- "$1"', word)
         if result.exit_code != 0:
             raise Mistake(f"{word} cannot be listed: {last_words(result)}")
-        # At line feeds alone, which `ls` ends names with: a name may hold other line breaks.
+        # Only at line feeds, with which `ls` ends names: a name may contain other line breaks.
         names = result.stdout.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n")
         return sorted(map(shown_path, filter(None, names)))
 
     async def write(self, changes: Sequence[PendingWrite]) -> None:
-        """Write all changes or, unless the last step itself fails half-way, none; raises `Mistake` when it cannot.
+        """Write all changes, or none unless the last step itself fails half-way; raises `Mistake` on failure.
 
         Each file keeps its mode, or takes that of `mode_of`; `executable` changes it.
         """
@@ -198,7 +198,7 @@ class SandboxFiles:
 
 
 def writable(path: str, entry: PathStatus) -> str:
-    """Return where a write to `path` goes, relative to the workspace; raises `Mistake` where none may go."""
+    """Return the target of a write to `path`, relative to the workspace; raises `Mistake` if not allowed."""
     if entry.real is None or entry.real == ".":
         raise Mistake(
             f"{path!r} is not a file inside {WORKSPACE}: only files of the workspace can be changed here"
@@ -214,6 +214,6 @@ def writable(path: str, entry: PathStatus) -> str:
 
 
 def last_words(result: ExecResult) -> str:
-    """Return the last words of a program that failed, on one line."""
+    """Return the last line of a failed program's error output."""
     words = printable(result.stderr.decode("utf-8", "replace")).strip().splitlines()
     return words[-1][-300:].removeprefix("sh: ") if words else f"exit code {result.exit_code}"

@@ -14,7 +14,7 @@ from chargehand.core.text import printable, shown_path
 
 DEFAULT_LINES = 400
 LONGEST_LINE = 2000
-# Characters of one reply of `read`; further lines are asked for with `offset`.
+# Characters of one reply of `read`; further lines are requested with `offset`.
 MOST_CHARACTERS = 30_000
 # Bytes of a picture that a model is shown.
 LARGEST_PICTURE = 2_000_000
@@ -29,7 +29,7 @@ _MAGIC = {
     b"\x7fELF": "an ELF program",
     b"SQLite": "SQLite",
 }
-# What every provider takes, by the first bytes of a file: its name says nothing.
+# The formats that every provider accepts, by the first bytes of a file: its name is not reliable.
 _PICTURES = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
@@ -40,7 +40,7 @@ _SOME_LINES = 'wc -l < "$1"; tail -n "+$2" -- "$1" | head -n "$3"'
 
 
 class _FileSlice(Struct, frozen=True, kw_only=True):
-    """Lines from `first` (from 1) on, of `total` in the file; `ended` tells a last line feed."""
+    """Lines from `first` (from 1) on, of `total` in the file; `ended`: the last line has a line feed."""
 
     lines: list[bytes]
     first: int
@@ -51,7 +51,7 @@ class _FileSlice(Struct, frozen=True, kw_only=True):
 async def read(
     files: SandboxFiles, path: str, offset: int = 1, limit: int = DEFAULT_LINES, *, keep: Callable[[bytes], str]
 ) -> ToolResult:
-    """Show a part of a file or a directory, or `keep` a picture for the model to be shown; raises `Mistake`."""
+    """Show a part of a file or a directory, or `keep` a picture to show to the model; raises `Mistake`."""
     status = await files.look(path)
     if not status.exists or status.kind == "dangling":
         raise Mistake(await missing(files, path, status))
@@ -83,7 +83,7 @@ async def read(
         return ToolResult(
             text=_number_lines(path, _FileSlice(lines=lines, first=offset, total=total, ended=ended))
         )
-    # A larger file is cut inside the sandbox: all of it would have to pass through the exec server.
+    # A larger file is cut inside the sandbox: otherwise all of it would pass through the exec server.
     result = await files.run(_SOME_LINES, status.word, str(offset), str(limit), limit=_SLICE_BYTES)
     count, _, rest = result.stdout.partition(b"\n")
     if not count.strip().isdigit():
@@ -95,7 +95,7 @@ async def read(
 
 
 async def missing(files: SandboxFiles, path: str, status: PathStatus) -> str:
-    """Return the complaint about a path that is not there, with the names that are nearest to it."""
+    """Return the complaint about a missing path, with the most similar names."""
     if status.exists:
         return f"{path} is a dangling link"
     if status.kind != "directory":
@@ -113,13 +113,13 @@ async def missing(files: SandboxFiles, path: str, status: PathStatus) -> str:
 
 
 def _number_lines(path: str, part: _FileSlice) -> str:
-    """Return lines with their numbers, as many as fit, and a note on what is left."""
+    """Return lines with their numbers, as many as fit, and a note on the rest."""
     if part.total == 0:
         return f"[{path} is empty]"
     if part.first > part.total:
         raise Mistake(f"{path} has only {part.total} lines, so there is none at offset {part.first}")
     out: list[str] = []
-    # By characters and not lines alone: minified files have lines of megabytes.
+    # By characters as well as lines: minified files have lines of megabytes.
     left = MOST_CHARACTERS
     for number, line in enumerate(part.lines, part.first):
         text = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
@@ -167,7 +167,7 @@ class _FoundLine(Struct, frozen=True):
 async def search(
     files: SandboxFiles, pattern: str, path: str = ".", glob: str | None = None, context: int = 0
 ) -> ToolResult:
-    """Find the lines that match; raises `Mistake`, for a wrong expression with grep's own words."""
+    """Find the matching lines; raises `Mistake`, for a wrong expression with grep's own words."""
     if not pattern or "\0" in pattern:
         raise Mistake("`pattern` is an extended regular expression of at least one character")
     status = await files.look(path)
@@ -183,7 +183,7 @@ async def search(
     complaint = printable(result.stderr.decode("utf-8", "replace")).strip().splitlines()
     code = int(complaint.pop()) if complaint and complaint[-1].isdigit() else 2
     path_pattern = None
-    if glob and "/" in glob:  # grep's --include sees names alone
+    if glob and "/" in glob:  # grep's --include matches only names
         within = glob.removeprefix(f"{files.cwd}/").removeprefix("./").lstrip("/")
         parts = re.split(r"(\*\*/|\*\*|\*|\?)", within)
         plain = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -202,7 +202,7 @@ async def search(
 def _group_matches(
     lines: Iterable[bytes], pattern: re.Pattern[str] | None, shown: Callable[[str], str]
 ) -> Iterator[list[_FoundLine]]:
-    """Yield lines that belong together: with context, those that grep put between two `--`."""
+    """Yield groups of lines: with context, those that grep put between two `--`."""
     block: list[_FoundLine] = []
     for line in lines:
         found = _LINE.fullmatch(line)
@@ -226,7 +226,7 @@ def _group_matches(
 
 
 def _render_matches(blocks: list[list[_FoundLine]], *, cut: bool) -> str:
-    # grep goes through a directory in its own order; sorted, the same search reads the same each time.
+    # grep walks a directory in its own order; sorted, the same search returns the same text each time.
     blocks.sort(key=lambda block: (block[0].path, block[0].number))
     out: list[str] = []
     matches = total = 0

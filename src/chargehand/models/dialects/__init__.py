@@ -1,1 +1,1 @@
-"""The dialects that clients and providers speak, one module or two each, and the way from one to another."""
+"""The dialects of clients and providers, one or two modules each, and the translation between them."""

@@ -39,16 +39,16 @@ _ERROR_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-# What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
-# what is forbidden would always be behind (decision 0010).
+# Allowed fields: known to be free of extra charges and to reach no other system. All others are dropped, since a
+# list of forbidden fields would always be outdated (decision 0010).
 _FIELDS = frozenset(
     {"messages", "model", "stream", "temperature", "top_p", "top_k", "stop", "metadata", "max_tokens"}
     | {"tools", "tool_choice", "thinking", "reasoning", "system", "stop_sequences", "cache_control"}
     | {"context_management", "output_config", "output_format"}
 )
-# Types of tools that the client runs; dated ones by how they begin.
+# Types of tools that the client runs; dated types by their prefix.
 _CLIENT_TOOLS = ("custom", "bash_2", "text_editor_2", "computer_2", "memory_2")
-# Beta features that change no price.
+# Beta features that do not change prices.
 _BETAS = (
     "computer-use-",
     "context-management-",
@@ -64,7 +64,7 @@ _BETAS = (
 
 
 class AnthropicDialect(ModelDialect):
-    """Messages."""
+    """The dialect of Anthropic's messages."""
 
     name = "anthropic"
     shape = MESSAGES
@@ -73,7 +73,7 @@ class AnthropicDialect(ModelDialect):
     reply_path = "/v1/messages"
     key_header = "x-api-key"
     feature_headers = ("anthropic-",)
-    # The last one is for browsers
+    # The last one is for browsers.
     plain_headers = frozenset({"anthropic-version", "anthropic-beta", "anthropic-dangerous-direct-browser-access"})
     spelling: ClassVar[Mapping[str, str]] = {
         "effort": "output_config.effort",
@@ -93,11 +93,11 @@ class AnthropicDialect(ModelDialect):
     )
 
     def claims_path(self, path: str, place: str) -> bool:
-        """Claim what lies below `/messages`."""
+        """Claim paths below `/messages`."""
         return place.startswith("/messages")
 
     def write_error(self, status: int, code: str, message: str) -> bytes:
-        """Return `{"type": "error", "error": {...}}`; the code is ours, on top of the dialect's own fields."""
+        """Return `{"type": "error", "error": {...}}`; we add `code` to the dialect's own fields."""
         kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
         return dump_json({"type": "error", "error": {"type": kind, "message": message, "code": code}})
 
@@ -115,7 +115,7 @@ class AnthropicDialect(ModelDialect):
         return {**body, "model": model, **capped}
 
     def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
-        """Return `usage`; what was cached or written to the cache is added to the input."""
+        """Return `usage`; tokens read from or written to the cache are added to the input."""
         usage = as_mapping(document.get("usage"))
         plain = as_tokens(usage.get("input_tokens"))
         output = as_tokens(usage.get("output_tokens"))
@@ -133,7 +133,7 @@ class AnthropicDialect(ModelDialect):
         return _AnthropicStreamMeter(self)
 
     def screen(self, body: Mapping[str, Any]) -> WireRequest:
-        """Return the known fields, without reasoning that has no signature: the provider refuses another's."""
+        """Return the known fields without unsigned reasoning: the provider refuses that of another provider."""
         kept, left = screen_fields(body, _FIELDS)
         require_client_tools(offered_tools(kept), _CLIENT_TOOLS)
         edits = as_mappings(as_mapping(kept.get("context_management")).get("edits"))
@@ -154,7 +154,7 @@ class AnthropicDialect(ModelDialect):
         return WireRequest(kept, left)
 
     def screen_headers(self, headers: Mapping[str, str]) -> WireHeaders:
-        """Return the version, and the beta features that change no price."""
+        """Return the version, and the beta features that do not change prices."""
         betas = [beta.strip() for beta in headers.get("anthropic-beta", "").split(",")]
         good = [beta for beta in betas if beta.startswith(_BETAS)]
         kept = {"anthropic-version": headers.get("anthropic-version", ""), "anthropic-beta": ",".join(good)}
@@ -165,11 +165,11 @@ class AnthropicDialect(ModelDialect):
         return WireHeaders({name: value for name, value in kept.items() if value}, tuple(good), tuple(left_out))
 
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
-        """Return what an `image` or a `document` holds."""
+        """Return the content of an `image` or a `document`."""
         source = as_mapping(part.get("source"))
         kind = part.get("type")
         if kind not in ("image", "document") or source.get("type") in ("text", "content"):
-            return None  # words, or pages that are looked at one by one
+            return None  # text, or pages that are looked at one by one
         return FilePart(
             kind="image" if kind == "image" else "file",
             media_type=str(source.get("media_type") or ""),
@@ -178,11 +178,11 @@ class AnthropicDialect(ModelDialect):
         )
 
     def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
-        """Read `messages`, `system`, `tools` and what shapes the reply."""
+        """Read `messages`, `system`, `tools` and the settings of the reply."""
         return read_messages_request(body)
 
     def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
-        """Write a request; a limit is put in where there is none, which this dialect requires."""
+        """Write a request; a missing limit is added, since this dialect requires one."""
         return write_messages_request(request, model)
 
     def reply_reader(self, seed: str) -> AnthropicReader:
@@ -194,7 +194,7 @@ class AnthropicDialect(ModelDialect):
         return AnthropicWriter(self, model, id)
 
     def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
-        """Return path and body, with cache marks where its client, whatever it speaks, set none."""
+        """Return path and body; cache marks are added if the client, in any dialect, set no mark."""
         path, body = super().locate(call)
         return path, mark_cached(body) if call.operation == "reply" else body
 
@@ -204,7 +204,7 @@ class AnthropicDialect(ModelDialect):
 
 
 class _AnthropicStreamMeter(StreamMeter):
-    """Meters named events; what a later one reports counts over earlier ones."""
+    """Meters named events; values of later events replace earlier ones."""
 
     shape = MESSAGES
 
@@ -214,7 +214,7 @@ class _AnthropicStreamMeter(StreamMeter):
         self._usage: dict[str, Any] = {}
 
     def take(self, content: Mapping[str, Any]) -> bool:
-        """Take in one event; all of them go on to the client."""
+        """Take in one event; all of them are sent to the client."""
         match content.get("type"):
             case "content_block_delta":
                 self.deltas += as_mapping(content.get("delta")).get("type") != "signature_delta"
@@ -230,7 +230,7 @@ class _AnthropicStreamMeter(StreamMeter):
         return True
 
     def _add_usage(self, holder: Mapping[str, Any], *, without: str = "") -> None:
-        # What a message has written when it starts says nothing of what it will have in the end.
+        # The output count at a message's start says nothing about its final count.
         usage = as_mapping(holder.get("usage"))
         self._usage |= {name: value for name, value in usage.items() if value is not None and name != without}
         self.metered = self._dialect.read_usage({"usage": self._usage})

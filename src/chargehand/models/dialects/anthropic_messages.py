@@ -27,7 +27,7 @@ from chargehand.models.metering import DEFAULT_OUTPUT
 _BLOCK: dict[str, Any] = {
     **dict.fromkeys(("type", "text", "id", "name", "input", "tool_use_id", "is_error", "title", "context")),
     "source": dict.fromkeys(("type", "media_type", "data", "url")),
-    # Named as `reasoning`, all of it together.
+    # Reported as `reasoning`, all of them together.
     **dict.fromkeys(("thinking", "signature", "data")),
 }
 _BLOCK["content"] = _BLOCK
@@ -47,12 +47,12 @@ _REPLY: Shape = {
     "content": dict.fromkeys(("type", "text", "thinking", "id", "name", "input")),
     **dict.fromkeys(("id", "type", "role", "model", "stop_reason", "usage", "stop_details")),
 }
-# What a delta of a stream has beside the text of its block, and of the message.
+# Fields of a stream's delta in addition to those of its block and of the message.
 _DELTA: Shape = dict.fromkeys(("type", "text", "thinking", "partial_json"))
 _CARRIED = frozenset({"cached", "failed", "file_name", "strict", "parallel", "top_k", "user"})
-# A request may have so many marks.
+# The maximum number of marks in a request.
 _MOST_MARKS = 4
-# Of the output limit, so that something is left for the reply.
+# Share of the output limit, so that some is left for the reply.
 _REASONING_SHARE = 0.8
 _STOP_REASONS: Mapping[StopReason, str] = {
     "end": "end_turn",
@@ -64,14 +64,14 @@ _STOPS = {word: stop for stop, word in _STOP_REASONS.items()}
 _CHOICES: Mapping[str, neutral.ToolChoice] = {"auto": "auto", "none": "none", "any": "required", "tool": "tool"}
 _CHOICE_TYPES = {choice: kind for kind, choice in _CHOICES.items()}
 _MARK: Mapping[str, Any] = {"cache_control": {"type": "ephemeral"}}
-# The least that may be asked for beside reasoning.
+# The lowest value allowed together with reasoning.
 _LEAST_TOP_P = 0.95
 # The ids that Anthropic accepts.
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 def read_messages_request(body: Mapping[str, Any]) -> NeutralRequest:
-    """Read a request; reasoning is left out: it is signed for its own provider."""
+    """Read a request; reasoning is left out, since it is signed for its own provider."""
     turns = []
     reasons = False
     system = body.get("system")
@@ -123,7 +123,7 @@ def read_messages_request(body: Mapping[str, Any]) -> NeutralRequest:
 
 
 def write_messages_request(request: NeutralRequest, model: str) -> WireRequest:
-    """Write a request; a limit is put in where there is none, which this dialect requires."""
+    """Write a request; a missing limit is added, since this dialect requires one."""
     left = neutral.find_features(request) - _CARRIED
     limit = DEFAULT_OUTPUT if request.limit is None else request.limit
     messages = _write_messages(request.turns)
@@ -141,7 +141,7 @@ def write_messages_request(request: NeutralRequest, model: str) -> WireRequest:
             for tool in neutral.wrap_custom_tools(request.tools)
         ]
         if request.choice is not None or request.parallel is False:
-            # Forbidding calls at once is a field of the choice here, so it needs one to stand in.
+            # Forbidding parallel calls is a field of the choice here, so it needs a choice to hold it.
             choice: dict[str, Any] = {"type": _CHOICE_TYPES[request.choice or "auto"]}
             if request.choice == "tool":
                 choice["name"] = request.chosen
@@ -169,7 +169,7 @@ def write_messages_request(request: NeutralRequest, model: str) -> WireRequest:
 def _write_messages(turns: tuple[neutral.ConversationTurn, ...]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for turn in turns:
-        # Results first: this dialect wants them right behind their calls.
+        # Results first: this dialect requires them immediately after their calls.
         parts = sorted(turn.parts, key=lambda part: not isinstance(part, neutral.ToolResultPart))
         blocks = [_write_block(part) for part in parts if not isinstance(part, neutral.ThoughtPart)]
         if blocks:
@@ -183,7 +183,7 @@ def _write_messages(turns: tuple[neutral.ConversationTurn, ...]) -> list[dict[st
 def _write_thinking(
     request: NeutralRequest, model: str, limit: int, left: set[str]
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """Return `thinking` and the effort; what of the reasoning asked for does not fit goes into `left`."""
+    """Return `thinking` and the effort; requested reasoning that does not fit is added to `left`."""
     asked = request.reasoning
     if asked.summary and (asked.amount is None or asked.tokens == 0 or not takes_thinking(model)):
         left.add("summary")
@@ -202,7 +202,7 @@ def _write_thinking(
             left.add(asked.amount)
         shown = {"display": "summarized"} if asked.summary else {}
         return (None if forced else {"type": "adaptive", **shown}), effort
-    # In the midst of calls a budget needs the signed reasoning that led to them, which only Claude has.
+    # In the middle of calls a budget needs the signed reasoning that led to them, which only Claude has.
     amid = (
         any(isinstance(part, neutral.ToolResultPart) for part in request.turns[-1].parts)
         if request.turns
@@ -219,20 +219,20 @@ def _write_thinking(
 
 
 def _write_sampling(request: NeutralRequest, model: str, left: set[str], *, reasons: bool) -> dict[str, Any]:
-    """Return temperature and its like within this API's rules; what is not as asked goes into `left`."""
+    """Return the sampling settings within this API's rules; changed settings are added to `left`."""
     asked = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.hints.get("top_k")}
-    # Above 1 is the other dialects' own; this one's range ends there.
+    # Values above 1 exist only in other dialects; the range of this one ends there.
     fitting: dict[str, Any] = {
         **asked,
         "temperature": None if asked["temperature"] is None else min(asked["temperature"], 1.0),
     }
     if reasons:
         fitting = {"top_p": asked["top_p"] if (asked["top_p"] or 0) >= _LEAST_TOP_P else None}
-        # While it reasons, the temperature is 1 and cannot be said.
+        # During reasoning the temperature is 1 and cannot be sent.
         left |= {"temperature"} if asked["temperature"] not in (None, 1) else set()
         asked["temperature"] = None
     elif "claude" in model and fitting["temperature"] is not None:
-        fitting["top_p"] = None  # Claude takes one of the two
+        fitting["top_p"] = None  # Claude takes only one of the two
     left |= {name for name, value in asked.items() if value != fitting.get(name)}
     return fitting
 
@@ -323,14 +323,14 @@ def _write_block(part: neutral.ConversationPart) -> dict[str, Any]:
 
 
 def _legal_id(id: str) -> str:
-    """Return an id as this dialect takes it: other dialects' may hold more than letters and digits."""
+    """Return an id that this dialect accepts: those of other dialects may hold more characters."""
     return id if _ID.fullmatch(id) else f"id_{hashlib.sha256(id.encode(errors='replace')).hexdigest()[:32]}"
 
 
 def mark_cached(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a request with marks at which its provider caches, where it has none: without one nothing is cached.
+    """Add cache marks to a request without any: its provider caches nothing without a mark.
 
-    Marked are the system's part, or else the last tool, and the newest two turns of the user: where the
+    The marks go to the system's part, or else the last tool, and to the newest two turns of the user: where the
     conversation ends now, and where it ended a call ago.
     """
     heads = (*as_mappings(body.get("system")), *as_mappings(body.get("tools")))
@@ -352,7 +352,7 @@ def mark_cached(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _mark_last(content: object) -> list[Any] | None:
-    """Return blocks with a mark on the last one, `None` where it can have none: on empty text it is an error."""
+    """Return blocks with a mark on the last one, or `None` if no mark fits: on empty text it is an error."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     last = blocks[-1] if isinstance(blocks, list) and blocks else None
     if (
@@ -375,7 +375,7 @@ class AnthropicReader:
         self.left_out = set[str]()
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
-        """Return what an event says."""
+        """Return the deltas of an event."""
         self._meter.take(data)
         if self._meter.failed:
             return [neutral.ReplyError(message=self._meter.failed)]
@@ -400,7 +400,7 @@ class AnthropicReader:
         return []
 
     def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
-        """Return what a body says."""
+        """Return the deltas of a body."""
         self.left_out.update(list_unread(document, _REPLY))
         found: list[neutral.ReplyDelta] = []
         for index, block in enumerate(as_mappings(document.get("content"))):
@@ -409,7 +409,7 @@ class AnthropicReader:
         return [*found, neutral.ReplyEnd(stop=stop, usage=self._dialect.read_usage(document).usage)]
 
     def finish(self) -> list[neutral.ReplyDelta]:
-        """Return the end, where the model said that it is done."""
+        """Return the end if the model said that it is done."""
         if not self._word:
             return []
         return [neutral.ReplyEnd(stop=_STOPS.get(self._word, "end"), usage=self._meter.metered.usage)]
@@ -433,7 +433,7 @@ class AnthropicReader:
 
 
 class AnthropicWriter:
-    """Writes one reply; reasoning has no signature, which clients keep as it is."""
+    """Writes one reply; reasoning has an empty signature, and clients keep it unchanged."""
 
     def __init__(self, dialect: ModelDialect, model: str, id: str) -> None:
         self._dialect = dialect
@@ -442,7 +442,7 @@ class AnthropicWriter:
         self._open = ""
 
     def write_delta(self, delta: neutral.ReplyDelta) -> bytes:
-        """Return the events that say one delta; raises `UntranslatableError` for calls mixed into each other."""
+        """Return the events for one delta; raises `UntranslatableError` for interleaved calls."""
         match delta:
             case neutral.TextDelta():
                 block: dict[str, Any] = {"type": "text", "text": ""}
@@ -489,7 +489,7 @@ class AnthropicWriter:
         return _write_event("content_block_delta", index=self._count, delta={"type": kind, **fields})
 
     def write_whole(self, reply: NeutralReply) -> dict[str, Any]:
-        """Return a reply in one piece; raises `UntranslatableError` for arguments that are no object."""
+        """Return a reply in one piece."""
         content: list[dict[str, Any]] = []
         if reply.thoughts:
             content.append({"type": "thinking", "thinking": reply.thoughts, "signature": ""})
@@ -501,7 +501,7 @@ class AnthropicWriter:
 
 
 def _write_usage(usage: Usage) -> dict[str, int]:
-    # This dialect counts what is cached apart from the rest of the input.
+    # This dialect counts cached tokens apart from the rest of the input.
     cached = usage.cached or 0
     written = usage.cache_write or 0
     return {

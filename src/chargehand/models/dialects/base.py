@@ -1,6 +1,6 @@
-"""The dialect interface: what each model API defines, so that nothing else compares the names of dialects.
+"""The dialect interface: everything that a model API defines, so that no other code compares dialect names.
 
-A further dialect is one module with a subclass of `ModelDialect`, one line in `table.py`, and its name in
+A new dialect is one module with a subclass of `ModelDialect`, one line in `table.py`, and its name in
 `contract.Dialect`.
 """
 
@@ -34,14 +34,14 @@ UNKNOWN_USAGE = ReplyUsage(usage=Usage())
 
 
 class StreamMeter(ABC):
-    """What is known of one streamed reply so far.
+    """The state of one streamed reply so far.
 
     `deltas` counts pieces of output, at least one token each; `finished`: the model said that it is done; `ended`:
-    the last event is there; `failed` is what the provider reported as an error inside the stream; `metered` is the
-    usage reported so far; `malformed` says in words why an event is not one of the dialect's.
+    the last event arrived; `failed` is an error that the provider reported inside the stream; `metered` is the
+    usage reported so far; `malformed` explains why an event does not fit the dialect.
     """
 
-    # The types of an event's fields, for which `malformed` is set.
+    # The types of an event's fields; an event that differs sets `malformed`.
     shape: ClassVar[Shape] = {}
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class StreamMeter(ABC):
         self.failed = ""
 
     def see(self, event: bytes) -> bool:
-        """Take in one event; return whether it goes on to the client."""
+        """Take in one event; return whether to send it to the client."""
         data = event_data(event)
         if not data or data.startswith(b"[DONE]"):
             self.ended = self.ended or (bool(data) and self.ends_with_done)
@@ -64,7 +64,7 @@ class StreamMeter(ABC):
         except ValueError:
             self.malformed = "an event of the stream is not JSON"
         if self.malformed:
-            self.deltas += 1  # one token at least was paid for
+            self.deltas += 1  # at least one token was paid for
             return False
         return self.take(as_mapping(content))
 
@@ -73,11 +73,11 @@ class StreamMeter(ABC):
 
     @abstractmethod
     def take(self, content: Mapping[str, Any]) -> bool:
-        """Take in the decoded data of one event; return whether it goes on to the client."""
+        """Take in the decoded data of one event; return whether to send it to the client."""
 
 
 class RequestRoute(Struct, frozen=True, kw_only=True):
-    """What a path asks for; `named` holds what Gemini's path says beside it: model and stream."""
+    """The meaning of a path; `named` holds model and stream, which Gemini puts into the path."""
 
     dialect: Dialect
     operation: Operation
@@ -85,16 +85,16 @@ class RequestRoute(Struct, frozen=True, kw_only=True):
 
 
 class WireRequest(NamedTuple):
-    """A request as it goes on, and by their names what the client asked for and it does not hold."""
+    """A request to send to a provider, and the names of the requested features that it lacks."""
 
     body: dict[str, Any]
     left_out: tuple[str, ...] = ()
 
 
 class WireHeaders(NamedTuple):
-    """Headers that go on with a request in its own dialect, and the names of the features in them.
+    """Headers to send with a request in its own dialect, and the names of the features in them.
 
-    `left_out` names the features that the client asked for and the headers do not hold.
+    `left_out` names the features that the client asked for and the headers lack.
     """
 
     kept: dict[str, str]
@@ -103,15 +103,15 @@ class WireHeaders(NamedTuple):
 
 
 class RequestFormat(ABC):
-    """How requests of one kind spell limits, usage, errors and streams."""
+    """The format of one kind of request: its limits, usage, errors and streams."""
 
     name: ClassVar[Dialect]
-    # The types of a whole reply's fields, and those of which it has at least one.
+    # The types of a whole reply's fields, and the fields of which it has at least one.
     shape: ClassVar[Shape] = {}
     required: ClassVar[tuple[str, ...]] = ()
 
     def find_fault(self, document: object) -> str:
-        """Return in words why a whole reply does not fit the dialect, or "" if it does."""
+        """Explain why a whole reply does not fit the dialect; "" if it does."""
         if not isinstance(document, dict):
             return "the provider's reply is not an object"
         if error := document.get("error"):
@@ -126,19 +126,19 @@ class RequestFormat(ABC):
 
     @abstractmethod
     def write_error_event(self, status: int, code: str, message: str) -> bytes:
-        """Return the event that breaks a stream off."""
+        """Return the event that breaks off a stream."""
 
     @abstractmethod
     def output_limit(self, body: Mapping[str, Any]) -> int | None:
-        """Return the output tokens that the client asks for at most, `None` where it does not say."""
+        """Return the highest number of output tokens that the client asks for, or `None` if not given."""
 
     def count_choices(self, body: Mapping[str, Any]) -> int:
-        """Return how many replies are asked for, each of that length; raises `GatewayFault`."""
+        """Return the number of requested replies, each of that length; raises `GatewayFault`."""
         return 1
 
     @abstractmethod
     def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
-        """Return the body for the upstream: its model name, the output limit in tokens, usage asked for."""
+        """Return the body for the upstream: its model name, the output limit in tokens, usage requested."""
 
     @abstractmethod
     def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
@@ -150,51 +150,51 @@ class RequestFormat(ABC):
 
     @abstractmethod
     def has_output(self, document: Mapping[str, Any]) -> bool:
-        """Tell whether a whole reply holds what a model wrote: text, reasoning or calls of tools."""
+        """Return whether a whole reply holds output of the model: text, reasoning or tool calls."""
 
 
 class ModelDialect(RequestFormat):
-    """One dialect: its paths and headers, what of a request is served, and how it is read and written."""
+    """One dialect: its paths and headers, the parts of a request that are served, and its readers and writers."""
 
-    # What the gateway serves, and what providers are asked: path without its version, and what is asked there.
+    # The endpoints of the gateway and of providers: path without its version, and operation.
     endpoints: ClassVar[Mapping[str, Operation]]
-    # Where replies are asked for, with its version; shown to clients that ask elsewhere.
+    # The path for replies, with its version; shown to clients that use another path.
     reply_path: ClassVar[str]
-    # Where a provider lists its models; costs nothing, so that it also tells whether the provider answers.
+    # The path where a provider lists its models; free, so it also serves to test whether the provider answers.
     list_path: ClassVar[str] = "/v1/models"
-    # Where a model's name stands in that list.
+    # The field of a model's name in that list.
     list_field: ClassVar[str] = "id"
     # The header that holds the key; `authorization` takes it as a bearer token.
     key_header: ClassVar[str] = "authorization"
-    # Where a count of tokens stands in its document.
+    # The field of a token count in its document.
     count_field: ClassVar[str] = "input_tokens"
     # Whether a stream reports its usage only to clients that ask for it.
     usage_on_request: ClassVar[bool] = False
-    # The header of an error reply that says when the account may ask again, whatever window is used up.
+    # The header of an error reply that says when the account may ask again, regardless of the window used up.
     reset_header: ClassVar[str] = ""
-    # Headers of the account's single windows: when each begins anew, and how much of it is left.
+    # Headers of the account's single windows: when each starts again, and how much of it is left.
     reset_windows: ClassVar[tuple[tuple[str, str], ...]] = ()
-    # How names of headers begin that ask for features or choose an account, and which of them do neither.
+    # Prefixes of headers that ask for features or choose an account, and the exceptions among them.
     feature_headers: ClassVar[tuple[str, ...]] = ()
     plain_headers: ClassVar[frozenset[str]] = frozenset()
-    # Whether pieces of several tool calls may come in turn, each with the number of its call.
+    # Whether pieces of several tool calls may alternate, each with the number of its call.
     mixes_calls: ClassVar[bool] = False
-    # How this dialect's models are asked for embeddings, `None` where they make none.
+    # The format of this dialect's embeddings, `None` if its models make no embeddings.
     embeddings: EmbeddingsFormat | None = None
-    # Where clients of this dialect write what the neutral form has another name for.
+    # This dialect's names for fields that have other names in the neutral form.
     spelling: ClassVar[Mapping[str, str]] = {}
 
     def find_route(self, place: str) -> RequestRoute | None:
-        """Return what a path without its version and query asks for, `None` where it is not this dialect's."""
+        """Return the route of a path without version and query, or `None` if it is not this dialect's."""
         operation = self.endpoints.get(place)
         return None if operation is None else RequestRoute(dialect=self.name, operation=operation, named={})
 
     def claims_path(self, path: str, place: str) -> bool:
-        """Tell whether errors at a path that is no endpoint are said in this dialect; `place` has no version."""
+        """Return whether errors at a path without endpoint use this dialect; `place` has no version."""
         return False
 
     def write_model_list(self, names: Iterable[str]) -> bytes:
-        """Return the list of served models, as the clients of both OpenAI and Anthropic read it."""
+        """Return the list of served models, in a form for clients of both OpenAI and Anthropic."""
         entries = [
             {
                 "id": name,
@@ -220,21 +220,21 @@ class ModelDialect(RequestFormat):
 
     @abstractmethod
     def screen(self, body: Mapping[str, Any]) -> WireRequest:
-        """Return a request without what has no place here: what is priced beside tokens, or leads past the models.
+        """Return a request without fields that cost more than tokens or reach systems other than the models.
 
         Unknown fields are left out (`models`, `plugins`, `api_base`, `speed`, `mcp_servers`, `container` …).
-        Raises `GatewayFault` for tools that the provider would run: they have prices of their own and reach the
+        Raises `GatewayFault` for tools that the provider would run: they have their own prices and reach the
         network.
         """
 
     def screen_headers(self, headers: Mapping[str, str]) -> WireHeaders:
-        """Return which of a client's headers, named in lower case, go on to the provider, and what does not."""
+        """Return the client's headers (names in lower case) to send to the provider, and those left out."""
         asked = (name for name in headers if name.startswith(self.feature_headers))
         return WireHeaders({}, left_out=tuple(name for name in asked if name not in self.plain_headers))
 
     @abstractmethod
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
-        """Return the picture or file that a content part is, `None` where it is neither."""
+        """Return the picture or file in a content part, or `None` for other parts."""
 
     def text_part(self, text: str) -> Mapping[str, Any]:
         """Return a content part of plain text."""
@@ -242,13 +242,13 @@ class ModelDialect(RequestFormat):
 
     @abstractmethod
     def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
-        """Read a request; raises `UntranslatableError` for what no other dialect has a place for."""
+        """Read a request; raises `UntranslatableError` for parts that no other dialect can express."""
 
     @abstractmethod
     def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
-        """Write a request, and name what of the neutral one has no place in this dialect or at this model.
+        """Write a request, and name the parts that this dialect or this model cannot express.
 
-        Raises `UntranslatableError` for what cannot be done without.
+        Raises `UntranslatableError` if such a part is essential.
         """
 
     @abstractmethod
@@ -260,7 +260,7 @@ class ModelDialect(RequestFormat):
         """Return the writer of one reply."""
 
     def has_output(self, document: Mapping[str, Any]) -> bool:
-        """Tell whether a reply has text, reasoning or calls; one that cannot be read counts as having some."""
+        """Return whether a reply has text, reasoning or calls; an unreadable reply counts as having some."""
         try:
             said = fold_reply(self.reply_reader("").read_whole(document))
         except (UntranslatableError, ValueError, TypeError, AttributeError, KeyError):
@@ -268,28 +268,28 @@ class ModelDialect(RequestFormat):
         return bool(said.text or said.thoughts or said.calls)
 
     def require_embeddings(self) -> EmbeddingsFormat:
-        """Return how clients of this dialect ask for embeddings; only for dialects with an endpoint for them."""
+        """Return the dialect's embeddings format; only for dialects with an endpoint for embeddings."""
         assert self.embeddings is not None
         return self.embeddings
 
     def provider_headers(self, key: str | None) -> dict[str, str]:
-        """Return the headers that every request to a provider carries."""
+        """Return the headers of every request to a provider."""
         if not key:
             return {}
         return {self.key_header: f"Bearer {key}" if self.key_header == "authorization" else key}
 
     def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
-        """Return path, with its version, and body of a call as they go to a provider."""
+        """Return path, with its version, and body of a call for a provider."""
         path = next((path for path, operation in self.endpoints.items() if operation == call.operation), "")
         return f"/v1{path}" if path else self.reply_path, call.body
 
 
-# All dialects. Whoever needs more than one is given this table from above, and imports no dialect.
+# All dialects. Code that needs several receives this table from its caller, and imports no dialect.
 DialectTable = Mapping[Dialect, ModelDialect]
 
 
 class EmbeddingTexts(Struct, frozen=True, kw_only=True):
-    """What is to be embedded; `packed`: as base64 of little-endian floats, `single`: Gemini's form of one."""
+    """Texts to embed; `packed`: as base64 of little-endian floats, `single`: Gemini's form for one text."""
 
     texts: tuple[str, ...]
     dimensions: int | None = None
@@ -299,14 +299,14 @@ class EmbeddingTexts(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingVectors(Struct, frozen=True, kw_only=True):
-    """The vectors in the order of their texts; `used` is the input tokens, `None` where not known."""
+    """The vectors in the order of their texts; `used` is the number of input tokens, `None` if unknown."""
 
     vectors: tuple[tuple[float, ...], ...]
     used: int | None
 
 
 class EmbeddingsFormat(RequestFormat):
-    """How one dialect asks for embeddings; errors are those of the dialect. They cost input only."""
+    """One dialect's format for embeddings, with the errors of the dialect. Embeddings cost input only."""
 
     def __init__(self, dialect: ModelDialect) -> None:
         self._dialect = dialect
@@ -320,20 +320,20 @@ class EmbeddingsFormat(RequestFormat):
         return self._dialect.write_error_event(status, code, message)
 
     def output_limit(self, body: Mapping[str, Any]) -> int | None:
-        """Return 0: nothing is written."""
+        """Return 0: embeddings have no output tokens."""
         return 0
 
     def stream_meter(self, body: Mapping[str, Any]) -> StreamMeter:
-        """Return the dialect's meter, for a provider that streams what nobody asked it to stream."""
+        """Return the dialect's meter, for a provider that streams without being asked."""
         return self._dialect.stream_meter({})
 
     def has_output(self, document: Mapping[str, Any]) -> bool:
-        """Return false: vectors are nothing that a model wrote."""
+        """Return false: vectors are not output that a model wrote."""
         return False
 
     @abstractmethod
     def screen(self, body: Mapping[str, Any]) -> WireRequest:
-        """Return a request without what has no place here; raises `GatewayFault`."""
+        """Return a request without unknown fields; raises `GatewayFault`."""
 
     @abstractmethod
     def read_texts(self, body: Mapping[str, Any]) -> EmbeddingTexts:
@@ -353,7 +353,7 @@ class EmbeddingsFormat(RequestFormat):
 
 
 def screen_fields(body: Mapping[str, Any], known: frozenset[str]) -> WireRequest:
-    """Return the known fields of a request, and the names of those that are not and say something."""
+    """Return the known fields of a request, and the names of its unknown fields that are set."""
     kept = {name: value for name, value in body.items() if name in known}
     if len(kept) == len(body):
         return WireRequest(kept)
@@ -361,18 +361,18 @@ def screen_fields(body: Mapping[str, Any], known: frozenset[str]) -> WireRequest
 
 
 def is_bare(body: Mapping[str, Any]) -> bool:
-    """Tell whether a request offers no tool, as those for a title, a summary or a look at the quota do."""
+    """Return whether a request offers no tool, like those for a title, a summary or a check of the quota."""
     return not body.get("tools")
 
 
 def estimate_tokens(body: Mapping[str, Any]) -> int:
-    """Return about how many tokens a request has: one for four bytes of it, rounded up."""
+    """Estimate the tokens of a request: one per four bytes, rounded up."""
     said = {name: value for name, value in body.items() if name not in ("model", "stream")}
     return -(-len(dump_json(said)) // _BYTES_A_TOKEN)
 
 
 def file_at(url: object, kind: Literal["image", "file"], name: object = "") -> FilePart:
-    """Return the file in a `data:` address, one without content for any other: it only points to one."""
+    """Return the file in a `data:` address; for other addresses, which only link to a file, without content."""
     media_type, data = (read_data_url(url) if isinstance(url, str) else None) or ("", "")
     return FilePart(kind=kind, media_type=media_type, data=data, name=str(name or ""))
 
@@ -383,14 +383,14 @@ def error_message(holder: Mapping[str, Any], default: str) -> str:
 
 
 def offered_tools(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the tools that a request offers, those that its messages add on the way included."""
+    """Yield the tools that a request offers, including those that its messages add later."""
     yield from as_mappings(body.get("tools"))
     for message in as_mappings(body.get("messages")):
         yield from (part for part in as_mappings(message.get("content")) if part.get("type") == "tool_addition")
 
 
 def require_client_tools(tools: Iterable[Mapping[str, Any]], own: tuple[str, ...]) -> None:
-    """Raise `GatewayFault` for a tool whose type begins with none of `own`: the client does not run it."""
+    """Raise `GatewayFault` for a tool whose type has none of the prefixes `own`: the client does not run it."""
     for tool in tools:
         kind = tool.get("type") or "custom"
         if not isinstance(kind, str) or not kind.startswith(own):
@@ -398,7 +398,7 @@ def require_client_tools(tools: Iterable[Mapping[str, Any]], own: tuple[str, ...
 
 
 def read_cost(usage: Mapping[str, Any]) -> float | None:
-    """Return the cost in USD that a provider reports with its usage, `None` where it reports none that can be."""
+    """Return the cost in USD that a provider reports with its usage, or `None` if missing or implausible."""
     cost = usage.get("cost")
     if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost < 1e6:
         return None
@@ -406,7 +406,7 @@ def read_cost(usage: Mapping[str, Any]) -> float | None:
 
 
 def read_range(value: object, name: str, most: int) -> int:
-    """Return how many replies are asked for, 1 where nothing is said; raises `GatewayFault` out of range."""
+    """Return how many replies are asked for, 1 by default; raises `GatewayFault` if out of range."""
     if value is not None and (not isinstance(value, int) or not 1 <= value <= most):
         raise GatewayFault("bad_request", f"`{name}` must be a whole number from 1 to {most}")
     return 1 if value is None else int(value)

@@ -1,4 +1,4 @@
-"""Embeddings: asked for in OpenAI's form or in Gemini's, made by OpenAI's, Gemini's or Ollama's models."""
+"""Embeddings: requested in OpenAI's or Gemini's format, made by models of OpenAI, Gemini or Ollama."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from chargehand.models.dialects.base import (
 from chargehand.models.dialects.left_out import LEFT_OUT, join_left_out
 from chargehand.models.dialects.translation import parse_reply, read_error_message
 
-# How an Ollama without OpenAI's endpoint answers there.
+# The answers of an Ollama without OpenAI's endpoint.
 _ABSENT = frozenset({404, 405, 501})
 
 
 def explain_refusal(served: ServedModel, dialect: Dialect, body: Mapping[str, Any], dialects: DialectTable) -> str:
-    """Return why a model does not make the embeddings that a client of `dialect` asks for, empty where it does."""
+    """Return why a model cannot make the embeddings that a client of `dialect` asks for; empty if it can."""
     form = dialects[served.dialect].embeddings
     if form is None:
         return f"models that speak the dialect {served.dialect} have no embeddings"
@@ -48,7 +48,7 @@ def explain_refusal(served: ServedModel, dialect: Dialect, body: Mapping[str, An
 
 
 def embeddings_upstream(served: ServedModel, dialect: Dialect, dialects: DialectTable) -> ModelUpstream:
-    """Return who makes the embeddings of a model, for a client that asks in the form of `dialect`."""
+    """Return the upstream for a model's embeddings, for a client that asks in the format of `dialect`."""
     form = dialects[served.dialect].require_embeddings()
     upstream = OllamaEmbeddings(served.upstream, form) if served.ollama else served.upstream
     if form.name == dialect:
@@ -57,7 +57,7 @@ def embeddings_upstream(served: ServedModel, dialect: Dialect, dialects: Dialect
 
 
 class TranslatingEmbeddings:
-    """Puts calls for embeddings into the form of `inner`, and the vectors back into that of the `client`."""
+    """Translates calls for embeddings into the format of `inner`, and the vectors into that of the `client`."""
 
     def __init__(self, inner: ModelUpstream, form: EmbeddingsFormat, *, client: EmbeddingsFormat) -> None:
         self._inner = inner
@@ -65,7 +65,7 @@ class TranslatingEmbeddings:
         self._client = client
 
     async def send(self, call: ModelCall) -> UpstreamReply:
-        """Send one call; raises `UpstreamError` as `inner` does, and where its reply cannot be read."""
+        """Send one call; raises `UpstreamError` as `inner` does, and if its reply cannot be read."""
         try:
             asked = self._client.read_texts(call.body)
         except UntranslatableError as error:
@@ -89,7 +89,7 @@ class TranslatingEmbeddings:
 
 
 class OllamaEmbeddings:
-    """Asks Ollama in OpenAI's form, and a version too old for that by its own `/api/embed`.
+    """Asks Ollama in OpenAI's format, and versions too old for that by their own `/api/embed`.
 
     https://github.com/ollama/ollama/blob/main/docs/api.md#generate-embeddings
     """
@@ -99,9 +99,9 @@ class OllamaEmbeddings:
         self._form = form
 
     async def send(self, call: ModelCall) -> UpstreamReply:
-        """Send one call; raises `UpstreamError` as `inner` does, and where its reply cannot be read."""
+        """Send one call; raises `UpstreamError` as `inner` does, and if its reply cannot be read."""
         reply = await self._inner.send(call)
-        # Found out each time: that costs a millisecond on this machine, and nothing has to be remembered.
+        # Tried each time: that costs a millisecond on this machine, and needs no memory.
         if reply.status not in _ABSENT:
             return reply
         refusal = await reply.read_all()

@@ -52,22 +52,22 @@ _VERBS: Mapping[str, Operation] = {
     "embedContent": "embed",
     "batchEmbedContents": "embed",
 }
-# What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
-# what is forbidden would always be behind (decision 0010).
+# Allowed fields: known to be free of extra charges and to reach no other system. All others are dropped, since a
+# list of forbidden fields would always be outdated (decision 0010).
 _FIELDS = frozenset(
     {"model", "stream", "contents", "systemInstruction", "tools", "toolConfig", "generationConfig"}
     | {"safetySettings", "labels"}
 )
 _EMBED_FIELDS = ("content", "taskType", "title", "outputDimensionality")
 _UNDERSCORE = re.compile(r"_([a-z])")
-# Fields whose content has the user's own names, which are not respelt.
+# Fields with names chosen by the user, which are not respelt.
 _OWN_NAMES = frozenset(
     {"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema", "labels"}
 )
 
 
 class GeminiDialect(ModelDialect):
-    """`generateContent`; the body holds `model` and `stream` here, which on the wire stand in the path."""
+    """The dialect of `generateContent`; the body holds `model` and `stream`, which the wire has in the path."""
 
     name = "gemini"
     shape = CONTENTS
@@ -99,7 +99,7 @@ class GeminiDialect(ModelDialect):
         self.embeddings = GeminiEmbeddings(self)
 
     def find_route(self, place: str) -> RequestRoute | None:
-        """Return what `/models/MODEL:VERB` asks for."""
+        """Return the route of `/models/MODEL:VERB`."""
         model, colon, verb = unquote(place).removeprefix("/models/").rpartition(":")
         if not place.startswith("/models/") or not colon or verb not in _VERBS:
             return None
@@ -107,11 +107,11 @@ class GeminiDialect(ModelDialect):
         return RequestRoute(dialect="gemini", operation=_VERBS[verb], named=named)
 
     def claims_path(self, path: str, place: str) -> bool:
-        """Claim what has a version of Gemini's."""
+        """Claim paths with a version of Gemini's."""
         return path.startswith(("/v1beta/", "/v1alpha/"))
 
     def write_model_list(self, names: Iterable[str]) -> bytes:
-        """Return the list of models as Gemini's clients read it."""
+        """Return the list of models in the form that Gemini's clients read."""
         verbs = list(_VERBS)
         entries = [
             {"name": f"models/{name}", "displayName": name, "supportedGenerationMethods": verbs} for name in names
@@ -119,7 +119,7 @@ class GeminiDialect(ModelDialect):
         return dump_json({"models": entries})
 
     def write_error(self, status: int, code: str, message: str) -> bytes:
-        """Return `{"error": {...}}`; our code stands among its details."""
+        """Return `{"error": {...}}`; our code is among its details."""
         kind = _ERROR_STATUS.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
         info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": code, "domain": "chargehand"}
         return dump_json({"error": {"code": status, "message": message, "status": kind, "details": [info]}})
@@ -141,7 +141,7 @@ class GeminiDialect(ModelDialect):
         return ready
 
     def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
-        """Return `usageMetadata`; reasoning counts as output, what tools brought in as input."""
+        """Return `usageMetadata`; reasoning counts as output, tokens added by tools as input."""
         usage = as_mapping(document.get("usageMetadata"))
         given = as_tokens(usage.get("promptTokenCount"))
         brought = as_tokens(usage.get("toolUsePromptTokenCount"))
@@ -152,7 +152,7 @@ class GeminiDialect(ModelDialect):
             return UNKNOWN_USAGE
         read = given + (brought or 0)
         known = written is not None or thought is not None
-        # A reply without a word has no count of its own, only the total.
+        # A reply without text has no count of its output, only the total.
         output = (written or 0) + (thought or 0) if known else None if total is None else max(0, total - read)
         cached = as_tokens(usage.get("cachedContentTokenCount"))
         return ReplyUsage(usage=Usage(input=read, output=output, cached=cached))
@@ -162,7 +162,7 @@ class GeminiDialect(ModelDialect):
         return _GeminiStreamMeter(self, choices=self.count_choices(body))
 
     def screen(self, body: Mapping[str, Any]) -> WireRequest:
-        """Return the known fields; raises `GatewayFault` for what the provider keeps or runs."""
+        """Return the known fields; raises `GatewayFault` for content stored and tools run at the provider."""
         body = _spell_camel(body)
         if body.get("cachedContent"):
             raise GatewayFault("bad_request", "`cachedContent` is not served: nothing is kept at the provider")
@@ -174,7 +174,7 @@ class GeminiDialect(ModelDialect):
         return screen_fields(body, _FIELDS)
 
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
-        """Return what `inlineData` or `fileData` holds."""
+        """Return the content of `inlineData` or `fileData`."""
         given = as_mapping(part.get("inlineData") or part.get("fileData"))
         if not given:
             return None
@@ -187,11 +187,11 @@ class GeminiDialect(ModelDialect):
         )
 
     def text_part(self, text: str) -> Mapping[str, Any]:
-        """Return a part that is text."""
+        """Return a text part."""
         return {"text": text}
 
     def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
-        """Read `contents`, `tools` and what shapes the reply."""
+        """Read `contents`, `tools` and the settings of the reply."""
         return read_contents_request(body)
 
     def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
@@ -207,7 +207,7 @@ class GeminiDialect(ModelDialect):
         return GeminiWriter(self, model, id)
 
     def locate(self, call: ModelCall) -> tuple[str, Mapping[str, Any]]:
-        """Return a path with model and verb, and the body without what stands in the path."""
+        """Return a path with model and verb, and the body without both."""
         body = {name: value for name, value in call.body.items() if name not in ("model", "stream")}
         verb = "streamGenerateContent?alt=sse" if call.stream else "generateContent"
         if call.operation == "count":
@@ -218,7 +218,7 @@ class GeminiDialect(ModelDialect):
 
 
 def _spell_camel(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with its fields spelt as documented: Gemini takes both `inlineData` and `inline_data`."""
+    """Return a body with its fields spelt as documented: Gemini accepts both `inlineData` and `inline_data`."""
 
     def respell(name: str, value: Any) -> Any:
         if name in _OWN_NAMES:
@@ -232,7 +232,7 @@ def _spell_camel(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _GeminiStreamMeter(StreamMeter):
-    """Meters chunks; there is no last event: the connection's end is the end."""
+    """Meters chunks; the stream has no last event, but ends with the connection."""
 
     shape = CONTENTS
 
@@ -243,7 +243,7 @@ class _GeminiStreamMeter(StreamMeter):
         self._done: set[object] = set()
 
     def take(self, content: Mapping[str, Any]) -> bool:
-        """Take in one chunk; all of them go on to the client."""
+        """Take in one chunk; all of them are sent to the client."""
         if content.get("error"):
             self.failed = error_message(content, "error")
         for candidate in as_mappings(content.get("candidates")):
@@ -259,12 +259,12 @@ class _GeminiStreamMeter(StreamMeter):
 
 
 class GeminiEmbeddings(EmbeddingsFormat):
-    """`embedContent` and `batchEmbedContents`: https://ai.google.dev/api/embeddings."""
+    """Gemini's `embedContent` and `batchEmbedContents`: https://ai.google.dev/api/embeddings."""
 
     name = "gemini"
 
     def screen(self, body: Mapping[str, Any]) -> WireRequest:
-        """Return the known fields; raises `GatewayFault` for what is no text."""
+        """Return the known fields; raises `GatewayFault` for content other than text."""
         body = _spell_camel(body)
         many = "requests" in body
         asked = [
@@ -280,7 +280,7 @@ class GeminiEmbeddings(EmbeddingsFormat):
         return WireRequest({**model, "requests": asked} if many else {**model, **asked[0]}, left)
 
     def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
-        """Return the body with the model replaced, which each part of a batch names anew."""
+        """Return the body with the model replaced, also in each part of a batch, which repeats it."""
         if "requests" not in body:
             return {**body, "model": model}
         requests = [{**one, "model": f"models/{model}"} for one in as_mappings(body["requests"])]
@@ -292,7 +292,7 @@ class GeminiEmbeddings(EmbeddingsFormat):
         return ReplyUsage(usage=Usage(input=as_tokens(usage.get("promptTokenCount")), output=0))
 
     def read_texts(self, body: Mapping[str, Any]) -> EmbeddingTexts:
-        """Read one request or a batch; all must have one size."""
+        """Read one request or a batch, whose vectors must all have one size."""
         many = "requests" in body
         asked = as_mappings(body["requests"]) if many else [body]
         sizes = {one.get("outputDimensionality") for one in asked}
@@ -318,7 +318,7 @@ class GeminiEmbeddings(EmbeddingsFormat):
         return EmbeddingVectors(vectors=tuple(read_vector(row.get("values")) for row in rows), used=used)
 
     def write_vectors(self, made: EmbeddingVectors, asked: EmbeddingTexts, model: str) -> dict[str, Any]:
-        """Write `embedding` for one, `embeddings` for a batch."""
+        """Write `embedding` for a single text, `embeddings` for a batch."""
         usage = {} if made.used is None else {"usageMetadata": {"promptTokenCount": made.used}}
         rows = [{"values": vector} for vector in made.vectors]
         return {"embedding": rows[0], **usage} if asked.single else {"embeddings": rows, **usage}

@@ -14,7 +14,7 @@ from chargehand.models.dialects.base import ModelDialect, WireRequest, error_mes
 from chargehand.models.dialects.reasoning import GEMINI_LEVELS, gemini_budget, takes_level
 from chargehand.models.dialects.unread import Shape, list_unread
 
-# Further fields of `generationConfig` that pass to the dialects that have them, by their names there.
+# Further fields of `generationConfig`, with their names in the dialects that have them.
 HINTS = {
     "topK": "top_k",
     "seed": "seed",
@@ -53,7 +53,7 @@ _REPLY: Shape = {
         **dict.fromkeys(("finishReason", "finishMessage", "index", "tokenCount")),
     },
     **dict.fromkeys(("usageMetadata", "promptFeedback", "error")),
-    # The reply's own marks, which say nothing outside of its provider.
+    # The reply's own metadata, which means nothing outside its provider.
     **dict.fromkeys(("modelVersion", "responseId", "createTime", "modelStatus")),
 }
 _RESOLUTIONS = {"low": "MEDIA_RESOLUTION_LOW", "high": "MEDIA_RESOLUTION_HIGH"}
@@ -66,7 +66,7 @@ _CHOICES: Mapping[str, neutral.ToolChoice] = {
     "VALIDATED": "auto",
 }
 _MODES: Mapping[neutral.ToolChoice, str] = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-# What stands for a signature where another model made the call, by Google's page on thought signatures.
+# The replacement for a signature if another model made the call, by Google's page on thought signatures.
 _ANY_SIGNATURE = "skip_thought_signature_validator"
 _JSON = "application/json"
 _STOPS: Mapping[str, StopReason] = {"STOP": "end", "MAX_TOKENS": "length"}
@@ -81,7 +81,7 @@ _UNUSABLE = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFO
 
 
 def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
-    """Read a request; reasoning is left out: it is signed for its own provider."""
+    """Read a request; reasoning is left out, since it is signed for its own provider."""
     config = as_mapping(body.get("generationConfig"))
     if config.get("candidateCount") not in (None, 1):
         message = "several replies at once cannot be asked of another dialect"
@@ -133,7 +133,7 @@ def read_contents_request(body: Mapping[str, Any]) -> NeutralRequest:
 
 
 def write_contents_request(request: NeutralRequest, model: str) -> WireRequest:
-    """Write a request; how closely to look at pictures is one word for all of them here."""
+    """Write a request; this dialect has one setting for how closely to look at all pictures."""
     left = neutral.find_features(request) - _CARRIED
     contents = [
         {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
@@ -179,13 +179,13 @@ def write_contents_request(request: NeutralRequest, model: str) -> WireRequest:
 
 
 def _write_thinking(asked: neutral.ReasoningRequest, model: str, left: set[str]) -> dict[str, Any]:
-    """Return `thinkingConfig`; what of the reasoning asked for does not fit goes into `left`."""
+    """Return `thinkingConfig`; requested reasoning that does not fit is added to `left`."""
     shown = {"includeThoughts": True} if asked.summary else {}
     if asked.amount is None:
         return shown
     if takes_level(model) and asked.tokens != neutral.DYNAMIC_BUDGET:
         word = asked.word or ""
-        # These models cannot do without reasoning: the least of it is nearest to none.
+        # These models always reason, so the lowest level replaces "none".
         level = GEMINI_LEVELS.get("minimal" if word == "none" else word)
         if level == "MINIMAL" and "pro" in model:
             level = "LOW"
@@ -209,7 +209,7 @@ def _read_contents(contents: list[Mapping[str, Any]], detail: str) -> Iterator[n
     unanswered: dict[str, list[str]] = {}
     count = 0
     for content in contents:
-        # Gemini's calls need no id; other dialects pair a result with its call by one.
+        # Gemini's calls need no id; other dialects pair a result with its call by id.
         parts: list[neutral.ConversationPart] = []
         for part in as_mappings(content.get("parts")):
             call = as_mapping(part.get("functionCall"))
@@ -287,7 +287,7 @@ def _read_tool(declared: Mapping[str, Any]) -> neutral.OfferedTool:
 
 
 def _read_schema(schema: object) -> Any:
-    """Return a schema with its types as JSON Schema spells them, in lower case."""
+    """Return a schema with its types in lower case, as in JSON Schema."""
     if isinstance(schema, list):
         return [_read_schema(one) for one in schema]
     if not isinstance(schema, dict):
@@ -319,14 +319,14 @@ def _read_choice(config: Mapping[str, Any]) -> tuple[neutral.ToolChoice | None, 
 
 
 def _write_parts(turn: neutral.ConversationTurn, model: str) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a turn; of a user's, results of tools first: they belong right behind their calls."""
+    """Yield the parts of a turn; for a user, tool results come first, immediately after their calls."""
     behind: list[neutral.ConversationPart] = []
     signed = False
     for part in turn.parts:
         match part:
             case neutral.ToolCallPart():
                 made = _write_call(neutral.as_function_call(part))
-                # The first call of a turn must be signed, by the models that sign.
+                # Models that sign require a signature on the first call of a turn.
                 if model.startswith("gemini-3") and not signed:
                     made["thoughtSignature"] = _ANY_SIGNATURE
                 signed = True
@@ -375,7 +375,7 @@ class GeminiReader:
         self._usage: Usage | None = None
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
-        """Return what a chunk says."""
+        """Return the deltas of a chunk."""
         if data.get("error"):
             return [neutral.ReplyError(message=error_message(data, "error"))]
         self.left_out.update(list_unread(data, _REPLY))
@@ -389,17 +389,17 @@ class GeminiReader:
                 found += self._read_part(part)
             self._word = str(candidate.get("finishReason") or self._word)
             if candidate.get("finishReason") in _UNUSABLE:
-                # Other dialects have no such end: in words the client learns of it, and keeps what there is.
+                # Other dialects have no such end: a text informs the client, which keeps the rest of the reply.
                 self._fault = f"{self._word}: {candidate.get('finishMessage') or 'no tool call that can be read'}"
                 found.append(neutral.TextDelta(text=f"[The model's tool call is malformed. {self._fault}]"))
         return found
 
     def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
-        """Return what a body says."""
+        """Return the deltas of a body."""
         return [*self.read_event(document), *self.finish()]
 
     def finish(self) -> list[neutral.ReplyDelta]:
-        """Return the end, where the model said that it is done."""
+        """Return the end if the model said that it is done."""
         if not self._word:
             return []
         stop = _STOPS.get(self._word, "end" if self._word in _UNUSABLE else "refusal")
@@ -423,7 +423,7 @@ class GeminiReader:
 
 
 class GeminiWriter:
-    """Writes one reply; a call goes out when it is whole, for this dialect knows no half ones."""
+    """Writes one reply; a call is sent when complete, since this dialect has no partial calls."""
 
     def __init__(self, dialect: ModelDialect, model: str, id: str) -> None:
         self._dialect = dialect
@@ -432,7 +432,7 @@ class GeminiWriter:
         self._texts: dict[int, str] = {}
 
     def write_delta(self, delta: neutral.ReplyDelta) -> bytes:
-        """Return the chunks that say one delta; raises `UntranslatableError` for arguments that are no object."""
+        """Return the chunks for one delta; raises `UntranslatableError` if arguments are not an object."""
         match delta:
             case neutral.TextDelta():
                 return self._write_chunk([{"text": delta.text}])
@@ -455,7 +455,7 @@ class GeminiWriter:
                 return self._dialect.write_error_event(502, "upstream_error", delta.message)
 
     def write_whole(self, reply: NeutralReply) -> dict[str, Any]:
-        """Return a reply in one piece; raises `UntranslatableError` for arguments that are no object."""
+        """Return a reply in one piece; raises `UntranslatableError` if arguments are not an object."""
         parts: list[dict[str, Any]] = [{"text": reply.thoughts, "thought": True}] if reply.thoughts else []
         parts += [{"text": reply.text}] if reply.text else []
         return self._write_document(

@@ -1,4 +1,4 @@
-"""What OpenAI's two dialects share: how errors are written, and how embeddings are asked for."""
+"""Shared by OpenAI's two dialects: the format of errors, and of embeddings."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class OpenAIEmbeddings(EmbeddingsFormat):
         return EmbeddingVectors(vectors=tuple(read_vector(row.get("embedding")) for row in rows), used=used)
 
     def write_vectors(self, made: EmbeddingVectors, asked: EmbeddingTexts, model: str) -> dict[str, Any]:
-        """Write `data`, as base64 where it was asked for."""
+        """Write `data`, as base64 if requested."""
         data = []
         for index, vector in enumerate(made.vectors):
             packed = (

@@ -30,12 +30,12 @@ from chargehand.models.dialects.openai_chat_messages import (
 from chargehand.models.dialects.shapes import CHAT
 
 _LIMITS = ("max_completion_tokens", "max_tokens")
-# Models that take only `max_completion_tokens`; other providers often know only `max_tokens`.
+# Models that accept only `max_completion_tokens`; other providers often know only `max_tokens`.
 _NEW_LIMIT = re.compile(r"(^|/)(o\d|gpt-[5-9]|gpt-\d\d|codex)")
 _OUTPUT = ("content", "tool_calls", "reasoning_content", "reasoning", "refusal", "function_call", "audio")
 _MOST_CHOICES = 128
-# What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
-# what is forbidden would always be behind (decision 0010).
+# Allowed fields: known to be free of extra charges and to reach no other system. All others are dropped, since a
+# list of forbidden fields would always be outdated (decision 0010).
 _FIELDS = frozenset(
     {"messages", "model", "stream", "temperature", "top_p", "top_k", "stop", "metadata", "max_tokens"}
     | {"tools", "tool_choice", "thinking", "reasoning", "function_call", "functions", "parallel_tool_calls"}
@@ -47,7 +47,7 @@ _FIELDS = frozenset(
 
 
 class OpenAIChatDialect(OpenAIDialect):
-    """Chat completions, as OpenAI and most other providers speak them."""
+    """Chat completions, as OpenAI and most other providers implement them."""
 
     name = "openai"
     shape = CHAT
@@ -79,19 +79,19 @@ class OpenAIChatDialect(OpenAIDialect):
         return min(given, default=None)
 
     def count_choices(self, body: Mapping[str, Any]) -> int:
-        """Return `n`; the provider refuses what is out of its range."""
+        """Return `n`; raises `GatewayFault` if out of range."""
         return read_range(body.get("n"), "n", _MOST_CHOICES)
 
     def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
-        """Return the body with one field for the limit, and usage asked for in streams."""
+        """Return the body with one field for the limit; streams must report usage."""
         ready = {**body, "model": model}
         if limit is not None:
             for name in _LIMITS:
                 ready.pop(name, None)
-            # Not in the client's own field: a provider that does not know it would write without end.
+            # Not in the client's own field: a provider that does not know it would write without limit.
             ready[_LIMITS[0] if _NEW_LIMIT.search(model) else _LIMITS[1]] = limit
         if body.get("stream") is True:
-            # A stream says what was used only to whoever asks.
+            # A stream reports usage only on request.
             ready["stream_options"] = {**as_mapping(body.get("stream_options")), "include_usage": True}
         return ready
 
@@ -106,7 +106,7 @@ class OpenAIChatDialect(OpenAIDialect):
         given = as_tokens(usage.get("prompt_tokens"))
         total = as_tokens(usage.get("total_tokens"))
         if output is not None and total is not None and given is not None:
-            # Some providers leave reasoning out of `completion_tokens`, and charge for it.
+            # Some providers leave reasoning out of `completion_tokens`, but charge for it.
             output = max(output, total - given)
         return ReplyUsage(
             usage=Usage(
@@ -114,7 +114,7 @@ class OpenAIChatDialect(OpenAIDialect):
                 output=output,
                 cached=cached if cached is not None else as_tokens(usage.get("prompt_cache_hit_tokens")),
                 cache_write=as_tokens(details.get("cache_write_tokens")),
-                # With a key of the user's own at its provider, `cost` is only the router's fee.
+                # If the user has their own key at the router's provider, `cost` is only the router's fee.
                 cost_usd=None if usage.get("is_byok") else read_cost(usage),
             )
         )
@@ -131,7 +131,7 @@ class OpenAIChatDialect(OpenAIDialect):
         return screened
 
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
-        """Return what an `image_url` or a `file` holds."""
+        """Return the content of an `image_url` or a `file`."""
         match part.get("type"):
             case "image_url":
                 return file_at(as_mapping(part.get("image_url")).get("url"), "image")
@@ -141,7 +141,7 @@ class OpenAIChatDialect(OpenAIDialect):
         return None
 
     def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
-        """Read `messages`, `tools` and what shapes the reply."""
+        """Read `messages`, `tools` and the settings of the reply."""
         return read_chat_request(body, self.output_limit(body))
 
     def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
@@ -159,7 +159,7 @@ class OpenAIChatDialect(OpenAIDialect):
 
 
 class _ChatStreamMeter(StreamMeter):
-    """Meters chunks; `asked`: the client wants the chunk that holds nothing but usage."""
+    """Meters chunks; `asked`: the client wants the chunk that holds only usage."""
 
     shape = CHAT
     ends_with_done = True

@@ -17,7 +17,7 @@ from chargehand.models.dialects.base import ModelDialect, WireRequest
 from chargehand.models.dialects.reasoning import is_openai, read_thinking, write_effort
 from chargehand.models.dialects.unread import Shape, list_unread
 
-# Further fields that pass to the dialects that have them; those that only OpenAI's own models take stand apart.
+# Further fields, passed on to dialects that have them; fields only for OpenAI's own models are separate.
 _HINTS = frozenset({"seed", "frequency_penalty", "presence_penalty"})
 _OWN_HINTS = frozenset({"user", "safety_identifier", "verbosity", "prompt_cache_key", "prompt_cache_retention"})
 _READ_HINTS = _HINTS | _OWN_HINTS | {"top_k"}
@@ -67,10 +67,10 @@ _SAID: Shape = {
 }
 _REPLY: Shape = {
     "choices": {"index": None, "finish_reason": None, "message": _SAID, "delta": _SAID},
-    # The reply's own marks, which say nothing outside of its provider.
+    # The reply's own metadata, which means nothing outside its provider.
     **dict.fromkeys(("id", "object", "created", "model", "system_fingerprint", "service_tier", "usage", "error")),
 }
-# Families whose makers ask for the reasoning of earlier replies; other providers refuse that field.
+# Model families whose makers want the reasoning of earlier replies; other providers refuse that field.
 _WANTS_THOUGHTS = re.compile(r"deepseek|kimi|glm-|mimo")
 _FINISH_REASONS: Mapping[StopReason, str] = {
     "end": "stop",
@@ -82,7 +82,7 @@ _STOPS = {word: stop for stop, word in _FINISH_REASONS.items()} | {"function_cal
 
 
 def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequest:
-    """Read a request; raises `UntranslatableError` for what no other dialect has a place for."""
+    """Read a request; raises `UntranslatableError` for parts that no other dialect can express."""
     for field in ("functions", "function_call", "logprobs", "audio"):
         if body.get(field):
             raise UntranslatableError(field, f"`{field}` means nothing to another dialect")
@@ -131,7 +131,7 @@ def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequ
 
 
 def write_chat_request(request: NeutralRequest, model: str) -> WireRequest:
-    """Write a request without its model and limit; pictures of tool results follow in a message of the user."""
+    """Write a request without its model and limit; pictures of tool results follow in a user message."""
     carried = _CARRIED | _HINTS | (_OWN_HINTS if is_openai(model) else frozenset())
     thoughts = _WANTS_THOUGHTS.search(model.lower()) is not None
     carried |= {"thoughts"} if thoughts else frozenset()
@@ -180,7 +180,7 @@ def write_chat_request(request: NeutralRequest, model: str) -> WireRequest:
 
 
 def _read_message(message: Mapping[str, Any]) -> neutral.ConversationTurn | None:
-    """Return what a message says, `None` where it is for the system's part."""
+    """Return the turn of a message, or `None` if it belongs to the system's part."""
     role = message.get("role")
     content = message.get("content")
     match role:
@@ -272,7 +272,7 @@ def _write_user(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:
     for part in turn.parts:
         if isinstance(part, neutral.ToolResultPart):
             yield {"role": "tool", "tool_call_id": part.id, "content": part.text}
-            # Messages of role `tool` hold text only.
+            # Messages of role `tool` hold only text.
             plain += part.blob_parts
         else:
             plain.append(part)
@@ -293,7 +293,7 @@ def _write_part(part: neutral.ConversationPart) -> dict[str, Any]:
 
 
 def _write_assistant(turn: neutral.ConversationTurn, *, thoughts: bool) -> dict[str, Any] | None:
-    """Return the message of a turn, `None` where it holds nothing but reasoning."""
+    """Return the message of a turn, or `None` if it holds only reasoning."""
     if any(isinstance(part, neutral.FilePart) for part in turn.parts):
         raise UntranslatableError("image", "chat completions take no picture that a model made")
     text = "".join(part.text for part in turn.parts if isinstance(part, neutral.TextPart))
@@ -326,20 +326,20 @@ class OpenAIChatReader:
         self.left_out = set[str]()
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
-        """Return what a chunk says."""
+        """Return the deltas of a chunk."""
         return self._read(data, "delta", "")
 
     def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
-        """Return what a body says."""
+        """Return the deltas of a body."""
         found = self._read(document, "message", "stop")
         return found if document.get("error") else [*found, *self.finish()]
 
     def finish(self) -> list[neutral.ReplyDelta]:
-        """Return the end, where the model said that it is done."""
+        """Return the end if the model said that it is done."""
         if not self._word:
             return []
         stop = "refusal" if self._refused else _STOPS.get(self._word, "end")
-        # Some providers say `stop` also where there are calls.
+        # Some providers send `stop` even if the reply has calls.
         return [neutral.ReplyEnd(stop="tools" if self._calls and stop == "end" else stop, usage=self._usage)]
 
     def _read(self, data: Mapping[str, Any], holder: str, default: str) -> list[neutral.ReplyDelta]:
@@ -392,7 +392,7 @@ class OpenAIChatWriter:
         self._custom: set[int] = set()
 
     def write_delta(self, delta: neutral.ReplyDelta) -> bytes:
-        """Return the chunks that say one delta; usage has a chunk of its own."""
+        """Return the chunks for one delta; usage has its own chunk."""
         match delta:
             case neutral.TextDelta():
                 return self._write_chunk({"content": delta.text})

@@ -28,17 +28,17 @@ from chargehand.models.dialects.openai_responses_messages import (
 )
 from chargehand.models.dialects.shapes import RESPONSES
 
-# What passes: known to have no price of its own and to lead nowhere else. All else is dropped, since a list of
-# what is forbidden would always be behind (decision 0010).
+# Allowed fields: known to be free of extra charges and to reach no other system. All others are dropped, since a
+# list of forbidden fields would always be outdated (decision 0010).
 _FIELDS = frozenset(
     {"model", "stream", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text"}
     | {"max_output_tokens", "temperature", "top_p", "reasoning", "store", "include", "prompt_cache_key", "user"}
     | {"prompt_cache_retention", "truncation", "metadata", "safety_identifier", "top_logprobs", "stream_options"}
     | {"client_metadata"}
 )
-# What leads to something that a provider keeps: this gateway sends whole conversations only.
+# Fields that refer to state kept by the provider: this gateway sends only whole conversations.
 _KEPT_THERE = ("previous_response_id", "conversation", "prompt", "background")
-# What clients of responses offer without being asked; they do well without it.
+# Tools that clients of responses offer without being asked; they work well without them.
 _DROPPED_TOOLS = ("web_search", "image_generation")
 _INCLUDED = ("reasoning.encrypted_content", "message.output_text.logprobs")
 
@@ -76,9 +76,9 @@ class ResponsesDialect(OpenAIDialect):
         return as_tokens(body.get("max_output_tokens"))
 
     def prepare(self, body: Mapping[str, Any], model: str, limit: int | None) -> dict[str, Any]:
-        """Return the body with model and limit replaced; the provider keeps nothing of it."""
+        """Return the body with model and limit replaced; the provider must not store it."""
         capped = {} if limit is None else {"max_output_tokens": limit}
-        # What the provider keeps is out of reach of our own redaction and deletion.
+        # Data stored by the provider is out of reach of our own redaction and deletion.
         return {**body, "model": model, "store": False, **capped}
 
     def read_usage(self, document: Mapping[str, Any]) -> ReplyUsage:
@@ -98,7 +98,7 @@ class ResponsesDialect(OpenAIDialect):
         return _ResponsesStreamMeter(self)
 
     def screen(self, body: Mapping[str, Any]) -> WireRequest:
-        """Return the known fields; raises `GatewayFault` for what the provider would have to keep."""
+        """Return the known fields; raises `GatewayFault` for fields that need state kept by the provider."""
         kept_there = next((name for name in _KEPT_THERE if body.get(name)), None)
         if kept_there is not None:
             message = f"`{kept_there}` is not served: no conversation is kept here, send all of it as `input`"
@@ -115,13 +115,13 @@ class ResponsesDialect(OpenAIDialect):
             kept["include"] = [one for one in included if one in _INCLUDED]
             left += [f"include.{one}" for one in included if one not in _INCLUDED]
         for tool in offered_tools(kept):
-            # A group is no tool: each of its own is held to the same rule.
+            # A group is not a tool: the same rule applies to each of its tools.
             group = as_mappings(tool.get("tools")) if tool.get("type") == TOOL_GROUP else []
             require_client_tools(group or [tool], ("function", "custom"))
         return WireRequest(kept, tuple(left))
 
     def read_part(self, part: Mapping[str, Any]) -> FilePart | None:
-        """Return what an `input_image`, a screenshot or an `input_file` holds."""
+        """Return the content of an `input_image`, a screenshot or an `input_file`."""
         match part.get("type"):
             case "input_image" | "computer_screenshot":
                 return file_at(part.get("image_url"), "image")
@@ -134,11 +134,11 @@ class ResponsesDialect(OpenAIDialect):
         return {"type": "input_text", "text": text}
 
     def read_request(self, body: Mapping[str, Any]) -> NeutralRequest:
-        """Read `input`, `tools` and what shapes the reply."""
+        """Read `input`, `tools` and the settings of the reply."""
         return read_responses_request(body)
 
     def write_request(self, request: NeutralRequest, model: str) -> WireRequest:
-        """Write a request that nobody keeps; raises `UntranslatableError` for stop words, which are not known."""
+        """Write a request that is not stored; raises `UntranslatableError` for stop words."""
         return write_responses_request(request, model)
 
     def reply_reader(self, seed: str) -> ResponsesReader:
@@ -160,7 +160,7 @@ class _ResponsesStreamMeter(StreamMeter):
         self._dialect = dialect
 
     def take(self, content: Mapping[str, Any]) -> bool:
-        """Take in one event; all of them go on to the client."""
+        """Take in one event; all of them are sent to the client."""
         kind = str(content.get("type", ""))
         self.deltas += kind.endswith(".delta")
         response = as_mapping(content.get("response"))

@@ -15,9 +15,9 @@ from chargehand.models.dialects.base import ModelDialect, WireRequest, error_mes
 from chargehand.models.dialects.reasoning import takes_effort, write_effort
 from chargehand.models.dialects.unread import Shape, list_unread
 
-# The type of a group of tools, which no other dialect has: clients do well without theirs.
+# The type of a group of tools, which no other dialect has: clients work well without theirs.
 TOOL_GROUP = "namespace"
-# Further fields that pass to the dialects that have them.
+# Further fields, passed on to dialects that have them.
 _HINTS = frozenset({"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"})
 _PART: Shape = {
     **dict.fromkeys(("type", "text", "refusal", "image_url", "detail", "file_data", "file_url", "filename")),
@@ -29,10 +29,10 @@ _READ: Shape = {
         **dict.fromkeys(("type", "role", "call_id", "name", "arguments", "input")),
         "content": _PART,
         "output": _PART,
-        # An item's own id and state mean nothing outside of the provider that gave them.
+        # An item's own id and state mean nothing outside the provider that set them.
         **dict.fromkeys(("id", "status")),
         "summary": {"type": None, "text": None},
-        # Named as `reasoning`, with the item that it is in.
+        # Reported as `reasoning`, together with its item.
         "encrypted_content": None,
     },
     "tools": {**_NAMED, "parameters": None, "strict": None, "format": None, "tools": None},
@@ -52,7 +52,7 @@ _OUTPUT: Shape = {
 _CARRIED = _HINTS | {"verbosity", "detail", "file_detail", "file_name", "strict", "parallel"}
 _REASONS: Mapping[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
 _WHY: Mapping[StopReason, str] = {stop: reason for reason, stop in _REASONS.items()}
-# What official clients require of a response, and a reply of another dialect does not have.
+# Fields that official clients require of a response, and that replies of other dialects lack.
 _BLANK: Mapping[str, Any] = {
     "error": None,
     "incomplete_details": None,
@@ -67,7 +67,7 @@ _BLANK: Mapping[str, Any] = {
 
 
 def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
-    """Read a request; encrypted reasoning is left out: only its own provider can read it."""
+    """Read a request; encrypted reasoning is left out, since only its own provider can read it."""
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else as_mappings(given)
     system = [body["instructions"]] if isinstance(body.get("instructions"), str) else []
@@ -116,7 +116,7 @@ def read_responses_request(body: Mapping[str, Any]) -> NeutralRequest:
 
 
 def write_responses_request(request: NeutralRequest, model: str) -> WireRequest:
-    """Write a request that nobody keeps; raises `UntranslatableError` for stop words, which it does not know."""
+    """Write a request that is not stored; raises `UntranslatableError` for stop words, which do not exist here."""
     if request.stop:
         raise UntranslatableError("stop", "OpenAI's responses have no stop sequences")
     left = neutral.find_features(request) - _CARRIED
@@ -133,7 +133,7 @@ def write_responses_request(request: NeutralRequest, model: str) -> WireRequest:
                 "name": tool.name,
                 "description": tool.description,
                 "parameters": tool.schema or {"type": "object", "properties": {}},
-                # Without a word this dialect is strict, and the others are not.
+                # By default this dialect is strict, and the others are not.
                 "strict": tool.strict is True,
             }
             for tool in request.tools
@@ -165,7 +165,7 @@ def write_responses_request(request: NeutralRequest, model: str) -> WireRequest:
 
 
 def _read_item(item: Mapping[str, Any]) -> neutral.ConversationTurn | None:
-    """Return what an item says, `None` where it is for the system's part."""
+    """Return the turn of an item, or `None` if it belongs to the system's part."""
     role: neutral.ConversationRole = "user"
     parts: tuple[neutral.ConversationPart, ...] = ()
     own = str(item.get("call_id", ""))
@@ -245,7 +245,7 @@ def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
 
 
 def _write_items(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:
-    """Yield the items of a turn; words and pictures between calls become a message of their own."""
+    """Yield the items of a turn; text and pictures between calls become a separate message."""
     waiting: list[dict[str, Any]] = []
     for part in turn.parts:
         if isinstance(part, neutral.TextPart | neutral.FilePart):
@@ -294,7 +294,7 @@ class ResponsesReader:
         self._end: neutral.ReplyEnd | None = None
 
     def read_event(self, data: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
-        """Return what an event says."""
+        """Return the deltas of an event."""
         kind = str(data.get("type", ""))
         text = str(data.get("delta") or "")
         place = int(data.get("output_index", 0))
@@ -320,7 +320,7 @@ class ResponsesReader:
         return []
 
     def read_whole(self, document: Mapping[str, Any]) -> list[neutral.ReplyDelta]:
-        """Return what a body says."""
+        """Return the deltas of a body."""
         found: list[neutral.ReplyDelta] = []
         for place, item in enumerate(as_mappings(document.get("output"))):
             match item.get("type"):
@@ -337,7 +337,7 @@ class ResponsesReader:
         return [*found, *self._read_end(document), *self.finish()]
 
     def finish(self) -> list[neutral.ReplyDelta]:
-        """Return the end, where the model said that it is done."""
+        """Return the end if the model said that it is done."""
         return [self._end] if self._end is not None else []
 
     def _read_call_start(self, place: int, item: Mapping[str, Any]) -> Iterator[neutral.ReplyDelta]:
@@ -348,7 +348,7 @@ class ResponsesReader:
             yield neutral.ToolCallStart(index=index, id=own, name=str(item.get("name", "")), custom=custom)
 
     def _read_call(self, place: int, item: Mapping[str, Any]) -> Iterator[neutral.ReplyDelta]:
-        """Yield what of a whole call did not come in pieces before: some providers send no pieces."""
+        """Yield the parts of a whole call that did not arrive in pieces before: some providers send no pieces."""
         yield from self._read_call_start(place, item)
         text = item.get("arguments") or item.get("input")
         if place in self._calls and place not in self._filled and isinstance(text, str):
@@ -379,7 +379,7 @@ class ResponsesWriter:
         self._text = ""
 
     def write_delta(self, delta: neutral.ReplyDelta) -> bytes:
-        """Return the events that say one delta."""
+        """Return the events for one delta."""
         match delta:
             case neutral.TextDelta():
                 return self._begin_item("text") + self._write_more(delta.text)

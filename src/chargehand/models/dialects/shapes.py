@@ -1,4 +1,4 @@
-"""The types that a dialect gives to the fields of its replies, which clients rely on without looking."""
+"""The types of the fields in a dialect's replies, which clients rely on without checking."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shape = type | tuple[type, ...] | Mapping[str, Any] | Sequence[Any]
 
 _NAMES = {str: "text", dict: "an object", list: "a list", int: "a number", float: "a number"}
 _NUMBER = (int, float)
-# Some providers send a message's content in parts, and arguments as the object that they are.
+# Some providers send a message's content in parts, and arguments as an object instead of text.
 _CHAT_MESSAGE = {
     "role": str,
     "content": (str, list),
@@ -84,7 +84,7 @@ CONTENTS = {
 
 
 def find_misfit(value: object, shape: Shape, path: str = "") -> str:
-    """Return in words where `value` has another type than `shape` says, or "" if it fits."""
+    """Say where the type of `value` differs from `shape`, or return "" if it fits."""
     if value is None:
         return ""
     if isinstance(shape, Mapping):

@@ -1,7 +1,7 @@
 """Every dialect by its name.
 
 Only the modules at the top of the package import this table: the gateway, the upstreams, replay and probes. They
-give it to what stands between them and the dialects.
+pass it to the code between them and the dialects.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_da
 
 
 class TranslatingUpstream:
-    """Puts calls into the dialect `to` of `inner`, and its replies back into that of the call.
+    """Translates calls into the dialect `to` of `inner`, and its replies back into the dialect of the call.
 
-    What `to` has no place for, and a request cannot do without, raises `UpstreamError` (`uncarried`); all else
-    that is not sent is named in the reply's header `x-chargehand-left-out`. `reasoning`: the model can do so.
+    If `to` cannot express an essential part of a request, `send` raises `UpstreamError` (`uncarried`); other parts
+    that are not sent are named in the reply's header `x-chargehand-left-out`. `reasoning`: the model can reason.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TranslatingUpstream:
             body, left_out = self._to.write_request(asked, model)
         except UntranslatableError as error:
             raise UpstreamError(str(error), code="uncarried") from None
-        # The client's headers name versions and features of its own dialect, which mean nothing there.
+        # The client's headers name versions and features of its own dialect, which mean nothing in another.
         body = self._to.prepare(body, model, asked.limit)
         reply = await self._inner.send(replace(call, dialect=self._to.name, body=body, headers={}))
         headers = reply.lower_headers
@@ -109,7 +109,7 @@ class _TranslatedReply(DerivedChunks):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What of the provider's reply is not in these pieces."""
+        """The parts of the provider's reply that are missing from these pieces."""
         return tuple(f"reply.{name}" for name in sorted(self._reader.left_out))
 
     async def _translate(self) -> AsyncGenerator[bytes, None]:
@@ -126,7 +126,8 @@ class _TranslatedReply(DerivedChunks):
                     if out := self._writer.write_delta(delta):
                         yield out
                 return
-            # Some providers stream unasked, or do not although asked: the client gets what it asked for.
+            # Some providers stream unasked, or do not stream when asked: the client gets the form that it asked
+            # for.
             body = await self._reply.read_all()
             if streamed:
                 split = EventSplitter()
@@ -147,7 +148,7 @@ class _TranslatedReply(DerivedChunks):
                 raise _unreadable_reply(whole.broken or "the model's reply does not say how it ended")
             yield dump_json(self._writer.write_whole(whole))
         except (UntranslatableError, TypeError, AttributeError, KeyError) as error:
-            # A provider's reply of another shape than its dialect's; our own readers are held by property tests.
+            # The provider's reply does not have its dialect's shape; property tests check our own readers.
             raise _unreadable_reply(f"the model's reply cannot be read: {error}") from None
 
     async def _stream_deltas(self) -> AsyncIterator[ReplyDelta]:
@@ -167,7 +168,7 @@ class _TranslatedReply(DerivedChunks):
         return self._take(self._reader.read_event(content))
 
     def _take(self, deltas: list[ReplyDelta]) -> Iterator[ReplyDelta]:
-        """Yield what goes on; at the end it is known whether the model wrote calls that are none."""
+        """Yield the deltas to send; at the end, find out whether the model wrote malformed calls."""
         ordered = self._sorter.sort(deltas) if self._provider.mixes_calls else deltas
         for delta in self._unwrapper.unwrap(ordered):
             if isinstance(delta, ToolCallStart | ToolCallDelta):
@@ -180,10 +181,9 @@ class _TranslatedReply(DerivedChunks):
 
 
 class _CallSorter:
-    """Puts tool calls that come mixed into each other one behind the other: not every dialect can mix them.
+    """Separates interleaved tool calls into a sequence, since not every dialect can interleave them.
 
-    The first goes on as it comes, and what comes of others once the reply ends: until then nobody knows whether
-    there is more of the first.
+    The first call passes as it arrives, the others once the reply ends: until then more of the first may come.
     """
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class _CallSorter:
         self._held: dict[int | None, list[ReplyDelta]] = {}
 
     def sort(self, deltas: list[ReplyDelta]) -> Iterator[ReplyDelta]:
-        """Yield what goes on now."""
+        """Yield the deltas to send now."""
         for delta in deltas:
             if isinstance(delta, ReplyEnd | ReplyError):
                 held = self._held
@@ -209,14 +209,14 @@ class _CallSorter:
 
 
 class _CustomToolUnwrapper:
-    """Turns calls of functions that stand for plain-text tools back into what the client offered."""
+    """Turns calls of functions that replace plain-text tools back into calls of the client's tools."""
 
     def __init__(self, custom: frozenset[str]) -> None:
         self._custom = custom
         self._held: dict[int, str] = {}
 
     def unwrap(self, deltas: Iterable[ReplyDelta]) -> Iterator[ReplyDelta]:
-        """Yield what goes on now; the text of a wrapped call is known when all of it is there."""
+        """Yield the deltas to send now; the text of a wrapped call is known only when all of it arrived."""
         for delta in deltas:
             if isinstance(delta, ToolCallDelta) and delta.index in self._held:
                 self._held[delta.index] += delta.text
@@ -242,7 +242,7 @@ def _unwrap_input(text: str) -> str:
 
 
 def read_event_data(event: bytes) -> Mapping[str, Any]:
-    """Return the decoded data of an event, empty where it has none; raises `UpstreamError`."""
+    """Return the decoded data of an event, empty if it has no data; raises `UpstreamError`."""
     data = event_data(event) if event else b""
     return {} if not data or data.startswith(b"[DONE]") else parse_reply(data)
 
@@ -256,12 +256,12 @@ def parse_reply(data: bytes) -> Mapping[str, Any]:
 
 
 def _unreadable_reply(message: str) -> UpstreamError:
-    """Return the fault of a model whose reply is there, and paid for: asking again would pay once more."""
+    """Return the fault of an unreadable reply that is already paid for: a retry would pay again."""
     return UpstreamError(message, code="reply_unreadable")
 
 
 def read_error_message(body: bytes) -> str:
-    """Return the message in the body of an error reply of any dialect, empty where there is none."""
+    """Return the message in the body of an error reply of any dialect; empty if missing."""
     try:
         found = parse_json(body)
     except ValueError:

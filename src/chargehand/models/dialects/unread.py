@@ -1,16 +1,16 @@
-"""Names what of a request its reader does not read, so that nothing is left out in silence."""
+"""Names the parts of a request that its reader does not read, so that no part is dropped silently."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# The fields that a reader reads, each with those inside of it, `None` where it is read as a whole.
+# The fields that a reader reads, each with its inner fields; `None` for a field read as a whole.
 Shape = Mapping[str, Any]
 
 
 def list_unread(value: object, shape: Shape, path: str = "") -> Iterator[str]:
-    """Yield the path of each field that says something and is not in `shape`; lists add nothing to a path."""
+    """Yield the path of each non-empty field that is not in `shape`; lists add nothing to a path."""
     if isinstance(value, list):
         for one in value:
             yield from list_unread(one, shape, path)

@@ -1,4 +1,4 @@
-"""Ways to one provider over HTTP/1.1: kept connections without anything between, or httpx through a proxy."""
+"""Clients for one provider over HTTP/1.1: direct kept-alive connections, or httpx through a proxy."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 _IDLE_SECONDS = 60.0
 # Idle connections to one provider.
 _KEPT = 32
-# What may lie unread before the provider is told to wait.
+# The most unread bytes before reading pauses, so that the provider must wait.
 _AHEAD_BYTES = 262_144
-# How long one address of a host may take before the next is tried; the last one has all the time there is.
+# How long one address of a host may take before the next is tried; the last one may use all the remaining time.
 _ADDRESS_SECONDS = 1.0
 _PROXIED_CONNECTIONS = 512
 
 
 class HttpBody(Protocol):
-    """The pieces of a body; closing it early gives the connection up."""
+    """The pieces of a body; closing it early drops the connection."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Return itself."""
@@ -55,7 +55,7 @@ class HttpBody(Protocol):
 
 
 class HttpReply(Struct, frozen=True, kw_only=True):
-    """The head of a reply, names in lower case, and its body as it comes, uncompressed."""
+    """The head of a reply, names in lower case, and its body as it arrives, uncompressed."""
 
     status: int
     headers: Mapping[str, str]
@@ -63,15 +63,15 @@ class HttpReply(Struct, frozen=True, kw_only=True):
 
 
 class HttpClient(Protocol):
-    """A way to one provider; it keeps its connections."""
+    """A client for one provider; it keeps its connections."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, connect: float, seconds: float
     ) -> HttpReply:
-        """Send one request and return once the head of its reply is there; redirects are not followed.
+        """Send one request and return once the head of its reply arrives; redirects are not followed.
 
-        `seconds` bounds the wait for the head and for each piece behind it. Raises `HttpError`, and `ValueError`
-        for what cannot be sent; reading the body raises `HttpError`.
+        `seconds` bounds the wait for the head and for each later piece. Raises `HttpError`, and `ValueError` for a
+        request that cannot be sent; reading the body raises `HttpError`.
         """
         ...
 
@@ -81,7 +81,7 @@ class HttpClient(Protocol):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Where connections go; paths are put behind `prefix`, `certificates` is `None` without TLS."""
+    """The target of connections; paths follow `prefix`, `certificates` is `None` without TLS."""
 
     host: str
     port: int
@@ -91,7 +91,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: what came and was not taken yet, and whether more can come."""
+    """One connection: the received bytes that were not taken yet, and whether more can come."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -113,7 +113,7 @@ class _Connection(asyncio.Protocol):
         self._wake()
 
     def eof_received(self) -> None:
-        self.ended = True  # the transport closes with it
+        self.ended = True  # the transport then closes itself
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -127,13 +127,13 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def take_all(self) -> bytes:
-        """Return all that came."""
+        """Return all received bytes."""
         data = bytes(self.buffer)
         self.buffer.clear()
         return data
 
     async def wait_for_more(self, seconds: float) -> bool:
-        """Wait until more comes; false where none can. Raises `HttpError` when it takes too long."""
+        """Wait until more arrives; return false if no more can. Raises `HttpError` on a timeout."""
         if self._paused:
             self._paused = False
             self.transport.resume_reading()
@@ -145,7 +145,7 @@ class _Connection(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_exception(TimeoutError())
 
-        # `asyncio.timeout` costs as much as all the rest of a piece.
+        # `asyncio.timeout` costs as much as all other work on a piece.
         timer = self._loop.call_later(seconds, expire)
         try:
             await waiter
@@ -158,10 +158,10 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is as it was left: open, and nothing came since, not even the other side's close."""
+        """Whether it is unchanged: open, and nothing arrived since, not even the other side's close."""
         if self.ended or self.buffer or self.transport.is_closing():
             return False
-        # The loop may not have read a close that the kernel already has.
+        # The loop may not have read a close yet that the kernel already has.
         watch = select.poll()
         watch.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not watch.poll(0)
@@ -179,14 +179,14 @@ class DirectClient:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, connect: float, seconds: float
     ) -> HttpReply:
-        """Send one request; see `HttpClient`. One that was sent once is never sent again by itself."""
+        """Send one request; see `HttpClient`. It never resends a request by itself."""
         given = {"host": self._origin.authority, **headers}
         data = write_request(method, self._origin.prefix + path, given, body)
         connection = self._take_idle() or await self._connect(connect)
         try:
             connection.transport.write(data)
             head = None
-            while head is None or head.status < 200:  # what comes before is an interim reply
+            while head is None or head.status < 200:  # earlier heads are interim replies
                 while (raw := take_head(connection.buffer)) is None:
                     if not await connection.wait_for_more(seconds):
                         raise HttpError("upstream_cut", "it closed before its head was whole")
@@ -244,7 +244,7 @@ class DirectClient:
         return connection
 
     def keep(self, connection: _Connection) -> None:
-        """Take back a connection whose reply is whole."""
+        """Take back a connection whose reply is complete."""
         if len(self._idle) >= _KEPT or connection.ended or connection not in self._open:
             self.drop(connection)
             return
@@ -252,7 +252,7 @@ class DirectClient:
         self._idle.append(connection)
 
     def drop(self, connection: _Connection) -> None:
-        """Give a connection up."""
+        """Abort a connection."""
         self._open.discard(connection)
         connection.transport.abort()
         if not connection.closed.done():  # the loop closes the socket in a later turn
@@ -260,7 +260,7 @@ class DirectClient:
             connection.closed.add_done_callback(lambda _: self._ending.discard(connection))
 
     async def close(self) -> None:
-        """Close all connections, those in use too."""
+        """Close all connections, including those in use."""
         self._idle.clear()
         for connection in list(self._open):
             self.drop(connection)
@@ -269,7 +269,7 @@ class DirectClient:
 
 
 class _DirectBody:
-    """A body as it comes: each piece is all that is there, however many chunks it came in."""
+    """A body as it arrives: each piece is all received data, however many chunks it came in."""
 
     def __init__(
         self,
@@ -307,18 +307,18 @@ class _DirectBody:
         raise StopAsyncIteration
 
     def _return_connection(self) -> None:
-        """Give the connection back as soon as the body is whole, whether or not anybody asks for more."""
+        """Return the connection as soon as the body is complete, whether or not the caller reads on."""
         if self._framing.done and self._connection is not None:
             connection = self._connection
             self._connection = None
-            # Bytes behind a body belong to no request of ours: the next one would read them as its reply.
+            # Bytes after a body belong to no request of ours: the next one would read them as its reply.
             if self._reusable and not self._framing.excess and not connection.buffer:
                 self._client.keep(connection)
             else:
                 self._client.drop(connection)
 
     async def aclose(self) -> None:
-        """Close; the connection is used again only where all of the body was read."""
+        """Close; the connection is reused only if the whole body was read."""
         connection = self._connection
         self._connection = None
         if connection is not None:
@@ -326,10 +326,10 @@ class _DirectBody:
 
 
 class ProxiedClient:
-    """An `HttpClient` by httpx, which knows the proxies of the environment; paths are put behind `base`."""
+    """An `HttpClient` on top of httpx, which knows the environment's proxies; paths follow `base`."""
 
     def __init__(self, base: str, certificates: ssl.SSLContext, *, trust_env: bool) -> None:
-        import httpx  # takes 60 ms, which only those pay whose way leads through a proxy
+        import httpx  # takes 60 ms, paid only if a proxy is used
 
         self._base = base
         self._httpx = httpx
@@ -369,7 +369,7 @@ class ProxiedClient:
 
 
 class _ProxiedBody:
-    """The body of a response; unlike a generator's, its `aclose` works also where nothing was read yet."""
+    """The body of a response; unlike a generator's, its `aclose` works even before the first read."""
 
     def __init__(self, httpx: Any, response: httpx.Response) -> None:
         self._httpx = httpx
@@ -386,18 +386,18 @@ class _ProxiedBody:
             raise _convert_error(self._httpx, error, begun=True) from None
 
     async def aclose(self) -> None:
-        """Close the response; its connection is used again only where all of it was read."""
+        """Close the response; its connection is reused only if the whole body was read."""
         await self._response.aclose()
 
 
 def _unsent_fault(what: str) -> HttpErrorCode:
-    """Return the code of a connection that failed before anything was sent; the word in it is OpenSSL's."""
+    """Return the code of a connection that failed before sending; the constant is OpenSSL's."""
     return "upstream_untrusted" if "CERTIFICATE_VERIFY_FAILED" in what else "upstream_unreachable"
 
 
 def _convert_error(httpx: Any, error: Exception, *, begun: bool) -> HttpError:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    # What never left may be sent again for nothing; all else may have been charged for.
+    # A request that was never sent can be resent for free; all others may have been charged for.
     unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
     malformed = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
     if isinstance(error, unsent) or (not begun and isinstance(error, malformed)):

@@ -1,4 +1,4 @@
-"""Replies of HTTP/1.1 as bytes: their head, and the ways in which a body says where it ends (RFC 9112)."""
+"""Replies of HTTP/1.1 as bytes: their head, and the framings that mark the end of a body (RFC 9112)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = late_pattern(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _SIZE = late_pattern(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
 _END = late_pattern(rb"\n\r?\n")
 _HEAD_BYTES = 65_536
-# Of a chunk's size with its extensions, and of all trailers together.
+# The limit for a chunk's size with its extensions, and for all trailers together.
 _LINE_BYTES = 4_096
 _BODILESS = frozenset({204, 304})
 HttpErrorCode = Literal[
@@ -25,7 +25,7 @@ HttpErrorCode = Literal[
 
 
 class HttpError(Exception):
-    """A call got no whole reply; `code` is that of the `UpstreamError` it becomes."""
+    """A call got no complete reply; `code` is that of the `UpstreamError` it becomes."""
 
     def __init__(self, code: HttpErrorCode, what: str) -> None:
         super().__init__(what)
@@ -33,7 +33,7 @@ class HttpError(Exception):
 
 
 class HttpHead(Struct, frozen=True, kw_only=True):
-    """A parsed head; `reusable`: the connection may stay, as far as the head says."""
+    """A parsed head; `reusable`: the connection may be kept, as far as the head says."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,22 +41,22 @@ class HttpHead(Struct, frozen=True, kw_only=True):
 
 
 class BodyFraming(Protocol):
-    """Finds the end of a body. `done` once it came; `excess`: bytes came behind it."""
+    """Finds the end of a body. `done` after the end; `excess`: more bytes followed it."""
 
     done: bool
     excess: bool
 
     def feed(self, data: bytes) -> bytes:
-        """Return what of `data` belongs to the body; raises `HttpError` for what is no body."""
+        """Return the part of `data` that belongs to the body; raises `HttpError` if it is malformed."""
         ...
 
     def end(self) -> None:
-        """Take in that the other side closed; raises `HttpError` where the body is not whole."""
+        """Note that the other side closed; raises `HttpError` if the body is incomplete."""
         ...
 
 
 def take_head(buffer: bytearray) -> bytes | None:
-    """Take the first head out of `buffer`, if it is whole; raises `HttpError` where it is too large."""
+    """Remove the first complete head from `buffer` and return it; raises `HttpError` if it is too large."""
     found = _END.search(buffer)
     if (found.end() if found else len(buffer)) > _HEAD_BYTES:
         raise _malformed_reply(f"its head is larger than {_HEAD_BYTES} B")
@@ -68,7 +68,7 @@ def take_head(buffer: bytearray) -> bytes | None:
 
 
 def parse_head(raw: bytes) -> HttpHead:
-    """Return a head as a record; raises `HttpError` for what is none."""
+    """Parse a head; raises `HttpError` if it is malformed."""
     first, *lines = (line.removesuffix(b"\r") for line in raw.rstrip(b"\r\n").split(b"\n"))
     status = _STATUS.fullmatch(first)
     if status is None:
@@ -91,21 +91,21 @@ def _parse_header(line: bytes) -> tuple[str, str]:
 
 
 def find_framing(head: HttpHead, *, method: str) -> BodyFraming:
-    """Return what finds the end of the body behind `head`; raises `HttpError` where it says that in two ways."""
+    """Return the framing of the body after `head`; raises `HttpError` if unsupported or contradictory."""
     encoding = head.headers.get("transfer-encoding")
     length = head.headers.get("content-length")
     if encoding is not None and encoding.lower() != "chunked":
         raise _malformed_reply(f"its transfer-encoding is {encoding!r:.60}")
     size = None
     if length is not None:
-        # The same length said several times is one (RFC 9110, 8.6). `int` would take signs and underscores, too.
+        # A repeated equal length counts once (RFC 9110, 8.6). `int` would also accept signs and underscores.
         first, *others = {each.strip() for each in length.split(",")}
         if others or not (first.isascii() and first.isdigit()) or len(first) > 15:
             raise _malformed_reply(f"its content-length is {length!r:.60}")
         size = int(first)
     if method == "HEAD" or head.status in _BODILESS:
         return CountedBody(0)
-    # With both, the chunks count (RFC 9112, 6.3), and the connection is not used again.
+    # With both, the chunks count (RFC 9112, 6.3), and the connection is not reused.
     if encoding is not None:
         return ChunkedBody()
     return UnboundedBody() if size is None else CountedBody(size)
@@ -128,7 +128,7 @@ class CountedBody:
         return own
 
     def end(self) -> None:
-        """Raise where bytes are missing."""
+        """Raise if bytes are missing."""
         if not self.done:
             raise HttpError("upstream_cut", f"it closed with {self._left} B missing")
 
@@ -145,7 +145,7 @@ class UnboundedBody:
         return data
 
     def end(self) -> None:
-        """This is the end."""
+        """Mark the body as complete."""
         self.done = True
 
 
@@ -202,7 +202,7 @@ class ChunkedBody:
         return found[0] if len(found) == 1 else b"".join(found)
 
     def end(self) -> None:
-        """Raise where the last chunk has not come."""
+        """Raise if the last chunk is missing."""
         if not self.done:
             raise HttpError("upstream_cut", "it closed before its last chunk")
 
@@ -214,7 +214,7 @@ class ChunkedBody:
 
 
 class Decompressor:
-    """Uncompresses a body that came compressed although nobody asked for it."""
+    """Decompresses a body that was compressed without being asked for."""
 
     def __init__(self, encoding: str) -> None:
         encoding = encoding.strip().lower()
@@ -223,7 +223,7 @@ class Decompressor:
         self._inflate = zlib.decompressobj(wbits=47) if encoding not in ("", "identity") else None
 
     def decompress(self, piece: bytes) -> bytes:
-        """Return the piece uncompressed; raises `HttpError`."""
+        """Return the piece decompressed; raises `HttpError`."""
         if self._inflate is None:
             return piece
         try:
@@ -233,7 +233,7 @@ class Decompressor:
 
 
 def write_request(method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:
-    """Return a whole request; raises `ValueError` for what has no place in one."""
+    """Return a complete request; raises `ValueError` for characters that are not allowed."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if any(not line.isprintable() for line in lines) or " " in target:
         raise ValueError("a line of the request would hold what has no place there")

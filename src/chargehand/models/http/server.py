@@ -1,4 +1,4 @@
-"""A small, strict HTTP/1.1 server on asyncio streams: bodies up to a limit, keep-alive, replies in pieces."""
+"""A small, strict HTTP/1.1 server on asyncio streams: bodies up to a limit, keep-alive, streamed replies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from msgspec import Struct
 from chargehand.models.contract import HttpLimits
 from chargehand.network.unix_socket import close_writer, end_writing
 
-# Our own and no framework's: it ends a running stream in an error event, notices that a client left while the
-# provider is silent, and closes without a call unsettled (decision 0010).
+# Our own instead of a framework's: it ends a running stream in an error event, notices that a client left while
+# the provider is silent, and leaves no call unsettled when it closes (decision 0010).
 _log = logging.getLogger(__name__)
 _PIECE = 65_536
 _LINGER_SECONDS = 1.0
-# Connections over the limit that are still told so.
+# Connections over the limit that still get a refusal.
 _REFUSED_AT_ONCE = 16
 _BODILESS = frozenset({204, 304})
 
 
 class HttpRequest(Struct, frozen=True, kw_only=True):
-    """One request as it came; header names are in lower case."""
+    """One received request; header names are in lower case."""
 
     method: str
     path: str
@@ -36,10 +36,10 @@ class ClientGoneError(ConnectionError):
 
 
 class HttpAnswer:
-    """The way back to the client: one whole reply, or a head, pieces and an end.
+    """The reply channel to the client: one whole reply, or a head, pieces and an end.
 
-    Writing raises `ClientGoneError` where the client is gone or does not read for `write_seconds`. `bodiless` is
-    the way back of a HEAD: what is written of a body is not sent.
+    Writing raises `ClientGoneError` if the client left or does not read for `write_seconds`. `bodiless` marks the
+    reply to a HEAD request, whose body is not sent.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class HttpAnswer:
         await self.end()
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Send the head; without a `content-length` the body goes out in chunks."""
+        """Send the head; without a `content-length` the body is sent in chunks."""
         self.begun = True
         fields = list(headers.items())
         sized = "content-length" in headers or status in _BODILESS
-        # HTTP/1.0 knows no chunks: there the end of the connection ends the body.
+        # HTTP/1.0 has no chunks: the end of the connection ends the body.
         self._chunked = not sized and self._http.their_http_version == b"1.1"
         await self._write(self._http.send(h11.Response(status_code=status, headers=fields)))
 
@@ -77,13 +77,13 @@ class HttpAnswer:
         """Send a piece of the body and wait until the client keeps up."""
         if not piece or self._bodiless:
             return
-        if self._chunked:  # as h11 does, at a tenth of the cost: a stream is thousands of these
+        if self._chunked:  # like h11, at a tenth of the cost: a stream is thousands of these
             await self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
         else:
             await self._write(self._http.send(h11.Data(data=piece)))
 
     async def end(self) -> None:
-        """Say that the body is whole."""
+        """Mark the body as complete."""
         await self._write(self._http.send(h11.EndOfMessage()))
         self._flush()
 
@@ -96,7 +96,7 @@ class HttpAnswer:
         if not data:
             return
         if not self._waiting:
-            # Sent as soon as the handler waits for anything: pieces that came together go out together.
+            # Sent as soon as the handler waits: pieces that arrive together are sent together.
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting += data
         if len(self._waiting) >= _PIECE:
@@ -108,18 +108,18 @@ class HttpAnswer:
             async with asyncio.timeout(self._limits.write_seconds):
                 await self._writer.drain()
         except OSError as error:
-            # `TimeoutError` is one, too.
+            # `TimeoutError` is an `OSError` too.
             raise ClientGoneError(f"the client is gone or does not read: {error!r}") from None
 
 
-# Answers one request; cancelled when its client goes away or the server closes.
+# Answers one request; cancelled when its client leaves or the server closes.
 Handler = Callable[[HttpRequest, HttpAnswer], Awaitable[None]]
 # Makes the JSON body of a refusal from path, status and sentence.
 RefusalWriter = Callable[[str, int, str], bytes]
 
 
 class _RequestReader(asyncio.StreamReader):
-    """What a client sends; tells once that it went away, also while nobody reads."""
+    """The bytes that a client sends; reports once when the client leaves, even during no read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _RequestReader(asyncio.StreamReader):
         self._end()
 
     def when_gone(self, call: Callable[[], object] | None) -> None:
-        """Call this, and nothing else any more, when the client goes away, at once where it did."""
+        """Replace the callback for when the client leaves; call it at once if the client already left."""
         self._gone = call
         if self._ended:
             self._end()
@@ -149,9 +149,9 @@ class _RequestReader(asyncio.StreamReader):
 
 
 class HttpServer:
-    """Serves `handler` on every connection of the protocols that it makes.
+    """Serves `handler` on every connection of its protocols.
 
-    `write_refusal` makes the body of a refusal that happens before a request is whole.
+    `write_refusal` makes the body of a refusal that happens before a request is complete.
     """
 
     def __init__(self, handler: Handler, write_refusal: RefusalWriter, *, limits: HttpLimits) -> None:
@@ -163,17 +163,17 @@ class HttpServer:
         self._connections: set[asyncio.Task[None]] = set()
 
     def protocol(self) -> asyncio.BaseProtocol:
-        """Return what serves one connection until either side ends it; the factory for servers of the loop."""
+        """Return a protocol that serves one connection until either side ends it; for asyncio servers."""
         reader = _RequestReader()
 
         async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             if task is None or self._closed:
-                # Accepted while the server was being closed: nobody would cut this one later.
+                # Accepted while the server was being closed: no later code would cut this one.
                 writer.transport.abort()
                 return
             if len(self._connections) >= self.limits.connections + _REFUSED_AT_ONCE:
-                writer.transport.abort()  # each that is told why holds a descriptor meanwhile
+                writer.transport.abort()  # each connection that gets a reason holds a file descriptor meanwhile
                 return
             self._connections.add(task)
             try:
@@ -203,7 +203,7 @@ class _RefusalError(Exception):
 
 
 class _ServedConnection:
-    """One connection: its requests one after the other."""
+    """One connection, with its requests in sequence."""
 
     def __init__(self, server: HttpServer, reader: _RequestReader, writer: asyncio.StreamWriter) -> None:
         self._server = server
@@ -225,7 +225,7 @@ class _ServedConnection:
                         return
                     self._http.start_next_cycle()
             except _RefusalError as refusal:
-                # The connection ends once what the client still sends is read.
+                # The connection ends once the rest of the client's data is read.
                 if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                     body = self._server.write_refusal(self._path, refusal.status, refusal.message)
                     answer = HttpAnswer(self._http, self._writer, limits=self._limits)
@@ -246,7 +246,7 @@ class _ServedConnection:
         self._held = 0
 
     async def _answer(self, request: HttpRequest) -> bool:
-        """Run the handler, and cut it short when the client goes away; return whether all is well."""
+        """Run the handler, and cancel it when the client leaves; return whether the connection can continue."""
         answer = HttpAnswer(self._http, self._writer, limits=self._limits, bodiless=request.method == "HEAD")
         handling = asyncio.ensure_future(self._server.handler(request, answer))
         self._reader.when_gone(handling.cancel)
@@ -256,7 +256,7 @@ class _ServedConnection:
             self._reader.when_gone(None)
             if not handling.done():
                 handling.cancel()
-                # Shielded: closing the server must not leave a handler behind that is still ending its call.
+                # Shielded: closing the server must not abandon a handler that is still ending its call.
                 await asyncio.shield(asyncio.gather(handling, return_exceptions=True))
         if handling.cancelled():
             return False
@@ -279,7 +279,7 @@ class _ServedConnection:
             self._path = head.target.decode("ascii", "replace").partition("?")[0]
             headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
             method = head.method.decode("ascii", "replace")
-            # Refused by its head: a client that waits for a 100 has sent nothing of it yet.
+            # Refused by its head: a client that waits for a 100 has sent nothing of the body yet.
             if int(headers.get("content-length", "0")) > self._limits.body_bytes:
                 raise self._too_large()
             if self._http.they_are_waiting_for_100_continue:
@@ -300,7 +300,7 @@ class _ServedConnection:
         pieces = []
         while isinstance(event := await self._read_event(self._limits.read_seconds), h11.Data):
             pieces.append(bytes(event.data))
-            # Counted as they come: a body in chunks does not say how long it will be.
+            # Counted as they arrive: a body in chunks does not announce its length.
             self._held += len(event.data)
             self._server.held += len(event.data)
             if self._held > self._limits.body_bytes:

@@ -1,1 +1,1 @@
-"""How one request of a client is admitted, answered and settled."""
+"""Admission, answering and settlement of one client request."""

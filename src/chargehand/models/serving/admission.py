@@ -45,14 +45,14 @@ from chargehand.models.metering import (
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-# The work, and the future that waits for its outcome, or, where nobody waits, what the log says of a failure.
+# The work, and the future of its outcome, or, if no caller waits, the log message for a failure.
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any] | str"]
 _UNKNOWN = ReplyUsage(usage=Usage())
 # How long a call waits for money that other calls hold in reserve.
 RESERVE_SECONDS = 60.0
-# How often a waiting call looks whether another process settled one of its calls.
+# How often a waiting call checks whether another process settled one of its calls.
 _LOOK_SECONDS = 0.25
-# A call that could have fewer tokens of output than this waits for calls under way to be settled.
+# A call that could get fewer output tokens than this waits until calls under way are settled.
 _GOOD_OUTPUT = 4_096
 _MOST_REFUSED = 20
 # USD: more than any limit that a person sets.
@@ -66,10 +66,10 @@ _UNKNOWN_PRICE = (
 
 
 class SerialExecutor:
-    """Runs one piece of blocking work after the other in a thread of its own, from the first of them to `close`.
+    """Runs blocking work in sequence in its own thread, from the first submission to `close`.
 
-    The executor of the event loop takes twice as long to hand something over and back, and several threads of it
-    would only wait for each other: a database takes one writer at a time.
+    The executor of the event loop takes twice as long to hand work over and back, and its threads would only wait
+    for each other: a database takes one writer at a time.
     """
 
     def __init__(self, name: str = "gateway-books") -> None:
@@ -79,19 +79,19 @@ class SerialExecutor:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Return the outcome of `work`, which is done also where nobody waits for it."""
+        """Return the outcome of `work`, which runs even if no caller waits for it."""
         outcome: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self._put(work, outcome)
         return outcome
 
     @property
     def idle(self) -> bool:
-        """Whether all that was submitted is done."""
-        # Each is counted by one thread alone.
+        """Whether all submitted work is done."""
+        # Each counter is changed by one thread only.
         return self._submitted == self._done
 
     def start(self, work: Callable[[], object], *, failure: str) -> None:
-        """Do work that nobody waits for, the event loop not woken for it; `failure` is logged where it fails."""
+        """Run work without waiting and without waking the event loop; log `failure` if it fails."""
         self._put(work, failure)
 
     def _put(self, work: Callable[[], Any], outcome: asyncio.Future[Any] | str) -> None:
@@ -102,7 +102,7 @@ class SerialExecutor:
         self._jobs.put((work, outcome))
 
     def close(self) -> None:
-        """End the thread once it has done what was submitted. Idempotent."""
+        """End the thread once it has done the submitted work. Idempotent."""
         thread = self._thread
         self._thread = None
         if thread is not None:
@@ -134,7 +134,7 @@ class SerialExecutor:
 
 
 class BudgetGrant(Struct, frozen=True, kw_only=True):
-    """What the ledger gave: the output limit to send (`None`: none) and the USD reserved."""
+    """The ledger's grant: the output limit to send (`None`: no limit) and the USD reserved."""
 
     limit: int | None
     usd: float
@@ -205,14 +205,14 @@ class BudgetAdmission:
         call = MeteredCall(self, served.price, record, bound)
         await self._admit(call, served, bound)
         if call.grant.alerts:
-            # On its own: a listener that fails must not keep the call from being settled.
+            # In its own task: a failing listener must not keep the call from being settled.
             self.spawn(
                 self._notify([functools.partial(self.listeners.on_alert, one) for one in call.grant.alerts])
             )
         return call
 
     async def _admit(self, call: MeteredCall, served: ServedModel, bound: CallBound) -> None:
-        """Reserve what a call may cost; what does not fit now waits for a while for the calls under way."""
+        """Reserve the cost bound of a call; if it does not fit, wait for a while for the calls under way."""
         reserved: list[float] = []
 
         def admit(patient: bool) -> BudgetGrant:
@@ -221,7 +221,7 @@ class BudgetAdmission:
             return grant
 
         def secure() -> None:
-            if any(reserved):  # what is refused or free leaves nothing that a power cut could take
+            if any(reserved):  # a refused or free call has no reserve that a power cut could take
                 self._ledger.secure()
 
         loop = asyncio.get_running_loop()
@@ -229,10 +229,10 @@ class BudgetAdmission:
         while True:
             patient = loop.time() < until
             admission = self._ask(functools.partial(admit, patient))
-            # Right behind it in line, so that no other call of this gateway is sent before this one is on the
-            # disk. This call itself does not wait for it: its provider works while the disk does.
+            # Queued next, so that no other call of this gateway is sent before this one is on disk. This call
+            # itself does not wait for it: its provider works while the disk does.
             call.on_disk = self._executor.submit(secure)
-            # Marks a failure as seen, where nobody waits for it: the call that it belongs to has failed then.
+            # Marks a failure as seen if no code waits for it: the call that it belongs to has failed then.
             call.on_disk.add_done_callback(lambda done: done.cancelled() or done.exception())
             try:
                 call.grant = await asyncio.shield(admission)
@@ -242,10 +242,10 @@ class BudgetAdmission:
                     await call.close("refused", fault.status, reason=f"{fault.code}: {fault.message}")
                     raise
             except asyncio.CancelledError:
-                # The ledger's thread goes on, and its reserve has to be given back.
+                # The ledger's thread continues, and its reserve must be returned.
                 self.spawn(_return_grant(call, admission))
                 raise
-            # Until a call under way was settled here, or for a moment: those of other processes tell nobody.
+            # Until a call under way is settled here, or for a moment: other processes do not notify.
             self._freed.clear()
             try:
                 with contextlib.suppress(TimeoutError):
@@ -258,7 +258,7 @@ class BudgetAdmission:
                 raise
 
     def _ask(self, question: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Ask the ledger: in its thread, or here and now with `on_loop`."""
+        """Ask the ledger: in its thread, or directly with `on_loop`."""
         if not self.listeners.on_loop:
             return self._executor.submit(question)
         answered: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
@@ -269,17 +269,17 @@ class BudgetAdmission:
         return answered
 
     def _grant(self, call: str, served: ServedModel, bound: CallBound, *, patient: bool) -> BudgetGrant:
-        """Reserve for a call, for less output where not all of it can be paid.
+        """Reserve for a call; reserve less output if all of it cannot be paid for.
 
-        Raises `GatewayFault`: `budget_reserved` where calls under way hold what it lacks. With `patient` that is
-        raised also where it could have a short reply now, and a longer one later.
+        Raises `GatewayFault`: `budget_reserved` if calls under way hold the missing money. With `patient` that is
+        also raised if the call could have a short reply now, and a longer one later.
         """
         if self._limited and served.price is not None:
-            # Mostly all of it can be had, and what is left need not be asked for: that is a query of its own.
+            # Mostly everything is affordable, so the rest of the budget is not queried, which saves a query.
             with contextlib.suppress(ExhaustedError):
                 return self._reserve(call, served, bound, _PLENTY)
         if patient:
-            # Refused where more of the output could be paid once the calls under way are settled.
+            # Refused if more output would be affordable once the calls under way are settled.
             price = served.price
             left = self._read_left(served)
             if price is not None and left is not None:
@@ -289,7 +289,7 @@ class BudgetAdmission:
                     raise GatewayFault(
                         "budget_reserved", "what is left of the budget is reserved by calls under way"
                     )
-        with contextlib.suppress(ExhaustedError):  # another attempt reserved in between: less may still do
+        with contextlib.suppress(ExhaustedError):  # another attempt reserved in between: less may still fit
             return self._reserve(call, served, bound, self._read_left(served))
         try:
             return self._reserve(call, served, bound, self._read_left(served))
@@ -313,32 +313,32 @@ class BudgetAdmission:
         if price is not None and left is None:
             usd = input_usd(price, bound) + output_usd(price, bound, bound.output)
         elif price is not None and left is not None:
-            # Where less than that can be paid for, reserving it fails, and the ledger says which limit it is.
+            # If not even that is affordable, reserving it fails, and the ledger says which limit it is.
             most = max(affordable_output(price, bound, left), min(LEAST_OUTPUT, bound.output))
             usd = input_usd(price, bound) + output_usd(price, bound, most)
-            # Free output spends nothing, so that a limit which nobody named is not put in.
+            # Free output spends nothing, so a limit that nobody named is not added.
             limit = limit if price.output == 0 and not bound.asked else most
         return BudgetGrant(limit=limit, usd=usd, alerts=self._ledger.reserve(call, usd))
 
     def name_once(self, model: str, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those names of what a model was not sent that no call of this attempt has in its record yet."""
+        """Return the names of left-out fields that no record of this attempt has for the model yet."""
         new = tuple(name for name in names if (model, name) not in self._named)
         self._named.update((model, name) for name in new)
         return new
 
     async def settle(self, usd: float | None, record: CallRecord) -> None:
-        """Book and report a call; `usd` is its cost, `None` where unknown."""
+        """Book and report a call; `usd` is its cost, `None` if unknown."""
         report = functools.partial(self.listeners.on_call, record)
         if record.status == "refused":
-            # A refusal costs nothing, so an agent may ask without end: after so many one more is no news.
+            # A refusal costs nothing, so an agent may repeat it endlessly: only the first ones are reported.
             self._refused += 1
             if self._refused <= _MOST_REFUSED:
                 await self._notify([report])
             return
-        # Booked before it is told: what the log says was paid is in the ledger already.
+        # Booked before it is reported: a cost in the log is already in the ledger.
         book = functools.partial(self._ledger.settle, record.call, usd, most=record.booked_usd)
         if self.listeners.on_loop:
-            # Not in the thread, which may wait for the disk just now.
+            # Not in the thread, which may be waiting for the disk.
             book()
             report()
         else:
@@ -356,14 +356,14 @@ class BudgetAdmission:
             await self._executor.submit(functools.partial(_run_each, listeners))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run what has to end also when the call it belongs to is cancelled."""
+        """Run work that must finish even if its call is cancelled."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def close(self) -> None:
-        """Wait until every call is settled; raises what a ledger or a listener raised."""
+        """Wait until every call is settled; raises the errors of the ledger or a listener."""
         try:
             while self._tasks:
                 await asyncio.gather(*self._tasks)
@@ -372,9 +372,9 @@ class BudgetAdmission:
 
 
 class MeteredCall:
-    """One call that may cost money; `sent` from the moment on that its provider may charge for it.
+    """One call that may cost money; `sent` once its provider may charge for it.
 
-    Its record is begun when the call is admitted, and completed once: when it is closed.
+    Its record is started when the call is admitted, and completed once, when the call is closed.
     """
 
     def __init__(
@@ -394,16 +394,16 @@ class MeteredCall:
         self._closing: asyncio.Task[None] | None = None
 
     def note_first_piece(self) -> None:
-        """Note that the reply begins now; only the first time counts."""
+        """Note that the reply begins now; only the first call counts."""
         if self._first is None:
             self._first = self._admission.clock.monotonic() - self._started
 
     def note_retry(self, after: str) -> None:
-        """Note that the call is sent once more, and after which answer."""
+        """Note that the call is sent again, and after which answer."""
         self._record = replace(self._record, retried=(*self._record.retried, after))
 
     def name_left_out(self, reply: UpstreamReply, screened: tuple[str, ...]) -> UpstreamReply:
-        """Return a reply whose header names all that its provider was not sent, which goes into the record too."""
+        """Return a reply whose header names all fields not sent to its provider; also add them to the record."""
         names = join_left_out(screened, reply.lower_headers.get(LEFT_OUT, ""))
         if not names:
             return reply
@@ -412,17 +412,17 @@ class MeteredCall:
         return replace(reply, headers={**reply.lower_headers, LEFT_OUT: ", ".join(names)})
 
     async def secured(self) -> None:
-        """Return once a power cut cannot take the reserve; raises what the ledger raised."""
+        """Return once a power cut cannot take the reserve; raises the ledger's error."""
         if self.on_disk is not None:
             await asyncio.shield(self.on_disk)
 
     def cost(self, metered: ReplyUsage) -> float | None:
-        """Return what the call costs that used this, in USD: by its provider's word, else by tokens and price."""
+        """Return the cost of a call with this usage, in USD: as its provider reports, else by tokens and price."""
         reported = metered.usage.cost_usd
         return self._price_tokens(metered) if reported is None else reported
 
     def most(self, metered: ReplyUsage) -> float:
-        """Return what the call costs at most, in USD, by what is known of it: its reserve or less."""
+        """Return the call's highest possible cost in USD, given its known usage: its reserve or less."""
         limit = self._bound.output if self.grant.limit is None else self.grant.limit
         known = bounded_usd(self._price, metered, limit * self._bound.choices, hour_cache=self._bound.hour_cache)
         return self.grant.usd if known is None else min(known, self.grant.usd)
@@ -433,9 +433,10 @@ class MeteredCall:
     async def close(
         self, status: CallStatus, http_status: int, *, metered: ReplyUsage = _UNKNOWN, reason: str = ""
     ) -> None:
-        """Settle and record the call; only the first time counts, and it happens also if this is cancelled.
+        """Settle and record the call; only the first call counts, and it finishes even if cancelled.
 
-        A cost that is not known leaves booked what it is at most, unless the call never reached its provider.
+        If the cost is unknown, its highest possible value stays booked, unless the call never reached its
+        provider.
         """
         if self._closing is None:
             if metered.usage.input and self._bound.on_counted is not None:
@@ -465,12 +466,12 @@ def _run_each(parts: Sequence[Callable[[], None]]) -> None:
 
 
 def _shorten(notes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what fits into a record: clients and other providers write some of these words."""
+    """Return the notes that fit into a record: clients and other providers write some of them."""
     return tuple(text[:_LONGEST_NOTE] for text in notes[:_MOST_NOTES])
 
 
 async def _return_grant(call: MeteredCall, admission: asyncio.Future[BudgetGrant]) -> None:
-    """Settle a call whose client went away while it waited for its reserve."""
+    """Settle a call whose client left while it waited for its reserve."""
     try:
         call.grant = await admission
     except GatewayFault as fault:
@@ -482,10 +483,10 @@ async def _return_grant(call: MeteredCall, admission: asyncio.Future[BudgetGrant
 def quota_refusal(
     admission: BudgetAdmission, model: str, rests: Sequence[tuple[float, ServedModel]]
 ) -> GatewayFault:
-    """Return the refusal of a call to `model` that none of these answers, and tell the listener of it.
+    """Return the refusal of a call to `model` that no provider answers, and notify the listener.
 
-    `rests` are seconds that providers asked for, and who waits. They count, not how long we leave one alone that
-    failed: that one may be down for good, and would be asked again and again.
+    `rests` are the seconds that providers asked for, with their models. Pauses that we impose after failures do
+    not count: such a provider may be down for good, and would be asked again and again.
     """
     wait, served = min(rests, key=lambda rest: rest[0])
     until = admission.clock.now() + timedelta(seconds=wait)

@@ -16,7 +16,7 @@ from chargehand.models.http.server import HttpAnswer
 from chargehand.models.replay_cache import CachedReply, ReplayCache, RequestFingerprint, WholeReply
 from chargehand.models.serving.admission import BudgetAdmission, SerialExecutor
 
-# The header with which a client asks for a kept reply or none: `only`.
+# The header with which a client accepts only a kept reply: `only`.
 ONLY_KEPT = "x-chargehand-kept"
 _SMALL_BYTES = 16_384
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class CacheWorker:
         self._executor = SerialExecutor("gateway-calls")
 
     async def look_up(self, entry: CacheEntry) -> CachedReply | None:
-        """Return the reply that a request had before; where none is left, the call does not wait for its parts."""
+        """Return an earlier reply to a request; if no reply is left, the call does not wait for its parts."""
         if self.cache.waiting:
             return await self._executor.submit(entry.find)
         # The fingerprint is still taken, in the order of requests: ids get their names in that order.
@@ -38,7 +38,7 @@ class CacheWorker:
         return None
 
     async def write(self, entry: CacheEntry, reply: WholeReply) -> asyncio.Future[None]:
-        """Return once a reply is in its file, with what ends once the disk has it."""
+        """Return once a reply is in its file; the returned future ends once it is on disk."""
 
         def sync() -> None:
             try:
@@ -47,7 +47,7 @@ class CacheWorker:
                 _log_failed_write(reply.call, error)
 
         if self._executor.idle and len(reply.body) <= _SMALL_BYTES:
-            entry.write(reply)  # to hand it over and back takes as long
+            entry.write(reply)  # handing it over and back takes as long
             return self._executor.submit(sync)
         written = self._executor.submit(functools.partial(entry.write, reply))
         # Submitted at once, so that the disk works while the call is settled.
@@ -56,7 +56,7 @@ class CacheWorker:
         return on_disk
 
     async def note_bound(self, call: str, usd: float, *, durable: bool) -> None:
-        """Return once it is written that a call on its way costs `usd` at most, `durable` for a power cut too."""
+        """Record that a call under way costs at most `usd`; `durable`: wait until it survives a power cut."""
 
         def write() -> None:
             try:
@@ -69,12 +69,12 @@ class CacheWorker:
         await self._executor.submit(write)
 
     def close(self) -> None:
-        """End the thread once it has done what was submitted. Idempotent."""
+        """End the thread once it has done the submitted work. Idempotent."""
         self._executor.close()
 
 
 class CacheEntry(Struct, kw_only=True):
-    """One request in the replay cache, and its reply once that is there."""
+    """One request in the replay cache, and its reply once it exists."""
 
     dialect: Dialect
     operation: Operation
@@ -84,15 +84,15 @@ class CacheEntry(Struct, kw_only=True):
     _fingerprint: RequestFingerprint | None = None
 
     def find(self) -> CachedReply | None:
-        """Take the request apart and return what it was answered before."""
+        """Split the request into parts and return its earlier reply."""
         cache = self.worker.cache
         self._fingerprint = cache.fingerprint(self.dialect, self.operation, self.body, turn=self.turn)
         return cache.find(self._fingerprint)
 
     def write(self, reply: WholeReply) -> None:
-        """Write the reply; where that cannot be, the client gets it all the same."""
+        """Write the reply; if that fails, the client still gets it."""
         if self._fingerprint is None:
-            return  # looking it up failed, which was logged then
+            return  # the lookup failed, which was logged then
         try:
             self.worker.cache.keep(self._fingerprint, reply)
         except OSError as error:
@@ -104,7 +104,7 @@ def _log_failed_write(call: str, error: OSError) -> None:
 
 
 class CachedReplyHandler:
-    """Answers one request with what its attempt had for it before; like a `FallbackChain` to whoever runs it."""
+    """Answers one request with its attempt's earlier reply; has the interface of a `FallbackChain`."""
 
     def __init__(
         self,
@@ -124,10 +124,10 @@ class CachedReplyHandler:
         self._bare = bare
 
     def cut(self, fault: GatewayFault) -> None:
-        """Do nothing: the reply is whole already."""
+        """Do nothing: the reply is already complete."""
 
     async def run(self) -> None:
-        """Answer the client; raises `ClientGoneError` where it is gone."""
+        """Answer the client; raises `ClientGoneError` if it left."""
         kept = self._kept
         record = CallRecord(
             call=kept.call,

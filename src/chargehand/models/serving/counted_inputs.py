@@ -1,4 +1,4 @@
-"""Bounds the input of a request by what its provider counted of an earlier one that this one goes on from."""
+"""Bounds the input of a request by the provider's count of an earlier request that it continues."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 from chargehand.models._json import as_mappings, dump_json
 from chargehand.models.metering import bound_input
 
-# Below that a bound by bytes is of little money.
+# Below that, a bound by bytes costs little.
 _LEAST_BYTES = 4_096
-# Conversations that an attempt has side by side, such as those of an agent's own helpers.
+# Parallel conversations of an attempt, for example those of an agent's own helpers.
 _MOST_KEPT = 32
 _LISTS = ("messages", "contents", "input")
-# What is no part of what the model reads.
+# Fields that the model does not read.
 _NO_INPUT = frozenset(
     {"model", "stream", "stream_options", "metadata", "max_tokens", "max_completion_tokens", "max_output_tokens"}
 )
-# Marks move from message to message, and are no tokens.
+# Marks move from message to message, and are not tokens.
 _CACHE_MARK = re.compile(rb',?"cache_control":\{[^{}]*\}')
 
 
 class _RequestHashes(NamedTuple):
-    """A request by the hashes of its parts: what is no message, and each message."""
+    """A request by the hashes of its parts: one for everything but the messages, and one per message."""
 
     frame: int
     messages: tuple[int, ...]
@@ -34,24 +34,24 @@ class _RequestHashes(NamedTuple):
 
 
 class CountedRequest(NamedTuple):
-    """What the input of one request to one model is at most, and what is told how many its provider counted."""
+    """The highest input of one request to one model, and a callback for its provider's count."""
 
     tokens: int
     note_count: Callable[[int], None] | None = None
 
 
 class CountedInputs:
-    """What providers counted of the requests of one attempt.
+    """The providers' token counts for the requests of one attempt.
 
-    A conversation grows at its end. What stood there before was counted by the provider itself, in its own tokens,
-    so that only what was added has to be bounded by its bytes.
+    A conversation grows at its end. The provider itself counted the earlier part in its own tokens, so only the
+    added part has to be bounded by its bytes.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[object, _RequestHashes], int] = OrderedDict()
 
     def bound(self, model: object, raw: bytes, body: Mapping[str, Any]) -> CountedRequest:
-        """Return the bound of a request to `model`, whatever names that; `raw` is the body as it came."""
+        """Return the bound of a request to `model`, named by any value; `raw` is the body as received."""
         whole = bound_input(raw, body)
         if len(raw) < _LEAST_BYTES:
             return CountedRequest(whole)
@@ -84,7 +84,7 @@ class CountedInputs:
 
 
 def _encode(part: Mapping[str, Any]) -> bytes:
-    # A text alone and a list with it are the same: clients put the text that they mark into one.
+    # A plain text equals a list with that text: clients put a text into a list to mark it.
     if isinstance(text := part.get("content"), str):
         part = {**part, "content": [{"type": "text", "text": text}]}
     encoded = dump_json(part)

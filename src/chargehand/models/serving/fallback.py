@@ -14,16 +14,16 @@ from chargehand.models.serving.handler import RequestHandler, UpstreamRequest, f
 from chargehand.models.serving.headers import refuse
 
 Sleep = Callable[[float], Awaitable[object]]
-# Longer than a probe beside a call: where no other model is there, nobody answers meanwhile anyway.
+# Longer than a probe in parallel to a call: without another model, no reply can come meanwhile anyway.
 _PATIENT_SECONDS = 10.0
 
 
 class FallbackChain:
     """Asks the models of one request in turn until one answers; `cut` breaks it off from outside.
 
-    A model whose provider rests is left out while another one is there. One that may be back is tried out beside
-    the call, by a probe, so that the client does not wait for it; where it is the only one, by the call itself.
-    `retries` makes the tries of one request: their number, `None` for the gateway's own.
+    A model whose provider rests is skipped while another one is available. If a model may be back, a probe in
+    parallel to the call finds out, so that the client does not wait; if it is the only one, the call itself does.
+    `retries` makes the retries of one request from their number, `None` for the gateway's own.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class FallbackChain:
         self._cut: GatewayFault | None = None
 
     def cut(self, fault: GatewayFault) -> None:
-        """Break off now: what the client has so far ends in an error event, or it gets an error reply."""
+        """Break off now: a partial reply ends in an error event, otherwise the client gets an error reply."""
         self._cut = self._cut or fault
         if self._running is not None:
             self._running.cut(fault)
 
     async def run(self) -> None:
-        """Answer the client; raises `ClientGoneError` and `CancelledError` where it is gone."""
+        """Answer the client; raises `ClientGoneError` and `CancelledError` if it left."""
         try:
             requests = await self._select_ready()
             for place, request in enumerate(requests):
@@ -71,7 +71,7 @@ class FallbackChain:
 
     async def _ask(self, request: UpstreamRequest) -> None:
         """Ask one model once it is its turn at the provider; raises `NextModel` and `GatewayFault`."""
-        # Another model answers sooner than a retry: one that is not the last is asked once.
+        # Another model answers sooner than a retry: every model but the last is asked once.
         retries = self._retries(0 if request.more else None)
         handler = self._running = RequestHandler(
             request, self._answer, self._admission, retries=retries, redact=self._redact
@@ -82,7 +82,7 @@ class FallbackChain:
             return
         probing = health.begin_probe()
         try:
-            # A probe costs nothing, so it goes ahead of a call that may cost money.
+            # A probe costs nothing, so it precedes a call that may cost money.
             probe = getattr(request.served.upstream, "probe", None) if probing else None
             suspected = health.address.breaker.state != "closed"
             if probe is not None and suspected and not await probe(_PATIENT_SECONDS):
@@ -90,7 +90,7 @@ class FallbackChain:
                 message = f"provider {request.served.provider!r} still does not answer"
                 raise (NextModel if request.more else GatewayFault)("upstream_unreachable", message)
             async with health.address.hold_slot(self._sleep):
-                # The provider may have failed while the call stood in line.
+                # The provider may have failed while the call was queued.
                 if not probing and (wait := health.wait()) > 0:
                     if request.more:
                         raise NextModel(
@@ -103,10 +103,10 @@ class FallbackChain:
                 health.end_probe()
 
     async def _wait(self, request: UpstreamRequest, wait: float) -> None:
-        """Wait for a provider; raises `GatewayFault` where that takes longer than a client waits."""
+        """Wait for a provider; raises `GatewayFault` if that takes longer than a client waits."""
         message = f"model {request.served.name!r} failed too often and is not asked for another {wait:.0f} s"
         if wait <= LONGEST_WAIT:
-            # Told now, since the client may give up while it waits; a call that is sent later takes it back.
+            # Reported now, since the client may give up while it waits; a call sent later withdraws the report.
             self._admission.listeners.on_fault(f"upstream_resting: {message}")
             await self._sleep(wait)
             return
@@ -114,13 +114,13 @@ class FallbackChain:
         raise refusal or GatewayFault("upstream_resting", message, wait=wait)
 
     async def _select_ready(self) -> list[UpstreamRequest]:
-        """Return who can be asked now, waiting for the first where nobody can; raises `GatewayFault`."""
+        """Return the models that can be asked now, waiting for the first if necessary; raises `GatewayFault`."""
         if len(self._requests) == 1 and self._requests[0].health is None:
             return list(self._requests)
         ready = [request for request in self._requests if _wait_for(request) <= 0]
         certain = [one for one in ready if one.health is None or one.health.state == "closed"]
         if certain:
-            # A model whose provider cannot be probed stays in the chain: a call is the only way to find out.
+            # A model whose provider cannot be probed stays in the chain: only a call can find out.
             return [request for request in ready if request in certain or not self._probe(request)]
         if ready:
             return ready
@@ -129,9 +129,9 @@ class FallbackChain:
         return [first]
 
     def _probe(self, request: UpstreamRequest) -> bool:
-        """Start a probe of an address that may be back; return whether a probe can tell what is to be known.
+        """Start a probe of an address that may be back; return whether a probe can settle the question.
 
-        It tells nothing of a model that failed by itself: that, one call finds out.
+        A probe says nothing about a model that failed by itself: only a call finds that out.
         """
         probe = getattr(request.served.upstream, "probe", None)
         if probe is None or request.health is None or request.health.address.breaker.state == "closed":
@@ -148,7 +148,7 @@ class FallbackChain:
                 address.end_probe()
 
         if address.begin_probe():
-            # The admission's task, since it may outlive this request and has to end with the gateway.
+            # The admission's task, since it may outlive this request and must end with the gateway.
             self._admission.spawn(find_out())
         return True
 

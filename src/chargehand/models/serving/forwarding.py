@@ -1,4 +1,4 @@
-"""Passes a stream on to the client event by event, and refuses events that do not fit the dialect."""
+"""Forwards a stream to the client event by event, and refuses events that do not fit the dialect."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 
 
 class StreamForwarder:
-    """Turns pieces of a stream into whole events for the client, as they came.
+    """Turns pieces of a stream into complete, unchanged events for the client.
 
-    `limit` is the output tokens that were granted, `None` for no limit.
+    `limit` is the granted number of output tokens, `None` for no limit.
     """
 
     def __init__(self, meter: StreamMeter, limit: int | None) -> None:
@@ -27,12 +27,12 @@ class StreamForwarder:
         return self._forward(self._split.feed(piece))
 
     def finish(self) -> bytes:
-        """Return the last event, where the stream ended in the middle of it."""
+        """Return the last event if the stream ended in the middle of it."""
         rest = self._split.rest()
         return self._forward([rest]) if rest else b""
 
     def check_events(self) -> None:
-        """Raise `GatewayFault` for an event of another shape, and for output beyond the limit."""
+        """Raise `GatewayFault` for a malformed event, and for output beyond the limit."""
         if self._meter.malformed:
             raise GatewayFault("upstream_malformed", self._meter.malformed)
         if self._is_over():
@@ -55,7 +55,7 @@ class StreamForwarder:
 def find_reply_fault(
     rules: RequestFormat, request: Mapping[str, Any], headers: Mapping[str, str], content: bytes
 ) -> str:
-    """Return in words why a complete reply does not fit the dialect, or "" if clients can read it."""
+    """Explain why a complete reply does not fit the dialect; "" if clients can read it."""
     if not headers.get("content-type", "").lower().startswith(EVENT_STREAM):
         try:
             return rules.find_fault(parse_json(content))

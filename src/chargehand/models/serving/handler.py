@@ -1,4 +1,4 @@
-"""Runs one request against one model: admits it, sends it, passes the reply on, settles the call."""
+"""Runs one request against one model: admits it, sends it, forwards the reply, settles the call."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ from chargehand.models.serving.cached import CacheEntry
 from chargehand.models.serving.forwarding import StreamForwarder
 from chargehand.models.serving.headers import JSON_HEADERS, refuse, select_headers
 
-# The statuses of a proxy that gave up waiting: the provider may have written, and charged, all the same.
+# Statuses of a proxy that gave up waiting: the provider may still have written a reply, and charged for it.
 _GAVE_UP = frozenset({408, 504, 524})
-# Refusals that another model may not share: they are about the model or the account, not about the request. So
-# are all statuses from 500 on.
+# Refusals that another model may not share: they concern the model or the account, not the request. So do all
+# statuses from 500 on.
 _ELSEWHERE = frozenset({401, 402, 403, 404, 408, 413, 429})
-# Codes of faults that are the provider's.
+# Codes of faults of the provider.
 _FAULTS = frozenset(
     {
         *("upstream_unreachable", "upstream_untrusted", "upstream_timeout", "upstream_cut", "upstream_malformed"),
         *("upstream_page", "reply_unreadable"),
     }
 )
-# The status in the record of a call whose client left; nginx uses it so.
+# The status in the record of a call whose client left, as in nginx.
 _GONE = 499
-# How long the gateway reads on behind the last event, so that the upstream's connection can be used again.
+# How long the gateway reads past the last event, so that the upstream's connection can be reused.
 _TAIL_SECONDS = 1.0
 
 
 class UpstreamRequest(Struct, frozen=True, kw_only=True):
-    """A client's request as it goes to one model.
+    """A client's request as sent to one model.
 
     `more`: another model can be asked, so that this one is asked once, and probed after `quiet` seconds of
-    silence; `before` are those that were asked and gave no reply; `shown` goes to the client as headers; `skipped`
-    and `converted` go into the record, as does `bare`: it offers no tool. `bares` is how many such came before it.
-    `left_out` names what of the client's own request is not in `body`.
+    silence. `before` are the requests to models that gave no reply. `shown` are headers for the client. `skipped`
+    and `converted` go into the record, as does `bare`: it offers no tool. `bares` is the number of such requests
+    before it. `left_out` names the parts of the client's request that are missing from `body`.
     """
 
     served: ServedModel
@@ -92,7 +92,7 @@ class UpstreamRequest(Struct, frozen=True, kw_only=True):
     bares: int = 0
 
     def to_call(self, call: MeteredCall, attempt: str) -> ModelCall:
-        """Return the request as it goes to the upstream, with the output limit that was granted."""
+        """Return the call for the upstream, with the granted output limit."""
         return ModelCall(
             id=call.id,
             dialect=self.rules.name,
@@ -130,13 +130,13 @@ class RequestHandler:
         self._cut: GatewayFault | None = None
 
     def cut(self, fault: GatewayFault) -> None:
-        """Break off now: what the client has so far ends in an error event, or it gets an error reply."""
+        """Break off now: a partial reply ends in an error event, otherwise the client gets an error reply."""
         if self._cut is None and self._task is not None:
             self._cut = fault
             self._task.cancel()
 
     async def run(self) -> None:
-        """Answer the client; raises `ClientGoneError`, `CancelledError`, and `NextModel` while it has nothing."""
+        """Answer the client; raises `ClientGoneError`, `CancelledError`, or, before any output, `NextModel`."""
         self._task = asyncio.current_task()
         try:
             await self._admit_and_send()
@@ -144,7 +144,7 @@ class RequestHandler:
             unanswered = not self._answer.begun
             if self._request.more and unanswered and fault.code in (*_FAULTS, "uncarried", "next_model"):
                 raise NextModel(fault.code, fault.message) from None
-            # Waiting for quota is a state of its own: the mission sleeps until then, and is not failed.
+            # Waiting for quota is a separate state: the mission sleeps until then, and does not fail.
             if unanswered and fault.code in _FAULTS:
                 fault = self._quota_refusal() or fault
             await self._refuse(fault)
@@ -160,7 +160,7 @@ class RequestHandler:
         if not self._answer.begun:
             await refuse(self._answer, self._rules, fault)
             return
-        # The 200 is out. An error event tells the client that its half reply is not whole.
+        # The 200 was sent. An error event tells the client that its partial reply is incomplete.
         await self._answer.write(self._rules.write_error_event(fault.status, fault.code, fault.message))
         await self._answer.end()
 
@@ -184,13 +184,13 @@ class RequestHandler:
                     bare=request.bare,
                 )
             except GatewayFault:
-                if lost is not None:  # says more than that the budget does not cover it twice
+                if lost is not None:  # more informative than that the budget does not cover it twice
                     raise lost from None
                 raise
             try:
                 await self._run_call(call)
             except LostReply as fault:
-                # A silent provider takes the whole time limit each time: once more, or at once the next model.
+                # A silent provider takes the whole time limit each time: one retry, or immediately the next model.
                 silent = fault.code == "upstream_timeout" and (request.more or lost is not None)
                 if silent or not await self._retries.wait_for_retry():
                     raise
@@ -199,7 +199,7 @@ class RequestHandler:
                 return
 
     async def _run_call(self, call: MeteredCall) -> None:
-        """Run one call to its end, whatever that is; it is settled after it."""
+        """Run one call to its end and settle it, whatever the outcome."""
         self._meter = self._provider_meter = None
         try:
             await self._send(call)
@@ -213,7 +213,7 @@ class RequestHandler:
             await self._settle_broken(call, GatewayFault("client_gone", "the client went away"))
             raise
         finally:
-            # Closing a second time does nothing, so this is for errors of our own, which leave the cost unknown.
+            # Closing a second time does nothing, so this is for our own errors, which leave the cost unknown.
             await call.close("failed", 500, reason="internal error of the gateway")
 
     async def _settle_broken(self, call: MeteredCall, fault: GatewayFault) -> None:
@@ -243,7 +243,8 @@ class RequestHandler:
                     self._provider_meter = reply.meter
                     await self._pass_on(call, reply)
                     return
-                # An error reply costs nothing, but where a proxy gave up waiting the provider may have written.
+                # An error reply costs nothing, but if a proxy gave up waiting the provider may have written a
+                # reply.
                 call.sent = reply.status in _GAVE_UP
                 headers = reply.lower_headers
                 try:
@@ -260,11 +261,11 @@ class RequestHandler:
                 return
 
     async def _reach(self, call: MeteredCall, model_call: ModelCall) -> UpstreamReply:
-        """Return the reply once its head is there; retried as long as nothing was sent."""
+        """Return the reply once its head arrives; retry as long as nothing was sent."""
         request = self._request
         probe = getattr(request.served.upstream, "probe", None)
         while True:
-            # Set before sending: a client that cancels in the midst of it leaves a cost that nobody knows.
+            # Set before sending: a client that cancels in the middle of it leaves an unknown cost.
             call.sent = True
             try:
                 async with asyncio.timeout(model_call.seconds):
@@ -276,7 +277,7 @@ class RequestHandler:
                 raise self._stall_fault() from None
             except UpstreamError as error:
                 fault = self._convert_error(error)
-                if fault.code == "upstream_untrusted":  # before anything was sent, and again the next time
+                if fault.code == "upstream_untrusted":  # before anything was sent, and the same next time
                     call.sent = False
                 if fault.code != "upstream_unreachable":
                     raise fault from None
@@ -287,7 +288,7 @@ class RequestHandler:
                     request.health.note_unreachable()
 
     async def _wait_for_retry(self, call: MeteredCall, after: str, *answered: Any) -> bool:
-        """Wait to send a call again; a crash meanwhile finds that it cost nothing, unless it may have."""
+        """Wait to send a call again; a crash meanwhile books no cost, unless there may be one."""
         entry = None if call.sent else self._request.entry
         if entry is not None:
             await entry.worker.note_bound(call.id, 0.0, durable=False)
@@ -298,9 +299,9 @@ class RequestHandler:
         return again
 
     def _partial_usage(self, *, whole: bool = False) -> ReplyUsage:
-        """Return the usage of a reply that its client did not get; what it wrote is known only if it is `whole`.
+        """Return the usage of a reply that its client did not get; its output is known only if it is `whole`.
 
-        The provider's own word counts where the reply is translated.
+        For a translated reply the usage that the provider reported counts.
         """
         if self._provider_meter is not None and not (self._meter and self._meter.finished):
             known = self._provider_meter()
@@ -324,7 +325,7 @@ class RequestHandler:
         return kind("upstream_timeout", f"the provider sent nothing for {self._request.seconds:g} seconds")
 
     async def _read_pieces(self, reply: UpstreamReply) -> AsyncGenerator[bytes, None]:
-        """Yield the body piece by piece; raises `GatewayFault` where it stalls or breaks off."""
+        """Yield the body piece by piece; raises `GatewayFault` if it stalls or breaks off."""
         pieces = aiter(reply.chunks)
         while True:
             try:
@@ -349,7 +350,7 @@ class RequestHandler:
         return bytes(body)
 
     async def _pass_error(self, call: MeteredCall, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        # Redirects are not followed, so a 3xx is no reply that a client could use.
+        # Redirects are not followed, so a client could not use a 3xx reply.
         if not 400 <= status < 600:
             message = f"the provider answered with HTTP {status}: is its base_url right?"
             raise GatewayFault("upstream_malformed", message)
@@ -368,7 +369,7 @@ class RequestHandler:
         await self._send_whole(status, {**select_headers(headers, call.id), **self._request.shown}, body)
 
     def _quota_refusal(self) -> GatewayFault | None:
-        """Return the refusal where nobody gave a reply, and one of them only for want of quota."""
+        """Return the refusal if no model gave a reply, and one of them only for lack of quota."""
         return find_quota_refusal(self._admission, (*self._request.before, self._request))
 
     async def _pass_on(self, call: MeteredCall, reply: UpstreamReply) -> None:
@@ -389,7 +390,7 @@ class RequestHandler:
         await self._send_whole(reply.status, headers, body)
 
     def _parse_whole(self, body: bytes) -> Mapping[str, Any]:
-        """Decode a whole reply; raises `LostReply` for one that no client of the dialect can read."""
+        """Decode a whole reply; raises `LostReply` if no client of the dialect can read it."""
         try:
             content = parse_json(body)
         except ValueError:
@@ -412,10 +413,10 @@ class RequestHandler:
         body: bytes,
         metered: ReplyUsage,
     ) -> None:
-        """Keep and book a whole reply; then no power cut takes it or its reserve, and its client may have its end.
+        """Keep and book a whole reply; afterwards it and its reserve survive a power cut, so it can be sent.
 
-        It is written before its call is settled, so that whoever ends this process finds both or the reserve; the
-        disk works meanwhile.
+        It is written before its call is settled, so that a process killed at any point leaves both or the reserve;
+        the disk works meanwhile.
         """
         request = self._request
         on_disk = None
@@ -456,7 +457,7 @@ class RequestHandler:
                     break
                 bounded = bounded or self._note_bound(call)
                 await self._forward(call, out, headers)
-                # A provider that ignores the limit would spend what nobody reserved.
+                # A provider that ignores the limit would spend money that was not reserved.
                 self._check_events(forwarder)
             else:
                 out = forwarder.finish()
@@ -478,19 +479,19 @@ class RequestHandler:
                 metered = meter.metered if reply.meter is None else reply.meter()
                 metered = drop_empty_counts(metered, wrote=meter.deltas > 0)
                 if reply.left_out is not None:
-                    call.name_left_out(reply, reply.left_out())  # for the record: the head is out
+                    call.name_left_out(reply, reply.left_out())  # for the record: the head was already sent
                 await self._settle_whole(call, reply, headers, b"".join(sent), metered)
             self._task = None
             await self._forward(call, out, headers)
             await self._answer.end()
-            # Read to its end, the upstream's connection can be used again.
+            # After reading to the end, the upstream's connection can be reused.
             with contextlib.suppress(TimeoutError, GatewayFault):
                 async with asyncio.timeout(_TAIL_SECONDS):
                     async for _ in pieces:
                         pass
 
     def _check_events(self, forwarder: StreamForwarder) -> None:
-        """Raise what `check_events` does; a malformed event of which the client has nothing is a lost reply."""
+        """Raise as `check_events` does; a malformed event before any output becomes a lost reply."""
         try:
             forwarder.check_events()
         except GatewayFault as fault:
@@ -499,7 +500,7 @@ class RequestHandler:
             raise LostReply(fault.code, fault.message) from None
 
     def _note_bound(self, call: MeteredCall) -> bool:
-        """Keep what a stream costs at most, once that is below the reserve; tell whether it is."""
+        """Record the highest cost of a stream once it is below the reserve; return whether it is."""
         most = call.most(self._partial_usage())
         entry = self._request.entry
         if entry is None or most >= call.grant.usd:
@@ -517,7 +518,7 @@ class RequestHandler:
 
 
 def find_quota_refusal(admission: BudgetAdmission, asked: Sequence[UpstreamRequest]) -> GatewayFault | None:
-    """Return the refusal where one of these rests, by its provider's own word, for longer than a client waits."""
+    """Return the refusal if one of these rests, at its provider's request, for longer than a client waits."""
     rests = [(one.health.resting, one.served) for one in asked if one.health is not None]
     if not any(wait > LONGEST_WAIT for wait, _ in rests):
         return None

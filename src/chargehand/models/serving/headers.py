@@ -11,7 +11,7 @@ from chargehand.models.dialects.left_out import LEFT_OUT
 from chargehand.models.http.server import HttpAnswer
 
 JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
-# What passes of a provider's headers, and only in these forms: whatever else it says, it says in the body.
+# The provider's headers that pass, only in these forms: all other information belongs in the body.
 _ID = r"[\w.:/+=-]{1,200}"
 _PASSED_HEADERS = {
     "content-type": r"[\w.+-]+/[\w.+-]+(; ?charset=[\w-]+)?",
@@ -25,7 +25,7 @@ _PASSED_HEADERS = {
 
 
 def select_headers(headers: Mapping[str, str], call: str) -> dict[str, str]:
-    """Return the provider's headers that the client gets, and the id of its call."""
+    """Return the provider's headers for the client, with the id of its call."""
     kept = {
         name: headers[name]
         for name, form in _PASSED_HEADERS.items()
@@ -40,7 +40,7 @@ async def refuse(answer: HttpAnswer, rules: RequestFormat, fault: GatewayFault) 
     headers = dict(JSON_HEADERS)
     if fault.wait is not None:
         headers["retry-after"] = f"{fault.wait:.0f}"
-    # The clients' own retries would only repeat what waiting alone can mend, or pay once more for a whole reply.
+    # Retries by clients would only repeat a request that needs waiting, or pay again for a whole reply.
     if fault.wait is not None or fault.code == "reply_unreadable":
         headers["x-should-retry"] = "false"
     await answer.send(fault.status, headers, body)

@@ -1,4 +1,4 @@
-"""Finds what the path of a request asks for, and the models that can take the request."""
+"""Finds the operation of a request's path, and the models that can take the request."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from chargehand.models.dialects.translation import TranslatingUpstream
 from chargehand.models.metering import DEFAULT_OUTPUT, CallBound
 from chargehand.models.serving.counted_inputs import CountedInputs
 
-# Where parts stand, if there is a list: arguments of tools are objects and never looked into.
+# Names of lists that may hold parts; arguments of tools are objects and never searched.
 _LISTS = ("messages", "input", "contents", "content", "parts", "output")
 _NO_TEXT = ("image/", "audio/", "video/")
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """A model that takes all of a request, and the body for it.
+    """A model that accepts all of a request, and the body for it.
 
-    The body is in the client's dialect, which `upstream` puts into the model's own. `converted` says what of the
-    body has another form than the client gave it, `skipped` which models before this one do not take the request,
-    and why.
+    The body is in the client's dialect, which `upstream` translates into the model's own. `converted` names the
+    parts of the body that were converted, `skipped` the models before this one that do not accept the request, and
+    why.
     """
 
     served: ServedModel
@@ -53,11 +53,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
         )
 
     def describe(self, *, many: bool) -> dict[str, str]:
-        """Return the headers that tell the client who answers, and what was done to its request.
+        """Return headers that tell the client which model answers, and how its request was changed.
 
-        `many`: several models stand behind the name that was asked for.
+        `many`: several models share the requested name.
         """
-        # How many, not which: that and why is in the record of the call.
+        # The number, not the names: those and the reasons are in the record of the call.
         shown = {"x-chargehand-converted": str(len(self.converted))} if self.converted else {}
         if self.skipped:
             shown["x-chargehand-skipped"] = str(len(self.skipped))
@@ -77,14 +77,14 @@ def shorten_path(path: str) -> str:
 
 
 class RequestRouter:
-    """Finds what the requests of one gateway ask for, and which of its `models` can take them."""
+    """Finds the operations of requests to one gateway, and which of its `models` can take them."""
 
     def __init__(self, models: Sequence[ServedModel], dialects: DialectTable) -> None:
         self.models = tuple(models)
         self._dialects = dialects
 
     def find_route(self, path: str) -> RequestRoute:
-        """Return what a path asks for; raises `GatewayFault` (`not_found`) where it is no endpoint."""
+        """Return the route of a path; raises `GatewayFault` (`not_found`) if it is not an endpoint."""
         place = shorten_path(path)
         for dialect in self._dialects.values():
             route = dialect.find_route(place)
@@ -95,14 +95,14 @@ class RequestRouter:
         raise GatewayFault("not_found", f"no endpoint {path!r}; known: {known}")
 
     def dialect_at(self, path: str) -> ModelDialect:
-        """Return the dialect in which an error at a path is said."""
+        """Return the dialect for an error at a path."""
         place = shorten_path(path)
         known = self._dialects.values()
         owner = next((one for one in known if one.find_route(place) is not None), None)
         return owner or next((one for one in known if one.claims_path(path, place)), self._dialects["openai"])
 
     def find_chain(self, dialect: Dialect, name: object) -> tuple[ServedModel, ...]:
-        """Return who may answer for a name, in order; raises `GatewayFault` where there is no such model."""
+        """Return the models that may answer for a name, in order; raises `GatewayFault` for an unknown name."""
         if not isinstance(name, str):
             raise GatewayFault("bad_request", f"`model` must be a name, not {name!r:.100}")
         served = [model for model in self.models if model.name == name]
@@ -119,7 +119,7 @@ class RequestRouter:
     def find_candidates(
         self, chain: Sequence[ServedModel], route: RequestRoute, body: Mapping[str, Any]
     ) -> tuple[Candidate, ...]:
-        """Return who of a chain takes all of a request; raises `GatewayFault` (`uncarried`) where nobody does."""
+        """Return the models of a chain that accept all of a request; raises `GatewayFault` (`uncarried`)."""
         good = list[Candidate]()
         skipped = list[str]()
         for served in chain:
@@ -157,7 +157,7 @@ class RequestRouter:
     def _fit_request(
         self, served: ServedModel, name: Dialect, body: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], tuple[str, ...], str]:
-        """Return the body for one model, what of it was converted, and why the model does not take it, if so."""
+        """Return the body for one model, the converted parts, and the reason if the model does not accept it."""
         client = self._dialects[name]
         plain = served.files and served.dialect == name
         fitting, converted = (body, ()) if plain else convert_text_files(client, body)
@@ -169,7 +169,7 @@ class RequestRouter:
             refusal = "it takes no files"
         elif served.dialect != name:
             try:
-                # What the other dialect has no place for shows when the request is written in it.
+                # Parts that the other dialect cannot express show up when the request is written in it.
                 self._dialects[served.dialect].write_request(client.read_request(fitting), served.model)
             except UntranslatableError as error:
                 refusal = str(error)
@@ -186,16 +186,16 @@ def _flatten(model: ServedModel, seen: set[int]) -> Iterator[ServedModel]:
 
 def find_content_kinds(dialect: ModelDialect, body: Mapping[str, Any]) -> set[str]:
     """Return which of pictures (`image`) and files (`file`) a request holds, results of tools included."""
-    # Not by the readers that translate: they refuse what only their own dialect knows, and the model may speak it.
+    # Not by the translating readers: they refuse parts of only their own dialect, which the model may speak.
     return {part.kind for part in _walk_parts(dialect, body)}
 
 
 def convert_text_files(
     dialect: ModelDialect, body: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Return a request with the files whose text is at hand as text under a line that names them, and which ones.
+    """Replace files with readable text by that text under a line with their name; also return which ones.
 
-    All else stays as it is; PDFs have no text at hand: columns, tables and scans would have to be guessed.
+    All other parts stay unchanged; PDFs have no readable text: columns, tables and scans would need guessing.
     """
     done = list[str]()
     if not any(_read_text(part) is not None for part in _walk_parts(dialect, body)):
@@ -218,7 +218,7 @@ def convert_text_files(
 
 
 def _read_text(part: FilePart) -> str | None:
-    """Return the text of a file, by what is in it and not by its name; `None` where it is no text."""
+    """Return the text of a file, by its content and not by its name, or `None` if it is not text."""
     if part.kind == "image" or not part.data or part.media_type.startswith(_NO_TEXT):
         return None
     try:
@@ -243,7 +243,7 @@ def _walk_parts(dialect: ModelDialect, value: object) -> Iterator[FilePart]:
 
 
 def _find_inner(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of an object may hold parts: lists of known names, an answer of Gemini's, a document's pages."""
+    """Return the containers of parts in an object: lists of known names, a Gemini answer, a document's pages."""
     found = {name: value[name] for name in _LISTS if isinstance(value.get(name), list)}
     answer = value.get("functionResponse")
     source = value.get("source")

@@ -1,4 +1,4 @@
-"""Verdicts, inspections and flaky tests that later judgements reuse: an entry that cannot be read is a miss."""
+"""Verdicts, inspections and flaky tests that later judgements reuse: an unreadable entry is a miss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEMBERED = timedelta(days=90)
 
 
 class Verdicts:
-    """Verdicts by tree and plan; those of a project that are 30 days old are forgotten."""
+    """Verdicts by tree and plan; those of a project that are 30 days old are deleted."""
 
     def __init__(self, database: Database, *, clock: Clock, holds_artifact: Callable[[str], bool]) -> None:
         self._database = database
@@ -27,7 +27,7 @@ class Verdicts:
         self._holds_artifact = holds_artifact
 
     def get(self, project: str, tree: str, *, plan_digest: str) -> Verdict | None:
-        """Return the verdict of this tree under this plan, `None` if it, or an artifact of it, is lost.
+        """Return the verdict of this tree under this plan, or `None` if it, or one of its artifacts, is lost.
 
         Raises `StoreError`.
         """
@@ -36,7 +36,7 @@ class Verdicts:
             row = connection.execute(query, (project, tree, plan_digest)).fetchone()
         try:
             verdict = None if row is None else decode_as(row[0], Verdict)
-        # A cache: what is damaged is taken for missing, judged again and written over.
+        # A cache: a damaged entry counts as missing, and is judged again and overwritten.
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
             return None
         if verdict is None or verdict.tree != tree:
@@ -46,7 +46,7 @@ class Verdicts:
         return verdict if all(map(self._holds_artifact, named)) else None
 
     def put(self, project: str, verdict: Verdict, *, plan_digest: str) -> None:
-        """Keep a verdict under its own tree, in place of an earlier one. Raises `StoreError`."""
+        """Store a verdict under its own tree, replacing an earlier one. Raises `StoreError`."""
         now = self._clock.now()
         row = (
             *(project, verdict.tree, plan_digest, msgspec.json.encode(verdict)),
@@ -59,21 +59,21 @@ class Verdicts:
 
 
 class FlakyTests:
-    """Tests of a project that both passed and failed on a base; each is forgotten after 90 days without that."""
+    """Tests of a project that both passed and failed on a base; each is dropped after 90 days without that."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     def names(self, project: str, check: str) -> frozenset[str]:
-        """Return the flaky tests of a check; the empty name stands for the whole check. Raises `StoreError`."""
+        """Return the flaky tests of a check; the empty name means the whole check. Raises `StoreError`."""
         since = (self._clock.now() - _REMEMBERED).isoformat(timespec="microseconds")
         query = "SELECT test FROM flaky_tests WHERE project = ? AND check_name = ? AND time >= ?"
         with self._database.read() as connection:
             return frozenset(row[0] for row in connection.execute(query, (project, check, since)))
 
     def add(self, project: str, tests: Iterable[FlakyTest]) -> None:
-        """Remember tests, in place of what was known of them. Raises `StoreError`."""
+        """Store tests, replacing earlier entries about them. Raises `StoreError`."""
         time = self._clock.now().isoformat(timespec="microseconds")
         rows = [(project, each.check, each.test, each.runs, each.failures, time) for each in tests]
         if rows:
@@ -82,9 +82,9 @@ class FlakyTests:
 
 
 class Inspections:
-    """What inspection read of changes, by key; entries are checked by whoever made them.
+    """Results of inspections of changes, by key; their producer checks the entries.
 
-    It may lose any entry at any time, and forgets those of a project that are 30 days old.
+    It may lose any entry at any time, and deletes those of a project that are 30 days old.
     """
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
@@ -92,7 +92,7 @@ class Inspections:
         self._clock = clock
 
     def get(self, project: str, keys: Collection[str]) -> dict[str, bytes]:
-        """Return the entries that are there. Raises `StoreError`."""
+        """Return the existing entries. Raises `StoreError`."""
         found: dict[str, bytes] = {}
         waiting = iter(keys)
         with self._database.read() as connection:
@@ -104,7 +104,7 @@ class Inspections:
         return found
 
     def put(self, project: str, entries: Mapping[str, bytes]) -> None:
-        """Keep entries, in place of earlier ones. Raises `StoreError`."""
+        """Store entries, replacing earlier ones. Raises `StoreError`."""
         if not entries:
             return
         now = self._clock.now()

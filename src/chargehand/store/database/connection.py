@@ -1,6 +1,7 @@
 """Connections to `store.db`: transactions in, typed errors out.
 
-SQL is written out and given to the driver as it is; docs/decisions/0036 says why there is no library between.
+SQL is written out and passed to the driver unchanged; docs/decisions/0036 explains why there is no library in
+between.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from urllib.parse import quote
 from chargehand.core.errors import StoreError
 from chargehand.store.database.snapshot import Snapshot, cannot_write
 
-# A connection of the driver inside a transaction; values go in and come out as the driver has them.
+# A connection of the driver inside a transaction; values are passed in the driver's own types.
 Transaction = sqlite3.Connection
 _Synchronous = Literal["NORMAL", "FULL"]
-# A file, whatever its name: device and number.
+# A file, whatever its name: device and inode number.
 _File = tuple[int, int]
-# What a database is at a moment, for whoever compares.
+# The state of a database at a moment, for comparison.
 Version = tuple[int, int]
-# A process that is stopped (not killed) within a write holds SQLite's write lock: the others wait for so long.
+# A process that is stopped (not killed) during a write holds SQLite's write lock: the others wait this long.
 _BUSY_SECONDS = 30
 _HINTS = {
     "store_corrupt": "`chargehand store restore DIRECTORY` brings a backup back, and keeps what is there now; "
@@ -53,9 +54,9 @@ _CODES = {
 
 
 class Database:
-    """Connections to `<home>/store.db`; safe to share between threads, not to carry over a fork.
+    """Connections to `<home>/store.db`; safe to share between threads, not across a fork.
 
-    They are of one file each: once a restored copy has its name, what is read and written is the copy.
+    Each connection belongs to one file: once a restored copy has its name, reads and writes use the copy.
     """
 
     def __init__(self, home: Path, *, read_only: bool) -> None:
@@ -65,7 +66,8 @@ class Database:
         self._snapshot: Snapshot | None = None
         self._readers: dict[_File, list[sqlite3.Connection]] = {}
         self._writers: dict[tuple[_File, _Synchronous], sqlite3.Connection] = {}
-        # The driver's number is of one connection, for what others commit: so it is always this one's.
+        # The driver's data version belongs to one connection, and covers commits of others: so always use this
+        # one.
         self._watcher: tuple[_File, sqlite3.Connection] | None = None
         self._watchers = 0
         self._watch = threading.Lock()
@@ -74,7 +76,7 @@ class Database:
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing is written: asked for so, or because a full disk or its file system lets nobody."""
+        """Whether nothing is written: by request, or because of a full disk or a read-only file system."""
         return self._read_only or self._snapshot is not None
 
     def connect(self, synchronous: _Synchronous = "NORMAL") -> sqlite3.Connection:
@@ -93,7 +95,7 @@ class Database:
         connection.create_function("casefold", 1, _casefold, deterministic=True)
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute(f"PRAGMA synchronous={synchronous}")
-        # What is erased must not stay readable in free pages of the file.
+        # Erased content must not stay readable in free pages of the file.
         connection.execute("PRAGMA secure_delete=ON")
         return connection
 
@@ -101,11 +103,11 @@ class Database:
     def write(self, *, durable: bool = False) -> Iterator[Transaction]:
         """Hold the one writer's transaction; `durable` waits for the disk at its end.
 
-        What is raised inside takes everything back. Raises `StoreError`.
+        An exception inside rolls everything back. Raises `StoreError`.
         """
-        # With either, what is committed outlives the process; a power cut leaves only what FULL waited for.
+        # With either, a commit survives the process; a power cut leaves only commits that FULL waited for.
         synchronous: _Synchronous = "FULL" if durable else "NORMAL"
-        # The writers of this process go one after the other: SQLite's own queue is a poll that sleeps.
+        # The writers of this process take turns: SQLite's own queue polls and sleeps.
         if not self._turn.acquire(timeout=_BUSY_SECONDS):
             raise _failure(self.home, "store_busy", "another thread of this process holds it")
         try:
@@ -131,15 +133,15 @@ class Database:
                 with _transaction(connection, "BEGIN"):
                     yield connection
             except BaseException:
-                connection.close()  # whatever state it is in, nobody else gets it
+                connection.close()  # it may be in any state, so it is not reused
                 raise
             if self._snapshot is None:
                 idle.append(connection)
-            else:  # the next one tries again whether the database itself can be read
+            else:  # the next reader checks again whether the database itself can be read
                 connection.close()
 
     def version(self) -> Version | None:
-        """Return what is another one once anybody committed, `None` where that cannot be told."""
+        """Return a value that changes with every commit of any process, or `None` if it cannot be read."""
         with self._watch:
             try:
                 file = self._file()
@@ -148,15 +150,15 @@ class Database:
                     self._watcher = None
                 if self._watcher is None:
                     self._watcher = (file, self.connect())
-                    self._watchers += 1  # each one's numbers begin anew
+                    self._watchers += 1  # each watcher's numbers start again
                 number = self._watcher[1].execute("PRAGMA data_version").fetchone()[0]
                 return self._watchers, int(number)
-            except (sqlite3.Error, OSError):  # where it matters, whoever reads says why
+            except (sqlite3.Error, OSError):  # a reader will report the reason if it matters
                 return None
 
     @contextmanager
     def plain(self) -> Iterator[Transaction]:
-        """Hold a connection outside of any transaction, for what cannot run in one. Raises `StoreError`."""
+        """Hold a connection outside any transaction, for statements that need that. Raises `StoreError`."""
         with typed_errors(self.home):
             connection = self.connect("FULL")
             try:
@@ -165,7 +167,7 @@ class Database:
                 connection.close()
 
     def sync(self) -> None:
-        """Wait until the disk has all that was committed before; who waits at the same time waits together.
+        """Wait until all earlier commits are on disk; concurrent callers share one wait.
 
         Raises `StoreError`.
         """
@@ -191,7 +193,7 @@ class Database:
         return status.st_dev, status.st_ino
 
     def _open_reader(self) -> sqlite3.Connection:
-        """Open the database, or a copy in memory where SQLite finds no room for the files it needs to read."""
+        """Open the database, or a copy in memory if SQLite has no room for the files it needs to read."""
         try:
             connection = self.connect()
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
@@ -211,8 +213,8 @@ class Database:
         return connection
 
     def _sync_log(self) -> None:
-        # SQLite locks nothing on the write-ahead log, so it may be opened and closed beside it. Where it is
-        # gone or begins anew, its content is in the database, and was on the disk before.
+        # SQLite takes no locks on the write-ahead log, so it may be opened and closed here. If it is gone or
+        # starts again, its content is in the database, and was on disk before.
         with suppress(FileNotFoundError):
             descriptor = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -222,7 +224,7 @@ class Database:
 
 
 class SingleFlight:
-    """Does `work` for each who waits, once for all who came before it began; safe between threads."""
+    """Runs `work` for its callers, once for all who called before it began; thread-safe."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -231,9 +233,9 @@ class SingleFlight:
         self._asked = self._done = 0
 
     def wait(self) -> None:
-        """Return after a run of the work that began after this was called; raises what that run raised.
+        """Return after a run of the work that began after this call; raises the error of that run.
 
-        Where a run fails, each of those who waited for it tries again for itself and the others.
+        If a run fails, each of its callers retries, for itself and the others.
         """
         with self._count:
             self._asked += 1
@@ -244,7 +246,7 @@ class SingleFlight:
             with self._count:
                 served = self._asked
             self._work()
-            # Set only after the work: where it raises, each of those who wait runs it again.
+            # Set only after the work: if it raises, each of the waiting callers runs it again.
             self._done = served
 
 
@@ -256,7 +258,7 @@ def typed_errors(home: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         number = getattr(error, "sqlite_errorcode", None)
         code = "store" if number is None else _CODES.get(number & 0xFF, "store")
-        # A file beside the database that finds no room is an input/output error to SQLite, or one it cannot open.
+        # To SQLite, no room for a file next to the database is an input/output error, or a file it cannot open.
         full = code in ("store_io", "store_not_writable") and _is_full(home)
         raise _failure(home, "store_full" if full else code, str(error)) from error
     except UnicodeDecodeError as error:  # a damaged name in the schema, which the driver puts in its message
@@ -271,11 +273,11 @@ def typed_errors(home: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_lock(home: Path, name: str) -> Iterator[None]:
-    """Hold the lock file of this name for the block, after all who have it now. Raises `StoreError`."""
+    """Hold the lock file of this name for the block, after its current holders. Raises `StoreError`."""
     with typed_errors(home):
         descriptor = os.open(home / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # The file is never removed: two who wait could then hold locks on two files of one name.
+        # The file is never removed: otherwise two processes could hold locks on two files of one name.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -283,21 +285,21 @@ def hold_lock(home: Path, name: str) -> Iterator[None]:
 
 
 def corrupt(home: Path, detail: str) -> StoreError:
-    """Return the error for content that is not what this program writes."""
+    """Return the error for content that this program does not write."""
     return _failure(home, "store_corrupt", detail)
 
 
 def damage(connection: Transaction) -> list[str]:
-    """Return what SQLite itself finds wrong with the file."""
+    """Return the damage that SQLite itself finds in the file."""
     # Twenty faults are enough: a file that is damaged throughout has millions.
     found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
     return [] if found == ["ok"] else found
 
 
 def raw_columns(types: dict[str, str]) -> str:
-    """Return SQL for columns (name to type) as the bytes that are kept, whatever they claim to be.
+    """Return SQL for columns (name to type) as the stored bytes, whatever their declared type.
 
-    A value of another type becomes a lone 0xff, which is never valid text, so that it can only fail to agree.
+    A value of another type becomes a lone 0xff, which is never valid text, so that it can only fail to match.
     """
     return ", ".join(
         f"CASE WHEN typeof({name}) IN ('{kind}', 'null') THEN CAST({name} AS BLOB) ELSE x'ff' END"
@@ -312,13 +314,13 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3
         yield connection
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # SQLite itself takes back what finds no room on the disk
+        if connection.in_transaction:  # SQLite itself rolls back a transaction that finds no room on the disk
             connection.execute("ROLLBACK")
         raise
 
 
-# One byte that is no text must not keep what stands beside it from being read: it can only fail to agree. It is no
-# function of ours since it is called for every text of every row.
+# One byte that is not text must not keep its neighbours from being read: it can only fail to match. This is not a
+# Python function, since it is called for every text of every row.
 _text = functools.partial(str, encoding="utf-8", errors="replace")
 
 

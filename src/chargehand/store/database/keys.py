@@ -1,6 +1,6 @@
-"""The Ed25519 key pair with which a state directory signs its heads: made once, never overwritten.
+"""The Ed25519 key pair with which a state directory signs its heads: created once, never overwritten.
 
-cryptography is imported inside the functions: only what signs or checks a signature pays for it.
+cryptography is imported inside the functions: only code that signs or verifies pays for it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _KEY_BYTES = 32
-_PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")  # what RFC 8410 puts before the bytes of a key
+_PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")  # the prefix of a key's bytes in RFC 8410
 _PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
 _RESTORE = "`chargehand store restore` restores a backup; `chargehand audit verify` tells what it affects"
 
 
 class PublicKey(Struct, frozen=True):
-    """A public key: its 32 bytes, its PEM form (SubjectPublicKeyInfo), and the id that names it."""
+    """A public key: its 32 bytes, its PEM form (SubjectPublicKeyInfo), and its id."""
 
     raw: bytes
     pem: str
@@ -34,12 +34,12 @@ class PublicKey(Struct, frozen=True):
 
     @classmethod
     def parse(cls, pem: bytes) -> PublicKey:
-        """Return the key that a PEM file of ours holds. Raises `ValueError` for any other content."""
+        """Parse a PEM file of ours. Raises `ValueError` for any other content."""
         return cls.from_raw(_from_pem(pem, "PUBLIC KEY", prefix=_PUBLIC_DER))
 
     @classmethod
     def from_raw(cls, raw: bytes) -> PublicKey:
-        """Return the key of these 32 bytes; its id is the hex SHA-256 of the DER form, as openssl prints it."""
+        """Return the key with these 32 bytes; its id is the hex SHA-256 of the DER form, as openssl prints it."""
         der = _PUBLIC_DER + raw
         return cls(raw=raw, pem=_to_pem(der, "PUBLIC KEY").decode(), id=hashlib.sha256(der).hexdigest())
 
@@ -56,7 +56,7 @@ class PublicKey(Struct, frozen=True):
 
 
 class AuditKey:
-    """The private key; it never leaves this object but to its file."""
+    """The private key; it never leaves this object except to its file."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -71,7 +71,7 @@ class AuditKey:
 
     @classmethod
     def parse(cls, pem: bytes) -> AuditKey:
-        """Return the key that a PEM file of ours holds. Raises `ValueError` for any other content."""
+        """Parse a PEM file of ours. Raises `ValueError` for any other content."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return cls(Ed25519PrivateKey.from_private_bytes(_from_pem(pem, "PRIVATE KEY", prefix=_PRIVATE_DER)))
@@ -81,29 +81,29 @@ class AuditKey:
         return self._key.sign(message)
 
     def to_pem(self) -> bytes:
-        """Return the key for its file, unencrypted: who may read the state directory may sign."""
+        """Return the key for its file, unencrypted: any reader of the state directory can sign."""
         return _to_pem(_PRIVATE_DER + self._key.private_bytes_raw(), "PRIVATE KEY")
 
 
 class KnownKeys(Struct, frozen=True):
-    """The public keys of a state directory by id, and what is wrong with their files."""
+    """The public keys of a state directory by id, and the problems with their files."""
 
     keys: Mapping[str, PublicKey]
     faults: tuple[str, ...] = ()
 
 
 class KeyFiles:
-    """`<home>/keys/audit.key` (mode 0600) and `audit.pub` beside it, in a directory of mode 0700."""
+    """The files `<home>/keys/audit.key` (mode 0600) and `audit.pub`, in a directory of mode 0700."""
 
     def __init__(self, home: Path) -> None:
         self.private = home / "keys" / "audit.key"
         self.public = home / "keys" / "audit.pub"
 
     def ensure(self) -> AuditKey:
-        """Return the key, made and on the disk now when there is none; the caller holds the lock.
+        """Return the key, creating it on disk if necessary; the caller holds the lock.
 
-        Raises `StoreError` (`key_damaged`, and `key_missing` for a public key whose private one is gone: a new
-        one in its place would pass for it), `OSError`.
+        Raises `StoreError` (`key_damaged`, and `key_missing` for a public key without its private key: a new key
+        in its place would pass for the old one), `OSError`.
         """
         pem, public = _read(self.private), _read(self.public)
         if pem is None:
@@ -111,7 +111,7 @@ class KeyFiles:
                 raise _key_error("key_missing", self.private, "is gone, while its public key is there")
             key = AuditKey.generate()
             write_whole(self.private, key.to_pem(), durable=True)
-            # `keys` may have been made just now, and its name has to be on the disk as well.
+            # `keys` may have been created just now, and its name must be on disk as well.
             sync_directory(self.private.parent.parent)
         else:
             try:
@@ -127,7 +127,7 @@ class KeyFiles:
         return key
 
     def known(self) -> KnownKeys:
-        """Return the keys that signatures are checked against; nothing is made. Raises `OSError`."""
+        """Return the keys for verifying signatures; no key is created. Raises `OSError`."""
         faults: list[str] = []
         keys: list[PublicKey] = []
         for path in (self.private, self.public):
@@ -147,7 +147,7 @@ def _to_pem(der: bytes, label: str) -> bytes:
 
 
 def _from_pem(pem: bytes, label: str, *, prefix: bytes) -> bytes:
-    # Not left to a reader of any PEM: that passes over some bytes, and fails in ways of its own on damaged ones.
+    # Not left to a general PEM reader: it skips some bytes, and fails in its own ways on damaged ones.
     lines = pem.split(b"\n")
     der = base64.b64decode(lines[1], validate=True) if len(lines) > 1 else b""
     if len(der) != len(prefix) + _KEY_BYTES or not der.startswith(prefix) or _to_pem(der, label) != pem:

@@ -1,4 +1,4 @@
-"""Brings the schema to this program's version: one query when it is current, alembic only for an older one."""
+"""Migrates the schema to this program's version: one query if it is current, alembic only for an older one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ _SCRIPTS = Path(__file__).parent / "migrations"
 
 
 def ensure_current(database: Database, *, kept_heads: Callable[[], Collection[str]]) -> None:
-    """Bring the schema to `VERSION`; safe with several processes doing so at once.
+    """Migrate the schema to `VERSION`; safe with several processes doing so at once.
 
-    Raises `StoreError`: `store_newer` when a newer program wrote it, `store_older` when it would have to be
-    changed but is opened read-only, `store_corrupt` when the log is gone although `kept_heads` names missions that
-    have a head beside it.
+    Raises `StoreError`: `store_newer` if a newer program wrote it, `store_older` if it needs a migration but is
+    opened read-only, `store_corrupt` if the log is gone although `kept_heads` names missions with a kept head.
     """
     if _is_current(database):
         return
@@ -54,7 +53,7 @@ def _is_current(database: Database) -> bool:
 
 
 def _find_version(database: Database) -> str | None:
-    """Return the version that alembic's own table tells, `None` where there is none yet."""
+    """Return the version in alembic's own table, or `None` if it does not exist yet."""
     with database.read() as connection:
         table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
         if connection.execute(table).fetchone() is None:
@@ -67,11 +66,11 @@ def _find_version(database: Database) -> str | None:
 
 
 def _upgrade(database: Database, kept_heads: Collection[str]) -> None:
-    # An emptied file is a valid empty database to SQLite: unchecked, the loss would pass for a fresh start.
+    # To SQLite an emptied file is a valid empty database: unchecked, the loss would pass for a fresh start.
     if kept_heads and _find_version(database) is None:
         raise corrupt(database.home, f"its log is gone, while heads of {len(kept_heads)} missions are kept")
     with database.plain() as connection:
-        # Lets readers and a writer work side by side; kept in the file, so done once.
+        # Lets readers and a writer work in parallel; stored in the file, so done once.
         connection.execute("PRAGMA journal_mode=WAL")
         old = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone() is not None
     if old:
@@ -83,9 +82,9 @@ def _upgrade(database: Database, kept_heads: Collection[str]) -> None:
 
 
 def make_tables(connection: Transaction) -> None:
-    """Make in an empty database what the scripts would, without the 0.2 s that alembic takes to be imported."""
+    """Create the result of all scripts in an empty database, without the 0.2 s of alembic's import."""
     statement = ""
-    # Not executescript, which would commit what it finds begun.
+    # Not executescript, which would commit the open transaction.
     for line in _SCHEMA.read_text().splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
@@ -98,14 +97,14 @@ def _migrate(connect: partial[sqlite3.Connection]) -> None:
     import sqlalchemy as sa
 
     engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=sa.NullPool)
-    # The driver begins nothing by itself (see `connect`): without this each statement would stand alone.
+    # The driver begins no transaction by itself (see `connect`): without this each statement would be separate.
     sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
         with engine.begin() as connection:
             run_scripts(connection)
             driver = connection.connection.driver_connection
             assert isinstance(driver, sqlite3.Connection)
-            # In the same transaction: who reads the new tables never finds rows of the old form.
+            # In the same transaction: readers of the new tables never find rows of the old form.
             summaries.refresh(driver)
     except sa.exc.DBAPIError as error:
         raise (error.orig or error) from error
@@ -114,7 +113,7 @@ def _migrate(connect: partial[sqlite3.Connection]) -> None:
 
 
 def run_scripts(connection: sa.Connection) -> None:
-    """Run the scripts that a database has not seen."""
+    """Run the scripts that were not applied to a database yet."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory

@@ -1,4 +1,4 @@
-"""Reading a database beside which SQLite can make no file: on a full disk, or a read-only file system."""
+"""Reads a database next to which SQLite cannot create files: on a full disk, or a read-only file system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 
-# Where a copy may lie for the moment that it is read, beside the usual temporary directory.
+# Places for a temporary copy during a read, in addition to the usual temporary directory.
 _ELSEWHERE = ("/dev/shm", "/run")
 _COPIES = "chargehand-snapshot-"
 _STALE_SECONDS = 60.0
@@ -21,9 +21,9 @@ _numbers = count(1)
 
 
 class Snapshot:
-    """What a database held when it was copied to memory; `is_current` says whether that is still all of it.
+    """A database copied to memory; `is_current` says whether the copy is still complete.
 
-    Raises `OSError` and `sqlite3.Error` where it cannot be copied.
+    Raises `OSError` and `sqlite3.Error` if it cannot be copied.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,23 +43,23 @@ class Snapshot:
         return sqlite3.connect(self._uri, uri=True, isolation_level=None, check_same_thread=False)
 
     def is_current(self) -> bool:
-        """Tell whether nobody has written to the database since."""
+        """Return whether the database is unchanged since."""
         return _stamp(self._path) == self._stamp
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._whole.close()
 
 
 def cannot_write(error: sqlite3.Error) -> bool:
-    """Tell whether a first read may have failed because SQLite keeps an index of its log in a file beside it."""
+    """Return whether a first read may have failed because SQLite keeps an index of its log in a file."""
     number = getattr(error, "sqlite_errorcode", None)
     return number is not None and number & 0xFF in _UNWRITABLE
 
 
 def _files(path: Path) -> Iterator[Path]:
-    # Without the index of the log: whoever opens the copy makes it anew. Had somebody it open, that index
-    # would be there, and nobody would copy: so the two files are of one moment.
+    # Without the index of the log, which is rebuilt when the copy is opened. If any process had the database open,
+    # that index would exist, and no copy would be made: so the two files are of one moment.
     yield from (path, path.with_name(f"{path.name}-wal"))
 
 
@@ -73,11 +73,11 @@ def _stamp(path: Path) -> list[tuple[int, int]]:
 
 
 def _remove_copies_of_dead(place: str) -> None:
-    """Remove the copies that processes left which were killed while they read them."""
+    """Remove copies left by processes that were killed while they read them."""
     for copy in Path(place).glob(f"{_COPIES}*-*"):
         owner = copy.name.removeprefix(_COPIES).partition("-")[0]
         with suppress(OSError):
-            # Not a young one: its process may be alive where other process ids count, as in a container.
+            # Not a young one: its process may be alive in another process namespace, as in a container.
             if not Path("/proc", owner).exists() and time.time() - copy.stat().st_mtime > _STALE_SECONDS:
                 shutil.rmtree(copy, ignore_errors=True)
 

@@ -1,7 +1,7 @@
-"""The projected rows of missions: written with the lines they tell of, read by whatever lists or counts.
+"""The projected rows of missions: written together with their lines, read by all lists and counts.
 
-A row is what `fold` would make of the log. One whose `form` is not `FORM` is stale: lines were erased, changed or
-written by an older program; it is made anew from the log before it is used.
+A row equals the result of `fold` over the log. A row whose `form` is not `FORM` is stale: lines were erased,
+changed or written by an older program; it is rebuilt from the log before it is used.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from chargehand.core.state import MissionMeasures, MissionSummary
 from chargehand.store.chain import ChainLine, as_event
 from chargehand.store.database.connection import Transaction, raw_columns
 
-# What this program's rows hold: a higher number makes all rows of before stale.
+# The format of this program's rows: a higher number makes all earlier rows stale.
 FORM = 4
-# The same as `mentions`, in SQL; a stale or damaged row is checked once it is made anew.
+# The same as `mentions`, in SQL; a stale or damaged row is checked after it is rebuilt.
 _REQUEST = "CAST(json_extract(CAST(summary AS TEXT), '$.request.text') AS BLOB)"
 _MENTIONS = (
     "(form <> :form OR instr(mission, :text) OR NOT json_valid(CAST(summary AS TEXT))"
@@ -29,7 +29,7 @@ _MENTIONS = (
 _PLACE = "(mission_summaries.created, mission)"
 _CONDITIONS = {
     "project": "mission_summaries.project = :project",
-    # A stale row may name no user, or another one: it is checked once it is made anew.
+    # A stale row may name no user, or another one: it is checked after it is rebuilt.
     "user": "(mission_summaries.user = :user OR form <> :form)",
     "since": "mission_summaries.created >= :since",
     "parent": "missions.parent = :parent",
@@ -41,7 +41,7 @@ _LINES = f"""
     SELECT {raw_columns({"seq": "integer", "time": "text", "type": "text", "payload": "blob"})}
     FROM events WHERE mission = ? ORDER BY seq
 """
-# A clock may have gone backwards: within a mission the order is that of the lines, whatever their times say.
+# A clock may have gone backwards: within a mission the order is that of the lines, regardless of their times.
 NUMBER = """
     UPDATE events SET position = numbered.position
     FROM (
@@ -64,7 +64,7 @@ _CHANGE = """
 
 
 def project(connection: Transaction, mission: str, lines: Iterable[Event]) -> None:
-    """Bring a mission's row up to date with the lines that this transaction has just appended."""
+    """Update a mission's row with the lines that this transaction has just appended."""
     lines = tuple(lines)
     if lines[0].seq == 1:
         _put(connection, mission, *_fold(lines))
@@ -76,7 +76,7 @@ def project(connection: Transaction, mission: str, lines: Iterable[Event]) -> No
     if summary is None:
         refold(connection, mission)
         return
-    # Only those that these lines speak of: all that were ever counted would be read with every line.
+    # Only the calls in these lines: otherwise all calls ever counted would be read with every line.
     calls = {call.call for line in lines if isinstance(call := read_payload(line), ModelCalled)}
     known = "SELECT 1 FROM mission_calls WHERE mission = ? AND call = ?"
     summary.calls = {call for call in calls if connection.execute(known, (mission, call)).fetchone()}
@@ -99,7 +99,7 @@ def project(connection: Transaction, mission: str, lines: Iterable[Event]) -> No
 
 
 def refold(connection: Transaction, mission: str) -> bool:
-    """Make a mission's row anew from its log; tell whether it was another one."""
+    """Rebuild a mission's row from its log; return whether it changed."""
     query = "SELECT form, status, status_unheld, summary, measures FROM mission_summaries WHERE mission = ?"
     before = connection.execute(query, (mission,)).fetchone()
     connection.execute("DELETE FROM mission_calls WHERE mission = ?", (mission,))
@@ -110,13 +110,13 @@ def refold(connection: Transaction, mission: str) -> bool:
 
 
 def refresh(connection: Transaction) -> None:
-    """Make all stale rows anew."""
+    """Rebuild all stale rows."""
     for mission in stale(connection):
         refold(connection, mission)
 
 
 def renumber(connection: Transaction) -> bool:
-    """Give all lines their positions anew where some have none or are out of order; tell whether that was so."""
+    """Renumber the positions of all lines if some are missing or out of order; return whether that was so."""
     wrong = """
         SELECT 1 FROM
             (SELECT position, lag(position) OVER (PARTITION BY mission ORDER BY seq) AS before FROM events)
@@ -124,29 +124,29 @@ def renumber(connection: Transaction) -> bool:
     """
     if connection.execute(wrong).fetchone() is None:
         return False
-    # None first: an index that is unique refuses what is only for a moment the same.
+    # NULL first: a unique index rejects values that are equal only for a moment.
     connection.execute("UPDATE events SET position = NULL")
     connection.execute(NUMBER)
     return True
 
 
 def conditions(names: Iterable[str], *, statuses: int | None) -> list[str]:
-    """Return the conditions of a list of missions for values of these names, and for so many `status0` …"""
+    """Return a mission list's conditions for values of these names, and for `statuses` values `status0` …"""
     found = ["missions.id <> missions.project", *(_CONDITIONS[name] for name in names)]
     if statuses is not None:
         wanted = ", ".join(f":status{number}" for number in range(statuses))
-        # The one that counts is known only with the holder: every candidate is read, and chosen from then.
+        # The effective status is known only with the holder: every candidate is read, and filtered afterwards.
         found.append(f"(status_unheld IN ({wanted}) OR status IN ({wanted}) OR form <> :form)")
     return found
 
 
 def mentions(told: MissionSummary, text: str) -> bool:
-    """Tell whether a case-folded text is in a mission's id or request."""
+    """Return whether a case-folded text is in a mission's id or request."""
     return text in told.id or (told.request is not None and text in told.request.text.casefold())
 
 
 def stale(connection: Transaction) -> list[str]:
-    """Return the missions whose rows are stale or missing; those of projects' own logs are none."""
+    """Return the missions whose rows are stale or missing; projects' own logs have no rows."""
     rows = connection.execute(
         "SELECT id FROM missions LEFT JOIN mission_summaries ON mission = id WHERE missions.project <> id"
         " AND (form IS NOT :form OR mission_summaries.project <> missions.project"
@@ -157,18 +157,18 @@ def stale(connection: Transaction) -> list[str]:
 
 
 def fold_lines(connection: Transaction, mission: str) -> tuple[MissionSummary, MissionMeasures]:
-    """Return what a mission's log tells; a damaged line counts as one that cannot be read."""
+    """Fold a mission's log; a damaged line counts as unreadable."""
     lines: list[Event] = []
     for seq, time, name, payload in connection.execute(_LINES, (mission,)):
         before = lines[-1].time if lines else "1970-01-01T00:00:00+00:00"
-        # Bytes that are no text become characters that no type of ours has: such a line is only counted.
+        # Bytes that are not text become characters that no type of ours has: such a line is only counted.
         line = ChainLine(mission=mission.encode(), seq=seq, time=time, type=name, payload=payload)
         lines.append(as_event(line, before=before))
     return _fold(lines)
 
 
 def decode_summary(content: object) -> MissionSummary | None:
-    """Return a kept summary; `None` for one that is damaged."""
+    """Decode a stored summary; return `None` if it is damaged."""
     try:
         return decode_as(content, MissionSummary) if isinstance(content, bytes) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -176,7 +176,7 @@ def decode_summary(content: object) -> MissionSummary | None:
 
 
 def decode_measures(content: object) -> MissionMeasures | None:
-    """Return kept measures; `None` for ones that are damaged."""
+    """Decode stored measures; return `None` if they are damaged."""
     try:
         return decode_as(content, MissionMeasures) if isinstance(content, bytes) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -194,9 +194,9 @@ def _fold(lines: Iterable[Event]) -> tuple[MissionSummary, MissionMeasures]:
 
 def _put(connection: Transaction, mission: str, summary: MissionSummary, measures: MissionMeasures) -> None:
     _keep_calls(connection, mission, summary)
-    # From the mission's row, which no damage of its lines has changed: lists are in its order.
+    # From the mission's row, which damage to its lines does not change: lists are in its order.
     own = connection.execute("SELECT created, project FROM missions WHERE id = ?", (mission,)).fetchone()
-    if own is None or not summary.created:  # an id that is not what it was: no lines belong to it, or no row
+    if own is None or not summary.created:  # a changed id: it has no lines, or no row
         return
     row = {**_columns(summary), "mission": mission, "created": own[0], "project": own[1], "form": FORM}
     connection.execute(_PUT, {**row, "measures": msgspec.json.encode(measures)})
@@ -212,7 +212,7 @@ def _columns(summary: MissionSummary) -> dict[str, object]:
 
 
 def _keep_calls(connection: Transaction, mission: str, summary: MissionSummary) -> None:
-    """Move the ids of counted calls out of a summary, which would grow by them, into rows of their own."""
+    """Move the ids of counted calls out of a summary, which would grow with them, into separate rows."""
     rows = [(mission, call) for call in summary.calls]
     if rows:
         connection.executemany("INSERT OR IGNORE INTO mission_calls VALUES (?, ?)", rows)

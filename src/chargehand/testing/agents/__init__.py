@@ -1,1 +1,1 @@
-"""The conformance suite of agents, and stand-ins for the programs of others."""
+"""The conformance suite of agents, and fakes of other vendors' programs."""

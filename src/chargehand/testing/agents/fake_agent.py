@@ -1,12 +1,12 @@
-"""A stand-in for agent programs of others: speaks JSON Lines as an agent CLI, or ACP, and acts as it is told.
+"""A fake of other vendors' agent programs: speaks JSON Lines like an agent CLI, or ACP, and does the given act.
 
-`python3 -I -c SOURCE FORM ACT …`, inside a sandbox, with the standard library alone. FORM is `acp`, or the CLI
-whose lines it writes: `claude`, `qwen`, `cursor`, `opencode`, `codex` or `gemini`; further words are those that
-the real CLI would be given. It calls a model only for the acts `pay`, `insist`, `talk` and `talk-clock`. With
-`garble-once`, `garble-twice` and `garble-always` it leaves a message that cannot be read, as often as that says,
-and goes on when it is told so. As a CLI it edits files in its working directory. Over ACP it edits through the
-client's files, after asking for permission, and also knows `ask` (elicits), `terminal` (runs a command in the
-client's terminal) and `old` (speaks another version).
+`python3 -I -c SOURCE FORM ACT …`, inside a sandbox, with only the standard library. FORM is `acp`, or the CLI
+whose lines it writes: `claude`, `qwen`, `cursor`, `opencode`, `codex` or `gemini`; further words are the arguments
+of the real CLI. It calls a model only for the acts `pay`, `insist`, `talk` and `talk-clock`. With `garble-once`,
+`garble-twice` and `garble-always` it leaves an unreadable message that many times, and continues when asked again.
+As a CLI it edits files in its working directory. Over ACP it edits through the client's files, after asking for
+permission, and also knows `ask` (elicits), `terminal` (runs a command in the client's terminal) and `old` (speaks
+another version).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import uuid
 from typing import Any
 
 MADE, TALK = "made.txt", "talk.txt"
-# One file for all forms: a sandbox is given the source as an argument, and has nothing of ours to import.
+# One file for all forms: a sandbox gets the source as an argument, and cannot import our modules.
 _GRANDCHILD = "import time\nwhile True: time.sleep(60)"
-# Told where no model was called, so that a report of usage is there to be read.
+# Reported if no model was called, so that every report has a usage.
 _IN, _OUT = 11, 3
 _SESSION = "s-1"
 _GARBLED = {"garble-once": 1, "garble-twice": 2, "garble-always": 99}
-# "Always" comes first: a client that takes whatever is first would let in all that follows.
+# "Always" comes first: a client that takes the first option would allow all later acts.
 _OPTIONS = [
     {"optionId": "always", "name": "Always", "kind": "allow_always"},
     {"optionId": "once", "name": "Once", "kind": "allow_once"},
@@ -37,10 +37,10 @@ _OPTIONS = [
 
 
 class JsonLinesWriter:
-    """What is said in one form: `claude` (also qwen's and cursor's), `opencode`, `codex` or `gemini`."""
+    """Writes reports in one form: `claude` (also qwen's and cursor's), `opencode`, `codex` or `gemini`."""
 
     def __init__(self, form: str) -> None:
-        # Programs of one family write the same lines; where one differs, `tool` asks for its name.
+        # Programs of one family write the same lines; for differences, `tool` checks the name.
         self._form = {"qwen": "claude", "cursor": "claude"}.get(form, form)
         self._name = form
 
@@ -50,7 +50,7 @@ class JsonLinesWriter:
         sys.stdout.flush()
 
     def begin(self) -> None:
-        """Tell of the session."""
+        """Report the session."""
         match self._form:
             case "claude":
                 self.write({"type": "system", "subtype": "init", "session_id": _SESSION})
@@ -62,7 +62,7 @@ class JsonLinesWriter:
                 self.write({"type": "init", "session_id": _SESSION, "model": "m"})
 
     def say(self, text: str) -> None:
-        """Say something."""
+        """Report a text."""
         match self._form:
             case "claude":
                 self._block("assistant", {"type": "text", "text": text})
@@ -76,9 +76,9 @@ class JsonLinesWriter:
                 self.write({"type": "message", "role": "assistant", "content": text, "delta": True})
 
     def tool(self, name: str, arguments: dict[str, Any], output: str) -> None:
-        """Tell of a call and what came of it."""
+        """Report a call and its result."""
         match self._form:
-            # cursor's form is documented only: it was never driven for real.
+            # cursor's form is from its documentation only: it was never tested with the real program.
             case "claude" if self._name == "cursor":
                 call = {"type": "tool_call", "call_id": "c-1"}
                 self.write({**call, "subtype": "started", "tool_call": {f"{name}ToolCall": {"args": arguments}}})
@@ -99,7 +99,7 @@ class JsonLinesWriter:
                 self.write({"type": "tool_result", "tool_id": "c-1", "status": "success", "output": output})
 
     def end(self, text: str, *, used: tuple[int, int]) -> None:
-        """Tell that all went well, and which tokens were used."""
+        """Report success, and the tokens used."""
         tokens = {"input_tokens": used[0], "output_tokens": used[1]}
         match self._form:
             case "claude":
@@ -113,7 +113,7 @@ class JsonLinesWriter:
                 self.write({"type": "result", "status": "success", "stats": tokens})
 
     def fail(self, text: str) -> None:
-        """Tell that it ends badly."""
+        """Report a failure."""
         match self._form:
             case "claude":
                 self.write(
@@ -146,7 +146,7 @@ class AcpPeer:
         sys.stdout.flush()
 
     def read(self) -> dict[str, Any]:
-        """Read one message; ends the program where there is none."""
+        """Read one message; end the program at the end of input."""
         line = sys.stdin.readline()
         if not line:
             sys.exit(0)
@@ -159,19 +159,19 @@ class AcpPeer:
         self.send(id=self._next, method=method, params={"sessionId": _SESSION, **params})
         while True:
             message = self.read()
-            # Both sides number their own requests: what has a method is a request, whatever its id.
+            # Both sides number their own requests: a message with a method is a request, whatever its id.
             if message.get("id") == self._next and "method" not in message:
                 if "error" in message:
                     raise Refused(message["error"]["message"])
                 return message["result"]
 
     def update(self, what: str, **more: Any) -> None:
-        """Tell of something."""
+        """Send an update."""
         params = {"sessionId": _SESSION, "update": {"sessionUpdate": what, **more}}
         self.send(method="session/update", params=params)
 
     def say(self, text: str) -> None:
-        """Say something, in two pieces."""
+        """Send a text, in two pieces."""
         for piece in (text[: len(text) // 2], text[len(text) // 2 :]):
             self.update("agent_message_chunk", content={"type": "text", "text": piece})
 
@@ -228,7 +228,7 @@ class FakeAcpAgent:
                 self._do_act()
         except Refused as error:
             self._peer.say(f"I was refused: {error}")
-            # An end in good order: only the reason says that it is no success.
+            # An orderly end: only the reason says that it is not a success.
             return {"result": {"stopReason": "refusal"}}
         self._peer.say("It is made.")
         tokens = {"inputTokens": self._used[0], "outputTokens": self._used[1], "totalTokens": sum(self._used)}
@@ -272,7 +272,7 @@ class FakeAcpAgent:
         if given["outcome"].get("optionId") != "once":
             raise Refused("no permission")
         self._peer.ask("fs/write_text_file", path=path, content=content)
-        # Read back: a client that only says it wrote is found out.
+        # Read back, to detect a client that only claims to have written.
         if self._peer.ask("fs/read_text_file", path=path)["content"] != content:
             raise Refused("the file is not what was written")
         self._peer.update("tool_call_update", toolCallId="c-1", status="completed")
@@ -285,7 +285,7 @@ def edit(content: str) -> None:
 
 
 def ask_model(messages: Any = ({"role": "user", "content": "go on"},)) -> tuple[str, int, int]:
-    """Make one call to the attempt's model; return its words and tokens. Raises `HTTPError`."""
+    """Make one call to the attempt's model; return its text and tokens. Raises `HTTPError`."""
     body = {"model": os.environ["OPENAI_MODEL"], "messages": messages}
     request = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions",
@@ -299,9 +299,9 @@ def ask_model(messages: Any = ({"role": "user", "content": "go on"},)) -> tuple[
 
 
 def talk(*, clock: bool) -> tuple[int, int]:
-    """Write down what the model says until it says "done", and tell it each time; return the tokens.
+    """Write down the model's replies until it says "done", and send the file back each time; return the tokens.
 
-    Every run has an id of its own, as many programs have; with `clock` it tells the time from its third call on.
+    Every run has a new id, like many programs; with `clock` it sends the time from its third call on.
     """
     said: list[dict[str, str]] = [{"role": "user", "content": f"session {uuid.uuid4()}: go on"}]
     used = [0, 0]
@@ -320,30 +320,30 @@ def talk(*, clock: bool) -> tuple[int, int]:
 
 
 def hang() -> None:
-    """Leave grandchildren in sessions of their own, and never end."""
-    # In sessions of their own, so that only killing everything in the sandbox ends them.
+    """Leave grandchildren in new sessions, and never end."""
+    # In new sessions, so that only killing everything in the sandbox ends them.
     for _ in range(3):
         child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {_GRANDCHILD!r}])"
-        # The child ends at once and leaves an orphan: nobody who looks at children alone finds it.
+        # The child ends at once and leaves an orphan, which a search among children does not find.
         subprocess.run([sys.executable, "-c", child], start_new_session=True, check=True)
-    # Last: whoever sees the file knows that all of them were started.
+    # Last, so that the file shows that all of them were started.
     edit("hung\n")
     while True:
         time.sleep(60)
 
 
 def garble(act: str, words: list[str]) -> str:
-    """Leave a message, malformed as often as the act says; return what it did. Raises `ValueError`.
+    """Leave a message, malformed as often as the act says; return a report. Raises `ValueError`.
 
-    Only its first start makes the file; a later one has to be asked to go on in its session, with what is wrong.
+    Only its first start makes the file; a later one must be asked to continue in its session, with the problem.
     """
-    # In HOME, as the sessions of the real programs are, and not in the workspace.
+    # In HOME, like the sessions of the real programs, and not in the workspace.
     place = os.path.expanduser("~/starts.txt")
     starts = 1
     if os.path.exists(place):
         with open(place) as file:
             starts = int(file.read()) + 1
-        # Where the prompt stands differs from CLI to CLI: last, or right behind its flag.
+        # The place of the prompt differs between CLIs: last, or right after its flag.
         if _SESSION not in words or "could not be read" not in words[-1] + words[1]:
             raise ValueError(f"started anew: {words}")
     with open(place, "w") as file:
@@ -355,7 +355,7 @@ def garble(act: str, words: list[str]) -> str:
 
 
 def leave_message(act: str, times: int) -> str:
-    """Leave the message of the end, cut off as often as the act says; return what is said beside it."""
+    """Leave the final message, cut off as often as the act says; return the accompanying text."""
     said = f"It is made, and told {times} times."
     message = {"type": "task_completion", "status": "success", "payload": {"summary": said}}
     with open(os.environ["CHARGEHAND_MESSAGE"], "w") as file:
@@ -402,7 +402,7 @@ def main(form: str, act: str, *words: str) -> int:
 
 
 def pay(act: str) -> tuple[int, int]:
-    """Make two calls; who insists makes fifty, and tries a refused one again for ever. Return the tokens."""
+    """Make two calls; `insist` makes fifty, and retries a refused one forever. Return the tokens."""
     calls = 2 if act == "pay" else 50
     used = [0, 0]
     while calls:
@@ -412,7 +412,7 @@ def pay(act: str) -> tuple[int, int]:
             error.close()
             if act != "insist":
                 raise
-            # Without a pause it would use up the processor that the gateway answers with.
+            # Without a pause it would use up the processor time that the gateway needs to answer.
             time.sleep(0.05)
             continue
         used = [sum(pair) for pair in zip(used, tokens, strict=True)]

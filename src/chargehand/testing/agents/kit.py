@@ -1,4 +1,4 @@
-"""For the conformance suite of agents and its users: an attempt context in memory, and a scripted gateway."""
+"""For the conformance suite of agents and its users: an in-memory attempt context, and a scripted gateway."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from chargehand.sandbox.contract import GATEWAY_PORT, OnOutput, Sandbox
 from chargehand.testing.sandbox.kit import OpenedSandbox
 
 MADE = "made.txt"
-"""The file that an agent of the suite writes: `made` and a line end, with `ask` the answer it was given."""
+"""The file that an agent of the suite writes: `made` and a line end, or for `ask` the answer it got."""
 ANSWER = "green"
-# So dear that a few calls of a few hundred tokens use up a budget of some USD.
+# So expensive that a few calls of a few hundred tokens use up a budget of some USD.
 PRICE = Price(input=1000.0, output=1000.0, source="the suite")
 """USD per million tokens."""
 
 
 class MemoryAttemptContext:
-    """An `AttemptContext` in memory on a real sandbox; all that is recorded on it can be read.
+    """An in-memory `AttemptContext` on a real sandbox; all its records can be read.
 
-    `effect` is what every judgement says. `again` resumes the attempt: recorded steps stay, all else is new.
+    `effect` is the result of every judgement. `again` resumes the attempt: recorded steps stay, all else is new.
     """
 
     def __init__(
@@ -62,44 +62,44 @@ class MemoryAttemptContext:
 
     def again(self) -> None:
         """Resume as after a crash or an answer."""
-        # Ignored files are still there: the sandbox is the same.
+        # Ignored files still exist: the sandbox is the same.
         self.resumed = "kept"
         self.done.clear()
 
     def made(self) -> str | None:
-        """Return the content of the file that agents of the suite write, `None` where there is none."""
+        """Return the content of the file that agents of the suite write, or `None` if it is missing."""
         path = self.opened.written / MADE
         return path.read_text() if path.exists() else None
 
     def everything(self) -> bytes:
-        """Return all that was shown, kept and recorded."""
+        """Return everything that was shown, kept and recorded."""
         return b"\n".join([bytes(self.shown), *self.kept, msgspec.json.encode(self.steps)])
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; see `AttemptContext.step`."""
         if name not in self.steps:
-            # Through JSON, as a log does: what does not survive that must fail here.
+            # Through JSON, like a log: values that do not survive that must fail here.
             self.steps[name] = msgspec.json.decode(msgspec.json.encode(await work()))
             self.done.append(name)
         return self.steps[name]
 
     async def act(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> tuple[Any, str]:
-        """Run a recorded step that may change files; its tree is a digest of the file of the suite."""
+        """Run a recorded step that may change files; its tree is a digest of the suite's file."""
 
         async def acted() -> object:
             output = await work()
-            # No real tree: nothing of the suite is ever set back to one.
+            # Not a real tree: the suite never sets anything back to one.
             return {"output": output, "tree": hashlib.sha256((self.made() or "").encode()).hexdigest()}
 
         done = await self.step(name, input, acted)
         return done["output"], done["tree"]
 
     async def restore(self, name: str, input: object, tree: str) -> None:
-        """Nothing of the suite goes in circles, so nothing is set back."""
+        """Fail: no agent of the suite goes in circles, so none is rolled back."""
         raise NotImplementedError("the suite keeps no trees")
 
     def is_recorded(self, name: str) -> bool:
-        """Tell whether a step is recorded; see `AttemptContext.is_recorded`."""
+        """Return whether a step is recorded; see `AttemptContext.is_recorded`."""
         return name in self.steps
 
     def recorded(self, attempt: int) -> Sequence[tuple[str, Any]]:
@@ -107,20 +107,20 @@ class MemoryAttemptContext:
         return list(self.steps.items())
 
     def keep(self, content: bytes) -> str:
-        """Keep what is large; see `AttemptContext.keep`."""
+        """Keep large content; see `AttemptContext.keep`."""
         self.kept.append(content)
         return hashlib.sha256(content).hexdigest()
 
     def artifact(self, id: str) -> bytes:
-        """Return what was kept; see `AttemptContext.artifact`."""
+        """Return kept content; see `AttemptContext.artifact`."""
         return next(content for content in self.kept if hashlib.sha256(content).hexdigest() == id)
 
     def person_messages(self) -> Sequence[str]:
-        """Return what persons have said; see `AttemptContext.person_messages`."""
+        """Return the messages of persons; see `AttemptContext.person_messages`."""
         return list(self.words)
 
     def mark_delivered(self, count: int, *, acknowledged: bool) -> None:
-        """Remember how many messages reached the agent; see `AttemptContext.delivered`."""
+        """Remember how many messages reached the agent; see `AttemptContext.mark_delivered`."""
         self.reached = max(self.reached, count)
         if acknowledged:
             self.acknowledged = max(self.acknowledged, count)
@@ -133,13 +133,13 @@ class MemoryAttemptContext:
         return self.answers[question]
 
     async def park(self, name: str, rest: QuotaRest, *, seconds: float = 0.0) -> NoReturn:
-        """Note what is waited for, and raise `WaitingError`; see `AttemptContext.park`."""
+        """Note the wait, and raise `WaitingError`; see `AttemptContext.park`."""
         self.parked[name] = rest
         raise WaitingError(f"waiting for quota of {rest.provider}", code="quota_exhausted")
 
     async def judge(self, name: str, action: Action) -> Judgement:
-        """Say `effect` of all but the agent's start; "ask" asks a person; see `AttemptContext.judge`."""
-        # The start is not what a suite judges: an agent that may not start shows nothing.
+        """Return `effect` for all actions but the start; "ask" asks a person; see `AttemptContext.judge`."""
+        # The start is not the subject of the suite: an agent that may not start shows nothing.
         if isinstance(action, Run):
             return Judgement(effect="allow", rule="suite", reason="the suite starts it", subject=action.kind)
         self.judged.append(action)
@@ -160,13 +160,13 @@ class MemoryAttemptContext:
 
 
 class AgentCase(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that was set up for one act, and the context it works with."""
+    """An agent set up for one act, and its context."""
 
     agent: Agent
     context: MemoryAttemptContext
 
     def assignment(self, *, seconds: float = 60.0) -> Assignment:
-        """Return what the agent is to do."""
+        """Return the agent's assignment."""
         return Assignment(
             mission="m-suite", attempt="a-suite", number=1, request="Make it.", report=None, seconds=seconds
         )
@@ -177,7 +177,7 @@ OpenCase = Callable[..., Awaitable[AgentCase]]
 
 @asynccontextmanager
 async def scripted_endpoint(script: Script, socket: Path, *, usd: float | None = None) -> AsyncIterator[Endpoint]:
-    """Serve a script in every dialect on a unix socket, for `usd` at most, as an attempt's gateway is."""
+    """Serve a script in every dialect on a unix socket, for at most `usd`, like an attempt's gateway."""
     upstream = ScriptUpstream(script)
     served = [ServedModel(name="scripted", dialect="openai", model="scripted", upstream=upstream, price=PRICE)]
     meter = _CallMeter()
@@ -185,7 +185,7 @@ async def scripted_endpoint(script: Script, socket: Path, *, usd: float | None =
     attempt = ServedAttempt(id="a-suite", ledger=ledger)
     async with Gateway(served, attempt, CallListeners(on_call=meter.called)) as gateway:
         await gateway.listen_unix(socket)
-        # The port inside: the sandbox forwards it to the socket, as it has no network of the host's.
+        # The port inside: the sandbox forwards it to the socket, since it has no access to the host's network.
         address = f"http://127.0.0.1:{GATEWAY_PORT}"
         yield Endpoint(
             socket=socket,
@@ -204,13 +204,13 @@ async def scripted_endpoint(script: Script, socket: Path, *, usd: float | None =
 
 
 class _CallMeter:
-    """Counts the calls of a gateway, as an attempt's own meter does."""
+    """Counts the calls of a gateway, like an attempt's own meter."""
 
     def __init__(self) -> None:
         self.now = MeteredUsage()
 
     def called(self, record: CallRecord) -> None:
-        # A refused call used nothing, and is what ends a program that insists.
+        # A refused call used nothing, and ends a program that insists.
         if record.status == "refused":
             self.now = replace(self.now, refused=record.reason)
             return

@@ -15,7 +15,7 @@ from chargehand.testing.sandbox.kit import KNOWN_VARIABLES, Open, SandboxFixture
 
 
 class CommandContract(SandboxFixtures):
-    """What a sandbox owes of each command."""
+    """A sandbox's promises about each command."""
 
     async def test_it_says_what_it_is(self, sandbox: Sandbox) -> None:
         assert sandbox.id
@@ -52,7 +52,7 @@ class CommandContract(SandboxFixtures):
 
     async def test_what_cannot_be_executed_is_126(self, sandbox: Sandbox) -> None:
         await sandbox.exec(["sh", "-c", "echo x > plain; printf '\\001\\002' > odd; chmod +x odd"])
-        # No right to execute, a format that the kernel refuses, a directory: execve(2) takes none of them.
+        # No execute permission, a format that the kernel refuses, a directory: execve(2) accepts none of them.
         for program in ("./plain", "./odd", WORKSPACE):
             result = await sandbox.exec([program])
             assert result.exit_code == 126, program
@@ -72,7 +72,7 @@ class CommandContract(SandboxFixtures):
 
     async def test_both_streams_come_apart_and_in_pieces(self, sandbox: Sandbox) -> None:
         pieces: list[tuple[str, bytes]] = []
-        # The pause keeps a pipe from holding all of it: output has to come in more than one piece.
+        # The pause keeps a pipe from holding all of it: output must come in more than one piece.
         script = "echo one; echo two >&2; sleep 0.05; echo three; echo four >&2"
         result = await sandbox.exec(["sh", "-c", script], on_output=lambda *piece: pieces.append(piece))
         assert (result.stdout, result.stderr) == (b"one\nthree\n", b"two\nfour\n")
@@ -140,7 +140,7 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "x"], output_limit=0)).truncated
 
     async def test_endless_output_is_bounded(self, sandbox: Sandbox) -> None:
-        for limit in (0.5 * self.pace, 4 * self.pace, 16 * self.pace):  # until it had the time to begin
+        for limit in (0.5 * self.pace, 4 * self.pace, 16 * self.pace):  # until it had time to begin
             result = await sandbox.exec(["sh", "-c", "while :; do echo y; done"], timeout=limit, output_limit=1000)
             assert (result.exit_code, result.timed_out) == (137, True)
             if result.truncated:
@@ -152,7 +152,7 @@ class CommandContract(SandboxFixtures):
     async def test_the_environment_is_what_was_asked_for(
         self, open_sandbox: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # Before the sandbox is opened: a launcher may hand on the environment that it was started with.
+        # Before the sandbox is opened: a launcher may pass on the environment that it was started with.
         monkeypatch.setenv("HOST_SECRET", "do-not-show")
         sandbox = (await open_sandbox()).sandbox
         result = await sandbox.exec(["env"], environment={"GIVEN": "a=b\nc", "EMPTY": "", "LANG": "C"})
@@ -167,7 +167,7 @@ class CommandContract(SandboxFixtures):
         assert (home.exit_code, home.stdout) == (0, b"x\n")
 
     async def test_commands_run_one_after_another(self, sandbox: Sandbox) -> None:
-        # `mkdir` fails where the directory is there: two at once cannot both print.
+        # `mkdir` fails if the directory exists: two at once cannot both print.
         script = "mkdir busy && sleep 0.03 && rmdir busy && echo alone"
         results = await asyncio.gather(*(sandbox.exec(["sh", "-c", script]) for _ in range(5)))
         assert [result.stdout for result in results] == [b"alone\n"] * 5
@@ -202,7 +202,7 @@ class CommandContract(SandboxFixtures):
             sandbox.exec([]),
             sandbox.exec(["a\0b"]),
             sandbox.exec(["echo", "a\0b"]),
-            # A lone surrogate that stands for no byte: unlike "\udcff" it cannot be handed to a program.
+            # A lone surrogate that stands for no byte: unlike "\udcff" it cannot be passed to a program.
             sandbox.exec(["echo", "\ud800"]),
             sandbox.exec(["true"], cwd="/a\0b"),
             sandbox.exec(["true"], environment={"A": "a\0b"}),
@@ -217,7 +217,7 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_input_may_come_while_a_program_runs(self, sandbox: Sandbox) -> None:
-        """What comes goes in as it comes, and its end is the end of the program's input."""
+        """Input is passed on as it comes, and its end is the end of the program's input."""
         if not isinstance(sandbox, Converses):
             pytest.skip("this tier cannot talk with a running program")
         said: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -241,7 +241,7 @@ class CommandContract(SandboxFixtures):
         assert (result.exit_code, result.stdout) == (0, b"one\n" + b"two" * 100_000 + b"\n")
 
     async def test_a_program_may_end_before_its_input(self, sandbox: Sandbox) -> None:
-        """Nobody waits for more of it, and the next command is not given the rest."""
+        """The remaining input is not waited for, and not given to the next command."""
         if not isinstance(sandbox, Converses):
             pytest.skip("this tier cannot talk with a running program")
 
@@ -261,7 +261,7 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec(["cat"], stdin=b"next")).stdout == b"next"
 
     async def test_signals_work_inside(self, sandbox: Sandbox) -> None:
-        """Nothing of how Chargehand treats signals is handed down."""
+        """The host's own signal handling is not inherited."""
         # Python ignores SIGPIPE, and children inherit that: programs in a pipeline would not end quietly.
         result = await sandbox.exec(["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"])
         internal = 1 << 31 | 1 << 32  # the C library's own, which it sets itself

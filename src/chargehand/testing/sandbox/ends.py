@@ -21,12 +21,12 @@ from chargehand.testing.sandbox.kit import (
 
 
 class EndContract(SandboxFixtures):
-    """What a sandbox owes when something ends, and when there are several."""
+    """A sandbox's promises for ends of all kinds, and for several sandboxes."""
 
     async def test_a_time_limit_kills_the_whole_tree(self, opened: OpenedSandbox) -> None:
         sandbox = opened.sandbox
         script = f'python3 -I -c "{DAEMON.replace(chr(34), chr(39))}" beat; sleep 60 & sleep 60'
-        for limit in (self.pace, 4 * self.pace, 16 * self.pace):  # until the daemon had the time to begin
+        for limit in (self.pace, 4 * self.pace, 16 * self.pace):  # until the daemon had time to begin
             result = await sandbox.exec(["sh", "-c", script], timeout=limit)
             assert (result.exit_code, result.timed_out) == (137, True)
             assert result.seconds >= limit
@@ -74,7 +74,7 @@ class EndContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_a_daemon_does_not_hold_the_reply_and_ends_with_the_sandbox(self, opened: OpenedSandbox) -> None:
-        # The daemon holds the pipe and never stops writing: waiting for its end would wait for ever.
+        # The daemon holds the pipe and never stops writing: waiting for its end would wait forever.
         result = await opened.sandbox.exec(["sh", "-c", "(while :; do echo noise; done) & echo done"])
         assert result.exit_code == 0
         assert result.stdout.startswith((b"done\n", b"noise\n"))
@@ -134,14 +134,14 @@ class EndContract(SandboxFixtures):
         await asyncio.gather(*(each.sandbox.close() for each in opened))
 
     async def test_a_seat_of_processes_is_a_limit_of_each_sandbox(self, open_sandbox: Open) -> None:
-        """One sandbox at its limit leaves another all of its own."""
+        """One sandbox at its limit leaves another its full limit."""
         forks = (
             "import os, sys, time\nn = 0\n"
             "try:\n    while n < 100:\n        if os.fork() == 0:\n            time.sleep(100)\n        n += 1\n"
             "except OSError:\n    pass\nprint(n)"
         )
         full, other = await open_sandbox(processes=40), await open_sandbox(processes=40)
-        # `full` stays full meanwhile. Both have one user, by whom the kernel counts where no control group does.
+        # `full` stays full meanwhile. Both have one user, by whom the kernel counts without a control group.
         for opened in (full, other):
             result = await opened.sandbox.exec(python(forks))
             assert 20 <= int(result.stdout) < 40

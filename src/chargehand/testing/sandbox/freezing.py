@@ -26,7 +26,7 @@ def _all_differ(opened: OpenedSandbox, before: dict[str, tuple[bytes, int]]) -> 
 
 
 class FreezeContract(SandboxFixtures):
-    """What a sandbox owes between `freeze` and `thaw`."""
+    """A sandbox's promises between `freeze` and `thaw`."""
 
     async def test_nothing_changes_while_frozen(self, opened: OpenedSandbox) -> None:
         async with running(opened.sandbox, *python(WRITERS)):
@@ -38,11 +38,11 @@ class FreezeContract(SandboxFixtures):
                 await asyncio.sleep(0.05)
                 assert snapshot(opened.written) == before
                 await opened.sandbox.thaw()
-                # After each thaw all go on: one that stays stopped would pass the next comparison.
+                # After each thaw all continue: a process that stays stopped would pass the next comparison.
                 await until(functools.partial(_all_differ, opened, before))
 
     async def test_freezing_a_parent_that_waits_in_vfork(self, opened: OpenedSandbox) -> None:
-        # The parent stays in state D as long as its child does: who waits until it is stopped waits for ever.
+        # The parent stays in state D as long as its child does: waiting until it is stopped would wait forever.
         async with running(opened.sandbox, *python(VFORK)):
             await until(lambda: (opened.written / "ready").exists())
             await asyncio.sleep(0.05)
@@ -64,7 +64,7 @@ class FreezeContract(SandboxFixtures):
     async def test_what_it_took_is_known_while_it_lives_and_after(self, sandbox: Sandbox) -> None:
         assert sandbox.usage().freezes == ()
         await sandbox.freeze()
-        await sandbox.freeze()  # stands already: no second one
+        await sandbox.freeze()  # already frozen: not counted again
         await sandbox.thaw()
         before = sandbox.usage()
         assert len(before.freezes) == 1
@@ -80,7 +80,7 @@ class FreezeContract(SandboxFixtures):
             assert after.peak_memory > 96 << 20
 
     async def test_a_program_that_stopped_itself_stays_stopped(self, opened: OpenedSandbox) -> None:
-        # It closes the pipes first: the command has to end although this one stays.
+        # It closes the pipes first: the command must end although this process stays.
         program = "import os, signal\nif os.fork() == 0: os.closerange(0, 9); os.kill(os.getpid(), signal.SIGSTOP)"
         list_states = ["sh", "-c", "cut -d' ' -f3 /proc/[0-9]*/stat"]
         await opened.sandbox.exec(python(program))
@@ -132,7 +132,7 @@ class FreezeContract(SandboxFixtures):
                 await task
 
     async def test_killed_while_frozen(self, opened: OpenedSandbox) -> None:
-        """A kernel may hold a signal back until the thaw; after that nothing answers."""
+        """A kernel may hold a signal back until the thaw; after that the sandbox does not answer."""
         await opened.sandbox.freeze()
         opened.kill()
 

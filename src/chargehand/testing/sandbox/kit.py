@@ -1,4 +1,4 @@
-"""What the conformance suite and whoever runs it share: an opened sandbox, programs for inside, ways to wait."""
+"""Shared by the conformance suite and its users: an opened sandbox, programs for inside, ways to wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from chargehand.sandbox.contract import ExecResult, Sandbox
 
-# What `SandboxSpec.environment` promises.
+# The variables that `SandboxSpec.environment` promises.
 KNOWN_VARIABLES = {
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR"),
     *("PYTHONDONTWRITEBYTECODE", "CARGO_HOME", "GOPATH", "GOTOOLCHAIN", "JAVA_HOME"),
@@ -21,7 +21,7 @@ KNOWN_VARIABLES = {
 
 
 class OpenedSandbox(Struct, frozen=True):
-    """A sandbox; where the host sees new files of its workspace; how to kill it from outside."""
+    """A sandbox, the host directory with new files of its workspace, and a function to kill it."""
 
     sandbox: Sandbox
     written: Path
@@ -30,7 +30,7 @@ class OpenedSandbox(Struct, frozen=True):
 
 Open = Callable[..., Awaitable[OpenedSandbox]]
 
-# Twice forked and in a session of its own, as daemons are: neither a process group nor a parent leads to it.
+# Forked twice and in a new session, like a daemon: neither a process group nor a parent leads to it.
 DAEMON = """
 import os, sys, time
 if os.fork():
@@ -45,7 +45,7 @@ while True:
         file.write("x")
 """
 
-# By processes, threads and children that live for a moment: each needs its own care to be stopped.
+# By processes, threads and short-lived children: each needs its own care to be stopped.
 WRITERS = """
 import os, threading
 def write(name):
@@ -70,7 +70,7 @@ def breed():
 breed()
 """
 
-# clone(2) by ctypes: Python itself never leaves a child in vfork() for long enough to look.
+# clone(2) by ctypes: Python itself never leaves a child in vfork() long enough to observe.
 VFORK = """
 import ctypes, sys
 libc = ctypes.CDLL(None)
@@ -84,7 +84,7 @@ libc.clone(ctypes.cast(libc.sleep, ctypes.c_void_p), ctypes.c_void_p(top + (1 <<
 
 
 async def until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    """Wait for something that must come to pass."""
+    """Wait for a condition that must become true."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 -- what is waited for happens in another process
             await asyncio.sleep(0.005)
@@ -92,13 +92,13 @@ async def until(condition: Callable[[], bool], *, seconds: float = 60.0) -> None
 
 def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
     """Return the content and the change time of every file."""
-    # Both: a write of the same bytes is a change, too.
+    # Both: a write of the same bytes is a change too.
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(directory.iterdir())}
 
 
 @asynccontextmanager
 async def running(sandbox: Sandbox, *argv: str, **options: Any) -> AsyncIterator[asyncio.Task[ExecResult]]:
-    """Run a command beside the block and cancel it afterwards."""
+    """Run a command in parallel to the block and cancel it afterwards."""
     task = asyncio.create_task(sandbox.exec(argv, **options))
     try:
         yield task
@@ -106,31 +106,31 @@ async def running(sandbox: Sandbox, *argv: str, **options: Any) -> AsyncIterator
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            # Looked at: asyncio would write of an error that nobody took.
+            # Retrieved: otherwise asyncio would report an unretrieved exception.
             task.exception()
 
 
 def python(program: str, *arguments: str) -> list[str]:
-    """Return the command that runs a program of Python inside, isolated from the environment."""
+    """Return the command that runs a Python program inside, isolated from the environment."""
     return ["python3", "-I", "-c", program, *arguments]
 
 
 class SandboxFixtures:
-    """The fixtures of the suite; a tier gives `open_sandbox`.
+    """The fixtures of the suite; a tier provides `open_sandbox`.
 
-    `pace` is how much longer than usual its programs may take to start, for machines that are computed.
+    `pace` is how much longer than usual its programs may take to start, for emulated machines.
     """
 
     pace = 1.0
 
     @pytest.fixture
     async def open_sandbox(self) -> Open:
-        """Return how to open sandboxes of the tier, and close them all afterwards; a subclass gives it."""
+        """Return a function that opens sandboxes, and close them all afterwards; a subclass provides it."""
         raise NotImplementedError("a tier gives the factory")
 
     @pytest.fixture
     async def opened(self, open_sandbox: Open) -> OpenedSandbox:
-        """A sandbox with what the host needs to look at it and to kill it."""
+        """A sandbox with the means for the host to inspect and kill it."""
         return await open_sandbox()
 
     @pytest.fixture
@@ -139,12 +139,12 @@ class SandboxFixtures:
         return opened.sandbox
 
     async def nothing_else_runs(self, opened: OpenedSandbox) -> None:
-        """Assert that the next command works, finds itself alone, and that nobody writes any more."""
+        """Assert that the next command works and finds itself alone, and that no process writes any more."""
         count = (
             "import os; print(sorted(p for p in os.listdir('/proc') if p.isdigit()) == ['1', str(os.getpid())])"
         )
         assert (await opened.sandbox.exec(python(count))).stdout == b"True\n"
         before = snapshot(opened.written)
-        # Ten times as long as a daemon of the suite rests between two writes.
+        # Ten times as long as a daemon of the suite pauses between two writes.
         await asyncio.sleep(0.1)
         assert snapshot(opened.written) == before

@@ -1,4 +1,4 @@
-"""The part of the conformance suite about limits: what goes over one ends typed, what stays below does not."""
+"""The limits part of the conformance suite: the result names an exceeded limit; a command below it succeeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import contextlib
 from chargehand.sandbox.contract import ExecResult, Sandbox
 from chargehand.testing.sandbox.kit import Open, SandboxFixtures, python, until
 
-# Processor time, not time on a clock: it takes as much on a busy machine.
+# Processor time, not wall-clock time: it is the same on a busy machine.
 _BURN = "import time\nwhile time.process_time() < {seconds}: pass\nprint('done')"
 _HOLD = "held = bytearray(b'x' * ({megabytes} << 20))\nprint('done')"
 _FORKS = (
@@ -23,10 +23,10 @@ _SPEAK = "head -c {bytes} /dev/zero; echo done >&2"
 
 
 class LimitContract(SandboxFixtures):
-    """What a sandbox owes where a limit is met, and where one is not."""
+    """A sandbox's promises if a limit is exceeded, and if it is not."""
 
     bomb_seconds = 20.0
-    """Within which a fork bomb is known; where nobody counts what is refused, it lasts as long."""
+    """The time within which a fork bomb is detected; if refused forks are not counted, it lasts that long."""
 
     async def test_wall_time(self, sandbox: Sandbox) -> None:
         """A command killed at its time limit names that limit."""
@@ -44,7 +44,7 @@ class LimitContract(SandboxFixtures):
         used = sandbox.usage().cpu_seconds
         assert used is not None
         assert used >= 2
-        # The time is the sandbox's, and used up: even a command that needs none is ended.
+        # The time is the sandbox's, and used up: even a command that needs no time is ended.
         again = await sandbox.exec(["sleep", "60"])
         assert again.limit == "cpu_time"
 
@@ -61,20 +61,20 @@ class LimitContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_memory(self, open_sandbox: Open) -> None:
-        """Memory below the limit is given; above it the command dies, by name where the kernel counts kills."""
+        """Memory below the limit is available; above it the command dies, by name if the kernel counts kills."""
         sandbox = (await open_sandbox(memory_mb=160)).sandbox
         below = await sandbox.exec(python(_HOLD.format(megabytes=64)))
         assert (below.stdout, below.limit) == (b"done\n", None)
         over = await sandbox.exec(python(_HOLD.format(megabytes=400)))
         assert over.exit_code != 0
         assert b"done" not in over.stdout
-        # Without a control group nobody counts what the kernel killed, and a failure has many reasons.
+        # Without a control group the kernel's kills are not counted, and a failure has many reasons.
         if "cgroup" in sandbox.limits_in_force["memory"]:
             assert over.limit == "memory"
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_processes(self, open_sandbox: Open) -> None:
-        """A fork over the limit is refused; the command names the limit where the kernel counts refusals."""
+        """A fork over the limit is refused; the command names the limit if the kernel counts refusals."""
         sandbox = (await open_sandbox(processes=40)).sandbox
         below = await sandbox.exec(python(_FORKS.format(count=15)))
         assert b"done" in below.stdout
@@ -86,9 +86,9 @@ class LimitContract(SandboxFixtures):
         await sandbox.exec(["sh", "-c", "kill -9 -1"])
 
     async def test_a_fork_bomb(self, open_sandbox: Open) -> None:
-        """What takes every process and cannot go on ends by that limit, not by its time; the sandbox lives on."""
+        """A program stuck after taking every process ends by that limit, not by its time; the sandbox stays."""
         sandbox = (await open_sandbox(processes=40)).sandbox
-        # What happens within a virtual machine the host does not see.
+        # The host does not see inside a virtual machine.
         seen = sandbox.tier != "vm"
         bomb = await _run_until_known(sandbox, _BOMB, seconds=self.bomb_seconds)
         assert (bomb.limit, bomb.timed_out) == (("processes", False) if seen else ("wall_time", True))
@@ -98,12 +98,12 @@ class LimitContract(SandboxFixtures):
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
     async def test_the_size_of_a_file(self, open_sandbox: Open) -> None:
-        """A file of the limit can be written, and no larger one."""
+        """A file of the limit's size can be written, a larger one cannot."""
         sandbox = (await open_sandbox(file_mb=1)).sandbox
         below = await sandbox.exec(["sh", "-c", _WRITE.format(bytes=1 << 20)])
         assert (below.stdout, below.limit) == (b"done\n", None)
         over = await sandbox.exec(["head", "-c", str(2 << 20), "/dev/zero"], output_limit=10)
-        assert over.limit is None  # a pipe is no file
+        assert over.limit is None  # a pipe is not a file
         over = await sandbox.exec(["sh", "-c", f"exec head -c {2 << 20} /dev/zero > file"])
         assert (over.limit, over.exit_code) == ("file_size", 153)
 
@@ -129,7 +129,7 @@ class LimitContract(SandboxFixtures):
             assert b"No space left" in over.stderr
 
     async def test_the_share_of_processor_time(self, open_sandbox: Open) -> None:
-        """The share holds where control groups enforce it; elsewhere `limits_in_force` says that it does not."""
+        """The share holds if control groups enforce it; otherwise `limits_in_force` says that it does not."""
         sandbox = (await open_sandbox(cpu_percent=20)).sandbox
         result = await sandbox.exec(python(_BURN.format(seconds=0.4)))
         assert result.stdout == b"done\n"
@@ -139,11 +139,11 @@ class LimitContract(SandboxFixtures):
             assert sandbox.limits_in_force["cpu_share"].startswith("not limited")
 
     async def test_what_it_took(self, open_sandbox: Open) -> None:
-        """Usage is counted; what nobody counts is `None`, never 0."""
+        """Usage is counted; uncounted values are `None`, never 0."""
         sandbox = (await open_sandbox()).sandbox
         await sandbox.exec(python(_BURN.format(seconds=0.3)))
         await sandbox.exec(["sh", "-c", "head -c 3000000 /dev/zero > kept"])
-        # Where /proc is sampled, processes of a short command may live between two readings.
+        # If /proc is sampled, processes of a short command may live between two readings.
         running = asyncio.create_task(sandbox.exec(["sh", "-c", "sleep 60 & sleep 60 & wait"]))
 
         def seen() -> bool:
@@ -164,13 +164,13 @@ class LimitContract(SandboxFixtures):
         assert used.peak_memory is None or used.peak_memory > 1 << 20
 
     async def test_what_binds_is_told(self, sandbox: Sandbox) -> None:
-        """`limits_in_force` names what enforces each limit."""
+        """`limits_in_force` names the mechanism of each limit."""
         for limit in ("memory", "processes", "open_files", "file_size", "output", "wall_time", "tmp"):
             assert sandbox.limits_in_force[limit], limit
 
 
 async def _run_until_known(sandbox: Sandbox, program: str, *, seconds: float) -> ExecResult:
-    """Run a program that takes all processes, for longer where a busy machine did not let it get so far."""
+    """Run a program that takes all processes; give it more time if a busy machine slowed it down."""
     result = await sandbox.exec(python(program), timeout=seconds)
     if result.limit == "processes" or sandbox.tier == "vm":
         return result

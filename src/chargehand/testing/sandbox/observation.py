@@ -1,4 +1,4 @@
-"""The part of the conformance suite about seeing which files are opened, for tiers that offer it."""
+"""The part of the conformance suite about observing which files are opened, for tiers that offer it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TREE = "mkdir -p a/b c; for name in top a/one a/two a/b/deep c/other; do echo 1
 
 
 class ObservationContract(SandboxFixtures):
-    """What a sandbox owes that is a `ObservesReads`."""
+    """The promises of a sandbox that is an `ObservesReads`."""
 
     @pytest.fixture
     async def observer(self, sandbox: Sandbox) -> ObservesReads:
@@ -75,7 +75,7 @@ class ObservationContract(SandboxFixtures):
         assert (await self.run(observer, "cat 'a b'/*")).paths == {"a b/new\nline", "a b/\udcff"}
 
     async def test_more_than_the_kernel_remembers_is_seen_while_it_happens(self, observer: ObservesReads) -> None:
-        """Thousands of opens come back whole, as they are read while the command runs."""
+        """Thousands of opens are reported completely, since they are read while the command runs."""
         await self.run(observer, "mkdir many; for n in $(seq 3000); do : > many/$n; done")
         await observer.observe(["many"])
         opened = await self.run(observer, "cd many; for turn in 1 2 3 4 5 6 7 8; do cat *; done")

@@ -1,7 +1,7 @@
-"""The conformance suite: what every sandbox tier must keep, as checks that its author runs.
+"""The conformance suite: the promises of every sandbox tier, as checks that its author runs.
 
-pytest collects them from a subclass that gives the fixture `open_sandbox`, with `asyncio_mode = "auto"`. They use
-no more than `sh`, the usual small programs and `python3` inside, and look at the workspace from the host.
+pytest collects them from a subclass with the fixture `open_sandbox`, with `asyncio_mode = "auto"`. They use only
+`sh`, the usual small programs and `python3` inside, and look at the workspace from the host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chargehand.testing.sandbox.observation import ObservationContract
 
 
 class SandboxContract(CommandContract, EndContract, FreezeContract, LimitContract, ObservationContract):
-    """All that a sandbox promises, one test each; subclass it and give the fixture `open_sandbox`.
+    """All promises of a sandbox, one test each; subclass it and provide the fixture `open_sandbox`.
 
     `open_sandbox(**limits)` opens a sandbox on a fresh, empty workspace, with the given fields of `SandboxLimits`,
     and returns an `OpenedSandbox`.

@@ -12,7 +12,7 @@ _ATTRIBUTES = """\
 *.lfs filter=lfs -text
 docs/*.md eol=crlf
 """
-# Text as blobs hold it; in the harness's repository git itself converts what is written there.
+# Text as in blobs; in the harness's repository git itself converts the files written there.
 _FILES = {
     ".gitattributes": _ATTRIBUTES,
     "a.bat": "one\ntwo\n",
@@ -30,7 +30,7 @@ class AttributeContract:
     """Conversions both ways; `harness` is the driver's."""
 
     def test_files_are_shown_as_a_clone_shows_them(self, harness: DriverHarness) -> None:
-        """Line ends and keywords are converted, by the attributes of each directory; git sees nothing changed."""
+        """Line ends and keywords are converted, by the attributes of each directory; git sees no change."""
         harness = harness.beside("attributes")
         harness.commit(_FILES)
         workspace = harness.workspace()
@@ -38,12 +38,12 @@ class AttributeContract:
         blob = harness.git("rev-parse", "HEAD:c.id").strip()
         assert shown == ["one\\r\\ntwo\\r\\n", "one\\r\\ntwo\\r\\n", f"$Id:{blob}$\\n", "plain\\n", "a\\r\\n"]
         assert harness.run(workspace, _CLEAN) == ""
-        # Written again with what it has, and copied up where there are layers: still the same blobs.
+        # Rewritten with the same content, and copied up if there are layers: still the same blobs.
         harness.run(workspace, "for f in a.bat b.auto c.id d/e.bat docs/a.md; do cat $f > t; cp t $f; done; rm t")
         assert changed(workspace) == {}
 
     def test_what_is_written_becomes_the_blob_that_git_adds(self, harness: DriverHarness) -> None:
-        """Over a base that was never normalised too, whose untouched files stay as they are."""
+        """Also over a base that was never normalised, whose untouched files stay unchanged."""
         harness = harness.beside("attributes-written")
         harness.commit({"old.auto": "a\r\nb\r\n", "old.bat": "a\r\nb\r\n"})
         harness.commit(_FILES)
@@ -67,7 +67,7 @@ class AttributeContract:
             "t.utf16": b"a\n",
             "n.auto": b"n\n",
         }
-        # Shown again, as another workspace and after a way back, each is what was written or what git makes of it.
+        # In another workspace and after a roll-back, each file is as written or as git converts it.
         other = harness.workspace(tree=found.tree)
         assert harness.run(other, "od -An -c t.utf16; cat new.bat") == harness.run(
             workspace, "od -An -c t.utf16; cat new.bat"
@@ -78,7 +78,7 @@ class AttributeContract:
         assert harness.run(workspace, "cat c.id").count("$Id: ") == 2
 
     def test_changed_attributes_hold_at_once(self, harness: DriverHarness) -> None:
-        """As for `git add`: by those in the workspace, whether they came before or after what they are about."""
+        """As for `git add`: by those in the workspace, whether written before or after the files they concern."""
         harness = harness.beside("attributes-changed")
         harness.commit({"a.bat": "one\n", "s/b.bat": "two\n", "t/c.txt": "three\n"})
         workspace = harness.workspace()
@@ -95,7 +95,7 @@ class AttributeContract:
             "t/z.bat": b"z\n",
         }
         assert found.tree == harness.seen_by_git(workspace)
-        # A workspace of that tree shows all by its attributes: what nobody touched too.
+        # A workspace of that tree shows all files by its attributes, including untouched ones.
         other = harness.workspace(tree=found.tree)
         shown = harness.run(other, "for f in a.bat s/b.bat; do od -An -c $f | tr -d ' '; done")
         assert shown == "one\\r\\n\ntwo\\n\n"
@@ -104,7 +104,7 @@ class AttributeContract:
         assert harness.depot.read_blob(workspace.scan().changes[-1].new_id or "") == b"x\r\n"
 
     def test_what_git_would_not_take_is_refused_and_filters_are_told(self, harness: DriverHarness) -> None:
-        """A file that is not in its encoding stays the base's; what is under a filter needs a person."""
+        """A file that is not in its encoding stays the base's; a file under a filter needs a person."""
         harness = harness.beside("attributes-refused")
         harness.commit(_FILES)
         workspace = harness.workspace()
@@ -117,6 +117,6 @@ class AttributeContract:
         assert changed(workspace) == {"kept.lfs": "modified", "new.lfs": "added", "n": "added"}
         waiting = {found.path for found in workspace.scan().findings if found.needs_person}
         assert waiting == {"kept.lfs", "new.lfs"}
-        # Nor by taking the filter away together with the file.
+        # Nor by removing the filter together with the file.
         harness.run(workspace, "rm .gitattributes")
         assert rules(workspace)["kept.lfs"] == "entry_filter"

@@ -1,7 +1,7 @@
-"""What every workspace driver promises, as checks that its author runs.
+"""The promises of every workspace driver, as checks that its author runs.
 
 The checks are plain methods with asserts; pytest collects them from a subclass. They see a driver only through
-`Workspace` and through scripts that run over the mounted workspace, and compare what a scan reports with git.
+`Workspace` and through scripts that run over the mounted workspace, and compare the results of a scan with git.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from chargehand.workspace.environment import EnvironmentLayers
 
 
 class DriverContract(AttributeContract, EntryContract):
-    """All that a workspace driver promises; subclass it and give its methods a `DriverHarness` as `harness`."""
+    """All promises of a workspace driver; subclass it and give its methods a `DriverHarness` as `harness`."""
 
     # --- fresh workspaces and git inside
 
     def test_a_fresh_workspace_is_the_base(self, harness: DriverHarness) -> None:
-        """Nothing is there but the base, nothing of the user's `.git`, and a scan finds no change."""
+        """A fresh workspace contains only the base, nothing of the user's `.git`, and a scan finds no change."""
         workspace = harness.workspace()
         shown = harness.run(workspace, "cat README.md src/lib/util.py; test ! -e .git/hooks/pre-commit")
         assert shown == "hello\ndef f():\n    return 1\n"
@@ -40,7 +40,7 @@ class DriverContract(AttributeContract, EntryContract):
         assert harness.run(workspace, "git fsck 2>&1 | grep -v dangling || true") == ""
 
     def test_git_commands_inside_hide_nothing(self, harness: DriverHarness) -> None:
-        """What an agent commits, amends, stages, stashes or asks git to overlook is seen as what it is on disk."""
+        """Changes that an agent commits, amends, stages, stashes or hides from git are scanned as on disk."""
         workspace = harness.workspace()
         harness.run(
             workspace,
@@ -64,7 +64,7 @@ class DriverContract(AttributeContract, EntryContract):
         }
 
     def test_a_hostile_git_directory_is_nothing_to_us(self, harness: DriverHarness) -> None:
-        """The host neither runs nor believes what an agent writes into `.git`."""
+        """The host neither runs nor trusts anything that an agent writes into `.git`."""
         workspace = harness.workspace()
         harness.run(
             workspace,
@@ -78,7 +78,7 @@ class DriverContract(AttributeContract, EntryContract):
         assert "pwned" not in tree_paths(harness.depot, workspace.scan().tree)
 
     def test_the_base_never_changes(self, harness: DriverHarness) -> None:
-        """Nothing done in one workspace is seen in the next one on the same base."""
+        """Changes in one workspace do not appear in the next one on the same base."""
         workspace = harness.workspace()
         harness.run(
             workspace,
@@ -86,7 +86,7 @@ class DriverContract(AttributeContract, EntryContract):
             "chmod 700 run.sh; git gc -q; rm -rf src .git",
         )
         fresh = harness.workspace()
-        # From the files: a cache would tell of the base what it knew before.
+        # From the files: a cache would report earlier knowledge about the base.
         assert fresh.scan(trust_cache=False).tree == workspace.base.tree
         assert harness.run(fresh, "git status --porcelain; cat README.md docs/a.md docs/b.md") == "hello\na\nb\n"
 
@@ -109,10 +109,10 @@ class DriverContract(AttributeContract, EntryContract):
         assert harness.depot.read_commit(second.commit).parents == (first.commit,)
 
     def test_threads_that_checkpoint_make_one_chain(self, harness: DriverHarness) -> None:
-        """Checkpoints asked for at once come one after the other."""
+        """Concurrent checkpoint requests run one after the other."""
         workspace = harness.workspace()
         harness.run(workspace, "echo x > x")
-        # Three objects, as three processes would have: a lock inside one of them would not do.
+        # Three objects, as in three processes: a lock inside one of them would not suffice.
         same = [workspace, harness.load(workspace), harness.load(workspace)]
         with ThreadPoolExecutor(3) as pool:
             made = list(pool.map(lambda each: each.checkpoint("t").commit, same))
@@ -136,7 +136,7 @@ class DriverContract(AttributeContract, EntryContract):
     # --- roll-back
 
     def test_rollback_shows_exactly_the_tree_and_can_be_undone(self, harness: DriverHarness) -> None:
-        """A new mount shows the tree and nothing besides; what was there before is a checkpoint."""
+        """A new mount shows exactly the tree; the previous content is a checkpoint."""
         workspace = harness.workspace()
         harness.run(
             workspace, "rm -r docs; echo x > docs; echo 2 >> README.md; rm run.sh; mkdir -p n/m; echo y > n/m/y"
@@ -145,7 +145,7 @@ class DriverContract(AttributeContract, EntryContract):
         harness.run(workspace, "rm docs; mkdir docs; echo z > docs/z; echo i > ignored.log; rm -r n src")
         old_plan = workspace.mount_plan()
         back = workspace.reset(edited.tree, "rollback")
-        # A new generation: below a live mount, what is taken away can still be read.
+        # A new generation: below a live mount, removed files can still be read.
         assert workspace.mount_plan() != old_plan
         shown = harness.run(workspace, "cat docs n/m/y; ls src; test ! -e ignored.log; test ! -e run.sh")
         assert shown == "x\ny\napp.py\nlib\n"
@@ -177,16 +177,16 @@ class DriverContract(AttributeContract, EntryContract):
         assert workspace.scan().tree == harness.seen_by_git(workspace)
 
     def test_rollback_to_no_tree_changes_nothing(self, harness: DriverHarness) -> None:
-        """What is no tree of the depot is refused before anything is touched."""
+        """An unknown tree is refused before anything is touched."""
         workspace = harness.workspace()
         harness.run(workspace, "echo x > x")
-        # A commit is refused, too: what was meant is a tree, and git would take either.
+        # A commit is refused too: the caller means a tree, and git would accept either.
         for nothing in ("0" * 40, "no tree", workspace.base.commit):
             assert _not_found(partial(workspace.reset, nothing, "rollback")) == "tree_not_found"
         assert changed(workspace) == {"x": "added"}
 
     def test_old_generations_can_be_tidied(self, harness: DriverHarness) -> None:
-        """What a roll-back leaves behind goes, and the present files stay."""
+        """The remains of a roll-back are removed, and the present files stay."""
         workspace = harness.workspace()
         harness.run(workspace, "echo x > x")
         tree = workspace.checkpoint("x").tree
@@ -199,7 +199,7 @@ class DriverContract(AttributeContract, EntryContract):
     # --- its end
 
     def test_discard_keeps_the_checkpoints(self, harness: DriverHarness) -> None:
-        """All files go, whatever their modes; every checkpoint can be shown again."""
+        """All files are removed, whatever their modes; every checkpoint can be shown again."""
         workspace = harness.workspace()
         harness.run(workspace, "echo x > x; mkdir -p shut/in; touch shut/in/f; chmod 0 shut/in shut")
         kept = workspace.checkpoint("x")
@@ -211,10 +211,10 @@ class DriverContract(AttributeContract, EntryContract):
         assert harness.workspace(tree=kept.tree).scan().tree == kept.tree
 
     def test_usage_counts_what_is_ignored_too(self, harness: DriverHarness) -> None:
-        """A disk limit binds what an agent writes anywhere in its workspace."""
+        """A disk limit covers everything that an agent writes anywhere in its workspace."""
         workspace = harness.workspace()
         before = workspace.usage()
-        # Synced: blocks are counted, and some file systems give them only when a file is written out.
+        # Synced: blocks are counted, and some file systems allocate them only when a file is written out.
         harness.run(workspace, "mkdir build; head -c 100000 /dev/urandom > build/big; sync build/big")
         assert workspace.scan().bytes == 0
         assert workspace.usage()[1] - before[1] >= 100_000
@@ -222,7 +222,7 @@ class DriverContract(AttributeContract, EntryContract):
     # --- environments
 
     def test_an_environment_layer_lies_below_the_work(self, harness: DriverHarness) -> None:
-        """What `setup` left is there, is not part of the tree, and comes back with a roll-back."""
+        """The results of `setup` are present, are not part of the tree, and come back with a roll-back."""
         layers = EnvironmentLayers(harness.depot)
         key = layers.key(harness.base, command="make env", tier=harness.driver)
         assert layers.find(key) is None
@@ -231,7 +231,7 @@ class DriverContract(AttributeContract, EntryContract):
             setup,
             "mkdir -p .venv/bin build src/app.egg-info; echo tool > .venv/bin/tool; chmod +x .venv/bin/tool;"
             "echo changed > README.md; rm docs/a.md; echo info > src/app.egg-info/PKG; echo o > build/o;"
-            # Unlike a tree a layer may hold links out, as virtual environments do.
+            # Unlike a tree a layer may contain outside links, as virtual environments do.
             "ln -s /usr/bin/env .venv/bin/env; git config user.name x; mkfifo .venv/fifo",
         )
         frozen = layers.freeze(setup, key)
@@ -254,7 +254,7 @@ class DriverContract(AttributeContract, EntryContract):
 
     def test_what_the_base_tracks_wins_over_the_environment(self, harness: DriverHarness) -> None:
         """An environment made on another base hides nothing of this one."""
-        # Its own repository: the harness is shared, and this commit would be the base of all tests behind it.
+        # A separate repository: the harness is shared, and this commit would be the base of all later tests.
         harness = harness.beside("tracked-wins")
         setup = harness.workspace()
         harness.run(
@@ -274,7 +274,7 @@ class DriverContract(AttributeContract, EntryContract):
 
 
 def _not_found(work: Callable[[], object]) -> str:
-    """Return the code of what the work does not find."""
+    """Return the code of the `NotFoundError` that the work raises, or "found"."""
     try:
         work()
     except NotFoundError as problem:

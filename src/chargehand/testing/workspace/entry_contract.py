@@ -1,11 +1,12 @@
-"""The part of the drivers' contract about entries: every kind of change, what is ignored, what is refused."""
+"""The part of the drivers' contract about entries: every kind of change, ignored files, refused entries."""
 
 from __future__ import annotations
 
 from chargehand.testing.workspace.harness import DriverHarness, changed, rules, tree_paths
 from chargehand.workspace.scan import WorkspaceLimits
 
-# What git and an overlay tell in different ways: opaque directories, whiteouts, links in place of directories.
+# Changes that git and an overlay represent differently: opaque directories, whiteouts, links replacing
+# directories.
 _REPLACEMENTS = (
     "rm -r src; echo x > src",
     "rm README.md; mkdir README.md; echo x > README.md/f",
@@ -31,9 +32,9 @@ _OFFENCES = (
     ("chmod u+s docs/a.md", "docs/a.md", "entry_setuid", "critical"),
     ("ln -s /etc/passwd l", "l", "entry_link_out", "critical"),
     ("ln -s ../up l2", "l2", "entry_link_out", "critical"),
-    # A `..` behind a name: where the name is a link itself, nothing says where it leads.
+    # A `..` after a name: if the name is a link itself, its target is undefined.
     ("ln -s lib/../../../x src/l", "src/l", "entry_link_out", "critical"),
-    # A name that begins as the repository's does: comparing prefixes would let it in.
+    # A name that begins like the repository's: comparing prefixes would accept it.
     ("ln -s ../../repository-evil/x src/l2", "src/l2", "entry_link_out", "critical"),
     ("ln -s .git/config l3", "l3", "entry_link_out", "critical"),
     ("rm docs/b.md; ln -s /etc/passwd docs/b.md", "docs/b.md", "entry_link_out", "critical"),
@@ -45,7 +46,7 @@ _OFFENCES = (
     # NTFS drops spaces and dots at the end of a name.
     ("mkdir '.git '", ".git ", "entry_nested_git", "critical"),
     ("mkdir .git.", ".git.", "entry_nested_git", "critical"),
-    # HFS+ passes over some characters in names, as this zero-width one.
+    # HFS+ ignores some characters in names, for example this zero-width one.
     ("mkdir \"$(printf '.g\\342\\200\\214it')\"", ".g\u200cit", "entry_nested_git", "critical"),
     ("touch \"$(printf 'a\\nb')\"", "a\nb", "entry_name", "critical"),
     ("touch \"$(printf 'a\\033[31mb')\"", "a\x1b[31mb", "entry_name", "critical"),
@@ -56,7 +57,7 @@ _OFFENCES = (
     # As root a scan could read it; the project's own checks, run as its owner, could not.
     ("echo x > closed; chmod 0 closed", "closed", "entry_unreadable", "error"),
     ("mkdir shut; touch shut/f; chmod 0 shut", "shut", "entry_unreadable", "error"),
-    # Sparse: it takes no room here, and all of it once somebody reads or copies it.
+    # Sparse: it takes no room here, and all of it once it is read or copied.
     ("truncate -s 1T huge", "huge", "quota", "critical"),
     ("echo x > tool; chmod +x tool", "tool", "entry_executable", "warning"),
     ("chmod +x run.sh", "run.sh", "entry_executable", "warning"),
@@ -64,10 +65,10 @@ _OFFENCES = (
 
 
 class EntryContract:
-    """What a driver promises of single entries."""
+    """A driver's promises about single entries."""
 
     def test_every_kind_of_change(self, harness: DriverHarness) -> None:
-        """Additions, edits, deletions, modes and types are told; touched and rewritten alike are not."""
+        """Additions, edits, deletions, modes and types are reported; files rewritten identically are not."""
         workspace = harness.workspace()
         harness.run(
             workspace,
@@ -85,7 +86,7 @@ class EntryContract:
         assert workspace.scan().tree == harness.seen_by_git(workspace)
 
     def test_replacements_agree_with_git(self, harness: DriverHarness) -> None:
-        """Directories that become files or links, and names that need care, are as git has them."""
+        """Directories that become files or links, and unusual names, are as git has them."""
         for script in _REPLACEMENTS:
             workspace = harness.workspace()
             harness.run(workspace, script)
@@ -104,7 +105,7 @@ class EntryContract:
         assert found.tree == harness.seen_by_git(workspace)
 
     def test_hard_links_are_files_like_others(self, harness: DriverHarness) -> None:
-        """Names of one file are told one by one, also where one of them is the base's."""
+        """Names of one file are reported one by one, even if one of them is the base's."""
         workspace = harness.workspace()
         harness.run(workspace, "echo x > a; ln a b; ln README.md c; echo y >> c")
         assert changed(workspace) == {"a": "added", "b": "added", "c": "added", "README.md": "modified"}
@@ -126,10 +127,10 @@ class EntryContract:
         counts = harness.depot.numstat(workspace.base.tree, workspace.scan().tree)
         assert {count.path for count in counts} == {"notes.txt", "b/diff --git a"}
 
-    # --- what is ignored
+    # --- ignored files
 
     def test_ignored_files_stay_outside(self, harness: DriverHarness) -> None:
-        """What the base's ignore files name is not part of the tree, and may be anything."""
+        """Files named by the base's ignore files are not part of the tree, and may be anything."""
         workspace = harness.workspace()
         harness.run(
             workspace,
@@ -151,7 +152,7 @@ class EntryContract:
         assert set(changed(workspace)) == {"build/out/a.txt", "trace.log", "d/trace.log"}
 
     def test_tracked_files_in_ignored_places_stay_tracked(self, harness: DriverHarness) -> None:
-        """A file that the base tracks is told of wherever it lies."""
+        """A change to a file that the base tracks is reported wherever the file is."""
         harness = harness.beside("tracked-in-ignored")
         harness.commit({"build/kept.txt": "kept\n"})
         workspace = harness.workspace()
@@ -161,7 +162,7 @@ class EntryContract:
         assert changed(workspace) == {"build/kept.txt": "deleted"}
 
     def test_changed_ignore_rules_wait_for_promotion(self, harness: DriverHarness) -> None:
-        """An agent cannot hide files by ignoring them; that it tried is told."""
+        """An agent cannot hide files by ignoring them; its attempt is reported."""
         workspace = harness.workspace()
         harness.run(
             workspace,
@@ -175,10 +176,10 @@ class EntryContract:
             ("gitignore_changed", "info", "n/.gitignore"),
         }
 
-    # --- what is refused
+    # --- refused entries
 
     def test_entries_that_break_a_rule(self, harness: DriverHarness) -> None:
-        """Each is a finding and leaves the base's version at its path; what is fine beside it is kept."""
+        """Each is a finding and leaves the base's version at its path; harmless files next to it are kept."""
         workspace = harness.workspace()
         harness.run(workspace, "echo fine > fine; " + "; ".join(script for script, *_ in _OFFENCES))
         found = workspace.scan()
@@ -191,7 +192,7 @@ class EntryContract:
         workspace.discard()
 
     def test_links_that_stay_inside_are_kept_as_text(self, harness: DriverHarness) -> None:
-        """A link is its text; where it leads inside the workspace does not matter."""
+        """A link is its text; its target inside the workspace does not matter."""
         workspace = harness.workspace()
         harness.run(
             workspace, "ln -s ../README.md src/l; ln -s nowhere dangling; ln -s . dot; ln -s ./src/app.py s"
@@ -200,18 +201,19 @@ class EntryContract:
         assert rules(workspace) == {}
 
     def test_limits_of_count_disk_and_depth(self, harness: DriverHarness) -> None:
-        """What goes over a limit is told and left out."""
+        """Files over a limit are reported and left out."""
         few = harness.workspace(limits=WorkspaceLimits(files=3))
         harness.run(few, "for i in 1 2 3 4 5; do echo $i > f$i; done")
         assert set(rules(few).values()) == {"quota"}
         assert few.scan().files == 3
         small = harness.workspace(limits=WorkspaceLimits(disk_bytes=30_000))
-        # Synced, since blocks are counted, and some file systems give them late; random, so that none can pack it.
+        # Synced, since blocks are counted, and some file systems allocate them late; random, so that none can be
+        # packed.
         harness.run(small, "for i in 1 2 3; do head -c 12288 /dev/urandom > f$i; sync f$i; done")
         assert set(rules(small).values()) == {"quota"}
         assert small.scan().files == 2
         deep = harness.workspace()
-        # More than the 128 levels that are allowed, far fewer than what makes a path too long for a system call.
+        # More than the 128 levels that are allowed, far fewer than would make a path too long for a system call.
         harness.run(deep, "p=.; for i in $(seq 300); do p=$p/d; done; mkdir -p $p; touch $p/f")
         assert set(rules(deep).values()) == {"quota"}
         deep.discard()

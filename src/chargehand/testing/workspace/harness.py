@@ -25,8 +25,8 @@ FILES = {
     "docs/b.md": "b\n",
     "run.sh": "#!/bin/sh\necho run\n",
 }
-# From a directory of its own: the one in the workspace is the agent's, and may be damaged or tell lies. The base's
-# tree comes first, so that files that are tracked in ignored places stay tracked.
+# From a separate directory: the one in the workspace is the agent's, and may be damaged or forged. The base's tree
+# comes first, so that tracked files in ignored places stay tracked.
 _AS_GIT_SEES_IT = f"""
 GIT_DIR=$(mktemp -d) GIT_WORK_TREE=$PWD; export GIT_DIR GIT_WORK_TREE; trap 'rm -rf "$GIT_DIR"' EXIT
 git init -q --bare "$GIT_DIR"; git config core.bare false
@@ -40,7 +40,7 @@ class DriverHarness:
 
     `run` runs a script with `/bin/sh -e` over the mounted workspace, in its top directory and as the sandbox's
     user (`sandbox_ids()`), with the binds of its mount plan; it returns standard output as text (file names that
-    are no UTF-8 by `surrogateescape`) and raises where the script fails.
+    are not UTF-8 by `surrogateescape`) and raises if the script fails.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DriverHarness:
         self.base = self.commit()
 
     def beside(self, name: str) -> DriverHarness:
-        """Return another harness of the same driver, with a repository of its own."""
+        """Return another harness of the same driver, with a separate repository."""
         return DriverHarness(self._place / name, driver=self.driver, run=self.run)
 
     def git(self, *arguments: str) -> str:
@@ -67,9 +67,9 @@ class DriverHarness:
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
     def commit(self, files: Mapping[str, str] | None = None) -> Base:
-        """Commit all there is in the user's repository, with these files besides; ignored ones too."""
+        """Commit everything in the user's repository, including ignored files, together with these files."""
         self._write(files or {})
-        # By force: a base may track what its own rules ignore.
+        # By force: a base may track files that its own rules ignore.
         self.git("add", "-A", "--force")
         self.git("commit", "-q", "--allow-empty", "-m", "first")
         self.depot = self.open()
@@ -77,19 +77,19 @@ class DriverHarness:
         return self.base
 
     def open(self) -> Depot:
-        """Open the depot anew, as another process would."""
+        """Reopen the depot, as another process would."""
         return Depot.open(self._place / "state", repository=self._repository)
 
     def workspace(self, **options: Any) -> Workspace:
-        """Make a workspace on HEAD; options as for `Workspace.create`."""
+        """Create a workspace on HEAD; options as for `Workspace.create`."""
         return Workspace.create(self.depot, self.base, driver=self.driver, **options)
 
     def load(self, workspace: Workspace) -> Workspace:
-        """Find a workspace again, as another process would."""
+        """Load an existing workspace, as another process would."""
         return Workspace.load(self.open(), workspace.id)
 
     def seen_by_git(self, workspace: Workspace) -> str:
-        """Return the tree that `git add -A` makes of what the mounted workspace shows, from scratch."""
+        """Return the tree that `git add -A` makes from scratch of the mounted workspace's files."""
         return self.run(workspace, _AS_GIT_SEES_IT.replace("TREE", workspace.base.tree)).strip()
 
     def _write(self, files: Mapping[str, str]) -> None:
@@ -100,13 +100,13 @@ class DriverHarness:
 
 
 def changed(workspace: Workspace) -> dict[str, str]:
-    """Return what a scan tells: path to kind of change."""
+    """Return the result of a scan: path to kind of change."""
     return {change.path: change.kind for change in workspace.scan().changes}
 
 
 def rules(workspace: Workspace) -> dict[str, str]:
-    """Return what a scan finds: path to rule, executables and ignore files left out."""
-    # Both are told, and refuse nothing.
+    """Return the findings of a scan: path to rule, without executables and ignore files."""
+    # Both are reported, but refuse nothing.
     quiet = ("entry_executable", "gitignore_changed")
     return {found.path: found.rule for found in workspace.scan().findings if found.rule not in quiet}
 

@@ -1,10 +1,10 @@
-"""Runs inside the sandbox and keeps an MCP server there between commands, which the host runs one after another.
+"""Runs inside the sandbox and keeps an MCP server alive between commands, which the host runs one after another.
 
-The host sends this file to `python3 -I -S -c` for every exchange, so it imports the standard library alone, and
-what takes time only where a server is started. `talk DIRECTORY PROGRAM ARG` joins standard input and output to the
-server's, and starts the server first where none runs; what the relay itself has to say goes to standard error, one
-line each: `new` or `old` (whether it was started now), `absent REASON`, `flood`, `ended JSON`. `kill DIRECTORY`
-ends the server. All of it has the rights of what runs in the sandbox, no more, and what it says is as trustworthy.
+The host sends this file to `python3 -I -S -c` for every exchange, so it imports only the standard library, and
+slow modules only when a server is started. `talk DIRECTORY PROGRAM ARG` connects standard input and output to the
+server's, and starts the server first if it is not running. The relay's own messages go to standard error, one line
+each: `new` or `old` (whether it was started now), `absent REASON`, `flood`, `ended JSON`. `kill DIRECTORY` ends
+the server. All of it has the rights of programs in the sandbox, and its output is no more trustworthy than theirs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import socket
     import subprocess
 
-# Bytes that a server may say in one talk.
+# Bytes that a server may send in one talk.
 MOST = 16 << 20
 KILL = 9
 _PIECE = 65536
@@ -44,7 +44,7 @@ class ServerKeeper:
         self._readers = [threading.Thread(target=work) for work in (self._copy_output, self._keep_stderr)]
 
     def serve(self) -> None:
-        """Take talks until the server ends."""
+        """Accept talks until the server ends."""
         for reader in self._readers:
             reader.start()
         _thread.start_new_thread(self._watch, ())
@@ -53,7 +53,7 @@ class ServerKeeper:
             talk, _ = self._listener.accept()
             # One talk at a time: the host runs one exchange after another, and answers go to the open one.
             self._switch_talk(talk)
-            # What the host says is handed on until it says no more.
+            # The host's data is passed on until its end.
             try:
                 while stdin is not None and (piece := talk.recv(_PIECE)):
                     stdin.write(piece)
@@ -69,11 +69,11 @@ class ServerKeeper:
             self._changed.notify_all()
 
     def _copy_output(self) -> None:
-        """Hand on what the server says; while nobody listens it stands still in its pipe."""
+        """Pass on the server's output; without a talk it waits in its pipe."""
         stdout = self._server.stdout
         assert stdout is not None
         while piece := os.read(stdout.fileno(), _PIECE):
-            # Kept until somebody takes it: what is said between two talks belongs to the next one.
+            # Kept until a talk takes it: output between two talks belongs to the next one.
             taken = False
             while not taken:
                 with self._changed:
@@ -87,7 +87,7 @@ class ServerKeeper:
                     with self._changed:
                         while self._talk is talk:
                             self._changed.wait()
-        if self._server.returncode is None:  # it closed its output: nobody can talk with it any more
+        if self._server.returncode is None:  # it closed its output: no talk is possible any more
             os.killpg(self._server.pid, KILL)
 
     def _keep_stderr(self) -> None:
@@ -100,7 +100,7 @@ class ServerKeeper:
         import json
 
         code = self._server.wait()
-        for reader in self._readers:  # its last words may be in the pipes yet, which others can hold open
+        for reader in self._readers:  # its last output may still be in the pipes, which others can hold open
             reader.join(_LAST_WORDS_SECONDS)
         ended = {"code": code if code >= 0 else 128 - code, "stderr": self._stderr.decode(errors="replace")}
         write(f"{self._directory}/ended", json.dumps(ended))
@@ -115,7 +115,7 @@ def write(path: str, text: str) -> None:
 
 
 def read(path: str) -> str:
-    """Return a file's text, "" where there is none."""
+    """Return a file's text, or "" if it is missing."""
     try:
         with open(path) as file:
             return file.read()
@@ -124,10 +124,10 @@ def read(path: str) -> str:
 
 
 def keep(directory: str, program: list[str], listener: socket.socket, ready: int) -> None:
-    """Become the keeper of a new server; `ready` is told why there is none, or nothing."""
+    """Become the keeper of a new server; write the reason to `ready` if it cannot start, else nothing."""
     import subprocess
 
-    # A daemon: in a session of its own and forked twice, so that no exchange is its parent and waits for it.
+    # A daemon: in a new session and forked twice, so that no exchange is its parent and waits for it.
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -146,7 +146,7 @@ def keep(directory: str, program: list[str], listener: socket.socket, ready: int
 
 
 def start(directory: str, program: list[str]) -> str:
-    """Start a server and its keeper; return why that could not be, "" where it could."""
+    """Start a server and its keeper; return the reason for a failure, or "" on success."""
     import socket
 
     os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -169,7 +169,7 @@ def start(directory: str, program: list[str]) -> str:
 
 
 def connect(directory: str) -> _socket.socket | None:
-    """Return a connection to the keeper, `None` where none runs."""
+    """Return a connection to the keeper, or `None` if it is not running."""
     link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         link.connect(f"{directory}/socket")
@@ -180,13 +180,13 @@ def connect(directory: str) -> _socket.socket | None:
 
 
 def say(word: str) -> None:
-    """Tell the host on standard error."""
+    """Report a word to the host on standard error."""
     sys.stderr.write(word + "\n")
     sys.stderr.flush()
 
 
 def send(link: _socket.socket) -> None:
-    """Hand on what the host says, and its end."""
+    """Pass on the host's data, and its end."""
     try:
         while piece := os.read(0, _PIECE):
             link.sendall(piece)
@@ -196,7 +196,7 @@ def send(link: _socket.socket) -> None:
 
 
 def talk(directory: str, program: list[str]) -> int:
-    """Join the host to the server until one of them ends it."""
+    """Connect the host to the server until one of them ends it."""
     link = connect(directory)
     if link is None:
         problem = start(directory, program)
@@ -226,7 +226,7 @@ def talk(directory: str, program: list[str]) -> int:
 
 
 def kill(directory: str) -> int:
-    """End the server with all that is of its session, and its keeper; return once they are gone."""
+    """End the server with everything in its session, and its keeper; return once they are gone."""
     import time
 
     deadline = time.monotonic() + _START_SECONDS
@@ -238,12 +238,12 @@ def kill(directory: str) -> int:
         server, keeper = map(int, pids)
     except ValueError:
         return 1
-    # The keeper first: it would report the end of the server, which was killed on purpose.
+    # The keeper first: otherwise it would report the end of the server, which was killed on purpose.
     for end, number in ((os.kill, keeper), (os.killpg, server)):
         try:
             end(number, KILL)
             while time.monotonic() < deadline:
-                end(number, 0)  # raises once nobody is left to be told
+                end(number, 0)  # raises once no process is left
                 time.sleep(0.005)
         except ProcessLookupError:
             continue
@@ -251,11 +251,11 @@ def kill(directory: str) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Do what the host orders."""
+    """Carry out the host's order."""
     return talk(argv[1], argv[2:]) if argv[0] == "talk" else kill(argv[1])
 
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.buffer.flush()
-    os._exit(code)  # a thread still waits for what nobody needs
+    os._exit(code)  # a thread still waits for input that is no longer needed

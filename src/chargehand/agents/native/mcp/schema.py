@@ -1,7 +1,7 @@
-"""JSON schemas of an untrusted author: made small and plain, and a model's arguments held against them.
+"""JSON schemas of an untrusted author: simplified and bounded, and used to check a model's arguments.
 
-What is not understood here is left to the server, which knows its own schema. Patterns are shown to the model and
-never run: a regular expression of an untrusted author can take for ever.
+Parts that are not understood here are left to the server, which knows its own schema. Patterns are shown to the
+model but never run: a regular expression of an untrusted author can take forever.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
 
 
 def plain_schema(schema: object) -> dict[str, Any]:
-    """Return a schema of an object with known keywords alone, references put in, bounded; never raises.
+    """Return a bounded object schema with only known keywords and resolved references; never raises.
 
-    One of more than 16,000 characters becomes that of any object.
+    A schema of more than 16,000 characters becomes that of any object.
     """
     made = _SchemaSimplifier(schema if isinstance(schema, dict) else {}).node(schema, 0)
-    # Every request carries it: better no schema than a context full of one.
+    # Every request carries it: better no schema than one that fills the context.
     if len(json.dumps(made)) > _MOST_CHARACTERS:
         made = {}
     properties = made.get("properties", {})
@@ -54,7 +54,7 @@ class _SchemaSimplifier:
         # Beyond the bounds everything is allowed here; the server checks again.
         if not isinstance(schema, dict) or depth > _DEEPEST or self._nodes > _MOST_NODES:
             return {}
-        # Put in place, so that the result is complete by itself wherever it is shown.
+        # Inlined, so that the result is complete by itself wherever it is shown.
         if isinstance(reference := schema.get("$ref"), str):
             found: object = self._root if reference.startswith("#/") else {}
             for word in reference[2:].split("/"):
@@ -84,7 +84,7 @@ def _copy_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
         made["type"] = known if isinstance(kinds, list) else known[0]
     for word in _TEXTS:
         if isinstance(text := schema.get(word), str) and text:
-            made[word] = " ".join(printable(text).split())[:_LONGEST]  # one line: it may stand in a prompt
+            made[word] = " ".join(printable(text).split())[:_LONGEST]  # one line: it may become part of a prompt
     for word in (*_OF_NUMBERS, *_OF_TEXTS, *_OF_LISTS):
         if _is_number(schema.get(word)):
             made[word] = schema[word]
@@ -101,7 +101,7 @@ def _copy_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain(value: object) -> bool:
-    """Tell whether a value of an `enum` or a `const` can be shown as it is."""
+    """Return whether a value of an `enum` or a `const` can be shown unchanged."""
     text = isinstance(value, str) and len(value) <= _LONGEST and printable(value) == value
     return text or value is None or isinstance(value, bool) or _is_number(value)
 
@@ -115,7 +115,7 @@ def _is_name(name: object) -> bool:
 
 
 def faults(schema: Mapping[str, Any], value: object) -> list[str]:
-    """Return what is wrong with a value by a schema of `plain_schema`, the first few, each with its place."""
+    """Return the first few faults of a value by a schema of `plain_schema`, each with its place."""
     found: list[str] = []
     for fault in _find_faults(schema, value, "arguments"):
         found.append(fault)
@@ -138,7 +138,7 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
 def _find_faults(schema: Mapping[str, Any], value: Any, place: str) -> Iterator[str]:
     kinds = schema.get("type")
     wanted = kinds if isinstance(kinds, list) else [kinds] if kinds else []
-    # Nothing else can be said of a value of the wrong type.
+    # No other fault is meaningful for a value of the wrong type.
     if wanted and not any(_IS[kind](value) for kind in wanted):
         yield f"{place} must be {' or '.join(wanted)}, not {_short_json(value)}"
         return

@@ -1,7 +1,7 @@
-"""An MCP server inside an attempt's sandbox, talked with by JSON-RPC lines, one exchange after another.
+"""An MCP server inside an attempt's sandbox, reached by JSON-RPC lines, one exchange after another.
 
 The sandbox runs one command at a time, so the server lives behind a relay (`relay.py`) and each exchange is one
-run of it. Whatever the server sends is bounded; lines that are no message are counted and passed over.
+run of it. All output of the server is bounded; lines that are not messages are counted and ignored.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from chargehand.agents.native.mcp import relay
 from chargehand.core.text import printable
 from chargehand.sandbox.contract import Converses, ExecResult, Stream
 
-# The client is our own: the SDK takes seconds to import, and five methods are needed (decision 0028).
-# Revisions of the protocol that begin with `initialize`, the one that is offered first.
+# The client is our own: the SDK takes seconds to import, and five methods are needed (decision 0028). Revisions of
+# the protocol that begin with `initialize`; the first one is offered.
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 LONGEST_LINE = 8 << 20
 _RELAY = ("python3", "-I", "-S", "-c", inspect.getsource(relay))
@@ -39,14 +39,14 @@ _MOST_PAGES = 20
 _MOST_TOOLS = 200
 _MOST_OUTPUT_BYTES = 32 << 20
 _LEAVE_SECONDS = 2.0
-# What the relay gets beyond a call's own time: its sandbox limit must never be the first to end a call.
+# The relay's time beyond a call's own: its sandbox limit must never be the first to end a call.
 _GRACE_SECONDS = 60.0
 _MOST_ANSWERED, _LONGEST_ID = 100, 200
 _Result = TypeVar("_Result")
 
 
 class McpError(Exception):
-    """What a server did not do, in words for the model. `broken`: it has to be started anew."""
+    """A server's failure, in words for the model. `broken`: the server must be restarted."""
 
     def __init__(self, message: str, *, broken: bool = False) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class McpError(Exception):
 class McpServerProcess:
     """One server in the sandbox of one attempt; started by the first exchange, and again once it is gone.
 
-    `changed` is set when it announces other tools than were listed last.
+    `changed` is set when it announces a change of its tools since the last listing.
     """
 
     def __init__(self, server: McpServer, context: AttemptContext) -> None:
@@ -72,7 +72,7 @@ class McpServerProcess:
         self._directory = f"/tmp/.chargehand-mcp-{digest}"  # short: a socket's path has 107 bytes
 
     async def tools(self) -> list[dict[str, Any]]:
-        """Return the tools that it offers, as it describes them; raises `McpError`."""
+        """Return the server's tools as it describes them; raises `McpError`."""
         self.changed.clear()
 
         async def list_tools(exchange: McpExchange) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ class McpServerProcess:
         return await self._run_exchange(list_tools)
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the result of a call as the server gives it; raises `McpError`."""
+        """Return the server's result of a call; raises `McpError`."""
 
         async def call_tool(exchange: McpExchange) -> dict[str, Any]:
             return await exchange.request("tools/call", {"name": tool, "arguments": dict(arguments)})
@@ -113,7 +113,7 @@ class McpServerProcess:
         except McpError as error:
             if error.broken:
                 self._initialised = False
-                # Its session alone: a kill of everything in the sandbox would take the agent's programs too.
+                # Only its session: killing everything in the sandbox would take the agent's programs too.
                 await self._context.sandbox.exec((*_RELAY, "kill", self._directory), cwd="/")
             raise
 
@@ -169,9 +169,9 @@ class McpServerProcess:
 
 
 class McpExchange:
-    """What is said in one run of the relay; `changed` is set when the server announces other tools.
+    """The messages of one run of the relay; `changed` is set when the server announces other tools.
 
-    `started` tells, once there is a server, whether this run started it; it raises `McpError`.
+    `started` says, once the server runs, whether this run started it; it raises `McpError`.
     """
 
     def __init__(self, ids: itertools.count[int], changed: asyncio.Event) -> None:
@@ -193,12 +193,12 @@ class McpExchange:
             raise McpError(f"it answered with an error: {_one_line(error.message)}") from None
 
     def cancel(self, reason: str) -> None:
-        """Tell the server that the open requests are not wanted any more."""
+        """Notify the server that the open requests are cancelled."""
         for _, number in self.channel.waiting:
             self.channel.notify("notifications/cancelled", {"requestId": number, "reason": reason})
 
     def oddities(self) -> str:
-        """Return a clause about lines that were no message, "" where there were none."""
+        """Return a clause about malformed lines, or "" without any."""
         if not self._lines.malformed:
             return ""
         return f"; {self._lines.malformed} lines were not messages, the last: {printable(self._lines.odd)!r}"
@@ -209,7 +209,7 @@ class McpExchange:
             for message in self._lines.take(piece):
                 self._take_message(message)
             return
-        # The relay's own words come on stderr, so that nothing has to be framed and no server can forge them.
+        # The relay's own words come on stderr, so that no framing is needed and no server can forge them.
         *complete, self._stderr = (self._stderr + piece)[-(64 << 10) :].split(b"\n")
         for line in complete:
             word, _, rest = line.decode(errors="replace").partition(" ")
@@ -231,7 +231,7 @@ class McpExchange:
                     self._fail(McpError(f"{how}{self.oddities()}", broken=True))
 
     def relay_ended(self, running: asyncio.Future[ExecResult]) -> None:
-        """Fail what still waits once the relay has ended; a sandbox that died stays that error."""
+        """Fail the pending requests once the relay has ended; the error of a dead sandbox is kept."""
         error = None if running.cancelled() else running.exception()
         self._fail(error or McpError(f"the connection to it was lost{self.oddities()}", broken=True))
 
@@ -241,7 +241,7 @@ class McpExchange:
         for future in waiting:
             if not future.done():
                 future.set_exception(self._problem)
-                future.exception()  # it may be that nobody waits
+                future.exception()  # a future may have no waiter
 
     def _take_message(self, message: Mapping[str, Any]) -> None:
         method, number = message.get("method"), message.get("id")
@@ -250,7 +250,7 @@ class McpExchange:
         elif "id" not in message:
             if method == "notifications/tools/list_changed":
                 self._changed.set()
-        # A request of the server: it may see that we live, and gets nothing else of us.
+        # A request of the server: it may see that we are alive, and gets nothing else from us.
         elif self._answered < _MOST_ANSWERED and isinstance(number, int | str) and len(str(number)) <= _LONGEST_ID:
             self._answered += 1
             refusal = RpcError("not offered by this client", number=METHOD_NOT_FOUND)

@@ -27,7 +27,7 @@ from chargehand.sandbox.contract import Converses
 
 PREFIX = "mcp_"
 _NO_WORD = re.compile(r"[^A-Za-z0-9_]")
-# Characters of a tool's name that every provider takes.
+# Characters of a tool's name that every provider accepts.
 _LONGEST_NAME = 64
 _LONGEST_DESCRIPTION = 1_000
 # Tools of all servers of an attempt: more would take the context from the work.
@@ -35,14 +35,14 @@ _MOST_TOOLS = 64
 _LONGEST_ARGUMENTS = 200_000
 _MOST_PARTS = 200
 
-# Makes a text short enough for a model; returns it with the artifact of the whole one.
+# Shortens a text for a model; returns it with the artifact of the whole text.
 Shorten = Callable[[str], Awaitable[tuple[str, str | None]]]
 
 
 class McpTool(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool as it is recorded: under which name the model calls it, and what it is to its server.
+    """A recorded MCP tool: the name offered to the model and the server's own name for it.
 
-    `reads` says that its server calls it read-only; that is the server's word.
+    `reads` says that its server claims it is read-only.
     """
 
     name: str
@@ -53,26 +53,26 @@ class McpTool(msgspec.Struct, frozen=True, kw_only=True):
     reads: bool
 
     def spec(self) -> ToolSpec:
-        """Return it as a model is told of it."""
+        """Return the tool as described to a model."""
         return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
 
 
 class McpListing(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools of all servers at one time, and which servers had none to give, with why."""
+    """The tools of all servers at one time, and the reasons why servers had no tools."""
 
     tools: tuple[McpTool, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 def listing_step(turn: int) -> str:
-    """Return the name of the step in which the tools before a turn's reply were listed."""
+    """Return the name of the step that listed the tools before a turn's reply."""
     return f"mcp/{turn}"
 
 
 class McpTools:
-    """The servers of one attempt and the tools of theirs that the model is offered now.
+    """The servers of one attempt and their tools that are offered to the model now.
 
-    The list is recorded: a worker that goes on offers what was offered; a server starts anew once it is called.
+    The list is recorded: a worker that takes over offers the same tools; a server is restarted when it is called.
     """
 
     def __init__(self, servers: Sequence[McpServer], context: AttemptContext, *, shorten: Shorten) -> None:
@@ -85,11 +85,11 @@ class McpTools:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as a model is told of them."""
+        """The tools as described to a model."""
         return tuple(tool.spec() for tool in self._tools.values())
 
     async def refresh(self, turn: int) -> tuple[str, ...]:
-        """List the tools before a turn's reply, where that is due; return what is wrong with which servers."""
+        """List the tools before a turn's reply if that is due; return the problems of servers."""
         name = listing_step(turn)
         due = turn == 1 or any(server.changed.is_set() for server in self._servers.values())
         if not self._configured or not (due or self._context.is_recorded(name)):
@@ -108,7 +108,7 @@ class McpTools:
                 if not isinstance(self._context.sandbox, Converses):
                     tier = self._context.sandbox.tier
                     raise McpError(f"sandboxes of tier {tier!r} cannot talk with a running program")
-                # Its start is judged, as that of every agent's program is.
+                # Its start is judged, like that of every agent's program.
                 if server.name not in self._admitted:
                     action = Run(kind="launch", run=server.command, trusted=True)
                     judgement = await self._context.judge(f"mcp/launch/{server.name}", action)
@@ -129,17 +129,17 @@ class McpTools:
         return McpListing(tools=tuple(tools.values()), problems=tuple(problems))
 
     def knows(self, name: str) -> bool:
-        """Tell whether a call is meant for a server, known or not."""
+        """Return whether a call is meant for a server, known or not."""
         return bool(self._configured) and name.startswith(PREFIX)
 
     def mutates(self, name: str) -> bool:
-        """Tell whether a call may change files: every one that its server does not call read-only."""
+        """Return whether a call may change files: every one that its server does not claim to be read-only."""
         return name in self._tools and not self._tools[name].reads
 
     async def call(self, step: str, name: str, arguments: object) -> ToolResult:
-        """Carry out one call that the rules allow; whatever is wrong with it or its server is a failed result.
+        """Carry out one call if the rules allow it; any problem with it or its server is a failed result.
 
-        `step` is the call's own. Raises `SandboxDiedError`, and `WaitingError` where a person is asked.
+        `step` is the call's own. Raises `SandboxDiedError`, and `WaitingError` while a person is asked.
         """
         server = name
         try:
@@ -150,7 +150,7 @@ class McpTools:
             if not isinstance(arguments, dict):
                 raise Mistake(f"the arguments of {tool.name} must be a JSON object, not {str(arguments)[:60]!r}")
             properties, required = tool.parameters["properties"], tool.parameters["required"]
-            # Several models write null for what they leave out; it stays where the schema lets null be a value.
+            # Several models write null for arguments that they omit; it stays if the schema allows null.
             checked = {
                 key: value
                 for key, value in arguments.items()
@@ -165,7 +165,7 @@ class McpTools:
                 raise Mistake(f"wrong arguments for {tool.name}: {'; '.join(wrong)}")
             document = msgspec.json.encode(checked, order="sorted").decode()
             action = McpCall(server=server, tool=tool.tool, arguments=document, reads=tool.reads)
-            # An action of its own kind, with typed facts, so that rules can name a server's tool.
+            # A separate kind of action, with typed facts, so that rules can name a server's tool.
             judgement = await self._context.judge(step, action)
             if judgement.effect != "allow":
                 return ToolResult(text=denial_text(judgement), failed=True)
@@ -179,7 +179,7 @@ class McpTools:
 
 
 def _allowed_tools(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> list[McpTool]:
-    """Return the tools of a server that are allowed; what has no usable name is as if it were not there."""
+    """Return the allowed tools of a server; tools without a usable name are ignored."""
     found = []
     for each in offered:
         tool = text_at(each, "name")
@@ -201,9 +201,9 @@ def _allowed_tools(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> l
 
 
 def read_content(result: Mapping[str, Any], *, keep: Callable[[bytes], str]) -> str:
-    """Return all that a result of `tools/call` says, as text; `keep` stores bytes and returns their artifact id.
+    """Return the whole content of a `tools/call` result as text; `keep` stores bytes and returns their id.
 
-    Structured content is shown where there is no other.
+    Structured content is shown if there is no other.
     """
     parts: list[str] = []
     for part in list(objects_at(result, "content"))[:_MOST_PARTS]:

@@ -10,7 +10,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make every table of version 0001."""
+    """Create all tables of version 0001."""
     _log()
     _projects()
     _kept()

@@ -1,4 +1,4 @@
-"""Who holds a mission, how often it was taken, and whether a worker may take it."""
+"""The holder of a mission, its number of claims, and whether a worker may take it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add the columns of a claim; missions that never came to an end may be taken."""
+    """Add the columns of a claim; missions that never finished may be taken."""
     op.add_column("missions", sa.Column("epoch", sa.Integer, nullable=False, server_default="0"))
     op.add_column("missions", sa.Column("owner", sa.Text))
     op.add_column("missions", sa.Column("runnable", sa.Integer, nullable=False, server_default="0"))

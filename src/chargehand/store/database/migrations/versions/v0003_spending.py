@@ -1,4 +1,4 @@
-"""What calls to models reserve and cost, and which limits a person was told of."""
+"""Reserves and costs of model calls, and the limits that were reported to a person."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     op.create_table(
         "spending",
         sa.Column("call", sa.Text, primary_key=True),

@@ -1,4 +1,4 @@
-"""What inspection read of changes, kept so that the same content is not read again."""
+"""Results of inspections of changes, stored so that the same content is not read again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table."""
     op.create_table(
         "inspections",
         sa.Column("project", sa.Text, primary_key=True),

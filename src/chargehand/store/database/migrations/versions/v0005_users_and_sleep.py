@@ -1,4 +1,4 @@
-"""Whose money a call costs, and when a mission that waits for quota is to be woken."""
+"""The user who pays for a call, and the time to wake a mission that waits for quota."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Add the columns; what was there before has none of either."""
+    """Add the columns; they are empty in existing rows."""
     op.add_column("missions", sa.Column("wakes", sa.Text))
     asleep = sa.text("wakes IS NOT NULL AND runnable = 0")
     op.create_index("missions_to_wake", "missions", ["wakes"], sqlite_where=asleep)

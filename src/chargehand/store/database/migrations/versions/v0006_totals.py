@@ -1,7 +1,7 @@
-"""What limits count, kept as sums: a call costs the same however many there were before it.
+"""Amounts counted by limits, stored as sums: a call costs the same however many preceded it.
 
-Triggers keep them, so that a program of the version before, which still runs while this one changes the store,
-is counted as well.
+Triggers maintain them, so that calls of the previous program version, which may still run while this one changes
+the store, are counted as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ revision = "0006"
 down_revision = "0005"
 
 _BOOKED = "CASE WHEN {0}.known = 1 THEN {0}.settled ELSE {0}.reserved END"
-# A user's row that names nobody has a scope of its own: an empty name is somebody.
+# Rows without a user have a separate scope: an empty name could be a user.
 _ADD = """
     INSERT INTO spending_totals (scope, subject, day, booked)
     SELECT 'attempt', {0}.attempt, '', {1}
@@ -27,7 +27,7 @@ _ADD = """
 
 
 def upgrade() -> None:
-    """Make the sums and what keeps them; nobody asks by the other indexes any more."""
+    """Create the sums and their triggers; no query uses the other indexes any more."""
     op.create_table(
         "spending_totals",
         sa.Column("scope", sa.Text, primary_key=True),

@@ -1,7 +1,7 @@
-"""One row per mission for whatever lists or counts, and one order over the events of all missions.
+"""One row per mission for lists and counts, and one order over the events of all missions.
 
-Triggers look after both for a program of the version before, which may still run while this one changes the
-store: its lines get their positions, and the rows of the missions it wrote are marked (`form` 0) to be made anew.
+Triggers maintain both for the previous program version, which may still run while this one changes the store: its
+lines get their positions, and the rows of the missions it wrote are marked (`form` 0) to be rebuilt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ down_revision = "0006"
 
 _STATEMENTS = (
     "ALTER TABLE events ADD COLUMN position INTEGER",
-    # A clock may have gone backwards: within a mission the order is that of the lines, whatever their times say.
+    # A clock may have gone backwards: within a mission the order is that of the lines, regardless of their times.
     """
     UPDATE events SET position = numbered.position
     FROM (
@@ -61,6 +61,6 @@ END""",
 
 
 def upgrade() -> None:
-    """Number the events and mark every mission's row to be made; the program that migrates makes them."""
+    """Number the events and mark every mission's row to be built; the migrating program builds them."""
     for statement in _STATEMENTS:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""Missions that do the tasks of another one, and which of them it was not told of yet."""
+"""Missions that do the tasks of a coordinator, and which of them have news for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Add the two columns; no mission of before is a task."""
+    """Add the two columns; no existing mission is a task."""
     op.add_column("missions", sa.Column("parent", sa.Text))
     op.add_column("missions", sa.Column("news", sa.Integer, nullable=False, server_default="0"))
     tasks, news = sa.text("parent IS NOT NULL"), sa.text("news = 1")

@@ -1,4 +1,4 @@
-"""Accounts of the server, what grants access (hashes alone), and the log of what was done with them."""
+"""Accounts of the server, the secrets that grant access (only hashes), and the log of actions on them."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ _STATEMENTS = (
 
 
 def upgrade() -> None:
-    """Make the tables; who used Chargehand before has no account and needs none."""
+    """Create the tables; earlier users of Chargehand have no account and do not need one."""
     for statement in _STATEMENTS:
         op.execute(statement)

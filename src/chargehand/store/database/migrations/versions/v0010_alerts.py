@@ -1,4 +1,4 @@
-"""Alerts, and how far those have read who follow all lines."""
+"""Alerts, and the reading positions of followers of all lines."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ _STATEMENTS = (
 
 
 def upgrade() -> None:
-    """Make the tables; who follows begins with the next line."""
+    """Create the tables; followers begin with the next line."""
     for statement in _STATEMENTS:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""Requests that had a key with their answers, and what people decided on changes while they review them."""
+"""Requests with idempotency keys and their answers, and people's notes from reviews of changes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ _STATEMENTS = (
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     for statement in _STATEMENTS:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""Calls to models, found among all lines."""
+"""Model calls, indexed among all lines."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """Make the index."""
+    """Create the index."""
     op.execute("CREATE INDEX events_of_models ON events (position) WHERE type = 'model.called'")

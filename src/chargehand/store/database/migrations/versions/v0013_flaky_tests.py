@@ -1,4 +1,4 @@
-"""Tests that are known to be flaky."""
+"""Known flaky tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ down_revision = "0012"
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table."""
     op.execute(
         """CREATE TABLE flaky_tests (
     project TEXT NOT NULL,
