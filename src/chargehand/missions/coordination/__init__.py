@@ -1,1 +1,1 @@
-"""How a mission with a plan goes on: what may start, what is merged, what is tried next."""
+"""Control of a mission with a plan: which tasks start, which results are merged, what is tried next."""
