@@ -109,7 +109,7 @@ class MissionRun:
         def note() -> None:
             now = used + limit - control.seconds_left()
             if state.plan is None and now >= state.worked_seconds + _SHORTEST_NOTED_SECONDS:
-                with contextlib.suppress(ChargehandError):  # a full disk, or another worker has it: others say so
+                with contextlib.suppress(ChargehandError):  # a full disk, or another worker: reported elsewhere
                     self._journal.record(MissionWorked(seconds=now))
 
         async def note_often() -> None:

@@ -169,7 +169,7 @@ def next_due(progress: PlanProgress, elapsed: float) -> float | None:
 
 
 def stop_late(now: Situation) -> list[StopChild]:
-    """Return what `decide` stops for its deadline, whatever else is being carried out."""
+    """Return the moves of `decide` that stop missions at their deadlines, for use during another move."""
     late = (task for task in now.progress.plan.tasks if now.works(task.id) and now.overdue(task) is not None)
     return [move for task in late for move in _go_on(now, task) if isinstance(move, StopChild)]
 

@@ -67,7 +67,7 @@ class MergeQueue:
         # Checks that its mission did not run: at most those of tasks merged since.
         request, merged = child.request, merged_checks(self._journal.state)
         unchecked = {*merged} - {*(request.extra_checks if request is not None else ())}
-        if (changed := changed_since_promotion(child)) is not None:  # such as what a person took back
+        if (changed := changed_since_promotion(child)) is not None:  # e.g. after a person's partial roll-back
             base, tree = child.stands.get(changed.commit, base), changed.tree
         if base.commit == tip.commit and not unchecked and changed is None:
             verdict = next(each for each in reversed(child.verdicts) if each.tree == tree)

@@ -164,7 +164,7 @@ class PlanFields:
         return PlanFields(value, known, f"{self._where}: {key!r}", self._problems, line=self._line)
 
     def read_items(self, key: str, text_key: str) -> list[Any]:
-        """Return the entries of a list of tables, or of a table of them by id; a text there is its `text_key`."""
+        """Return the entries of a list of tables, or of a mapping from ids to tables or texts (`text_key`)."""
         value = self._table.get(key)
         if isinstance(value, dict):
             entries: list[Any] = []
