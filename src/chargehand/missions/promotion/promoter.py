@@ -306,7 +306,7 @@ class Promoter:
         await self._revert(base, plan.tree, message, undo, tasks=plan.tasks)
 
     async def _revert(self, base: Base, tree: str, message: str, undo: str, *, tasks: tuple[str, ...] = ()) -> str:
-        """Put a commit with `tree` on the mission branch; `undo` is how a person does the same to theirs."""
+        """Put a commit with `tree` on the mission branch; `undo` is the command for a person's own branch."""
         depot, promoted = self._services.depot, self._journal.state.commit
         assert promoted is not None
         was_applied = is_applied(self._journal.state)

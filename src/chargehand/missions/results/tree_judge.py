@@ -74,10 +74,10 @@ class TreeJudge:
     async def prepare_base(
         self, request: MissionRequest, base: Base, *, added: Sequence[str] = (), without: Collection[str] = ()
     ) -> BaseContext:
-        """Return what judges trees on this base, after the checks have run on the base itself.
+        """Return the context for judging trees on this base, after running the checks on the base itself.
 
-        Trees of a coordinator have to pass the checks of all tasks that are merged, `without` those of some tasks,
-        and those that are `added` to them.
+        Trees of a coordinator have to pass the checks of all merged tasks, except tasks in `without`, and the
+        checks in `added`.
         """
         configured = self._services.config.project.setup
         gates = await asyncio.to_thread(self._find_gates, request, base, added, without)

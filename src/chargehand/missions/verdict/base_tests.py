@@ -31,7 +31,7 @@ from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS
 
 NO_NEW_FAILURE = "no_new_failure"
 _SHOWN = 5
-# Reasons for which no test failed, and the tests cannot be compared.
+# Reasons without a failing test, for which the tests cannot be compared.
 _UNCOMPARED = ("collection_error", "no_report", "usage_error")
 
 
@@ -105,7 +105,7 @@ async def check_with_base_tests(
 ) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
     """Run the checks on a tree with the base's tests over it; return their results, and findings for a person.
 
-    A weakened test, or a configuration that selects fewer tests, lets the tree's own run (`own`) pass and not this
+    A weakened test, or a configuration that selects fewer tests, lets the tree's own run (`own`) pass but not this
     one. Checks in `untested` have no test on the base: a project's first tests may land.
     """
     environment, acceptance = await layers.environment(mixed), runs.gates.acceptance
