@@ -58,7 +58,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     `later` describes its parts that run outside any sandbox on a person's machine, `silenced` is a line that
     disables a checker. `size` is that of the new content in bytes. Suites and dependencies are `None` if the file
-    has none.
+    has no such content.
     """
 
     findings: tuple[Finding, ...] = ()

@@ -93,7 +93,7 @@ def above(directory: str) -> Iterator[str]:
 
 
 def detect_checks(reader: TreeReader, tree: str, directory: str = "") -> Detected:
-    """Return the test commands of a directory: one per ecosystem, tox or make only if none was found."""
+    """Return the test commands of a directory: one per ecosystem; tox or make only if there are no others."""
     stack = Stack(reader, tree, directory)
     by_ecosystem: dict[str, RunnableCheck] = {}
     for runner in RUNNERS:

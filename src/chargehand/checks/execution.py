@@ -72,10 +72,10 @@ def judge(
     Any error or critical finding and any check that did not pass is red, except for checks in `excused`: each of
     their failures is on the base too (`known`, the verdict is then `no_worse`) or is flaky. A check with the
     base's tests never makes a tree red: it only yields findings. With no check at all the verdict is `missing`,
-    unless a person wanted none (`explicit_none`). It is also `missing` if the checks passed but opened nothing of
-    the change (not `judged`, see `CodeReads`), and if they ran in an environment other than the tree's (not
-    `at_home`): there neither a failure nor a success counts. Findings that need a person do not make a verdict
-    red. A verdict that is not red is `degraded` if inspection did not see all of the tree.
+    unless a person wanted no checks (`explicit_none`). It is also `missing` if the checks passed but opened
+    nothing of the change (not `judged`, see `CodeReads`), and if they ran in an environment other than the tree's
+    (not `at_home`): there neither a failure nor a success counts. Findings that need a person do not make a
+    verdict red. A verdict that is not red is `degraded` if inspection did not see all of the tree.
     """
     if any(found.severity in {"error", "critical"} for found in findings):
         return "red"

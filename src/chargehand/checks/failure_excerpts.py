@@ -204,7 +204,7 @@ def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
         if form.failed is not None:
             failed = [match["name"] for line in lines if (match := form.failed.match(line))]
             parents = {name.rpartition("/")[0] for name in failed}
-            # A test whose subtests failed has no message of its own.
+            # A test whose subtests failed has no separate message.
             reasons = {name: reasons.get(name, ()) for name in failed if reasons.get(name) or name not in parents}
         elif form.innermost_first:
             reasons = {name: found for name, found in reasons.items() if found} or reasons

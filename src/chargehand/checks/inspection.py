@@ -48,7 +48,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much one inspection may look at: `seconds`, and a sample of `files` chosen by `seed`; `None` is all."""
+    """The bounds of one inspection: `seconds`, and a sample of `files` chosen by `seed`; `None` is no bound."""
 
     seconds: float | None = None
     files: int | None = None
@@ -175,8 +175,8 @@ def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], are
 def _findings_of_all(
     changes: Sequence[Change], known: Mapping[str, Facts], reader: TreeReader, base_tree: str
 ) -> Iterator[Finding]:
-    """Yield what only changes compared with each other say."""
-    # Yield the findings that need a comparison of several changes.
+    """Yield the findings that need a comparison of several changes."""
+    # If a changed test was not read, a missing test may have moved there.
     if all(change.path in known for change in changes if holds_tests(change.path) or is_test_path(change.path)):
         pairs = [
             Pair(change, known[change.path].old_suite, known[change.path].new_suite)

@@ -101,8 +101,8 @@ def find_lost_tests(
 
     A test that moved to another file or class is not lost, nor is a renamed variant of a test with as many
     variants as before. If the base has tests of one name in several places, a new one elsewhere replaces a missing
-    one only if its text is unchanged. If the base's run reported tests and the tree's reports none, all of them
-    are lost; a run on the base that reported none proves nothing.
+    one only if the old text still exists. If the base's run reported tests and the tree's run reports no tests,
+    all of them are lost; a run on the base that reported no tests proves nothing.
     """
     known = {ran.check: ran for ran in before}
     found = []

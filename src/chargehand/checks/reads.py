@@ -1,4 +1,4 @@
-"""Files that checks opened: changed code that none of them read, and copies loaded in its place.
+"""Files that checks opened: changed code that no check read, and copies loaded in its place.
 
 A file counts as read if a program opened or executed it while a check ran. That is less than being tested (a
 linter opens files that no test runs), but still shows whether a tree was judged at all.
@@ -108,7 +108,7 @@ class CodeReads(Struct, frozen=True, kw_only=True):
     """How checks read the changed code: `unread` is `None` if the sandbox could not observe reads.
 
     `elsewhere` are files outside the tree that a check loaded in place of changed ones. `judged` is false if the
-    checks show nothing about the change: none of its code was read, or another copy of it was.
+    checks show nothing about the change: they read no changed code, or they loaded another copy of it.
     """
 
     unread: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""`chargehand user` and `chargehand token`: who may use the server, and the tokens of programs."""
+"""`chargehand user` and `chargehand token`: accounts of the server, and tokens for programs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The root of all commands.
 
 No command module, and nothing here, imports more than click at its top: help and completion are instant. A command
-imports only the module of its own group.
+imports only its own group's module.
 """
 
 from __future__ import annotations

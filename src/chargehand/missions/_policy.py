@@ -48,7 +48,7 @@ exec head -c "$2" -- "$real"
 
 
 async def read_script(sandbox: Sandbox, path: str) -> str | None:
-    """Return a file's text from the workspace or `/tmp`; `None` if it is missing, too large or binary.
+    """Return a file's text from the workspace or `/tmp`; `None` if it is not a regular file, too large or binary.
 
     Bytes that are not UTF-8 become surrogates. Raises `SandboxDiedError`.
     """

@@ -1,4 +1,4 @@
-"""Breakpoints: places where a mission stops and waits for a person to resume it."""
+"""Breakpoints: a mission stops at these places and waits for a person to resume it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def task_breakpoint(task: str) -> str:
 def parse_breakpoints(text: str | None, tasks: Collection[str] | None = None) -> tuple[str, ...]:
     """Return the breakpoints of a comma-separated list; `tasks` are the plan's tasks, empty without a plan.
 
-    Raises `UsageError` for an unknown breakpoint, or one that the plan does not have.
+    Raises `UsageError` for an unknown breakpoint, or for a task that the plan does not have.
     """
     if text is None:
         return ()

@@ -245,8 +245,8 @@ def _follows(depot: Depot, old: str, new: str) -> bool:
 def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple[str, str]]:
     """Return the commits to replay, the oldest first, each with the commit that it is compared with.
 
-    The chain is followed by first parents down to the base, or to the point where it left the base's history; in
-    the latter case the whole difference to the base becomes one commit.
+    The chain is followed by first parents down to the base, or to the commit at which it left the base's history;
+    in that case the whole difference to the base becomes one commit.
     """
     found: list[tuple[str, str]] = []
     at = last.commit

@@ -108,7 +108,7 @@ class Control:
         self._journal.record(MissionPaused(identity=identity, reason=reason))
 
     async def resume(self, identity: str, *, step: bool = False, to_end: bool = False) -> None:
-        """Resume the mission where it stopped, once it has taken back the places it released.
+        """Resume the mission from the point of its pause, once it has taken back the places it released.
 
         The time until then counts towards no limit. If the mission already runs, only its stops change: with
         `step` it stops before its next step, with `to_end` no more. A mission that is being stopped does not
@@ -252,7 +252,7 @@ class Control:
             self._keepers.remove(keep)
 
     def detach(self, sandbox: Sandbox) -> None:
-        """Stop controlling the sandbox: a resume must not thaw one that has to stay frozen."""
+        """Stop controlling the sandbox: a resume must not thaw a sandbox that has to stay frozen."""
         if sandbox in self._sandboxes:
             self._sandboxes.remove(sandbox)
 

@@ -149,7 +149,7 @@ def _earlier_missions(look: MissionReader, state: MissionState) -> Iterator[Miss
 
 
 def _mission_footprint(store: Store, state: MissionState, *, written: tuple[str, ...] = ()) -> Footprint:
-    """Return what a mission declares that it will still touch, and what it has `written`.
+    """Return the changes that a mission still declares, and those it has `written`.
 
     That is the union over its unfinished tasks; a task without a declaration, or a mission without a plan, is
     taken to stay in the areas that a person gave with the request.

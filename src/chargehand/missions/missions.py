@@ -185,7 +185,7 @@ class Missions:
 
     def _remove_leftovers(self, state: MissionState) -> None:
         services, ended = self._services, [state.id]
-        if state.plan is not None:  # a task may still have leftovers if its worker died when told to end
+        if state.plan is not None:  # a task may still have leftovers if its worker died while ending it
             tasks = services.store.log.summaries(services.workers.live, MissionFilter(parent=state.id))
             ended += [each.summary.id for each in tasks if each.summary.status in ENDED]
         remove_leftovers(services.home, lambda: services.depot, *ended)
@@ -318,8 +318,8 @@ class Missions:
     async def restore(self, mission: str, checkpoint: str, *, plan: RollbackPlan | None = None) -> Checkpoint:
         """Go back to an earlier checkpoint, or `base`, by a new checkpoint: those in between stay.
 
-        With a `plan`, only as far as it says. Raises `RefusedError` (`plan_stale`) if the last checkpoint is no
-        longer the one that the plan was made for.
+        With a `plan`, only as far as it says. Raises `RefusedError` (`plan_stale`) if the plan was made for an
+        earlier last checkpoint.
         """
         async with self._claim(mission) as (journal, _):
             base = journal.state.base if checkpoint == "base" else None
@@ -383,7 +383,7 @@ class Missions:
         """
         journal = Unlogged()
         setup = self._services.config.project.setup
-        if setup is None:  # a mission may have found what its checks need
+        if setup is None:  # an earlier mission may have detected a working setup
             setup = await asyncio.to_thread(find_made_setup, self._services, base, setup_directory)
         environment = await base_environment(self._services, journal, base, setup=setup, directory=setup_directory)
         provisioner = SandboxProvisioner(self._services, journal)

@@ -113,10 +113,10 @@ class Steering(Struct, frozen=True, kw_only=True):
     def resume(self, mission: str, *, step: bool = False, to_end: bool = False) -> MissionState:
         """Let a worker take a mission that is paused, was cancelled, or failed through no fault of its work.
 
-        It resumes from its last recorded step. A mission that already waits for a worker is unchanged; one that
-        waits for quota, or for room on the disk, checks now; one that waits for an earlier mission starts beside
-        it. Expired questions are asked again. With `step` it is paused again before its next step, with `to_end`
-        at no breakpoint; both apply whatever it waits for.
+        It resumes from its last recorded step. A mission that already waits for a worker is unchanged. A mission
+        that waits for quota, or for disk space, checks now; if it waits for an earlier mission, it starts despite
+        that one. Expired questions are asked again. With `step` it is paused again before its next step, with
+        `to_end` at no breakpoint; both apply whatever it waits for.
         """
         resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
         stops = (resumed,) if step or to_end else ()
@@ -177,7 +177,7 @@ class Steering(Struct, frozen=True, kw_only=True):
         reason = Reason(code="cancelled", message=why or f"{self.identity} cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
-        # Its worker died while being told to end: the mission ended by that order, but was not settled.
+        # Its worker died while ending it on request: the mission ended by that request, but was not settled.
         among += ("cancelled",) if self.look.state(mission).cancel_asked else ()
         return self._settle(mission, finished, among=among, verb="cancel", code="not_cancellable")
 
@@ -239,8 +239,8 @@ class Steering(Struct, frozen=True, kw_only=True):
     def wake(self, mission: str, *, now: datetime) -> bool:
         """Resume a mission whose quota or disk space is back; expire overdue questions.
 
-        Also wakes a mission that waited for an earlier one with news. Return `False` if it sleeps on, or no longer
-        sleeps.
+        Also wakes a mission that waits for an earlier one, if there is news of that one. Return `False` if it
+        sleeps on, or no longer sleeps.
         """
         before = self.store.log.summary(mission).summary
         if before.held is not None and is_still_held(self.look, before.held):

@@ -235,7 +235,7 @@ class Unittest(Runner):
         return CheckScript(_STARTED.sub(lambda found: f"{found[0]} -v", command))
 
     def find_names(self, text: str) -> list[str]:
-        """Return what `-v` prints, as class and name; nothing if these are not as many as unittest counts."""
+        """Return the tests in `-v` output, as class and name; empty if their number contradicts the count."""
         return find_unittest_names(text)
 
 

@@ -53,7 +53,7 @@ class _Rule(Struct):
 
 
 class _ParsedMakefile(Struct):
-    """`unconditional` is what counts whatever target runs, such as `include`, `export` and all that is unknown."""
+    """A Makefile's statements. `unconditional` ones count for any target: `include`, `export`, unknown lines."""
 
     rules: list[_Rule] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from chargehand.core.records import Change
 from chargehand.core.text import late_pattern
 
-# The second half: installed packages are known from the environment layer, if there is one.
+# A fallback: with an environment layer the installed packages are known from it.
 _TEST_TOOLS = frozenset({
     "pytest", "_pytest", "py", "pluggy", "iniconfig", "tox", "nox", "nose", "nose2", "coverage",
     "hypothesis", "xdist", "mock", "pip", "setuptools", "pkg_resources", "packaging", "exceptiongroup",
@@ -20,7 +20,7 @@ _TEST_TOOLS = frozenset({
     "argcomplete", "pytest_metadata", "pytest_html", "sniffio", "trio", "xmlschema", "testfixtures",
     "freezegun", "pytest_sugar", "twisted", "zope",
 })  # fmt: skip
-# `test` is also the standard library's, and the commonest name for a project's own tests.
+# `test` is also in the standard library, and the commonest name for a project's own tests.
 _SHADOWABLE = (_TEST_TOOLS | sys.stdlib_module_names) - {"test", "__main__"}
 _MODULE = late_pattern(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
 _SYMLINK = 0o120000
@@ -61,7 +61,7 @@ _HIDING = tuple(
 
 
 def hidden_library(change: Change) -> tuple[str, str] | None:
-    """Return what a new file hides by its place, and that place: what a base has there is the project's own."""
+    """Return the library that a new file hides by its place, and that place, where a base may have its own."""
     if change.kind in {"modified", "deleted"}:
         return None
     for what, pattern in _HIDING:

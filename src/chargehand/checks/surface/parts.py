@@ -152,7 +152,7 @@ def _read_setup_cfg(text: str, commands: Sequence[str], *, idle: Collection[str]
     except configparser.Error as error:
         raise ValueError(str(error)) from error
     names = [name for name in parser.sections() if name not in _SETUP_CFG_INERT]
-    # `[mypy-package.*]` and `[tool:isort]` belong to the program in them.
+    # `[mypy-package.*]` and `[tool:isort]` belong to the program in their names.
     sections = {
         name: dict(parser.items(name))
         for name in names

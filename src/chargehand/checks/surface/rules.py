@@ -36,7 +36,7 @@ _found: OrderedDict[tuple[str, ...], Programs] = OrderedDict()
 
 
 class Surface:
-    """The check surface of a base `tree` for the checks of some areas. Raises what `reader` raises."""
+    """The check surface of a base `tree` for the checks of some areas. Raises the errors of `reader`."""
 
     def __init__(self, areas: Areas, reader: TreeReader, tree: str) -> None:
         self._areas = areas
@@ -53,7 +53,7 @@ class Surface:
 
     @property
     def digest(self) -> str:
-        """A digest of all that the reasons depend on besides the change and the rules."""
+        """A digest of all inputs of the reasons other than the change and the rules."""
         programs = [self._programs.digest(), self._outside.digest()]
         areas = self._areas
         parts = [self._tree, programs, sorted(areas.installed), areas.acceptance, areas.directory]
@@ -110,7 +110,7 @@ class Surface:
         return frozenset(idle)
 
     def later_reason(self, change: Change, reader: TreeReader) -> str | None:
-        """Return what this change runs later, outside any sandbox, or `None`."""
+        """Return why part of this change runs later, outside any sandbox, or `None`."""
         if _SUBMODULE in (change.old_mode, change.new_mode):
             return "git fetches another repository for it"
         by_name = LATER.reason(change.path)

@@ -37,7 +37,7 @@ def follow(
     """Show a mission until it is settled and return its state; `None` if stdout was closed.
 
     On a capable terminal a mission with a plan is drawn as a picture. Otherwise lines are written; with --json the
-    mission's events, or nothing unless `events`.
+    mission's events, or nothing if `events` is false.
     """
     can_draw = out.on_terminal and out.detail == "story" and os.environ.get("TERM", "dumb") != "dumb"
     if can_draw and reader.mission_reader.state(mission).plan is not None:

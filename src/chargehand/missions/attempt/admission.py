@@ -178,7 +178,7 @@ def _read_mission(lines: Iterable[Event], who: AgentModel, entries: list[object]
 
 
 def _judge_machinery(status: AttemptStatus, reasons: tuple[Reason, ...]) -> tuple[BreakerEventKind, str]:
-    """Return what an attempt's end shows about its machinery, and why."""
+    """Judge an attempt's end by its machinery; return the event kind and the reason."""
     if status in ("succeeded", "refused"):
         return "worked", ""
     cause = attempt_cause(AttemptState(id="", number=0, agent="", workspace="", status=status, reasons=reasons))
@@ -284,7 +284,7 @@ class Admission(Struct, eq=False):
         return _choice(request, why="a person named it", probe="forced")
 
     def _find_model(self, request: MissionRequest) -> dict[str, Any] | None:
-        """Return the first model with a closed breaker, or one that may be probed."""
+        """Return the first model whose breaker is closed or permits a probe."""
         now = self.services.clock.now()
         models = [request.model, *request.fallback]
         breakers = {model: self._breaker(_who(replace(request, model=model))) for model in models}

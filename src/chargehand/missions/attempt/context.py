@@ -118,7 +118,7 @@ class RecordedContext:
         began = self.services.clock.monotonic()
         async with self.control.frozen(self.sandbox):
             scan = await scan_workspace(self.workspace)
-            self._uninspected = scan  # also for an unchanged tree: violations may lie outside it
+            self._uninspected = scan  # also for an unchanged tree, which may lack the violations
             # A read-only act leaves the tree unchanged: no checkpoint, and one line less in the log.
             if scan.tree == self.tree:
                 return {"tree": scan.tree}
@@ -146,7 +146,7 @@ class RecordedContext:
         return [message.text for message in self._messages()]
 
     def _messages(self) -> Iterator[MessageSent]:
-        """Yield the messages before the first one that a person moved to the next attempt."""
+        """Yield the messages before the first message that a person moved to the next attempt."""
         state = self.journal.state
         for message in state.messages:
             if answer_about(state, self.attempt, message.message) == NEXT:

@@ -138,7 +138,7 @@ class AttemptRunner:
             return
 
         async def keep() -> None:
-            # The trigger marks where an agent without recorded steps resumes.
+            # The trigger marks the tree from which an agent without recorded steps resumes.
             mark = not agent.checkpoints_itself
             made = await asyncio.to_thread(keep_workspace, workspace, trigger, start=workspace.start, mark=mark)
             if made is not None:

@@ -208,7 +208,7 @@ class WorkspaceWatch:
         last, files = self.clock.monotonic(), 0
         while True:
             await asyncio.sleep(self.pace.look)
-            # Without a watcher the changes are unknown: the number of files stands in for the number of changes.
+            # Without a watcher the changes are unknown: the number of files approximates the number of changes.
             now = (await scan_workspace(self.workspace)).files
             due = self.clock.monotonic() - last >= self.pace.seconds
             if not due and abs(now - files) < self.pace.files:

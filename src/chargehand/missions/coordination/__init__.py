@@ -1,1 +1,1 @@
-"""Control of a mission with a plan: which tasks start, which results are merged, what is tried next."""
+"""Control of a mission with a plan: starting tasks, merging results, choosing what to try next."""

@@ -261,7 +261,7 @@ def _create_returned(
     *,
     mission: str,
 ) -> None:
-    """Record a mission that continues where another one ended, on top of later merges."""
+    """Record a mission that continues a finished one, on top of later merges."""
     store, depot = services.store, services.depot
     source = MissionReader(store=store, workers=services.workers).at_rest(back.mission)
     after = last_whole_attempt(source)

@@ -30,7 +30,7 @@ from chargehand.missions.coordination.situation import (
 MOST_RETURNS = 2
 # How many candidates work side by side on one task, the ladder's last rung before a person.
 BEST_OF = 3
-# How soon to check whether a mission that was told to stop has ended.
+# How soon to check whether a mission that was asked to stop has ended.
 _STOP_SECONDS = 60.0
 RETRY, SKIP, STOP, ACCEPT = "retry", "skip", "stop", "accept"
 
@@ -87,7 +87,7 @@ class Weigh(Struct, frozen=True, kw_only=True):
 
 
 class EndTask(Struct, frozen=True, kw_only=True):
-    """End a task without a merge; `mission` is the one whose result counts."""
+    """End a task without a merge; `mission` is the child mission whose result counts."""
 
     task: str
     outcome: TaskOutcome
@@ -186,7 +186,7 @@ def _wait(now: Situation) -> Wait:
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
-            # A child that was told to stop may have died without recording its end: it is checked again.
+            # A child that was asked to stop may have died without recording its end: it is checked again.
             stopping = any(run.is_open and run.stopping for name in working for run in now.runs(name))
             dues = [next_due(now.progress, now.elapsed), now.elapsed + _STOP_SECONDS if stopping else None]
             return Wait(tasks=tuple(working), due=min((due for due in dues if due is not None), default=None))

@@ -51,7 +51,7 @@ class PlannerRuns:
         self._look = MissionReader(store=services.store, workers=services.workers)
 
     def go_on(self, children: Mapping[str, ChildMission]) -> list[Move]:
-        """Ask a planner, or take its plan; return the moves left, none once there is a plan.
+        """Ask a planner, or take its plan; return the moves left, empty once there is a plan.
 
         May block.
         """
@@ -159,7 +159,7 @@ class PlannerRuns:
         text = text.encode(errors="replace")[:_MOST_TEXT_BYTES].decode(errors="ignore")
         request = replace(request, text=text, slug=whole.slug, apply=False, red_base="go")
         try:
-            # It does none of the tasks: it makes them.
+            # It does not do any task: it plans them.
             task = replace(PLANNER, id="")
             record_child(services, state, task, request, state.first_base, mission=mission)
         except UsageError as error:

@@ -18,7 +18,7 @@ _OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "p
 class ChildMission(Struct, frozen=True, kw_only=True):
     """The state of a task's mission; `changes` says whether it promoted a change, `cause` why it did not.
 
-    A mission that is `stopping` was told to stop and will end shortly.
+    A mission that is `stopping` was asked to stop and will end shortly.
     """
 
     id: str
@@ -38,8 +38,8 @@ class ChildMission(Struct, frozen=True, kw_only=True):
 class Ladder(Struct, frozen=True, kw_only=True):
     """The options left for a task: its models in order.
 
-    `listens` says whether its agent can be told to take another approach, `has_other` whether an untried agent has
-    the capabilities that the task needs, `money_left` whether the mission's budget has anything left.
+    `listens` says whether its agent can be asked to take another approach, `has_other` whether an untried agent
+    has the capabilities that the task needs, `money_left` whether the mission's budget has anything left.
     """
 
     models: tuple[str, ...] = ()

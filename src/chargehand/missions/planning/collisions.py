@@ -23,7 +23,7 @@ from chargehand.missions.planning.patterns import (
 class Footprint(Struct, frozen=True, kw_only=True):
     """The paths and contracts that a task touches: `paths` it intends to change, and those it has `written`.
 
-    `areas` are set only if it names no path: its permitted areas then stand in for its intentions.
+    `areas` are set only if it names no path: its permitted areas then replace its intentions.
     """
 
     task: str

@@ -26,10 +26,10 @@ DEEPEST_DELEGATION = 2
 def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Delegation]) -> Plan:
     """Return the plan with delegated parts of a task as new tasks, named after it, that follow it.
 
-    Its unstarted successors also follow the parts. Parts have no more rights than the task: its areas, checks,
-    limits and, if their role has none, its reviewers; they share its budget. Their agents and models are those of
-    their role or of the whole. Raises `UsageError`: `delegation_refused` beyond the bounds, `plan_invalid` as for
-    a file.
+    Its unstarted successors also follow the parts. Parts have no more rights than the task: its areas, checks and
+    limits, and its reviewers unless their role has its own; they share its budget. Their agents and models are
+    those of their role or of the whole. Raises `UsageError`: `delegation_refused` beyond the bounds,
+    `plan_invalid` as for a file.
     """
     plan, whole = progress.plan, progress.plan.task(task)
     if whole is None:

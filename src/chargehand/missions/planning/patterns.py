@@ -42,7 +42,7 @@ class _CharacterClass(Struct, frozen=True):
 
 
 # Within a name: a character without case, `?`, `*` or a class. Between names: a name or `**`. No name contains a
-# "/", so none of these constants can be a name.
+# "/", so a name cannot equal one of these constants.
 _ANY, _STAR, _GAP = "/?", "/*", "/**"
 _Token = str | _CharacterClass
 _Segment = str | tuple[_Token, ...]
@@ -114,7 +114,7 @@ def patterns_meet(left: CompiledPattern, right: CompiledPattern) -> bool:
 def _sequences_meet(
     left: Sequence[Any], right: Sequence[Any], *, gap: str, agree: Callable[[Any, Any], bool]
 ) -> bool:
-    """Return whether two sequences have a common reading, if `gap` stands for any number of symbols."""
+    """Return whether two sequences have a common reading, if `gap` matches any number of symbols."""
     seen = {(0, 0)}
     pending = [(0, 0)]
     while pending:

@@ -111,7 +111,7 @@ def _read_task(draft: TaskDraft, groups: dict[str, tuple[str, ...]], problems: P
     role = fields.read_line("role")
     if role and not ROLE_NAME.fullmatch(role):
         fields.note(f"'role' is no name of a role: {quote_value(role)}", "`chargehand role list` lists them")
-    # A group stands for its last tasks.
+    # A group is represented by its last tasks.
     after = dict.fromkeys(each for name in draft.after for each in groups.get(name, (name,)))
     return Task(
         id=draft.id,

@@ -236,7 +236,7 @@ class Promoter:
                 other = await self._write(state.commit, f"{branch}-{self._journal.mission[-6:]}", None)
                 export = other if other.state == "done" else export
         self._fault("exported")
-        # Either command delivers the branch's commit; the one that was given is the one to repeat.
+        # Either command delivers the branch's commit; the retry repeats the command that was given.
         export = self._add_retry(export, "rollback" if is_rolled_back(state) else "promote")
         self._journal.record(ExportChanged(export=export, commit=state.commit), durable=True)
         return export

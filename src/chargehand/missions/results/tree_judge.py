@@ -92,7 +92,7 @@ class TreeJudge:
             tried.append(detected)
             validator = await self._open_validator(base, detected, gates)
             verdict = await validator.judge_base()
-            # Later setups omit packages: one that gets no further does not replace an earlier one.
+            # Later setups omit packages: a setup that gets no further does not replace an earlier one.
             if (reached := measure_progress(verdict)) > progress:
                 kept, progress = validator, reached
         areas = areas_of(self._services, request, gates, kept.environment)

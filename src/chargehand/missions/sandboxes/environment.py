@@ -140,7 +140,7 @@ async def needed_setup(
     The search starts only if the base's checks seem to lack installable packages. With `tried` setups, and
     `verdict` from the last one's environment, the next is returned only if a check could not run at all. A
     recorded step: a worker that resumes the mission uses the same environment. Raises `RefusedError`
-    (`setup_failed`) of the first suggestion if none works.
+    (`setup_failed`) of the first suggestion if all fail.
     """
     base, directory = environment.base, environment.directory
 
@@ -148,7 +148,7 @@ async def needed_setup(
         failed = [check for check in verdict.checks if check.status != "passed" and check.artifact]
         artifacts = services.store.artifacts
         kept = (check.artifact or "" for check in failed)
-        # A damaged output does not show what a check lacks.
+        # A damaged output shows no missing packages.
         texts = (
             artifacts.get(each).decode(errors="replace") if artifacts.is_intact(each) else "" for each in kept
         )
@@ -294,7 +294,7 @@ class CandidateLayers:
                 changed = leave_out_unread_requirements(changed, reader, trees, directory, setup)
             return changed, (setup,)
         changed = find_new_packages(self.services.depot.diff(base.tree, tree), reader, directory)
-        # If a person wants no setup, none is searched for.
+        # If a person wants no setup, the search is skipped.
         return changed, detect_setups(reader, tree, directory) if changed and project.setup is None else ()
 
     async def _fails_on_base(self, setup: str) -> bool:

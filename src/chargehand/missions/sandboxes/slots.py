@@ -20,7 +20,7 @@ _WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "
 class SlotQueue(Struct, eq=False):
     """The turns of one mission at work with limited concurrency per state directory.
 
-    No mission holds a slot while it waits for another one, so none waits forever. Only the holder of a branch's
+    No mission holds a slot while it waits for another one, so no wait is endless. Only the holder of a branch's
     turn also waits for slots: a mission with a slot never waits for a turn.
     """
 

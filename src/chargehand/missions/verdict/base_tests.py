@@ -122,7 +122,8 @@ async def check_with_base_tests(
     before = {check.name: load_failures(runs.services.store, check) for check in own}
     before_known = {name: found for name, found in before.items() if found is not None}
     checks = tuple(check for check in checks if not (check.reason == NO_TESTS and check.name in untested))
-    # The run compares tests. A gate over the whole suite, such as a threshold of coverage, counts in the own run.
+    # The run compares tests. A gate over the whole suite, such as a coverage threshold, counts in the tree's own
+    # run.
     checks = tuple(
         replace(check, status="passed", reason=NO_NEW_FAILURE, failed=None)
         if (failures := outputs[check.name].failures) is not None and failed_without_a_test(check, failures)

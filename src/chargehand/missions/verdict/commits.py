@@ -55,7 +55,7 @@ def promotion_message(
 
 
 def judged_head(depot: Depot, state: MissionState, base: Base, tree: str, checks: Sequence[str]) -> Head | None:
-    """Return the HEAD for a tree's checks, `None` for the tree of the base: it has the base's own HEAD.
+    """Return the HEAD for a tree's checks, `None` for the base's tree, whose checks see the base's own HEAD.
 
     If the tree would be promoted unchanged, the commit has the parents of its promotion; else it is on the base.
     May block.

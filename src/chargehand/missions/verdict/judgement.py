@@ -214,7 +214,7 @@ _SHOWN_CHARACTERS = 4_000
 
 
 def load_role(store: Store, request: MissionRequest) -> Role:
-    """Return the role of a mission as its file was when it was asked for; raises `ConfigError`, `StoreError`."""
+    """Return a mission's role from its file at request time; raises `ConfigError`, `StoreError`."""
     if not request.role or request.role_text is None:
         return NO_ROLE
     return parse_role(request.role, store.artifacts.get(request.role_text).decode(), place=request.role_from)
