@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.checks._dependencies import dependency_findings
-from chargehand.checks._dependencies import is_dependency_file as is_dependency_file  # a part of this face
+from chargehand.checks._dependencies import is_dependency_file as is_dependency_file  # part of this public API
 from chargehand.checks._facts import Facts, read_facts, sample
 from chargehand.checks.areas import OWN_CONFIG, Areas, area_rules
 from chargehand.checks.cache import InspectionCache, key_of, plan_version, sealed, unsealed

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GO_ON, CANCEL, NEXT = "go on", "cancel", "deliver with the next attempt"
 # A person's possible answers about an unacknowledged message; `GO_ON` also ends a wait for quota.
 OPTIONS = (GO_ON, CANCEL, NEXT)
-# Until a critical message must be acknowledged; pauses do not count.
+# Time limit for acknowledging a critical message; pauses do not count.
 ACKNOWLEDGE_SECONDS = 10.0
 
 

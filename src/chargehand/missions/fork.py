@@ -222,7 +222,7 @@ def _copy_until(
         if point is not None and act is not None and (act[0], act[1].turn) == (point.attempt, point.turn):
             if act[1].kind == "reply":
                 return
-            if not edited:  # what led to the recorded reply (e.g. a roll-back) is repeated for a new reply
+            if not edited:  # acts that led to the recorded reply (e.g. a roll-back) are repeated for a new reply
                 continue
         if isinstance(payload, AttemptStarted):
             attempts[payload.attempt] = new_id("attempt")

@@ -116,7 +116,7 @@ class Missions:
         if not row.runnable and row.owner is None:  # it ended while this call waited: nothing to claim
             return self.look.at_rest(mission)
         async with self._claim(mission) as (journal, control):
-            # A mission that was told to stop is cancelled, as its coordinator wanted before it ended.
+            # A mission with a pending stop is cancelled, as its coordinator wanted before it ended.
             goes_on = journal.state.status == "running" and not journal.state.cancel_asked
             parent = journal.state.parent if goes_on else None
             if parent and self._services.store.log.summary(parent).summary.status in ENDED:

@@ -55,7 +55,7 @@ def waiting_task(child: MissionSummary) -> WaitingTask | None:
 
 
 def waiting_tasks(missions: Iterable[MissionSummary]) -> dict[str, tuple[WaitingTask, ...]]:
-    """Return, by coordinator, the tasks that wait for a person; tasks of an ended coordinator are not needed."""
+    """Return, by coordinator, the tasks that wait for a person; those of ended coordinators are excluded."""
     listed = tuple(missions)
     open_ones = {each.id for each in listed if each.status not in ENDED}
     found: dict[str, tuple[WaitingTask, ...]] = {}

@@ -61,7 +61,7 @@ _HIDING = tuple(
 
 
 def hidden_library(change: Change) -> tuple[str, str] | None:
-    """Return the library that a new file hides by its place, and that place, where a base may have its own."""
+    """Return the library that a new file hides, and its place; files that the base already has there may stay."""
     if change.kind in {"modified", "deleted"}:
         return None
     for what, pattern in _HIDING:

@@ -129,7 +129,7 @@ def _cell(value: Any) -> str:
 
 
 def _show_table(out: Output, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write records as rows, with as many columns that have values as fit."""
+    """Write records as a table, with at most seven columns that contain values."""
     if not rows:
         out.text("none")
         return

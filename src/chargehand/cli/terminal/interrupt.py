@@ -20,7 +20,7 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 class Stop:
-    """Whether a person asked to stop; called once for every signal."""
+    """A request to stop; called once for every signal."""
 
     def __init__(self, task: asyncio.Task[object]) -> None:
         self._task = task

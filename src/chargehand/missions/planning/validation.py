@@ -78,7 +78,7 @@ def _check_alone(task: Task, problems: PlanProblems, line: int) -> None:
 
 
 def outside_areas(task: Task, areas: Sequence[str]) -> str | None:
-    """Return an intended change of a task outside its areas, such as `make 'a.py'`."""
+    """Return an intended change of a task outside its areas, such as `make 'a.py'`, or `None`."""
     allowed = [compile_pattern(area, floating=True) for area in areas]
     for verb, paths in (("make", task.make), ("change", task.change), ("delete", task.delete)):
         for path in paths if allowed else ():

@@ -66,7 +66,7 @@ class SideRun(NamedTuple):
     task: asyncio.Task[tuple[CheckResult, ...]]
 
     async def results(self) -> tuple[CheckResult, ...]:
-        """Return the results; nothing if the run did not start or failed, so that it has to be made."""
+        """Return the results; empty if the run did not start or failed, so that it must be repeated."""
         if not self.begun.is_set():
             return ()
         with contextlib.suppress(ChargehandError, OSError):
@@ -76,7 +76,7 @@ class SideRun(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def run_beside(runs: CheckRuns, mixed: str | None, environment: BaseEnvironment) -> AsyncIterator[SideRun]:
-    """Run the checks with the base's tests while the tree's own run, for the block; `None` runs nothing."""
+    """Run the checks with the base's tests next to the tree's own run, for the block; `None` runs nothing."""
     begun, outputs = asyncio.Event(), dict[str, CheckOutput]()
 
     async def work() -> tuple[CheckResult, ...]:

@@ -376,7 +376,7 @@ class Validator:
         if not gates.plan.commands:
             return None
         run = partial(runs.run, tree, self.environment, acceptance=gates.acceptance, reads=look.observer)
-        # No event tells of a free place: other processes have places too.
+        # No event signals a free place: other processes use the places too.
         while not (checks := await run(ahead=outputs, begun=begun)):  # noqa: ASYNC110
             await asyncio.sleep(_PLACE_SECONDS)
         return OwnRun(checks=checks, observer=look.observer, outputs=outputs)
