@@ -1,1 +1,1 @@
-"""What decides whether a tree is good: inspection of its changes, and the project's own checks."""
+"""Judgement of a tree: inspection of its changes, and the project's own checks."""

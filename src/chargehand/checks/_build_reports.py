@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
-# Where Maven (surefire, failsafe) and gradle put a report of each class.
+# Where Maven (surefire, failsafe) and gradle put a report for each class.
 _COLLECT = """
 find . \\( -name .git -o -name node_modules -o -name .chargehand \\) -prune -o -type f \\( \\
   -path '*/target/surefire-reports/TEST-*.xml' -o -path '*/target/failsafe-reports/TEST-*.xml' \\
@@ -18,16 +18,16 @@ status=$?
 rm -f -- "$1"
 exit $status
 """
-# Files get the time of the last tick, at most 10 ms ago: what is written within the mark's own would not be
-# newer than it. Some programs called `sleep` know whole seconds only.
+# Files get the time of the last tick, at most 10 ms ago: a file written within the mark's own tick would not be
+# newer than it. Some `sleep` programs accept whole seconds only.
 _SET_MARK = 'touch -- "$1"; sleep 0.02 2> /dev/null || sleep 1'
 _MAX_BYTES = 64_000_000
 
 
 class BuildReports(Struct, frozen=True):
-    """Tells reports of a check from those that were there before, by the time of a file, the `mark`.
+    """Distinguishes a check's reports from older ones by the time of a file, the `mark`.
 
-    `seconds` is how long each command in the sandbox may take.
+    `seconds` is the limit for each command in the sandbox.
     """
 
     sandbox: Sandbox
@@ -42,16 +42,16 @@ class BuildReports(Struct, frozen=True):
         return cls(sandbox, mark, timeout)
 
     async def collect(self) -> dict[str, bytes]:
-        """Return the reports that were written since the mark, by path; none where they are too large together."""
+        """Return the reports written since the mark, by path; empty if they are too large together."""
         argv = ["sh", "-c", _COLLECT, "sh", self.mark]
         result = await self.sandbox.exec(argv, cwd=WORKSPACE, timeout=self.seconds, output_limit=_MAX_BYTES)
         if result.exit_code != 0 or result.truncated:
             return {}
-        # XML holds no NUL.
+        # XML cannot contain NUL.
         parts = result.stdout.split(b"\0")[:-1]
         pairs = zip(parts[::2], parts[1::2], strict=False)
         return {path.decode("utf-8", "replace").removeprefix("./"): content for path, content in pairs}
 
     async def discard(self) -> None:
-        """Remove the mark; no report is read."""
+        """Remove the mark without reading any report."""
         await self.sandbox.exec(["rm", "-f", "--", self.mark], timeout=self.seconds)

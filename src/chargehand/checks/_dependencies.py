@@ -1,4 +1,4 @@
-"""Changes to a project's dependencies: what manifests and lock files name, and from which places."""
+"""Changes to a project's dependencies: the packages that manifests and lock files name, and their sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_TEXT_BYTES = 8_000_000
 # Names of dependencies that one message shows.
 _MAX_NAMES = 8
 
-# By path what a changed file said before and says now.
+# By path: the dependencies in a changed file before and after.
 _Known = Mapping[str, tuple[Dependencies | None, Dependencies | None]]
 
 
@@ -24,11 +24,11 @@ _Known = Mapping[str, tuple[Dependencies | None, Dependencies | None]]
 def dependency_findings(
     changes: Sequence[Change], known: _Known, reader: TreeReader, base_tree: str
 ) -> Iterator[Finding]:
-    """Yield what the changes mean for what the project depends on."""
+    """Yield findings on changes of the project's dependencies."""
     ours = [change for change in changes if change.path in known]
     if not ours:
         return
-    # Of all files together: a place that another manifest named before is not new to the project.
+    # Over all files: a source that another manifest already named is not new to the project.
     before = {place for old, _ in known.values() if old is not None for place in old.sources}
     for change in ours:
         path, (old, new) = change.path, known[change.path]
@@ -52,7 +52,7 @@ def dependency_findings(
         if not new.readable:
             message = f"{shown_path(path)} cannot be read, so where packages would come from is unknown"
         if message:
-            # Not an error: a person may want a fork or an index of their own, and only a person can know.
+            # Not an error: a person may want a fork or a private index, and only a person can know.
             yield Finding(
                 rule="dependency_source", severity="warning", path=path, message=message, needs_person=True
             )
@@ -77,7 +77,7 @@ def _find_lock_mismatches(
         if new is None or (old.named if old else {}) == new.named:
             continue
         directories = folder.split("/") if folder else []
-        # A member of a workspace has its lock in any directory above; a lock that the base lacks cannot be stale.
+        # A workspace member's lock may be in any directory above; a lock that the base lacks cannot be stale.
         places = ["/".join([*directories[:n], ""]) for n in range(len(directories), -1, -1)]
         locks = [f"{p}{lock}" for p in places for lock, manifest in MANIFEST_OF.items() if name == manifest]
         stale = next((lock for lock in locks if reader.lookup(base_tree, lock) is not None), None)
@@ -99,12 +99,12 @@ def _warning(rule: str, path: str, message: str) -> Finding:
 
 
 def is_dependency_file(path: str) -> bool:
-    """Whether a file by its name says what a project depends on or where that comes from."""
+    """Return whether a file's name says that it names dependencies or their sources."""
     return kind_of(path) is not None
 
 
 def dependencies_in(path: str, reader: TreeReader, mode: int | None, id: str | None) -> Dependencies | None:
-    """Return what the file of this mode and id says; `None` for an absent or another kind of file."""
+    """Return the dependencies in a file of this mode and id; `None` for an absent or another kind of file."""
     kind = kind_of(path)
     if id is None or kind is None:
         return None
@@ -115,7 +115,7 @@ def dependencies_in(path: str, reader: TreeReader, mode: int | None, id: str | N
 
 
 def _read_text(reader: TreeReader, mode: int | None, id: str) -> str:
-    """Return a file's text; raises `ValueError` for one that is too large, a link or a submodule."""
+    """Return a file's text; raises `ValueError` for a file that is too large, a link or a submodule."""
     if not is_regular(mode) or reader.blob_size(id) > _MAX_TEXT_BYTES:
         raise ValueError("not a file that can be parsed")
     return reader.read_blob(id, limit=_MAX_TEXT_BYTES).decode("utf-8", "replace")
@@ -124,10 +124,10 @@ def _read_text(reader: TreeReader, mode: int | None, id: str) -> str:
 def find_new_packages(
     changes: Iterable[Change], reader: TreeReader, is_ours: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """Return the files in which a tree asks for packages, or versions of them, that its base does not ask for.
+    """Return the files in which a tree requires packages, or versions, that its base does not require.
 
-    What is only taken out, and what a manifest says of anything else, does not count. A file that cannot be read
-    does. `is_ours` tells which paths are about the project.
+    Removals, and a manifest's other content, do not count. An unreadable file counts. `is_ours` returns whether a
+    path belongs to the project.
     """
     return tuple(
         change.path
@@ -139,13 +139,13 @@ def find_new_packages(
 
 
 def _packages_in(path: str, reader: TreeReader, mode: int | None, id: str | None) -> frozenset[str] | None:
-    """Return packages with their versions as a manifest or a lock has them, `None` where it is neither."""
+    """Return packages with their versions from a manifest or a lock, `None` for any other file."""
     kind = kind_of(path)
     if id is None or kind is None or not kind.names_packages:
         return None
     try:
         text = _read_text(reader, mode, id)
-        kind.read(text)  # packages of a file whose sources cannot be read are not believed
+        kind.read(text)  # packages of a file with unreadable sources are not trusted
         return kind.packages(text)
     except UNREADABLE:
         return frozenset({f"unreadable {id}"})

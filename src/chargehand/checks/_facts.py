@@ -1,4 +1,4 @@
-"""What inspection reads of one change by itself, and which changes it reads first when it cannot read all."""
+"""The facts that inspection reads from each change, and the order in which it reads changes when it samples."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from chargehand.core.records import Change, Finding
 from chargehand.core.text import late_pattern
 
 _EXECUTABLE = frozenset({0o100755})
-# Lines of code that tell a checker not to look: a linter or a type checker then passes whatever the file says.
-# Of a whole file or of all rules. To leave out one rule on one line is what linters are meant to be told.
+# Lines of code that disable a checker for a whole file or for all rules: a linter or type checker then passes
+# whatever the file contains. Suppressing one rule on one line is the normal use of linters.
 _SILENT = late_pattern(
     "|".join(
         (
@@ -54,11 +54,11 @@ _SHOWN = 80
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What one change says: `findings` of its content (paths left out), why it touches the check `surface`.
+    """The facts of one change: `findings` on its content (without paths), and why it touches the check `surface`.
 
-    `later` is what of it runs outside any sandbox once somebody has it, `silenced` a line that tells a checker not
-    to look at it.
-    `size` is that of the new content in bytes. Suites and dependencies are `None` where the file has none.
+    `later` describes its parts that run outside any sandbox on a person's machine, `silenced` is a line that
+    disables a checker. `size` is that of the new content in bytes. Suites and dependencies are `None` if the file
+    has no such content.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -73,7 +73,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 def read_facts(change: Change, reader: TreeReader, surface: Surface, *, large_bytes: int) -> Facts:
-    """Return what one change says; files from `large_bytes` on are large. Raises what `reader` raises."""
+    """Return the facts of a change; files from `large_bytes` on are large. Raises the errors of `reader`."""
     once = _ReadOnce(reader)
     old_suite, new_suite = suites_of(change, once)
     findings = [*blob_findings(change, once, large_bytes=large_bytes)]
@@ -97,7 +97,7 @@ def read_facts(change: Change, reader: TreeReader, surface: Surface, *, large_by
 
 
 def find_silenced(old: str | None, new: str | None) -> str | None:
-    """Return the first line by which a checker looks at less of a file than before, `None` where none does."""
+    """Return the first new line that disables a checker for a file, or `None`."""
     if new is None:
         return None
     before = {found[0].strip() for found in _SILENT.finditer(old or "")}
@@ -134,8 +134,8 @@ class _ReadOnce:
 def sample(changes: Sequence[Change], surface: Surface, *, files: int, seed: str) -> tuple[Change, ...]:
     """Return `files` of the changes, the riskiest first; the same ones for the same seed and changes.
 
-    In this order: the check surface; configuration, dependencies, executables and links; tests; other source;
-    the rest. Among equals a hash of seed and path decides: the seed is the id of the tree, so that an agent cannot
+    In this order: the check surface; configuration, dependencies, executables and links; tests; other source; the
+    rest. Ties are broken by a hash of seed and path: the seed is the id of the tree, so that an agent cannot
     choose names that are left out.
     """
 

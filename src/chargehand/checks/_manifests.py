@@ -1,4 +1,4 @@
-"""The files that say what a project depends on, and where that comes from: a class for each kind of file."""
+"""Parsers of dependency files and of their package sources: a class for each kind of file."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _INDEX_KEYS = ("index", "index-url", "extra-index-url", "find-links", "sources",
 _TOML_LOCK_KEYS = ("source", "sdist", "wheels", "files", "git", "url")
 _NPM_ABOUT_KEYS = frozenset({"funding", "repository", "bugs", "homepage"})
 _NODE = "node_modules/"
-# Kinds of source by which uv's lock names a package of the tree itself.
+# Kinds of source by which uv's lock marks a package of the tree itself.
 _OWN_SOURCES = frozenset({"editable", "virtual"})
 
 
 class Dependencies(Struct, frozen=True, kw_only=True):
-    """What one file says: requirements by name, foreign `sources`, and whether it could be read at all."""
+    """The content of one file: requirements by name, foreign `sources`, and whether it could be read at all."""
 
     named: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Dependencies(Struct, frozen=True, kw_only=True):
 
 
 def _stated(pairs: Iterable[tuple[str, str]], sources: Iterable[str]) -> Dependencies:
-    """Return requirements, each a name with a version, by name; those of one name are joined."""
+    """Return requirements by name, each with its version; those of one name are joined."""
     collected: dict[str, set[str]] = {}
     for requirement, wanted in pairs:
         collected.setdefault(requirement, set()).add(wanted)
@@ -64,24 +64,24 @@ def _stated(pairs: Iterable[tuple[str, str]], sources: Iterable[str]) -> Depende
 
 
 class DependencyFile:
-    """A kind of file that says what a project depends on, or where that comes from.
+    """A kind of file that names a project's dependencies, or their sources.
 
     An agent writes these files: for a value of the wrong shape a method raises any of `UNREADABLE`.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
-    """The base names by which it is known."""
+    """The base names of such files."""
     manifest: ClassVar[str] = ""
     """The base name of the manifest that a lock file is made from, "" for any other file."""
     names_packages: ClassVar[bool] = True
-    """False for a file that says at most where packages come from."""
+    """False for a file that names at most sources of packages."""
 
     def read(self, text: str) -> Dependencies:
         """Return the requirements of a manifest, and the sources that any file names."""
         raise NotImplementedError
 
     def packages(self, text: str) -> frozenset[str]:
-        """Return the packages that it names, each with its version."""
+        """Return the packages that the file names, each with its version."""
         return frozenset(f"{package} {wanted}" for package, wanted in self.read(text).named.items())
 
 
@@ -92,7 +92,7 @@ UNREADABLE = (ValueError, RecursionError, TypeError, AttributeError, configparse
 
 
 class Requirements(DependencyFile):
-    """Files of requirements and constraints, which pip reads; known by patterns of names."""
+    """Requirements and constraints files, which pip reads; recognised by patterns of names."""
 
     def read(self, text: str) -> Dependencies:
         named: list[tuple[str, str]] = []
@@ -174,7 +174,7 @@ class PackageJson(DependencyFile):
         named = [(name, _spec(wanted)) for table in tables for name, wanted in document.get(table, {}).items()]
         forced = [document.get(key, {}) for key in ("overrides", "resolutions", "pnpm")]
         places = [*(wanted for _, wanted in named), *_strings(forced)]
-        # To npm a bare owner/name is a repository on its usual hosting service.
+        # npm treats a bare owner/name as a repository on its default hosting service.
         hosted = (f"github:{each}" if _OWNER_NAME.fullmatch(each) else each for each in places)
         return _stated(named, _foreign_sources(hosted, local=True))
 
@@ -197,7 +197,7 @@ class CargoToml(DependencyFile):
             if isinstance(wanted, Mapping)
         ]
         patched = [document.get("patch", {}), document.get("replace", {})]
-        # The tables that `patch` names are places themselves, by URL.
+        # The keys of `patch` are themselves sources, by URL.
         urls = [*_strings(tables), *_strings(patched), *document.get("patch", {}), *registries]
         return _stated(named, _foreign_sources(urls, local=True))
 
@@ -215,7 +215,7 @@ class GoMod(DependencyFile):
 
 
 def _add_requirement(requirement: str, named: list[tuple[str, str]], sources: list[str]) -> None:
-    """Add one requirement as Python writes them; a bare URL has no name."""
+    """Add one requirement in Python's syntax; a bare URL has no name."""
     found = _PEP_508.fullmatch(requirement)
     bare = _URL.search(requirement) or _GIT_SHORT.search(requirement)
     if bare is not None and (found is None or not found[2].startswith("@")):
@@ -238,13 +238,13 @@ def _spec(wanted: Any) -> str:
 
 
 class LockFile(DependencyFile):
-    """A file that names sources. The packages in a lock are those of its manifest and what these need in turn."""
+    """A file that names sources. A lock's packages are those of its manifest and their own dependencies."""
 
     def read(self, text: str) -> Dependencies:
         return _stated((), _foreign_sources(self.places(text), local=True))
 
     def places(self, text: str) -> Iterable[str]:
-        """Return the texts in it that may name a source."""
+        """Return the texts in the file that may name a source."""
         return _words(text.splitlines())
 
 
@@ -259,13 +259,13 @@ class PythonLock(LockFile):
         return _strings([{key: package[key] for key in _TOML_LOCK_KEYS if key in package} for package in packages])
 
     def packages(self, text: str) -> frozenset[str]:
-        """Return all but the packages that are the project's own."""
+        """Return all packages except the project's own."""
         document = tomllib.loads(text)
         listed = (*document.get("package", ()), *document.get("packages", ()))
         return frozenset(f"{each.get('name')} {each.get('version')}" for each in listed if not self.is_own(each))
 
     def is_own(self, package: Mapping[str, Any]) -> bool:
-        """Tell whether a package is one of the project's own: uv gives it a place in the tree as its source."""
+        """Return whether a package is the project's own: uv gives it a source within the tree."""
         return not _OWN_SOURCES.isdisjoint(package.get("source") or ())
 
 
@@ -276,7 +276,7 @@ class CargoLock(PythonLock):
     manifest = "Cargo.toml"
 
     def is_own(self, package: Mapping[str, Any]) -> bool:
-        """Tell whether a package is one of the project's own: cargo gives it no source."""
+        """Return whether a package is the project's own: cargo gives it no source."""
         return "source" not in package or super().is_own(package)
 
 
@@ -308,12 +308,12 @@ class NpmLock(LockFile):
             part = waiting.pop()
             if isinstance(part, Mapping):
                 resolved += [part["resolved"]] if isinstance(part.get("resolved"), str) else []
-                # Home pages and funding links are no sources.
+                # Home pages and funding links are not sources.
                 waiting += [part[key] for key in part if key not in _NPM_ABOUT_KEYS]
         return resolved
 
     def packages(self, text: str) -> frozenset[str]:
-        """Return the packages below `node_modules`: what lies elsewhere is the project itself, or a part of it."""
+        """Return the packages below `node_modules`: any other path is the project itself, or a part of it."""
         document = json.loads(text or "{}")
         listed = {**document.get("dependencies", {}), **document.get("packages", {})}
         return frozenset(
@@ -324,7 +324,7 @@ class NpmLock(LockFile):
 
 
 class NodeTextLock(LockFile):
-    """The locks of yarn, pnpm and bun, which are read by lines."""
+    """The locks of yarn, pnpm and bun, which are read line by line."""
 
     names = ("yarn.lock", "pnpm-lock.yaml", "bun.lock")
     manifest = "package.json"
@@ -333,7 +333,7 @@ class NodeTextLock(LockFile):
         return _words(_LOCK_LINE.findall(text))
 
     def packages(self, text: str) -> frozenset[str]:
-        """Return all lines: what is new among them may be a package or a version."""
+        """Return all lines: any new one may be a package or a version."""
         return frozenset(line.strip() for line in text.splitlines())
 
 
@@ -345,7 +345,7 @@ class SettingsFile(LockFile):
 
 
 class GoSum(LockFile):
-    """The hashes of Go modules; go.mod says which modules, and where they come from."""
+    """The hashes of Go modules; go.mod names the modules and their sources."""
 
     names = ("go.sum",)
     manifest = "go.mod"
@@ -374,19 +374,20 @@ def _words(lines: Iterable[str]) -> Iterator[str]:
             yield from re.split(r"[\s\"'=,{}]+", line)
 
 
-# --- places that packages come from
+# --- sources of packages
 
 
 def _foreign_sources(texts: Iterable[str], *, local: bool) -> list[str]:
-    """Return the places among texts that are not the usual registries.
+    """Return the sources among texts that are not the default registries.
 
-    With `local` texts that name no place are passed over; without, each text is a place by its position.
+    With `local`, texts that name no source are skipped; without it, each text is a source by its position.
     """
     found: list[str] = []
     for text in map(str.strip, texts):
         if url := _URL.search(text):
             origin = _origin(url[0].removeprefix("registry+").removeprefix("sparse+"))
-            # cargo's usual index is a repository among many on its host, so it is known by its whole address.
+            # cargo's default index is one repository of many on its host, so it is recognised by its whole
+            # address.
             if not url[0].startswith(_USUAL_INDEX) and origin not in _USUAL_REGISTRIES:
                 found.append(_without_secrets(url[0]))
             continue
@@ -397,7 +398,7 @@ def _foreign_sources(texts: Iterable[str], *, local: bool) -> list[str]:
 
 
 def _without_secrets(place: str) -> str:
-    """Return a registry by its host, anything else as it is; neither with what may be a password."""
+    """Return a registry as its host, and any other source in full; neither with a possible password."""
     if _URL.fullmatch(place) is None:
         return printable(place[:_MAX_SOURCE])
     kind, plus, rest = place.partition("+")
@@ -431,11 +432,11 @@ _BY_NAME: Mapping[str, DependencyFile] = {
     for name in kind.names
 }
 MANIFEST_OF = {name: kind.manifest for name, kind in _BY_NAME.items() if kind.manifest}
-"""Each lock file with the manifest that it is made from, both by base name."""
+"""Each lock file and its manifest, both by base name."""
 
 
 def kind_of(path: str) -> DependencyFile | None:
-    """Return the kind of a file by its name, `None` for one that says nothing of dependencies."""
+    """Return the kind of a file by its name, `None` for a file that does not concern dependencies."""
     *directories, name = path.split("/")
     if name in _BY_NAME:
         return _BY_NAME[name]

@@ -1,4 +1,4 @@
-"""What is kept of a check's output: its head and its tail."""
+"""The retained part of a check's output: its head and its tail."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from chargehand.core.text import printable
 from chargehand.sandbox.contract import OnOutput, Stream
 
-# The head shows what was run, the tail how it ended: 1 MB in all is kept of a check.
+# The head shows the commands, the tail the end: 1 MB in total is kept per check.
 _HEAD_BYTES = 256_000
 _TAIL_BYTES = 768_000
 _SHOWN_BYTES = 12_000
 
 
 class HeadTail:
-    """Collects both streams in the order they arrive, sizes in bytes; `also` is given each piece."""
+    """Collects both streams in the order of arrival, sizes in bytes; `also` receives each piece."""
 
     def __init__(self, *, head: int = _HEAD_BYTES, tail: int = _TAIL_BYTES, also: OnOutput | None = None) -> None:
         self._also = also
@@ -26,7 +26,7 @@ class HeadTail:
         self._dropped = 0
 
     def add(self, stream: Stream, piece: bytes) -> None:
-        """Take one piece of either stream; the signature is the sandbox's `on_output`."""
+        """Add one piece of either stream; the signature is the sandbox's `on_output`."""
         if self._also is not None:
             self._also(stream, piece)
         taken = piece[: self._room]
@@ -46,11 +46,11 @@ class HeadTail:
 
     @property
     def cut(self) -> bool:
-        """Whether something is left out."""
+        """Whether any output is left out."""
         return self._dropped > 0
 
     def content(self) -> bytes:
-        """Return head and tail, with a line between them that says how much is left out."""
+        """Return head and tail, with a line between them that states the omitted size."""
         between = b"\n[... %d bytes left out ...]\n" % self._dropped if self._dropped else b""
         return bytes(self._head) + between + b"".join(self._tail)
 

@@ -1,4 +1,4 @@
-"""Secrets in added lines, and blobs too large or too opaque to look into."""
+"""Secrets in added lines, and blobs that are too large or binary."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from chargehand.checks.trees import TreeReader, is_regular
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import late_pattern
 
-# Bytes of a file that are searched for secrets; a finding says where the rest is not.
+# Bytes of a file that are searched for secrets; a finding reports an unsearched rest.
 SEARCHED = 8_000_000
 _MAX_FINDINGS = 20
 _SNIFFED_BYTES = 8_000
-# Only shapes that hardly anything else has: a false alarm here reverts a person's work.
+# Only unambiguous shapes: a false alarm here reverts a person's work.
 _PATTERNS: tuple[tuple[str, bytes], ...] = (
     ("AWS access key", rb"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
     ("private key", rb"-----BEGIN (?:[A-Z0-9]{2,16} ){0,2}PRIVATE KEY(?: BLOCK)?-----"),
@@ -27,7 +27,7 @@ _PATTERNS: tuple[tuple[str, bytes], ...] = (
     ("Slack token", rb"\bxox[abeprs]-[0-9]{8,16}-[0-9A-Za-z-]{20,120}"),
     ("Stripe key", rb"\b[rs]k_live_[0-9A-Za-z]{24,128}\b"),
 )
-# One of these stands in whatever a pattern takes: looking for them first is a hundred times as fast.
+# Every match of a pattern contains one of these: looking for them first is a hundred times as fast.
 _MARKS = (
     b"AKIA", b"ASIA", b"PRIVATE KEY", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-",
     b"sk-", b"AIza", b"xox", b"k_live_",
@@ -38,7 +38,7 @@ _ANY = late_pattern(b"|".join(b"(%s)" % pattern for _, pattern in _PATTERNS))
 
 
 def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> Iterator[Finding]:
-    """Yield what the new content of one path holds that should not be there."""
+    """Yield findings on unwanted content in a path's new version."""
     if change.new_id is None or change.new_id == change.old_id or not is_regular(change.new_mode):
         return
     size = reader.blob_size(change.new_id)
@@ -51,7 +51,7 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
         yield _warning("binary_file", change.path, message)
     if not any(mark in content for mark in _MARKS):
         return
-    # Most changes hold no match, so the old content is read only once there is one.
+    # Most changes contain no match, so the old content is read only once there is one.
     known: set[bytes] | None = None
     found = 0
     for match in _ANY.finditer(content):
@@ -68,7 +68,7 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
         if found > _MAX_FINDINGS:
             return
         name = _PATTERNS[(match.lastindex or 1) - 1][0]
-        # The message goes to logs and reports: it must not carry the secret on.
+        # The message goes to logs and reports: it must not contain the secret.
         message = f"an added line holds what looks like a secret ({name})"
         line = content.count(b"\n", 0, match.start()) + 1
         yield Finding(rule="secret", severity="error", path=change.path, message=message, line=line)

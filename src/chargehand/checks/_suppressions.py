@@ -1,4 +1,4 @@
-"""New suppressions: comments and types that keep a linter, type checker or coverage from looking at a line."""
+"""New suppressions: comments and types that make a linter, type checker or coverage skip a line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _KINDS = (
     ),
 )
 _ANY = late_pattern(r"\bAny\b|\bany\b")
-# What may stand in place of one `Any`, or of several with the parameters between them.
+# Text that may replace one `Any`, or several with the parameters between them.
 _TYPE = late_pattern(r"[\w\[\](){}, .|\"':=*>-]+")
 _LONGEST, _MOST_LINES = 300, 2_000
 
@@ -51,7 +51,7 @@ def find_suppressions(
 ) -> Iterator[Finding]:
     """Yield new suppressions in a source file; a person decides if the `words` of checks start the tool.
 
-    `scope` knows the lines that the project itself has coverage leave out.
+    `scope` knows the lines that the project itself excludes from coverage.
     """
     if new is None or new == old:
         return
@@ -72,7 +72,7 @@ def _matches(pattern: re.Pattern[str], text: str) -> list[str]:
 def _find_widened(old: str, new: str) -> str | None:
     """Return the first line in which only a type changed, to `Any`; `None` without one.
 
-    The texts are an agent's. Lines are compared by the text before the first and after the last `Any`: a pattern
+    An agent writes the texts. Lines are compared by the text before the first and after the last `Any`: a pattern
     with a gap for each `Any` would take exponential time.
     """
     before, after = ({line.strip() for line in text.splitlines()} for text in (old, new))
@@ -83,7 +83,7 @@ def _find_widened(old: str, new: str) -> str | None:
         parts = _ANY.split(line)
         first, last = parts[0], parts[-1]
         rest = (each[len(first) : len(each) - len(last)] for each in lost if _stands_between(each, first, last))
-        # With one `Any` all that changed is a type; with several the text between them may be one, too.
+        # With one `Any` only a type changed; with several the text between them may be a type, too.
         if any(_TYPE.fullmatch(each) for each in rest):
             return line
     return None

@@ -1,4 +1,4 @@
-"""Areas: which paths a mission may change, by patterns written as in .gitignore."""
+"""Areas: the paths that a mission may change, by patterns as in .gitignore."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LINE_BREAKS = str.maketrans("\n\r\v\f\x85\u2028\u2029", "\ufffd" * 7)
 
 
 class Areas(Struct, frozen=True, kw_only=True):
-    """What a mission may change; an empty `allow` is everything.
+    """The paths that a mission may change; an empty `allow` means every path.
 
     `commands` are the checks that will run in `directory`: scripts and targets they name are check surface, as are
-    new modules that would hide one of `installed` (top names of what the environment layer holds), and new files
-    that change how a file at one of the `acceptance` paths runs. So do the programs that `outside` checks name.
-    `check_surface_allowed` says that a person let the mission change it. A file of more than `large_bytes`, or a
-    change of more than `large_change_files` or `large_change_bytes`, is reported as large.
+    new modules that would hide one of `installed` (top-level names in the environment layer), and new files that
+    change how a file at one of the `acceptance` paths runs. So are the programs that `outside` checks name.
+    `check_surface_allowed` means that a person allowed the mission to change it. A file of more than
+    `large_bytes`, or a change of more than `large_change_files` or `large_change_bytes`, is reported as large.
     """
 
     allow: tuple[str, ...] = ()
@@ -56,10 +56,10 @@ class AreaRules:
         self._protect = _compile(areas.protect)
 
     def findings(self, change: Change) -> Iterator[Finding]:
-        """Yield what the areas say of one path: the first error alone, or what a person must approve."""
+        """Yield the areas' findings on one path: only the first error, or a needed approval."""
         path, shown = change.path, shown_path(change.path)
         parts = path.split("/")
-        # Our own settings, in whatever directory: an agent that could change these would choose its own limits.
+        # Our own settings, in any directory: an agent that could change these would choose its own limits.
         own = OWN_CONFIG if OWN_CONFIG in parts else _OWN_POLICY if parts[0] == _OWN_POLICY else None
         if own is not None:
             yield _error("config_protected", path, f"agents may never change {own}")
@@ -74,7 +74,7 @@ class AreaRules:
 
 @lru_cache(maxsize=16)
 def match_paths(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return what tells whether a path matches one of these patterns. Raises `ConfigError` (`area_invalid`)."""
+    """Return a function that matches a path against these patterns. Raises `ConfigError` (`area_invalid`)."""
     spec = _compile(patterns)
     return lambda path: _matches(spec, path)
 
@@ -97,5 +97,5 @@ def _compile(patterns: Sequence[str]) -> GitIgnoreSpec | None:
 
 
 def _matches(spec: GitIgnoreSpec | None, path: str) -> bool:
-    # In a pattern neither '*' nor the end of a name matches a line break, which a hostile name may hold.
+    # In a pattern neither '*' nor the end of a name matches a line break, which a hostile name may contain.
     return spec is not None and spec.match_file(path.translate(_LINE_BREAKS))

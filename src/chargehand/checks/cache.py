@@ -1,4 +1,4 @@
-"""The cache of what inspection read: keyed by all that it depends on, and used only where an entry is intact."""
+"""The cache of inspection facts: keyed by all their inputs, with entries that are verified before use."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from chargehand.checks.trees import TreeReader
 from chargehand.core.codec import unpack_as
 from chargehand.core.records import Change
 
-# Bytes of an entry's checksum: it finds damage and swapped entries, no forgery (no agent can write the cache).
+# Bytes of an entry's checksum: it detects damage and swapped entries, not forgery (no agent can write the cache).
 _SEAL = 16
 _LARGEST_ENTRY = 256 * 1024
 
 
 class InspectionCache(Protocol):
-    """Keeps entries by key. It may lose any of them at any time; what it returns is checked by its reader."""
+    """Stores entries by key. It may lose any of them at any time; the reader verifies each returned entry."""
 
     def get(self, keys: Collection[str], /) -> Mapping[str, bytes]:
-        """Return the entries that are there."""
+        """Return the known entries."""
         ...
 
     def put(self, entries: Mapping[str, bytes], /) -> None:
-        """Keep entries, in place of earlier ones."""
+        """Store entries, replacing earlier ones."""
         ...
 
 
 class MemoryCache:
-    """An `InspectionCache` in memory that forgets what was not used for longest; threads may share it."""
+    """An `InspectionCache` in memory that evicts the least recently used entries; thread-safe."""
 
     def __init__(self, *, entries: int = 20_000) -> None:
         self._most = entries
@@ -48,7 +48,7 @@ class MemoryCache:
         self._lock = threading.Lock()
 
     def get(self, keys: Collection[str], /) -> Mapping[str, bytes]:
-        """Return the entries that are there."""
+        """Return the known entries."""
         with self._lock:
             found = {key: self._entries[key] for key in keys if key in self._entries}
             for key in found:
@@ -56,7 +56,7 @@ class MemoryCache:
             return found
 
     def put(self, entries: Mapping[str, bytes], /) -> None:
-        """Keep entries, in place of earlier ones."""
+        """Store entries, replacing earlier ones."""
         with self._lock:
             for key, entry in entries.items():
                 self._entries[key] = entry
@@ -66,14 +66,14 @@ class MemoryCache:
 
 
 class LayeredCache:
-    """A near `InspectionCache` before a far one: what the far one had is near from then on."""
+    """A near `InspectionCache` before a far one: entries found in the far one are copied to the near one."""
 
     def __init__(self, near: InspectionCache, far: InspectionCache) -> None:
         self._near = near
         self._far = far
 
     def get(self, keys: Collection[str], /) -> Mapping[str, bytes]:
-        """Return the entries that are in either."""
+        """Return the entries known to either."""
         near = self._near.get(keys)
         missing = [key for key in keys if key not in near]
         far = self._far.get(missing) if missing else {}
@@ -81,14 +81,14 @@ class LayeredCache:
         return {**near, **far}
 
     def put(self, entries: Mapping[str, bytes], /) -> None:
-        """Keep entries in both."""
+        """Store entries in both."""
         self._near.put(entries)
         self._far.put(entries)
 
 
 def plan_version(areas: Areas, reader: TreeReader, base_tree: str) -> str:
-    """Return a digest of what facts depend on besides the change: rules, Python, base, parts of the areas."""
-    # `ast` reads the same source differently from one version of Python to the next.
+    """Return a digest of the facts' inputs other than the change: rules, Python, base, parts of the areas."""
+    # `ast` parses the same source differently in different versions of Python.
     parts = [
         rules_digest(Path(__file__).parent),
         list(sys.version_info[:2]),
@@ -100,14 +100,14 @@ def plan_version(areas: Areas, reader: TreeReader, base_tree: str) -> str:
 
 
 def key_of(change: Change, *, plan: str) -> str:
-    """Return the key of what is known of a change under a plan version."""
+    """Return the cache key of a change's facts under a plan version."""
     modes, ids = [change.old_mode, change.new_mode], [change.old_id, change.new_id]
     parts = [plan, change.path, change.kind, *modes, *ids]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def sealed(key: str, facts: Facts) -> bytes | None:
-    """Return facts as an entry for a cache, `None` for what is too large or has no encoding."""
+    """Return facts as a cache entry, `None` if they are too large or cannot be encoded."""
     try:
         body = msgspec.msgpack.encode(facts)
     except (UnicodeEncodeError, OverflowError):
@@ -116,7 +116,7 @@ def sealed(key: str, facts: Facts) -> bytes | None:
 
 
 def unsealed(key: str, entry: bytes) -> Facts | None:
-    """Return the facts of an entry; `None` where it is damaged, or was made for another key."""
+    """Return the facts of an entry; `None` if it is damaged, or was made for another key."""
     body = entry[_SEAL:]
     if entry[:_SEAL] != _seal(key, body):
         return None
@@ -132,7 +132,7 @@ def _seal(key: str, body: bytes) -> bytes:
 
 @cache
 def rules_digest(package: Path) -> str:
-    """Return a digest of a package's source at any depth: a version number is what somebody forgets to raise."""
+    """Return a digest of a package's source at any depth: people forget to raise a version number."""
     digest = hashlib.sha256()
     try:
         for path in sorted(package.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Finds a project's checks and setup from what its tree says; nothing is run."""
+"""Detects a project's checks and setup from the content of its tree; nothing is run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chargehand.checks.trees import TreeReader
 from chargehand.core.records import Change
 from chargehand.core.text import late_pattern, printable
 
-# `ci` and `--frozen-lockfile` install what the lock names and never rewrite it.
+# `ci` and `--frozen-lockfile` install exactly the lock's packages and never rewrite it.
 _NODE_INSTALLS = {
     "package-lock.json": "npm ci",
     "npm-shrinkwrap.json": "npm ci",
@@ -31,16 +31,16 @@ _NODE_INSTALLS = {
     "yarn.lock": "yarn install --frozen-lockfile",
 }
 NODE_PROGRAMS = "/workspace/.chargehand/npm"
-"""Where setup installs programs of node; their `bin` is on the path of checks and agents."""
-# In versions that run on every node that is still supported, and that read the locks of newer ones.
+"""Where setup installs node programs; their `bin` is on the PATH of checks and agents."""
+# Versions that run on every supported node, and that read the locks of newer ones.
 _NODE_CLIENTS = {"pnpm": "pnpm@9", "yarn": "yarn@1"}
 _FETCHES: tuple[tuple[str, str], ...] = (
     ("Cargo.toml", "cargo fetch"),
     ("go.sum", "go mod download"),
-    # Which runner's jars surefire needs it finds out when it runs tests; classes of the base must not stay.
+    # surefire resolves its runner's jars only when it runs tests; classes of the base must not stay.
     ("pom.xml", "mvn -B -q test -Dmaven.test.failure.ignore=true && mvn -B -q clean"),
 )
-# What a directory of a larger repository may have in their place.
+# Files that a directory of a larger repository may have instead.
 _PROJECT_FILES = (
     *PROJECT_FILES,
     *("requirements.txt", "pytest.ini", "tox.ini", "Pipfile", "go.work", "GNUmakefile", "makefile", "deno.json"),
@@ -61,17 +61,18 @@ _MOST_HEADER = 6_000  # characters
 
 
 class Detected(Struct, frozen=True):
-    """Commands found, and for each of them in `why` what in the tree speaks for it."""
+    """Detected commands, and in `why` the evidence in the tree for each."""
 
     commands: tuple[str, ...] = ()
     why: tuple[str, ...] = ()
 
 
 def find_project(reader: TreeReader, tree: str, start: str) -> str:
-    """Return the directory of the project that `start` is in: the nearest from there up with project files.
+    """Return the directory of the project that contains `start`: the nearest one upwards with project files.
 
-    One in which no check is found (a Makefile for the documentation, say) gives way to one above it that has some;
-    not one with a `chargehand.toml`. Directories are relative to the top of the tree, "", which needs no files.
+    A directory without checks (with a Makefile for the documentation, say) yields to a directory above it with
+    checks, unless it has a `chargehand.toml`. Directories are relative to the top of the tree, "", which needs no
+    files.
     """
     projects = [
         place
@@ -92,7 +93,7 @@ def above(directory: str) -> Iterator[str]:
 
 
 def detect_checks(reader: TreeReader, tree: str, directory: str = "") -> Detected:
-    """Return the test commands of a directory: one for each ecosystem, tox or make only where none was found."""
+    """Return the test commands of a directory: one per ecosystem; tox or make only if there are no others."""
     stack = Stack(reader, tree, directory)
     by_ecosystem: dict[str, RunnableCheck] = {}
     for runner in RUNNERS:
@@ -100,7 +101,7 @@ def detect_checks(reader: TreeReader, tree: str, directory: str = "") -> Detecte
         if check is not None:
             by_ecosystem[runner.ecosystem] = check
     found = list(by_ecosystem.values())
-    # tox and make mostly run what was found already, in environments that the sandbox would have to fetch.
+    # tox and make mostly run the same tests, in environments that the sandbox would have to fetch.
     if not found:
         named = [path for path in ("tox.ini", "tox.toml") if stack.has(path)]
         named += ["pyproject.toml"] if "tox" in table(stack.toml("pyproject.toml"), "tool") else []
@@ -114,10 +115,10 @@ def detect_checks(reader: TreeReader, tree: str, directory: str = "") -> Detecte
 
 
 def find_licence_header(reader: TreeReader, tree: str, directory: str = "") -> tuple[str, ...]:
-    """Return the licence header that the configuration files of a project have, as lines without comment marks.
+    """Return the licence header of a project's configuration files, as lines without comment marks.
 
-    A licence checker (`apache-rat`, `reuse lint`) then accepts a new file that begins with them. Return the header
-    that most of the files directly in `directory` have, the first by path among equals; nothing if there is none.
+    A licence checker (`apache-rat`, `reuse lint`) then accepts a new file that begins with them. Return the most
+    common header among the files directly in `directory`, on a tie the first by path; empty without a header.
     """
     found = Counter[tuple[str, ...]]()
     stack = Stack(reader, tree, directory)
@@ -130,40 +131,40 @@ def find_licence_header(reader: TreeReader, tree: str, directory: str = "") -> t
     return next((lines for lines, _ in found.most_common(1)), ())
 
 
-# How programs say that something is not installed: package clients, compilers and interpreters.
+# Messages of package clients, compilers and interpreters about missing packages.
 _LACKS = late_pattern(
     r"No module named|ModuleNotFoundError|ImportError"
     r"|Cannot find (?:module|package)|ERR_MODULE_NOT_FOUND"
     r"|no required module provides|missing go\.sum entry|cannot find module providing"
     r"|no matching package named|failed to (?:get|download|load source)|can't find crate"
     r"|Could not (?:resolve|transfer|find) |Cannot access |command not found|: not found"
-    # Clients that would fetch it now, where no name resolves.
+    # Clients that try to fetch it now, without name resolution.
     r"|EAI_AGAIN|ENOTFOUND|name resolution|ould(?: not|n't) resolve host|dns error|dial tcp: lookup|UnknownHost"
 )
 _NOTHING_RAN = frozenset({"collection_error", "command_not_found", "no_report", "no_tests_ran"})
 
 
 def lacks_packages(reason: str, output: str) -> bool:
-    """Whether a check that failed for `reason` seems to lack what a setup would install, going by its output."""
+    """Return whether a failed check seems to lack installable packages, by its `reason` and output."""
     return could_not_run(reason) or bool(_LACKS.search(output))
 
 
 def could_not_run(reason: str) -> bool:
-    """Whether a check that failed for `reason` did not come to running what it checks."""
+    """Return whether a check that failed for `reason` never ran the tested code."""
     return reason in _NOTHING_RAN
 
 
 def detect_setups(reader: TreeReader, tree: str, directory: str = "") -> tuple[str, ...]:
-    """Return commands that may install what the tests of a directory need, the most complete one first.
+    """Return commands that may install the packages for a directory's tests, the most complete one first.
 
-    What comes later leaves out what often fails: requirements of the documentation, those that contradict each
+    Later ones leave out parts that often fail: requirements of the documentation, those that contradict each
     other, a lock that does not fit, a client that this machine lacks.
     """
     stack = Stack(reader, tree, directory)
     node = _locked_installs(stack)
     for place in above(directory) if not node and stack.has("package.json") else ():
         root = Stack(reader, tree, place)
-        # A member of a workspace: the lock is that of its root.
+        # A workspace member: it uses the lock of its root.
         if "workspaces" in root.json("package.json") or root.has("pnpm-workspace.yaml"):
             up = "/".join(".." for _ in directory[len(place) :].strip("/").split("/"))
             node = [f"(cd {up} && {command})" for command in _locked_installs(root) or ["npm install"]]
@@ -173,14 +174,14 @@ def detect_setups(reader: TreeReader, tree: str, directory: str = "") -> tuple[s
     kinds = [pip_commands(stack), node, *([command] for path, command in _FETCHES if stack.has(path))]
     found = [kind for kind in kinds if kind]
     tries = range(max(map(len, found), default=0))
-    # The kinds do not depend on each other: where one has no more to try, its last one stands.
+    # The kinds are independent: a kind without further variants repeats its last one.
     return tuple(" && ".join(kind[min(number, len(kind) - 1)] for kind in found) for number in tries)
 
 
 def find_new_packages(changes: Iterable[Change], reader: TreeReader, directory: str = "") -> tuple[str, ...]:
-    """Return the files in which a tree asks for packages, or versions, that the base does not ask for.
+    """Return the files in which a tree requires packages, or versions, that the base does not require.
 
-    Those count that are about the project in a directory: below it, or those of a workspace that it is part of.
+    Only files of the project in a directory count: those below it, or those of a workspace that contains it.
     """
     places = frozenset((directory, *above(directory)))
     own = f"{directory}/" if directory else ""
@@ -194,7 +195,7 @@ def find_new_packages(changes: Iterable[Change], reader: TreeReader, directory: 
 def leave_out_unread_requirements(
     paths: Iterable[str], reader: TreeReader, trees: Iterable[str], directory: str, setup: str
 ) -> tuple[str, ...]:
-    """Return the paths without requirements files that `setup`, run in a directory, reads in none of the trees."""
+    """Return the paths without requirements files that `setup`, run in a directory, reads in no tree."""
     known = tuple(trees)
     return tuple(
         path
@@ -208,6 +209,6 @@ def _locked_installs(stack: Stack) -> list[str]:
     if command is None:
         return []
     client = command.partition(" ")[0]
-    # A client that is no part of node can be had from the registry; scripts of checks call it too.
+    # A client that does not come with node is installed from the registry; checks' scripts call it too.
     install = f"npm install --silent --global --prefix {NODE_PROGRAMS} {_NODE_CLIENTS.get(client)} && {command}"
     return [command, *([install] if client in _NODE_CLIENTS else []), "npm install --no-package-lock"]

@@ -31,7 +31,7 @@ from chargehand.core.records import (
 from chargehand.core.text import printable, shown_path
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 
-# Raise when the same commands would be judged differently: kept verdicts are then not reused.
+# Raise it when the same commands would be judged differently: stored verdicts are then not reused.
 _VERSION = 6
 SCHEMA = 1
 _READ_SECONDS = 60.0
@@ -40,7 +40,7 @@ _READ_SECONDS = 60.0
 class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Commands that must all pass, each a line for the shell with `seconds_each` to run.
 
-    `acceptance` are the files a person mounts for the checks alone, as (path, hex SHA-256 of the content). The
+    `acceptance` are the files that a person mounts only for the checks, as (path, hex SHA-256 of the content). The
     sandbox starts them in `directory`, to which paths in their reports are relative.
     """
 
@@ -67,15 +67,15 @@ def judge(
     excused: Collection[str] = (),
     known: bool = False,
 ) -> VerdictStatus:
-    """Return the verdict that check results and findings lead to.
+    """Return the verdict status for check results and findings.
 
     Any error or critical finding and any check that did not pass is red, except for checks in `excused`: each of
-    their failures is on the base too (`known`, the verdict is then `no_worse`) or comes and goes. A check with the
-    base's tests never makes a tree red: what it shows is a finding. With no check at all the verdict is `missing`,
-    unless a person said that none is wanted (`explicit_none`). It is also `missing` if the checks passed and
-    opened nothing of the change (not `judged`, see `CodeReads`), and if they ran in another environment than the
-    tree asks for (not `at_home`): a failure there says as little as a success. Findings that need a person do not
-    make a verdict red. A verdict that is not red is `degraded` if inspection did not see all of the tree.
+    their failures is on the base too (`known`, the verdict is then `no_worse`) or is flaky. A check with the
+    base's tests never makes a tree red: it only yields findings. With no check at all the verdict is `missing`,
+    unless a person wanted no checks (`explicit_none`). It is also `missing` if the checks passed but opened
+    nothing of the change (not `judged`, see `CodeReads`), and if they ran in an environment other than the tree's
+    (not `at_home`): there neither a failure nor a success counts. Findings that need a person do not make a
+    verdict red. A verdict that is not red is `degraded` if inspection did not see all of the tree.
     """
     if any(found.severity in {"error", "critical"} for found in findings):
         return "red"
@@ -94,9 +94,9 @@ def judge(
 
 
 class CheckOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check printed: the end of its output, safe to show, and the tests that did not pass.
+    """A check's output: its end, safe to show, and the tests that did not pass.
 
-    `ran` are the names of the tests that ran and `failures` what failed, both `None` if not known or nothing did.
+    `ran` names the tests that ran, `failures` the check's failures; both are `None` if unknown or absent.
     """
 
     tail: str
@@ -119,13 +119,13 @@ async def run_checks(
     reads: ReadObserver | None = None,
     on_output: OnOutput | None = None,
 ) -> tuple[CheckResult, ...]:
-    """Run each command to its end or its limit, all of them, and return how each ended, in order.
+    """Run each command until it ends or reaches its limit; return the results in order.
 
-    The sandbox must be new, on a new workspace of the exact tree; it stays open. Commands are run by `bash`
-    with `-e` and `pipefail` (by `sh -e` where there is none), so that no failing part is lost. A timeout, a
-    missing command, no test run, a report that cannot be read: none of them passes. `on_result` gets each result
-    as it comes, `reads` what each check opened, `on_output` the commands and what they print. Raises
-    `SandboxDiedError` when the sandbox ends, which says nothing about the tree.
+    The sandbox must be new, on a new workspace of the exact tree; it stays open. Commands are run by `bash` with
+    `-e` and `pipefail` (by `sh -e` without bash), so that no failing part is lost. A timeout, a missing command, a
+    run without tests, an unreadable report: all of them fail. `on_result` gets each result as it comes, `reads`
+    the files that each check opened, `on_output` the commands and their output. Raises `SandboxDiedError` when the
+    sandbox ends, which says nothing about the tree.
     """
     probe = await sandbox.exec(["bash", "-c", ":"], timeout=_READ_SECONDS)
     shell = ("bash", "-eo", "pipefail", "-c") if probe.exit_code == 0 else ("sh", "-e", "-c")
@@ -164,7 +164,7 @@ async def _run_command(
     text = printable(content.decode("utf-8", "replace"))
     outcome = runner.outcome(ended, text, counts)
     names, failed = counts.names if counts else runner.names(text), runner.failing_names(text, counts)
-    if collected.cut and counts is None:  # names in an output that was cut are not all of them
+    if collected.cut and counts is None:  # names in truncated output are incomplete
         names = failed = None
     if reports is not None and names is None:
         names, failed = names_in_reports(await reports.collect())
@@ -198,7 +198,7 @@ async def _run_command(
 
 
 def _place_failure(test: FailingTest, directory: str) -> FailingTest:
-    """Return a failing test with its file as a path of the repository, not of the directory the runner was in."""
+    """Return a failing test with its file as a path of the repository, not of the runner's directory."""
     if test.file is None:
         return test
     file = posixpath.normpath(posixpath.join(WORKSPACE, directory, test.file))
@@ -234,7 +234,7 @@ class FailingCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What to fix: failing checks, findings, and what inspection set back. Every text is safe to show."""
+    """The things to fix: failing checks, findings, and reverted changes. Every text is safe to show."""
 
     schema: int
     tree: str
@@ -251,9 +251,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(verdict: Verdict, outputs: Mapping[str, CheckOutput], *, reverted: Sequence[Reverted] = ()) -> Report:
-    """Return the document for a verdict; `outputs` by check name, where one is missing its text is empty."""
+    """Return the report for a verdict; `outputs` is by check name, a missing output counts as empty."""
     failing = [(c, outputs.get(c.name, _NO_OUTPUT)) for c in verdict.checks if c.status != "passed"]
-    # Beside failures of its own, those of the base would only mislead the next attempt.
+    # Next to the tree's own failures, those of the base would only mislead the next attempt.
     known = (
         {test for each in verdict.known for test in each.tests} if verdict.status == "red" else frozenset[str]()
     )

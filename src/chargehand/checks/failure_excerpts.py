@@ -1,7 +1,7 @@
-"""What a person needs of a failed check's output: the tests that failed, each with the lines that say why.
+"""The useful part of a failed check's output: the failed tests, each with the lines that explain the failure.
 
-An output is the word of the code under test, so nothing is decided by what is found here: it is only shown. Lines
-are looked at one by one and bounded, so that no output makes this slow.
+The code under test controls its output, so these excerpts decide nothing: they are only shown. Lines are matched
+one by one and bounded, so that no output makes this slow.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from msgspec import Struct
 from chargehand.core.text import late_pattern, printable
 from chargehand.sandbox.contract import WORKSPACE
 
-# A line of minified code or of a serialised object is no reason that one can read.
+# A line of minified code or of a serialised object is not a readable reason.
 _LONGEST = 240
 _MOST_LINES = 6
 _MOST_TESTS = 50
-# Runners tell of failures at the end; an output that is made to be slow to read has no more lines than this.
+# Runners report failures at the end; an output that is crafted to be slow is read only up to this many lines.
 _MOST_READ = 5000
-# Where no test is named: so many lines that look like errors, else the last ones.
+# Without a named test: this many lines that look like errors, else the last ones.
 _TAIL_LINES = 10
 
 
 class FailureExcerpt(Struct, frozen=True, kw_only=True):
-    """A test that failed, as its runner names it ("" where none is named), and the lines that say why."""
+    """A failed test by its runner's name ("" without a name), and the lines that explain it."""
 
     name: str
     lines: tuple[str, ...]
 
 
 class _Form(Struct, frozen=True, kw_only=True):
-    """How one runner tells of failures: a block of lines for each, from `start` to `end`.
+    """The format in which one runner reports failures: a block of lines for each, from `start` to `end`.
 
-    `keep` picks the lines of a block where most are noise, `noise` drops lines otherwise. `place` finds where a
-    test failed: in a traceback the last one, `innermost_first` the first, and then a block without lines is only a
-    suite. `failed` names those that did where there are blocks for all; `title` finds names on lines of their own,
-    for runners whose blocks do not have them in full.
+    `keep` selects lines of a mostly noisy block, otherwise `noise` drops lines. `place` finds the failing line: in
+    a traceback the last match, with `innermost_first` the first, and then a block without lines is only a suite.
+    `failed` names the failed tests if passed ones have blocks too; `title` finds full names on separate lines, for
+    runners whose blocks abbreviate them.
     """
 
     start: re.Pattern[str]
@@ -50,7 +50,7 @@ class _Form(Struct, frozen=True, kw_only=True):
     innermost_first: bool = False
 
     def split_blocks(self, lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-        """Yield the blocks of lines, each with the name of the test that failed."""
+        """Yield the blocks of lines, each with the name of the failed test."""
         name = ""
         block = list[str]()
         for line in lines:
@@ -69,7 +69,7 @@ class _Form(Struct, frozen=True, kw_only=True):
             yield name, block
 
     def pick_lines(self, block: Sequence[str]) -> list[str]:
-        """Return the lines of a block that say why, and where."""
+        """Return the lines of a block that explain the failure, and its place."""
         places = [match for line in block if (match := self.place.match(line))]
         picked = []
         for line in block:
@@ -82,7 +82,7 @@ class _Form(Struct, frozen=True, kw_only=True):
                 picked.append(line.strip())
         if self.innermost_first and not picked:
             return []
-        # Where it failed is worth more than a sixth line.
+        # The place of the failure is worth more than a sixth line.
         place = (places[0] if self.innermost_first else places[-1]) if places else None
         at = [f"at {place['file'].removeprefix(f'{WORKSPACE}/')}:{place['line']}"] if place else []
         return [*picked[: _MOST_LINES - len(at)], *at]
@@ -110,7 +110,7 @@ _FORMS = (
         noise=r"\s|-{20,}$|Traceback \(most recent call last\):$",
         place=r'  File "(?P<file>(?!.*/(?:unittest|asyncio)/)[^"]+)", line (?P<line>\d+)',
     ),
-    # go test -v prints what a test says before its result, and without -v behind it
+    # go test -v prints a test's output before its result, and without -v after it
     _form(
         r"=== (?:RUN|NAME|CONT) +(?P<name>\S+)$|\s*--- FAIL: (?P<failed>\S+)",
         r"\s*--- (?:PASS|FAIL|SKIP): |=== |FAIL\b|ok\b",
@@ -190,27 +190,26 @@ _PASSED = late_pattern(
 
 
 def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
-    """Return the failures that an output tells of; one without a name where its tests are not told apart.
+    """Return the failures reported in an output; one without a name if its tests cannot be separated.
 
-    Nothing where there is no output.
+    Empty for an empty output.
     """
     lines = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-_MOST_READ:]]
     for form in _FORMS:
         reasons: dict[str, tuple[str, ...]] = {}
         for name, block in form.split_blocks(lines):
-            # What is told again at the end adds nothing, except where blocks are there for all: those come in
-            # pieces.
+            # A repetition at the end adds nothing, unless all tests have blocks: those come in pieces.
             if len(reasons) < _MOST_TESTS and (form.failed is not None or not reasons.get(name)):
                 reasons[name] = (*reasons.get(name, ()), *form.pick_lines(block))[:_MOST_LINES]
         if form.failed is not None:
             failed = [match["name"] for line in lines if (match := form.failed.match(line))]
             parents = {name.rpartition("/")[0] for name in failed}
-            # One whose parts failed says nothing of its own.
+            # A test whose subtests failed has no separate message.
             reasons = {name: reasons.get(name, ()) for name in failed if reasons.get(name) or name not in parents}
         elif form.innermost_first:
             reasons = {name: found for name, found in reasons.items() if found} or reasons
         elif form.title is not None:
-            # By the names that a summary has: those that the runner takes on its command line.
+            # By the names in the summary, which the runner accepts on its command line.
             full = dict[str, tuple[str, ...]]()
             for match in (match for line in lines if (match := form.title.match(line))):
                 name = match["name"]
@@ -224,7 +223,7 @@ def read_failures(output: str) -> tuple[FailureExcerpt, ...]:
             )
     told = [line for line in lines if line.strip()]
     wrong = [line for line in told if _tells_error(line)] or told
-    # The first error is often the cause of those after it; of words that are no errors the last ones tell the end.
+    # The first error is often the cause of later ones; without errors the last lines show the end.
     shown = wrong[:_TAIL_LINES] if wrong is not told else told[-_TAIL_LINES:]
     return (FailureExcerpt(name="", lines=tuple(shown)),) if shown else ()
 
@@ -236,12 +235,12 @@ def error_lines(output: str) -> list[str]:
 
 
 def _tells_error(line: str) -> bool:
-    # A test that passed may have a name such as "throws an error".
+    # A passed test may have a name such as "throws an error".
     return bool(_ERROR.match(line)) and not _PASSED.match(line)
 
 
 def end_of_output(output: str) -> tuple[str, ...]:
-    """Return the last lines of an output, events that are JSON left out where there are others."""
+    """Return the last lines of an output, without JSON events if there are other lines."""
     told = [printable(line[:_LONGEST]).rstrip() for line in output.splitlines()[-1000:] if line.strip()]
     plain = [line for line in told if not line.lstrip().startswith(("{", "["))]
     return tuple((plain or told)[-_TAIL_LINES:])

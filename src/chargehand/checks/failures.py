@@ -1,7 +1,7 @@
-"""What failed in a check, and what of it failed on the base too.
+"""The failures of a check, and which of them its base has too.
 
 A project whose base is red can still be worked on if a change adds no failure. Failures are compared test by test
-if the runner names each test that failed, else line by line of the output that looks like an error.
+if the runner names each failed test, else by the output lines that look like errors.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from chargehand.core.records import CheckResult
 from chargehand.core.text import late_pattern
 
 _MOST_LINES = 2_000
-# Places, durations, sizes and counts differ from run to run; numbers within a name stay.
-# The host name of a sandbox has 12 digits.
+# Places, durations, sizes and counts differ from run to run; numbers within a name stay. The host name of a
+# sandbox has 12 digits.
 _VARIES = late_pattern(
     r"0x[0-9a-fA-F]+|/tmp/[^\s:'\"]+|(?<![\w.-])[0-9a-f]{12}(?![\w-])|(?<![\w.-])\d[\d.,]*(?=\b|[a-z]{1,2}\b)"
 )
-# A line that only counts: how many there are follows from the others.
+# A line that only counts: the count follows from the other lines.
 _SUMMARY = late_pattern(r"\b0 (?:errors?|fail(?:ures?|ed|ing)|warnings?|problems?)\b")
 _STOPS_EARLY = late_pattern(
     r"(?:^|\s)(?:-[qvslbc]*[xf][qvslbc]*|--exitfirst|--?failfast|--maxfail\S*|--bail\S*|--fail-fast)(?=\s|$)"
 )
-# pytest says so, wherever the option stands.
+# pytest reports this wherever the option is set.
 _STOPPED = late_pattern(r"^!+ stopping after \d+ failures !+$", re.MULTILINE)
 _SPACES = late_pattern(r"\s+")
 
 
 class CheckFailures(Struct, frozen=True, kw_only=True):
-    """What failed in one check.
+    """The failures of one check.
 
-    `tests` are the names of all tests that failed, `None` if the runner does not name each of them; `lines` are
-    then the error lines of the output without numbers that vary, `None` if the output was cut or has no such line.
-    `stopped` says that the run ended at a failure, so that later tests did not run.
+    `tests` names all failed tests, `None` if the runner does not name each of them; `lines` are then the error
+    lines of the output without numbers that vary, `None` if the output was truncated or has no such line.
+    `stopped` means that the run ended at a failure, so that later tests did not run.
     """
 
     reason: str
@@ -49,7 +49,7 @@ class CheckFailures(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """The failures of a check that the base has too, and those it has not.
+    """The failures of a check, split by whether the base has them too.
 
     Both are names of tests, or lines if not `named`. `told` is false if the two sides cannot be compared.
     """
@@ -63,7 +63,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 def describe_failures(
     command: str, reason: str, text: str, tests: Sequence[str] | None, *, cut: bool
 ) -> CheckFailures:
-    """Return what failed by a check's output and the names its runner gives; `cut` says that output is missing."""
+    """Return a check's failures from its output and the names from its runner; `cut` means truncated output."""
     if tests is not None:
         stopped = bool(_STOPS_EARLY.search(command) or _STOPPED.search(text))
         return CheckFailures(reason=reason, tests=tuple(tests), stopped=stopped)
@@ -75,15 +75,15 @@ def describe_failures(
 def compare_failures(
     before: CheckFailures | None, after: CheckFailures, *, excused: Collection[str] = ()
 ) -> Comparison:
-    """Compare what failed on a tree with what failed on its base, `None` if the check passed there.
+    """Compare the failures on a tree with those on its base, `None` if the check passed there.
 
-    Tests that are `excused` count as known. A check that ends for another reason (a timeout, a command that is
-    missing) has a new failure.
+    Tests that are `excused` count as known. A check that ends for another reason (a timeout, a missing command)
+    has a new failure.
     """
     if after.tests is not None:
         known = {*excused, *(before.tests or () if before is not None else ())}
         mine = set(after.tests)
-        # Without names on the base nothing shows that these are the same tests.
+        # Without names on the base there is no evidence that these are the same tests.
         told = before is None or before.tests is not None or mine <= known
         return Comparison(known=tuple(sorted(mine & known)), new=tuple(sorted(mine - known)), told=told)
     if before is None or before.reason != after.reason:
@@ -112,7 +112,7 @@ def own_name(command: str, test: str) -> str:
 
 
 def failed_without_a_test(check: CheckResult, failures: CheckFailures) -> bool:
-    """Return whether tests ran and each of them passed, so that a gate over all of them failed the check."""
+    """Return whether tests ran and all passed, so that a gate over the whole run failed the check."""
     if failures.tests is not None:
         return set(failures.tests) == {COVERAGE_GATE}
     return bool(check.tests) and check.reason == "exit_code" and runner_of(check.name).names_failures_in_report

@@ -1,6 +1,7 @@
-"""Which formatters a project's own files name, and for which of its files; nothing is run.
+"""Detects the formatters that a project configures, and their files; nothing is run.
 
-Each is asked to write, never to check: what it changed is read from the two trees, the same way for all of them.
+Each formatter writes, and is never asked to check: its changes are read from the two trees, in the same way for
+all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from chargehand.checks.trees import TreeReader, is_regular
 
 _COMMANDS = {
     "black": "black -q --",
-    # What its configuration excludes stays as it is, although it is named.
+    # Files that its configuration excludes stay unchanged, although they are named.
     "ruff": "ruff format -q --no-cache --force-exclude --",
     "prettier": "npx --no-install prettier --write --ignore-unknown --log-level warn --",
     "gofmt": "gofmt -w --",
@@ -41,9 +42,9 @@ _NOT_OURS = frozenset({"node_modules", "vendor", "third_party", ".git", ".venv",
 
 
 class Formatter(Struct, frozen=True, kw_only=True):
-    """A program that formats the files it is given in place: those that end in one of `suffixes`.
+    """A program that formats given files in place: those that end in one of `suffixes`.
 
-    `why` is the file that names it. It must take the paths after `command`.
+    `why` is the file that configures it. It must accept paths after `command`.
     """
 
     name: str
@@ -52,12 +53,12 @@ class Formatter(Struct, frozen=True, kw_only=True):
     why: str
 
     def takes(self, path: str) -> bool:
-        """Tell whether it formats the file at `path`; vendored and installed code is left as it came."""
+        """Return whether it formats the file at `path`; vendored and installed code is left unchanged."""
         return path.endswith(self.suffixes) and _NOT_OURS.isdisjoint(path.split("/")[:-1])
 
 
 def detect_formatters(reader: TreeReader, tree: str) -> tuple[Formatter, ...]:
-    """Return the formatters that a tree's configuration names, at most one for a language."""
+    """Return the formatters that a tree configures, at most one per language."""
     stack = Stack(reader, tree)
 
     def first(*names: str) -> str | None:
@@ -99,9 +100,10 @@ def detect_formatters(reader: TreeReader, tree: str) -> tuple[Formatter, ...]:
 def formatted_by(
     reader: TreeReader, tree: str, formatters: Sequence[Formatter], *, within: Sequence[str] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Return the files that each formatter is to be given, by its name.
+    """Return the files for each formatter, by its name.
 
-    `within` are files, or directories with all they hold; none stands for the whole tree. Links are left out.
+    `within` lists files, or directories with their content; an empty list means the whole tree. Links are left
+    out.
     """
     prefixes = [path.strip("/") for path in within if path.strip("/") not in ("", ".")]
     files = [

@@ -1,4 +1,4 @@
-"""Which Go files are not for this machine: go opens each file of a package to see that, and skips them."""
+"""Finds Go files for other machines: go opens each file of a package to see its constraints, and skips those."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PACKAGE = late_pattern(r"^package\b", re.MULTILINE)
 
 
 def find_skipped(code: Iterable[str], reader: TreeReader, tree: str) -> frozenset[str]:
-    """Return the files among `code` that go leaves out on this machine, by their names and their constraints.
+    """Return the files among `code` that go skips on this machine, by their names and their constraints.
 
-    Tags that a check may set say nothing here: a file that needs one counts as compiled.
+    Tags that a check may set are unknown here: a file that needs one counts as compiled.
     """
     here = {"linux", "unix", _THEIR_NAMES.get(os.uname().machine, os.uname().machine)}
     absent = (_SYSTEMS | _PROCESSORS | _NEVER_SET) - here
@@ -40,7 +40,7 @@ def find_skipped(code: Iterable[str], reader: TreeReader, tree: str) -> frozense
             continue
         _, *tags = posixpath.basename(path).removesuffix(".go").removesuffix("_test").split("_")
         *before, last = tags or [""]
-        # `x_windows_amd64.go` is for both; a word that is neither, in front of them, is part of the name.
+        # `x_windows_amd64.go` is for both; an unknown word in front of them is part of the name.
         named = {last} | set(before[-1:] if last in _PROCESSORS else ()) & _SYSTEMS
         constraint = _CONSTRAINT.search(_PACKAGE.split(text_of(reader, *entry) or "", maxsplit=1)[0])
         if named & (absent - _NEVER_SET) or (
@@ -51,7 +51,7 @@ def find_skipped(code: Iterable[str], reader: TreeReader, tree: str) -> frozense
 
 
 def _holds(constraint: str, *, present: Iterable[str], absent: Iterable[str]) -> bool | None:
-    """Return whether a build constraint holds, `None` where that depends on tags that are not known."""
+    """Return whether a build constraint holds, `None` if that depends on unknown tags."""
     known = {**dict.fromkeys(present, "True"), **dict.fromkeys(absent, "False")}
     words = re.sub(r"[\w.]+", lambda word: known.get(word[0], "None"), constraint.partition("//")[0])
     python = words.replace("&&", " and ").replace("||", " or ").replace("!", " not ")

@@ -1,4 +1,4 @@
-"""Inspection: what can be said of a change without running anything."""
+"""Inspection: findings on a change without running anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.checks._dependencies import dependency_findings
-from chargehand.checks._dependencies import is_dependency_file as is_dependency_file  # a part of this face
+from chargehand.checks._dependencies import is_dependency_file as is_dependency_file  # part of this public API
 from chargehand.checks._facts import Facts, read_facts, sample
 from chargehand.checks.areas import OWN_CONFIG, Areas, area_rules
 from chargehand.checks.cache import InspectionCache, key_of, plan_version, sealed, unsealed
@@ -27,11 +27,10 @@ _DIRECTORY = 0o040000
 
 
 class Inspection(Struct, frozen=True, kw_only=True):
-    """What inspection found, and how much of the change it saw.
+    """The result of inspection, and how much of the change it saw.
 
-    The content of `looked` of `total` changes was looked at, `cached` of those from the cache. `degraded` says
-    that time ran out first: what was not found may then be there all the same. `reason` names what was not looked
-    at, in a sample too.
+    The content of `looked` of `total` changes was inspected, `cached` of those from the cache. `degraded` means
+    that time ran out first: there may be further findings. `reason` names the uninspected part, in a sample too.
     """
 
     findings: tuple[Finding, ...]
@@ -49,7 +48,7 @@ class Inspection(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much one inspection may look at: `seconds`, and a sample of `files` chosen by `seed`; `None` is all."""
+    """The bounds of one inspection: `seconds`, and a sample of `files` chosen by `seed`; `None` is no bound."""
 
     seconds: float | None = None
     files: int | None = None
@@ -57,7 +56,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def inspect(changes: Sequence[Change], reader: TreeReader, base_tree: str, areas: Areas) -> tuple[Finding, ...]:
-    """Return what the rules say of all changes from `base_tree`, by path; see `examine`."""
+    """Return the rules' findings on all changes from `base_tree`, by path; see `examine`."""
     return examine(changes, reader, base_tree, areas).findings
 
 
@@ -71,11 +70,11 @@ def examine(
     limits: Limits | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Inspection:
-    """Return what the rules say of changes from `base_tree`, by path.
+    """Inspect changes from `base_tree`; findings are ordered by path.
 
-    `changes` must be complete: a test counts as moved only when its new place is among them. Areas are always
-    held against all paths; `limits` bound what else is looked at, and where time runs out the result is
-    `degraded`. Raises `ConfigError` for an area pattern that is not valid, and what `reader` and `cache` raise.
+    `changes` must be complete: a test counts as moved only if its new place is among them. Areas are always
+    checked on all paths; `limits` bound all other rules, and if time runs out the result is `degraded`. Raises
+    `ConfigError` for an invalid area pattern, and the errors of `reader` and `cache`.
     """
     limits = limits or Limits()
     began = monotonic()
@@ -118,7 +117,7 @@ def _read_known(
     *,
     in_time: Callable[[], bool],
 ) -> tuple[dict[str, Facts], int]:
-    """Return the facts of changes by path, as far as time allows, and how many of them the cache had."""
+    """Return the facts of changes by path, as far as time allows, and the number found in the cache."""
     plan = plan_version(areas, reader, base_tree) if cache else ""
     keys = {change.path: key_of(change, plan=plan) for change in changes} if cache else {}
     kept = cache.get(tuple(keys.values())) if cache else {}
@@ -137,14 +136,14 @@ def _read_known(
             if entry is not None:
                 fresh[key] = entry
         known[change.path] = facts
-    # In one write at the end: the next inspection goes on from here, even where time ran out.
+    # In one write at the end: the next inspection continues from here, even if time ran out.
     if cache and fresh:
         cache.put(fresh)
     return known, hits
 
 
 def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], areas: Areas) -> Iterator[Finding]:
-    """Yield what each change says by itself, and whether all of them are too large together."""
+    """Yield the findings on each single change, and on the size of all of them together."""
     allowed = areas.check_surface_allowed
     for path, facts in known.items():
         yield from (replace(found, path=path) for found in facts.findings)
@@ -157,7 +156,7 @@ def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], are
                 message=f"{shown_path(path)} decides how checks run: {why}",
                 needs_person=not allowed,
             )
-        # What decides how checks run needs a person already, unless it was let in for that.
+        # A change of the check surface already needs a person, unless it was allowed.
         if facts.later is not None and (facts.surface is None or allowed):
             yield Finding(
                 rule="runs_later",
@@ -176,8 +175,8 @@ def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], are
 def _findings_of_all(
     changes: Sequence[Change], known: Mapping[str, Facts], reader: TreeReader, base_tree: str
 ) -> Iterator[Finding]:
-    """Yield what only changes compared with each other say."""
-    # Where one of the changed tests was not read, a test that is gone may have moved there.
+    """Yield the findings that need a comparison of several changes."""
+    # If a changed test was not read, a missing test may have moved there.
     if all(change.path in known for change in changes if holds_tests(change.path) or is_test_path(change.path)):
         pairs = [
             Pair(change, known[change.path].old_suite, known[change.path].new_suite)
@@ -191,7 +190,7 @@ def _findings_of_all(
     yield from dependency_findings(changes, stated, reader, base_tree)
 
 
-# By the end of a new file: ends of files that it hides, since loaders look for it first.
+# By the suffix of a new file: suffixes of files that it hides, since loaders look for the new one first.
 _LOADED_FIRST = {
     "/__init__.py": (".py",),
     ".js": ("/index.js", "/index.ts", "/index.mjs", ".ts", ".json"),
@@ -200,7 +199,7 @@ _LOADED_FIRST = {
 
 
 def _find_hidden_code(changes: Sequence[Change], reader: TreeReader, base_tree: str) -> Iterator[Finding]:
-    """Yield new files that are loaded in place of code that stays: a package `calc/` beside `calc.py`."""
+    """Yield new files that are loaded in place of existing code: a package `calc/` next to `calc.py`."""
     gone = {change.path for change in changes if change.new_id is None}
     for change in changes:
         end = next((end for end in _LOADED_FIRST if change.path.endswith(end)), None)
@@ -227,35 +226,35 @@ def base_tests_tree_plan(
     *,
     support: Collection[str] = (),
 ) -> Mapping[str, tuple[int, str] | None]:
-    """Return the entries that put the base's tests and check surface back into the candidate tree.
+    """Return the entries that restore the base's tests and check surface in the candidate tree.
 
-    A path maps to its (mode, id) in the base, or to `None` where it has to go; removals come before
-    additions, so that a file and a directory may swap places. What was added for a language that the base
-    has no tests in stays: without it no test would run at all. Empty where nothing has to be put back: the
-    candidate is then already judged by the base's tests. `support` are further files that only tests use
-    (`find_support`). `.gitattributes` decides which bytes a golden has, so that the base's counts.
+    A path maps to its (mode, id) in the base, or to `None` if it must be removed; removals come before additions,
+    so that a file and a directory may swap places. Additions for a language without tests in the base stay:
+    without them no test would run at all. Empty if nothing has to be restored: the candidate is then already
+    judged by the base's tests. `support` are further files that only tests use (`find_support`). `.gitattributes`
+    determines the bytes of a golden, so the base's version counts.
     """
     surface = Surface(areas or Areas(), reader, base_tree)
     plan: dict[str, tuple[int, str] | None] = {}
     for change in changes:
         own_config = posixpath.basename(change.path) == OWN_CONFIG
-        # A check may start the code that the request changes: the base's would be judged in its place.
+        # A check may start the code that the request changes: the base's version would be judged in its place.
         judged_code = surface.is_judged_code(change.path) and not is_test_path(change.path)
         tests = is_test_path(change.path) and not _is_go_package(change)
         tests |= change.path in support or posixpath.basename(change.path) == ".gitattributes"
         if own_config or tests or (not judged_code and surface.reason(change, reader) is not None):
             entry = reader.lookup(base_tree, change.path)
-            # Where the base has a directory, the files in it are changes of their own.
+            # If the base has a directory there, the files in it are separate changes.
             plan[change.path] = None if entry is None or entry[0] == _DIRECTORY else entry
     if None in plan.values():
-        # Runners of a project's own collect by other names than the common ones.
+        # A project's own runners may collect tests by unusual names.
         tested = {
             language_of(path)
             for path, _, _ in reader.entries(base_tree)
             if is_test_file(path)
             or (is_test_path(path) and posixpath.basename(path) not in ("__init__.py", "conftest.py"))
         } - {None}
-        # A file of no language, such as a snapshot, belongs to whatever tests there are.
+        # A file of no language, such as a snapshot, belongs to any tests.
         judged = {path: bool(tested) if (it := language_of(path)) is None else it in tested for path in plan}
         plan = {path: entry for path, entry in plan.items() if entry is not None or judged[path]}
     restored = {path for path, entry in plan.items() if entry is not None}
@@ -268,7 +267,7 @@ def base_tests_tree_plan(
 
 
 def _is_go_package(change: Change) -> bool:
-    """Return whether a change adds Go code that is no test: other code may import it from any directory."""
+    """Return whether a change adds Go code that is not a test: other code may import it from any directory."""
     return change.old_id is None and language_of(change.path) == "go" and not is_test_file(change.path)
 
 

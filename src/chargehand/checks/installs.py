@@ -47,7 +47,7 @@ _PYTHON_INSTALLERS = frozenset({
     "scikit-build", "meson-python", "cython", "mypyc", "pbr", "versioneer", "versioningit", "pip", "pip-tools",
     "pipenv", "conda", "conda-lock",
 })  # fmt: skip
-# Tasks that such a tool starts on demand, each with the word of a setup command that starts them.
+# Tasks that such a tool starts on demand, each with the word in a setup command that starts them.
 _TASKS = (
     ("pdm", "scripts", "pdm"),
     ("hatch", "envs", "hatch"),
@@ -60,7 +60,7 @@ _SETUP_CFG = late_pattern(
 )
 _SPACES = late_pattern(r"\s*([<>=!~,;()\[\]]+)\s*")
 
-# package.json is read by any number of tools; package clients of node install by these keys.
+# Many tools read package.json; node's package clients install by these keys.
 _NODE = frozenset({
     "name", "dependencies", "devDependencies", "peerDependencies", "peerDependenciesMeta", "optionalDependencies",
     "bundleDependencies", "bundledDependencies", "dependenciesMeta", "overrides", "resolutions", "workspaces",
@@ -76,7 +76,7 @@ _ABOUT_CRATE = frozenset({
     "authors", "description", "documentation", "readme", "homepage", "repository", "license", "license-file",
     "keywords", "categories", "exclude", "include", "publish", "metadata", "default-run", "lints",
 })  # fmt: skip
-# Each check compiles by itself: an environment has the fetched crates only.
+# Each check compiles by itself: an environment contains only the fetched crates.
 _CARGO_BUILD = frozenset({"badges", "lints", "profile", "lib", "bin", "test", "bench", "example"})
 _ABOUT_POM = frozenset({
     "name", "description", "url", "inceptionYear", "licenses", "developers", "contributors", "scm", "organization",
@@ -86,7 +86,7 @@ _GRADLE_ABOUT = late_pattern(r"\s*(?:version|description)\s*(?:=\s*)?(['\"])[^'\
 
 
 class Setup(Struct, frozen=True, kw_only=True):
-    """A setup command, and whether the project's own version counts among what it installs."""
+    """A setup command, and whether the project's own version counts among its inputs."""
 
     command: str
     versions: bool = True
@@ -103,7 +103,7 @@ class Setup(Struct, frozen=True, kw_only=True):
 class InstallReader:
     """Describes each input of a `setup` by a digest of its installing part: equal digests install the same.
 
-    Files of more than `most_bytes` are not read: they are described by their content as a whole.
+    Files of more than `most_bytes` are not parsed: they are described by their whole content.
     """
 
     def __init__(self, reader: TreeReader, setup: Setup, *, most_bytes: int = _MAX_BYTES) -> None:
@@ -112,7 +112,7 @@ class InstallReader:
         self._most = most_bytes
 
     def __call__(self, path: str, mode: int | None, id: str | None) -> str:
-        """Return the digest for a file of this mode and id, "" for one that installs nothing or is absent."""
+        """Return the digest for a file of this mode and id, "" if it installs nothing or is absent."""
         if id is None:
             return ""
         *directories, name = path.split("/")
@@ -198,7 +198,7 @@ def _read_setup_cfg(text: str, setup: Setup) -> object:
         if _SETUP_CFG.fullmatch(section):
             items = ((key.replace("-", "_"), value) for key, value in parser.items(section))
             left = about if section == "metadata" else frozenset[str]()
-            # Blank lines and indentation of a list say nothing.
+            # Blank lines and indentation of a list have no meaning.
             found[section] = {key: value.split() for key, value in items if key not in left}
     return _drop_empty(found)
 
@@ -240,7 +240,7 @@ def _read_pipfile(text: str, setup: Setup) -> object:
 
 
 def _read_python_lock(text: str, setup: Setup) -> object:
-    """Return a lock in TOML; the version of a package of the tree itself counts as the project's."""
+    """Return a lock in TOML; the version of a package within the tree counts as the project's."""
     document = tomllib.loads(text)
     packages = document.pop("package", [])
     own = ("editable", "virtual", "directory")
@@ -270,7 +270,7 @@ def _read_package_json(text: str, setup: Setup) -> object:
 
 
 def _run_scripts(scripts: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-    """Return the scripts that an installation runs: by themselves, or because the command names them."""
+    """Return the scripts that an installation runs, automatically or because the command names them."""
     found = {name: text for name, text in scripts.items() if name in LIFECYCLE or name.startswith("pnpm:")}
     waiting = [setup.command, *map(str, found.values())]
     while waiting:
@@ -314,7 +314,7 @@ def _read_json(text: str, setup: Setup) -> object:
 
 def _read_cargo(text: str, setup: Setup) -> object:
     document = tomllib.loads(text)
-    # Features choose among crates that are fetched anyhow, unless a program is built and installed.
+    # Features choose among crates that are fetched anyway, unless a program is built and installed.
     builds = setup.names("install") or setup.names("build")
     found = _leave_out(document, () if builds else (*_CARGO_BUILD, "features"))
     if "package" in found:
@@ -360,7 +360,7 @@ def _read_pom(text: str, setup: Setup) -> object:
 
 
 def _read_gradle(text: str, setup: Setup) -> object:
-    """Return the lines of a build program; a text or comment over several lines makes all of it count."""
+    """Return the lines of a build program; with a multi-line text or comment all of it counts."""
     if any(mark in text for mark in ('"""', "'''", "/*")):
         return text
     lines = (line.strip() for line in text.splitlines())
@@ -371,7 +371,7 @@ def _read_gradle(text: str, setup: Setup) -> object:
     ]
 
 
-# --- any
+# --- any language
 
 
 def _read_toml(text: str, setup: Setup) -> object:

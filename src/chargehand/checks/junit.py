@@ -1,4 +1,4 @@
-"""JUnit XML as pytest writes it, read with a parser that knows no document types and so no entities."""
+"""JUnit XML as pytest writes it, read with a parser that rejects document types and so has no entities."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PLACE = late_pattern(r"^([^\s:][^\n:]{0,500}):(\d{1,9}):", re.MULTILINE)
 
 
 class FailingTest(Struct, frozen=True, kw_only=True):
-    """A test that did not pass: where it failed, as far as the report tells.
+    """A test that did not pass, with the place of failure if the report names it.
 
-    `outside` says that its set-up or its tear-down failed, not the test's own code.
+    `outside` means that its set-up or tear-down failed, not the test's own code.
     """
 
     name: str
@@ -32,10 +32,10 @@ class FailingTest(Struct, frozen=True, kw_only=True):
 
 
 class TestCounts(Struct, frozen=True, kw_only=True):
-    """What a report says: `ran` and `names` leave skipped tests out; `bad` is failures and errors.
+    """The content of a report: `ran` and `names` omit skipped tests; `bad` counts failures and errors.
 
-    `bad_names` are the tests that failed, and the modules that could not be collected, each once; `failing` has
-    details of the first of them.
+    `bad_names` are the failed tests, and the modules that could not be collected, each once; `failing` has details
+    of the first of them.
     """
 
     __test__ = False  # pytest would collect a class of this name
@@ -50,7 +50,7 @@ class TestCounts(Struct, frozen=True, kw_only=True):
 
 
 class ReportError(ValueError):
-    """A report that is no JUnit XML, declares a document type, or is too large."""
+    """A report that is not JUnit XML, declares a document type, or is too large."""
 
 
 def read_junit(content: bytes) -> TestCounts:
@@ -68,7 +68,7 @@ def read_junit(content: bytes) -> TestCounts:
 
 
 class _Reader(Struct):
-    """Counts the test cases of one report: expat calls its methods as it meets elements and text."""
+    """Counts the test cases of one report: expat calls its methods for elements and text."""
 
     is_report: bool = False
     _depth: int = 0
@@ -91,7 +91,7 @@ class _Reader(Struct):
         parser.StartElementHandler = self.start_element
         parser.EndElementHandler = self.end_element
         parser.CharacterDataHandler = self.add_text
-        # Entities are declared in a document type: without one a report cannot grow as it is expanded.
+        # Entities are declared in a document type: without one a report cannot grow by expansion.
         parser.StartDoctypeDeclHandler = self.refuse_doctype
         return parser
 
@@ -145,7 +145,7 @@ class _Reader(Struct):
             self._bad += 1
             self._bad_names[self._read_name()] = None
             if len(self._failing) < _MAX_FAILING:
-                # A traceback names the place that failed last, below the calls that led to it.
+                # A traceback names the failing place last, below the calls that led to it.
                 places = _PLACE.findall("".join(self._text)[-_MAX_TRACEBACK:])
                 file, line = places[-1] if places else (self._case.get("file"), self._case.get("line"))
                 self._failing.append(
@@ -154,7 +154,7 @@ class _Reader(Struct):
                         message=printable(self._message)[:_MAX_MESSAGE],
                         file=None if file is None else printable(file),
                         line=int(line) if line is not None and line.isdecimal() else None,
-                        # pytest writes <error> where a fixture failed, <failure> where the test itself did.
+                        # pytest writes <error> if a fixture failed, <failure> if the test itself did.
                         outside=self._outcome == "error",
                     )
                 )

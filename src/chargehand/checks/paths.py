@@ -1,4 +1,4 @@
-"""Which paths hold tests, by the conventions of the common runners; containment is by whole components."""
+"""Classifies paths as tests, by the conventions of the common runners; directories match by whole names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Language = Literal["python", "javascript", "go", "rust", "jvm", "ruby"]
 _TEST_DIRS = frozenset({
     "tests", "test", "__tests__", "__snapshots__", "testdata", "fixtures", "__fixtures__", "goldens", "e2e",
 })  # fmt: skip
-# Directories of tests by another name, and of what tests read: `integration-tests`, `test_data`, `testcases`.
+# Directories of tests by other names, and of data that tests read: `integration-tests`, `test_data`, `testcases`.
 _OF_TESTS = late_pattern(r"(?:\w[\w-]*[-_])?tests|tests?[-_]?(?:data|cases|files|fixtures|resources|suites?)")
-# What tests compare with, wherever it lies.
+# Expected results of tests, in any directory.
 _EXPECTED = late_pattern(r".*\.(?:snap|golden|goldens|approved\.\w+|ambr)")
-# Source sets of Gradle that hold tests, or what they use: `src/integrationTest/java`.
+# Gradle source sets that contain tests, or code that they use: `src/integrationTest/java`.
 _SOURCE_SETS = late_pattern(r"(?:.*/)?src/(?:\w*[a-z]Tests?|testFixtures)/.*", re.DOTALL)
 _SPEC_DIRS = frozenset({"spec", "specs"})
 _SUFFIXES: dict[str, Language] = {
@@ -35,7 +35,7 @@ _SUFFIXES: dict[str, Language] = {
     "kt": "jvm",
     "rb": "ruby",
 }
-# Programs in languages that no other rule here knows: enough to tell code from data.
+# Programs in languages without other rules here: enough to distinguish code from data.
 _OTHER_SOURCES = frozenset({
     "c", "h", "cc", "cpp", "cxx", "hpp", "hh", "m", "mm", "cs", "fs", "vb", "php", "swift", "scala", "sc",
     "groovy", "clj", "cljs", "ex", "exs", "erl", "hrl", "hs", "ml", "mli", "lua", "pl", "pm", "r", "jl", "dart",
@@ -50,13 +50,13 @@ _NAMES: dict[Language, re.Pattern[str]] = {
     "jvm": late_pattern(r"Test.*\.\w+|.*(?:Test|Tests|TestCase|IT|Spec)\.\w+"),
     "ruby": late_pattern(r".*_(?:test|spec)\.rb|test_.*\.rb"),
 }
-# Tests of languages that no rule reads, by the names that their runners look for.
+# Tests of languages without parsers here, by the names that their runners look for.
 _OTHER_NAMES = late_pattern(
     r".*\.(?:t|bats|robot|feature)|(?:test|spec)[-_.].+\.(?:c|cc|cpp|cxx|m|sh|bash|ml|lua|R|r|nim|pl|php|d)"
     r"|.*[-_](?:test|tests|unittest|spec|suite|SUITE)\.(?:c|cc|cpp|cxx|m|mm|sh|bash|ml|lua|exs|dart|erl|clj|cljs|php|pl|zig|hs)"
     r"|.*(?:Test|Tests|Spec|Suite|TestCase|Cest)\.(?:cs|fs|vb|swift|scala|groovy|php|hs|dart)|runtests\.jl|Spec\.hs"
 )
-# What pytest collects without configuration; unittest's `testfoo.py` is only believed where it already was.
+# pytest's default collection; unittest's `testfoo.py` is trusted only in existing files.
 _STRICT_PYTHON = late_pattern(r"test_.*\.py|.*_test\.py|tests\.py")
 # pytest's default `norecursedirs`, hidden directories aside: tests moved there would never run.
 _NEVER_COLLECTED = frozenset({"build", "dist", "node_modules", "venv", "CVS", "_darcs", "{arch}"})
@@ -68,12 +68,12 @@ def language_of(path: str) -> Language | None:
 
 
 def is_source(path: str) -> bool:
-    """Whether a path is that of code, in whatever language, by its suffix."""
+    """Return whether a path is source code in any language, by its suffix."""
     return language_of(path) is not None or path.rpartition("/")[2].rpartition(".")[2].lower() in _OTHER_SOURCES
 
 
 def is_test_file(path: str) -> bool:
-    """Whether a runner would collect tests from this file by its name."""
+    """Return whether a runner would collect tests from this file by its name."""
     *directories, name = path.split("/")
     language = language_of(path)
     if language is None or name == "conftest.py":
@@ -84,7 +84,7 @@ def is_test_file(path: str) -> bool:
 
 
 def is_test_path(path: str) -> bool:
-    """Whether a path belongs to the tests: a test file by name, conftest.py, or anything in a test directory."""
+    """Return whether a path belongs to the tests: a test file by name, conftest.py, or in a test directory."""
     *directories, name = path.split("/")
     if name == "conftest.py" or is_test_file(path) or not _TEST_DIRS.isdisjoint(directories):
         return True
@@ -96,12 +96,12 @@ def is_test_path(path: str) -> bool:
 
 
 def holds_tests(path: str) -> bool:
-    """Whether tests of an existing file at `path` count: Rust keeps unit tests beside the code."""
+    """Return whether tests of an existing file at `path` count: Rust keeps unit tests in the code."""
     return is_test_file(path) or language_of(path) == "rust"
 
 
 def takes_tests(path: str) -> bool:
-    """Whether tests put into a new file at `path` will be collected; stricter than `holds_tests`."""
+    """Return whether tests in a new file at `path` will be collected; stricter than `holds_tests`."""
     *directories, name = path.split("/")
     if any(part in _NEVER_COLLECTED or part.startswith(".") for part in directories):
         return False

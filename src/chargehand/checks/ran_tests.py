@@ -1,7 +1,7 @@
-"""Which tests a check ran, as its runner tells, and which of the base's did not run on a tree.
+"""The tests that a check ran, as its runner reports, and the base's tests that did not run on a tree.
 
-Rules that read a test file know the ways in which a test is taken out of it; what did not run is lost whatever
-made it vanish: a loader, a condition, an early exit, a class that is none any more.
+Rules that read a test file know the ways to remove a test from it; here a test that did not run is lost whatever
+the cause: a loader, a condition, an early exit, a class that is no longer a test class.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from chargehand.core.text import late_pattern, printable
 
 _SHOWN = 5
 _OUTPUTS = late_pattern(r"/(?:target|build)/")
-# An example in the documentation has no name but its item's: its line moves with every line above it.
+# A documentation example is named after its item and line: the line moves with every line above it.
 _LINE = late_pattern(r" \(line \d+\)(?=$| - [a-z ]+$)")
 # `parameterized` and `ddt` name a test by its number and its first parameter: `test_add_0_two`.
 _NUMBERED = late_pattern(r"(?P<test>.*?_\d+)_\w+")
-# How runners sum up, for commands that start one by another program: what ran in each, and what was skipped.
+# Runners' summaries, for commands that start a runner through another program: tests that ran and were skipped.
 _SUMMARIES = tuple(
     late_pattern(pattern, re.MULTILINE)
     for pattern in (
@@ -43,7 +43,7 @@ _SUMMARIES = tuple(
 
 
 class RanTests(Struct, frozen=True, kw_only=True):
-    """The tests of one check that ran, passed or not; `None` is what its runner does not tell."""
+    """The tests of one check that ran, passed or not; `None` if its runner does not report them."""
 
     check: str
     names: tuple[str, ...] | None = None
@@ -53,9 +53,9 @@ class RanTests(Struct, frozen=True, kw_only=True):
 def names_in_reports(
     reports: Mapping[str, bytes],
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Return the tests that ran and those that failed by a build tool's JUnit reports, given by path.
+    """Return the tests that ran and those that failed, from a build tool's JUnit reports, given by path.
 
-    Each is `None` if there are none or a report cannot be read. Before `::` stands the class, and before that the
+    Each is `None` if there are no reports or one cannot be read. Before `::` comes the class, and before that the
     module whose `target` or `build` directory has the report.
     """
     found, failed = list[str](), set[str]()
@@ -72,7 +72,7 @@ def names_in_reports(
 
 
 def count_in_output(text: str) -> int | None:
-    """Return how many tests ran by the summaries in an output, `None` where there is none that is known."""
+    """Return the number of tests by the summaries in an output, `None` without a known summary."""
     for summary in _SUMMARIES:
         found = [match.groupdict() for match in summary.finditer(text)]
         if found:
@@ -81,10 +81,10 @@ def count_in_output(text: str) -> int | None:
 
 
 class TestMoves(Struct, frozen=True, kw_only=True):
-    """What changed files say of tests that are not where they were, by their own names.
+    """Tests that changed files moved, renamed, rewrote or added, by their own names.
 
-    `renamed` has new names by old ones. `rewritten` are tests of whose old text nothing is left, under that name.
-    `added` says by check, of the files that it opened, how many tests of a name there are more, or fewer.
+    `renamed` maps old names to new ones. `rewritten` are tests under an old name with entirely new text. `added`
+    gives by check, for the files that it opened, how many more or fewer tests of a name there are.
     """
 
     __test__ = False  # pytest would collect a class of this name
@@ -97,12 +97,12 @@ class TestMoves(Struct, frozen=True, kw_only=True):
 def find_lost_tests(
     before: Iterable[RanTests], after: Iterable[RanTests], moves: TestMoves
 ) -> tuple[Finding, ...]:
-    """Return what ran on the base and not on a tree, check by check; each needs a person.
+    """Return the tests that ran on the base but not on a tree, check by check; each needs a person.
 
-    A test that moved to another file or class is not lost, nor is one of several variants of a test that has as
-    many as before. Where the base has tests of one name in several places, one that is new elsewhere stands for
-    one that is gone only if its text is still there. If the base's run reported tests and the tree's reports none,
-    all of them are lost; a run on the base that reported none proves nothing.
+    A test that moved to another file or class is not lost, nor is a renamed variant of a test with as many
+    variants as before. If the base has tests of one name in several places, a new one elsewhere replaces a missing
+    one only if the old text still exists. If the base's run reported tests and the tree's run reports no tests,
+    all of them are lost; a run on the base that reported no tests proves nothing.
     """
     known = {ran.check: ran for ran in before}
     found = []
@@ -113,8 +113,8 @@ def find_lost_tests(
             ran, runs = ([_LINE.sub("", name) for name in names] for names in (base.names, tree.names))
             lost = _find_lost_names(ran, runs, moves, runner)
             if not lost and not runner.tells_files_apart:
-                # A new test of one name stands for one that is gone, so that a name
-                # runs as often as before although one more test of it was written.
+                # A new test of the same name may replace a missing one: the name then runs as often as before
+                # although one more test of it was written.
                 old, new = (Counter(runner.split_name(name).own for name in names) for names in (ran, runs))
                 lost = sorted(
                     own for own, more in added.items() if more > 0 and old[own] > 0 and new[own] < old[own] + more
@@ -130,7 +130,7 @@ def find_lost_tests(
             written = f", {more_tests} were added" if more_tests else ""
             message = f"{was} tests ran on the base{written} and {now} on the tree"
         elif was and now is None:
-            # A process that ends early with 0 prints no test and no number: that is no success.
+            # A process that exits early with 0 prints no tests and no count: that is not a success.
             message = f"{was} tests ran on the base, and the run on the tree reports none"
         if message:
             message = f"{printable(tree.check)}: {message}"
@@ -141,7 +141,7 @@ def find_lost_tests(
 
 
 def _count(ran: RanTests) -> int | None:
-    """Return how many tests are known to have run."""
+    """Return the known number of tests that ran."""
     return ran.count if ran.count is not None or ran.names is None else len(ran.names)
 
 
@@ -157,9 +157,9 @@ def _find_lost_names(before: Sequence[str], after: Sequence[str], moves: TestMov
         place, own, variant = parts[name]
         if variant and variants_after[place, own] >= variants_before[place, own]:
             continue
-        # It runs from another place, or by another name.
+        # It runs from another place, or under another name.
         names = [moves.renamed[own] + variant] if own in moves.renamed else []
-        # Of several with one name, which of them another one is can only be told by its text.
+        # If several share the name, only the text shows which of them another one is.
         if places[own] == 1 or own not in moves.rewritten:
             names.append(own + variant)
         names += _find_same_number(parts[name], (parts[each] for each in fresh))

@@ -1,4 +1,4 @@
-"""A project's files, read on demand from a tree, by what its manifests and sources say."""
+"""A project's files, read on demand from a tree, by the content of its manifests and sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chargehand.checks.paths import is_test_file, language_of
 from chargehand.checks.trees import TreeReader, text_of
 from chargehand.core.text import late_pattern
 
-# Source files that are opened at most to find out what they use.
+# The most source files opened to find out which libraries they use.
 _MAX_READ = 200
 _REQUIREMENTS = late_pattern(
     r"(?:requirements[\w.-]*|(?:dev|test|tests)[\w-]*requirements)\.(?:txt|in)|[\w-]*requirements\.txt"
@@ -33,11 +33,11 @@ class Stack:
         }
 
     def has(self, path: str) -> bool:
-        """Whether the tree has a file at `path`."""
+        """Return whether the tree has a file at `path`."""
         return path in self._files
 
     def text(self, path: str) -> str:
-        """Return a file's text, "" where there is none that can be read."""
+        """Return a file's text, "" if it is missing or unreadable."""
         mode, blob = self._files.get(path, (None, None))
         return text_of(self._reader, mode, blob) or ""
 
@@ -46,7 +46,7 @@ class Stack:
         return [path for path in self._files if path.startswith(prefixes)]
 
     def tests(self, language: str) -> list[str]:
-        """Return the test files of a language, hidden and vendored directories aside."""
+        """Return the test files of a language, without hidden and vendored directories."""
         return [p for p in sorted(self._files) if language_of(p) == language and is_test_file(p) and _own(p)]
 
     def sources(self, language: str) -> Iterator[str]:
@@ -55,14 +55,14 @@ class Stack:
         return (self.text(path) for path in paths[:_MAX_READ])
 
     def toml(self, path: str) -> dict[str, Any]:
-        """Return a TOML document, empty where it is absent or broken."""
+        """Return a TOML document, empty if it is absent or broken."""
         try:
             return tomllib.loads(self.text(path))
         except (ValueError, RecursionError):
             return {}
 
     def json(self, path: str) -> dict[str, Any]:
-        """Return a JSON object, empty where it is absent or broken."""
+        """Return a JSON object, empty if it is absent or broken."""
         try:
             document = json.loads(self.text(path) or "{}")
         except (ValueError, RecursionError):
@@ -70,7 +70,7 @@ class Stack:
         return document if isinstance(document, dict) else {}
 
     def has_section(self, path: str, section: str) -> bool:
-        """Whether an INI file has a section."""
+        """Return whether an INI file has a section."""
         parser = configparser.RawConfigParser(strict=False)
         try:
             parser.read_string(self.text(path))
@@ -112,7 +112,7 @@ def _own(path: str) -> bool:
 
 
 def table(document: Any, *names: str) -> dict[str, Any]:
-    """Return a nested table, empty where any step of the way is missing or no table."""
+    """Return a nested table, empty if any step of the path is missing or not a table."""
     for name in names:
         document = document.get(name) if isinstance(document, dict) else None
     return document if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""How trees reach inspection: a narrow seam that any object store can satisfy."""
+"""The interface through which inspection reads trees; any object store can implement it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from chargehand.core.records import Change, ChangeKind
 
-# Bytes above which a file is not read as source: no test file or configuration of a person is larger.
+# Bytes above which a file is not read as source: no hand-written test or configuration is larger.
 MAX_TEXT = 2_000_000
 _REGULAR = frozenset({0o100644, 0o100755, 0o100664})
 
@@ -21,7 +21,7 @@ class TreeReader(Protocol):
         ...
 
     def lookup(self, tree: str, path: str, /) -> tuple[int, str] | None:
-        """Return (mode, id) of `path` in `tree`, or `None` where there is no such entry."""
+        """Return (mode, id) of `path` in `tree`, or `None` if there is no such entry."""
         ...
 
     def read_blob(self, id: str, /, *, limit: int | None = None) -> bytes:
@@ -34,14 +34,14 @@ class TreeReader(Protocol):
 
 
 class MemoryTrees:
-    """A `TreeReader` that holds its trees in memory: for tests and for trying rules on made-up trees."""
+    """A `TreeReader` that keeps its trees in memory: for tests and for trying rules on made-up trees."""
 
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
         self._trees: dict[str, dict[str, tuple[int, str]]] = {}
 
     def add(self, files: Mapping[str, str | bytes], *, modes: Mapping[str, int] | None = None) -> str:
-        """Keep a tree of `files` (path to content) and return its id; `modes` where not 0o100644."""
+        """Store a tree of `files` (path to content) and return its id; `modes` lists those other than 0o100644."""
         entries: dict[str, tuple[int, str]] = {}
         for path, content in files.items():
             data = content.encode() if isinstance(content, str) else content
@@ -53,7 +53,7 @@ class MemoryTrees:
         return tree
 
     def changes(self, old: str, new: str) -> tuple[Change, ...]:
-        """Return what differs between two kept trees, by path."""
+        """Return the changes between two stored trees, by path."""
         before, after = self._trees[old], self._trees[new]
         paths = sorted({*before, *after})
         found = []
@@ -89,17 +89,17 @@ class MemoryTrees:
 
 
 def is_regular(mode: int | None) -> bool:
-    """Whether a mode is a regular file's: symlinks and submodules have no source to read."""
+    """Return whether a mode is a regular file's: symlinks and submodules have no source to read."""
     return mode in _REGULAR
 
 
 def old_text(reader: TreeReader, change: Change) -> str | None:
-    """Return the file before the change as text, `None` where it was absent, no regular file or too large."""
+    """Return the file before the change as text, `None` if it was absent, not a regular file or too large."""
     return text_of(reader, change.old_mode, change.old_id)
 
 
 def new_text(reader: TreeReader, change: Change) -> str | None:
-    """Return the file after the change as text, `None` where it is absent, no regular file or too large."""
+    """Return the file after the change as text, `None` if it is absent, not a regular file or too large."""
     return text_of(reader, change.new_mode, change.new_id)
 
 

@@ -1,1 +1,1 @@
-"""The command line: arguments in, one document or text out, and the exit code that says how it went."""
+"""The command line: arguments in, one document or text out, and an exit code."""

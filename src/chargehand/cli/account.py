@@ -1,4 +1,4 @@
-"""`chargehand user` and `chargehand token`: who may use the server, and the tokens of programs."""
+"""`chargehand user` and `chargehand token`: accounts of the server, and tokens for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from chargehand.app.accounts import UserDocument
     from chargehand.cli.terminal.output import Output
 
-# More bytes than a password may have: a longer one is refused by the rules of passwords, never cut to fit.
+# More bytes than a password may have: the password rules refuse a longer one, which is never truncated.
 _LARGEST_BYTES = 64 * 1024
 _password_option = click.option("--password-stdin", is_flag=True, help="Read the password from stdin, one line.")
 
@@ -112,7 +112,7 @@ def password(name: str, password_stdin: bool, out: Output) -> None:
     from chargehand.app.reading import StateReader
 
     with StateReader.open() as reader:
-        find_user(reader, name, by=owner(reader))  # an unknown account is an error before anybody types
+        find_user(reader, name, by=owner(reader))  # report an unknown account before a person types
         new = read_password(name, from_stdin=password_stdin)
         changed = set_user_password(reader, name, new, by=owner(reader))
     _show_user(out, changed, f"{name} has a new password and is logged out everywhere")
@@ -277,7 +277,7 @@ def _show_user(out: Output, document: UserDocument, told: str) -> None:
 
 
 def read_password(name: str, *, from_stdin: bool) -> str:
-    """Return the new password of an account, asked for or from stdin. Raises `UsageError`."""
+    """Read an account's new password from the terminal or stdin. Raises `UsageError`."""
     from chargehand.core.errors import UsageError
 
     if not from_stdin:
@@ -292,7 +292,7 @@ def read_password(name: str, *, from_stdin: bool) -> str:
     try:
         return content.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        # Not chained: the decoding error holds the bytes, and a traceback would show them.
+        # Not chained: the decoding error contains the bytes, and a traceback would show them.
         raise UsageError(
             "the password is not UTF-8", code="password_weak", hint="give one line of text on stdin"
         ) from None

@@ -49,7 +49,7 @@ def fetch(remote: str, repo: Path | None, out: Output, time: str | None, detach:
     with App.open() as app:
         actions = Actions(app)
         project = app.register_project(repo)
-        # A fetch is about the project alone: its lines stand in the project's own log.
+        # A fetch concerns the project alone: its events are in the project's own log.
         held = actions.begin("fetch", {"remote": remote}, project=project.id, limit=time, detached=detach)
         return run_action(actions, out, held, detach=detach)
 
@@ -110,10 +110,10 @@ def push(
     from chargehand.core.errors import UsageError
 
     if force and delete:
-        # Neither option implies the other: a person approves each by name, and a yes is for one thing.
+        # Neither option implies the other: a person approves each by name, and one approval covers one operation.
         raise UsageError("--force and --delete were given", hint="--delete removes the branch wherever it is")
     arguments = {"remote": remote, "branch": branch, "force": force, "delete": delete}
-    # `--yes` grants nothing: whether a push may overwrite is for rules or a person to say.
+    # `--yes` grants nothing: rules or a person decide whether a push may overwrite.
     return _run_on_mission("push", mission, arguments, ask=not yes, **options)
 
 
@@ -132,7 +132,7 @@ def _run_on_mission(
 
     with App.open() as app:
         actions = Actions(app)
-        # The whole id: "last" may be another mission by the time a detached action runs.
+        # The full id: "last" may be another mission by the time a detached action runs.
         held = actions.begin(kind, arguments, mission=app.find_mission(mission), limit=time, detached=detach)
         return run_action(actions, out, held, detach=detach, ask=ask)
 
@@ -246,9 +246,9 @@ def answer(action: str, answer: str, detach: bool, out: Output) -> int:
     with App.open() as app:
         actions = Actions(app)
         found = actions.places.find(action)
-        # After a yes the action comes back locked: without an owner it would count as lost until it runs.
+        # An approved action is returned locked: without an owner it would count as lost until it runs.
         held = actions.answer(found, yes=answer == "yes")
-        # A no has ended the action.
+        # A "no" has ended the action.
         if held is None:
             return _show_end(out, actions.state(found))
         return run_action(actions, out, held, detach=detach)
@@ -272,9 +272,9 @@ def run(action: str, lock: int, out: Output) -> int:
 
 
 def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool, ask: bool = False) -> int:
-    """Run an action that was begun, its output shown as it comes, or leave it to a process of its own.
+    """Run a new action and show its output, or leave it to a separate process.
 
-    With `ask` a person at the terminal is asked what it asks. Raises `WaitingError` where its question stays open.
+    With `ask`, put its question to the person at the terminal. Raises `WaitingError` if the question stays open.
     """
     import sys
 
@@ -283,10 +283,10 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
     from chargehand.core.errors import WaitingError
 
     found = held.action
-    # The id is written before the work begins: the caller may have to cancel the action from elsewhere.
+    # The id is written before the work begins: the caller may have to cancel the action from another process.
     out.document(QueuedActionDocument(action=found, status="queued"))
     if detach:
-        # The new process inherits the locked descriptor, so that the action has an owner at every moment.
+        # The new process inherits the locked descriptor, so that the action always has an owner.
         actions.start(held)
         out.text(found)
         out.notice(f"chargehand action log {found} --follow")
@@ -306,7 +306,8 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
     code = _show_end(out, state)
     if state.status == "waiting":
         assert state.question is not None
-        # Written last, and as an error: a script finds the question by the exit code, with the way to answer it.
+        # Written last, and as an error: a script recognises the question by the exit code and learns how to
+        # answer.
         raise WaitingError(
             f"action {found!r} asks: {state.question.text}",
             code="action_asks",
@@ -316,10 +317,10 @@ def run_action(actions: Actions, out: Output, held: ActionLock, *, detach: bool,
 
 
 def _exit_code(state: ActionState) -> int:
-    """Return how a command ends whose action stands so."""
+    """Return the exit code for an action with this status."""
     from chargehand.core.errors import ExhaustedError, RefusedError, WaitingError
 
-    # An action that was cancelled, failed or lost did not do what was asked: all of them exit as refusals do.
+    # A cancelled, failed or lost action did not do what the user requested: all exit as refusals do.
     codes = {"done": 0, "waiting": WaitingError.exit_code, "timed_out": ExhaustedError.exit_code}
     return codes.get(state.status, RefusedError.exit_code)
 
@@ -363,7 +364,7 @@ def _show_reasons(out: Output, state: ActionState) -> None:
 
 
 def _about(state: ActionState) -> str:
-    """Return what an action did, or was to do, in a few words."""
+    """Return a short description of an action's work."""
     given = state.arguments
     result = state.result
     match state.kind:

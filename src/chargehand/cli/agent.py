@@ -1,4 +1,4 @@
-"""`chargehand agent`: the agents that can be put to work, and whether each can."""
+"""`chargehand agent`: the available agents, and whether each can work."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def list_(repo: Path | None, out: Output) -> None:
 
 
 def installed_line(program: InstalledProgram) -> str:
-    """Return one line about a coding agent that is installed, and how to use it."""
+    """Return one line about an installed coding agent and how to use it."""
     from chargehand.app.agents import agent_option
 
     option = agent_option(program.name)

@@ -1,4 +1,4 @@
-"""`chargehand audit`: proof that the log is what was written."""
+"""`chargehand audit`: proof that the log was not changed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def export(mission: str | None, every: bool, output: Path | None, out: Output) -
         raise UsageError(given, hint="give either MISSION or --all")
     with StateReader.open() as reader:
         if output is None:
-            # As it is, and no document around it: the file's last line is the digest of all bytes before it.
+            # Raw, without a document around it: the file's last line is the digest of all bytes before it.
             for line in exported_lines(reader, mission):
                 out.raw(line)
             return 0
@@ -121,7 +121,7 @@ def provenance(mission: str | None, commit: str | None, out: Output) -> int:
     out.document(found)
     for each in found.commits:
         out.text(f"commit    {each.commit}", bold=True)
-        # What nobody signed is not shown as if it were so.
+        # Unsigned facts are not shown as if they were signed.
         if each.statement is not None and each.key is not None:
             definition = each.statement["predicate"]["buildDefinition"]
             run = each.statement["predicate"]["runDetails"]

@@ -1,4 +1,4 @@
-"""`chargehand checkpoint …`: the trees of a mission that were kept on the way; restoring one."""
+"""`chargehand checkpoint …`: show and restore the intermediate trees of a mission."""
 
 from __future__ import annotations
 
@@ -141,13 +141,13 @@ def undo(mission: str, dry_run: bool, out: Output) -> None:
 
 
 def _carry_out(app: App, out: Output, planned: PlannedRestore, *, dry_run: bool) -> None:
-    """Do what the plan says, or only show it."""
+    """Carry out a planned restore, or only show it."""
     from chargehand.app.checkpoints import carry_out_restore
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.rollback import show_rollback_plan
 
     document = planned.document(dry_run=dry_run)
-    # Before the work: where it breaks off, the person has seen what was meant to happen.
+    # Before the work: if it fails midway, the person has seen the intended effect.
     show_rollback_plan(out, document.plan)
     if dry_run:
         out.document(document)

@@ -1,4 +1,4 @@
-"""`chargehand config`: the configuration in force, and changes of your own file."""
+"""`chargehand config`: the configuration in force, and changes to the user's own file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def show(repo: Path | None, origin: bool, out: Output) -> None:
         out.text(f"note: {note}")
 
 
-# A value may begin with a dash: "-5" is to be refused as a value, not as an unknown option.
+# A value may begin with a dash: "-5" must be refused as a value, not as an unknown option.
 @config.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("key")
 @click.argument("value")

@@ -1,4 +1,4 @@
-"""`chargehand demo`: tells the demo's story on a terminal."""
+"""`chargehand demo`: shows the demo's story on a terminal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _TerminalStage:
         from chargehand.cli.terminal.output import Output
 
         self._out = out
-        self._quiet = Output(as_json=True)  # shows no progress: the demo tells its missions in its own words
+        self._quiet = Output(as_json=True)  # shows no progress: the demo describes its missions itself
 
     def show(self, line: StoryLine, /) -> None:
         self._out.text(line.text, fg=line.colour, bold=line.bold)

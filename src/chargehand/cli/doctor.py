@@ -1,4 +1,4 @@
-"""`chargehand doctor` and `sandbox setup`: what this machine can offer, tried for real."""
+"""`chargehand doctor` and `sandbox setup`: test this machine's abilities for real."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def doctor(out: Output) -> int:
     out.document(found)
     width = max(len(part.name) for part in found.parts)
     for part in found.parts:
-        # "no" is no fault: these are the drivers behind the one that is used.
+        # "no" is not a failure: these drivers come after the one in use.
         word = "ok" if part.ok else "no" if part.name in found.unneeded else "failed"
         out.text(f"{word:<6}  {part.name:<{width}}  {part.detail}", **({"fg": "red"} if word == "failed" else {}))
         if word == "failed":
@@ -76,7 +76,7 @@ def doctor(out: Output) -> int:
             out.text(f'Strategy "direct" uses {found.drivers.direct} workspaces.')
     for report in filter(None, (found.container, found.vm)):
         for part in report.parts:
-            # One driver that works is enough: the failures of the others mean no harm.
+            # One working driver is enough: failures of the others are harmless.
             if not part.ok and part not in report.drivers:
                 out.text(f"no      {report.tier}: {part.name}: {part.detail}")
                 _show_fix(out, part)
@@ -96,7 +96,7 @@ def _show_fix(out: Output, part: ProbePart, *, indent: int = 0) -> None:
 
 
 def _show_programs(out: Output, found: Diagnosis) -> None:
-    """Show which of this machine's programs sandboxes have, and which they do not have and why."""
+    """Show this machine's programs that sandboxes offer, and the others with the reason."""
     if found.tools_problem:
         out.text(found.tools_problem)
         return

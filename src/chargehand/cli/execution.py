@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
     from chargehand.sandbox.contract import Stream
 
-# The exit code of `env` and `docker run` where the command could not be run at all.
+# The exit code of `env` and `docker run` if the command could not be run at all.
 _NOT_RUN = 125
-# The pre-commit hook holds a commit back for the first alone: a missing formatter must not lock people out.
+# The pre-commit hook blocks a commit only for the first: a missing formatter must not lock people out.
 _WOULD_CHANGE = 1
 _NOT_FORMATTED = 2
 
@@ -79,7 +79,7 @@ def exec_(
 
 
 def _execute(out: Output, request: ExecRequest) -> int:
-    """Run the command, its output as it comes; return its exit code, or 125 where it could not be run."""
+    """Run the command and show its output as it comes; return its exit code, or 125 if it could not be run."""
     from chargehand.app.composition import App
     from chargehand.app.sandbox_commands import execute
     from chargehand.cli.terminal.failures import show_failure
@@ -87,14 +87,14 @@ def _execute(out: Output, request: ExecRequest) -> int:
     from chargehand.core.errors import ChargehandError
 
     def show(stream: Stream, piece: bytes) -> None:
-        # With --json the output stands in the document at the end: stdout holds nothing but documents.
+        # With --json the output is part of the final document: stdout receives only documents.
         if not out.as_json:
             out.raw(piece, err=stream == "stderr")
 
     try:
         with App.open() as app:
             result, document = run_async(lambda stop: execute(app, request, show))
-    # Caught here and not at the boundary, whose exit codes could be taken for those of the command.
+    # Caught here and not at the boundary, whose exit codes could be mistaken for the command's.
     except ChargehandError as error:
         show_failure(error, as_json=out.as_json)
         return _NOT_RUN
@@ -115,9 +115,9 @@ def _run_snippet(
     time: str | None,
     others: tuple[str, ...],
 ) -> int:
-    """Run a snippet, its console lines first; return 0 for a value, 1 for none, 125 where it could not be run.
+    """Run a snippet, its console lines first; return 0 for a value, 1 without a value, 125 if it could not be run.
 
-    `others` are words of the command line that a snippet has no use for.
+    `others` are command-line words that a snippet does not accept.
     """
     import json
 
@@ -147,7 +147,7 @@ def _run_snippet(
         out.raw(f"{line.text}\n".encode(), err=line.level in ("warn", "error"))
     failed = done.error
     if failed is None:
-        # In a pipe the value is written as it is, for shell scripts: escaped letters would only be in their way.
+        # In a pipe the value is written unescaped, for shell scripts: escaped letters would only be in their way.
         out.raw((json.dumps(done.value, ensure_ascii=False) + "\n").encode())
         return 0
     where = "" if failed.line is None else f"line {failed.line}: "
@@ -169,13 +169,13 @@ def _read_snippet(file: str, given: str | None, others: tuple[str, ...]) -> tupl
             f"a snippet runs by itself, without {others[0]!r}", hint="leave out what belongs to a command"
         )
     try:
-        # As bytes: the locale must not decide what the snippet says.
+        # As bytes: the locale must not decide how the snippet is decoded.
         source = (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the snippet {file!r}: {error}", hint="name a file of UTF-8 text") from error
     try:
         return source, None if given is None else json.loads(given)
-    except (ValueError, RecursionError) as error:  # a thousand nested brackets of JSON end in `RecursionError`
+    except (ValueError, RecursionError) as error:  # a thousand nested brackets of JSON raise `RecursionError`
         raise UsageError(f"--input is not JSON: {error}", hint="quote it for the shell: '{\"a\": 1}'") from error
 
 

@@ -100,7 +100,7 @@ def replay(out: Output, **options: Any) -> None:
 
 
 def run_gateway(out: Output, options: dict[str, Any]) -> None:
-    """Serve until a signal comes, which is the good end of it."""
+    """Serve until a signal arrives, which is a normal end."""
     import asyncio
 
     from chargehand.app.composition import App
@@ -119,7 +119,7 @@ def run_gateway(out: Output, options: dict[str, Any]) -> None:
             ended.set()
             return True
 
-        # Without this a signal would cancel the work and end with 130, though it is the good end of a gateway.
+        # Without this a signal would cancel the work and exit with 130, although it is a gateway's normal end.
         stop.end = end
         await serve_gateway(app, wanted, tell=lambda event: _show(out, event), ended=ended)
 
@@ -141,7 +141,7 @@ def _show(out: Output, event: GatewayEvent) -> None:
         out.text(f"Anthropic  {event.anthropic_base_url}")
         out.text(f"Gemini     {event.gemini_base_url}")
         out.text(f"token      {event.token}")
-        # A model that several upstreams serve stands there once for each.
+        # A model served by several upstreams is listed once for each.
         out.text(f"models     {', '.join(dict.fromkeys(model.name for model in event.models))}")
         out.text(f"budget     {budget}")
         if event.recording is not None:

@@ -1,7 +1,7 @@
 """The root of all commands.
 
-Nothing here imports more than click, and no command's module does so at its top: help and completion are instant.
-A command imports the module of its own group alone.
+No command module, and nothing here, imports more than click at its top: help and completion are instant. A command
+imports only its own group's module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chargehand.cli.terminal.failures import guarded
 from chargehand.cli.terminal.options import PROGRAM, no_colour_option, run_elsewhere, server_options
 
 _COMMANDS = {
-    # name: the module that declares it, and the command there
+    # name: the module that declares it, and its attribute there
     "action": ("chargehand.cli.actions", "action"),
     "agent": ("chargehand.cli.agent", "agent"),
     "alerts": ("chargehand.cli.serving", "alerts"),
@@ -61,9 +61,9 @@ _AGAIN_SECONDS = 0.002
 
 
 class Root(click.Group):
-    """Ends every run with an exit code of the documented list, and every error as one message.
+    """Ends every run with a documented exit code, and reports every error as one message.
 
-    A command is imported when it is named, or when all are listed.
+    A command is imported when it is named, or when all commands are listed.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -71,7 +71,7 @@ class Root(click.Group):
         return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, its module imported now; `None` where there is none of that name."""
+        """Import a command's module and return the command; `None` if the name is unknown."""
         if cmd_name not in _COMMANDS:
             return None
         module, name = _COMMANDS[cmd_name]
@@ -91,7 +91,7 @@ class Root(click.Group):
         words = list(sys.argv[1:] if args is None else args)
 
         def work() -> object:
-            # Not standalone: click would print errors in a form of its own, and exit with codes of its own.
+            # Not standalone: click would print errors in its own format and exit with its own codes.
             return super(Root, self).main(
                 words, PROGRAM, complete_var, standalone_mode=False, obj=tuple(words), **extra
             )
@@ -106,7 +106,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, wanted: bo
 
     from chargehand import __version__
 
-    # From the words: this option is eager, so `--json` may not have been parsed yet.
+    # Read from the command line: this option is eager, so `--json` may not have been parsed yet.
     as_json = json_wanted(context.obj or ())
     click.echo(json.dumps({"version": __version__}) if as_json else f"{PROGRAM} {__version__}")
     context.exit()
@@ -163,9 +163,9 @@ def main() -> NoReturn:
 
 
 def open_closed_streams() -> None:
-    """Open those of stdin, stdout and stderr that the caller closed, on /dev/null.
+    """Open stdin, stdout and stderr on /dev/null if the caller closed them.
 
-    Else the next file that is opened, such as a log, would get the number of one, and what a program prints there.
+    Otherwise the next opened file, such as a log, gets the descriptor and receives a program's output.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -181,7 +181,7 @@ def open_closed_streams() -> None:
 
 
 def write_what_streams_take() -> None:
-    """Let stdout and stderr of another encoding than UTF-8 take every text: what they lack is written plainly."""
+    """Let stdout and stderr in encodings other than UTF-8 accept every text, with ASCII replacements."""
     import codecs
 
     plain = {"…": "...", "→": "->", "–": "-", "·": "-", "×": "x", "‘": "'", "’": "'", "“": '"', "”": '"'}
@@ -193,13 +193,13 @@ def write_what_streams_take() -> None:
 
     codecs.register_error("chargehand", write_plainly)
     for stream in (sys.stdout, sys.stderr):
-        # None where the caller closed the stream; tests replace streams by objects that are no files.
+        # None if the caller closed the stream; tests replace streams with objects that are not files.
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="chargehand")
 
 
 def listen_for_signals() -> None:
-    """Let SIGINT and SIGTERM raise `KeyboardInterrupt`, also where our parent ignored them."""
+    """Let SIGINT and SIGTERM raise `KeyboardInterrupt`, even if the parent process ignored them."""
 
     came = int(signal.SIGINT)
 
@@ -212,7 +212,7 @@ def listen_for_signals() -> None:
 
     def repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
         if lost.exc_type is KeyboardInterrupt:
-            # The interpreter drops what is raised in a finaliser: try again in a moment, once that has returned.
+            # The interpreter drops exceptions raised in a finaliser: try again shortly, once it has returned.
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
         else:
             shown(lost)

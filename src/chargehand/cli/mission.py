@@ -73,7 +73,7 @@ def list_(limit: int | None, out: Output, **options: Any) -> None:
 
 
 def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> None:
-    """Write missions as a table, the newest first; `chosen` says that not all were asked for."""
+    """Write missions as a table, the newest first; `chosen` says whether the list is filtered."""
     from chargehand.app.missions import listed_status
     from chargehand.cli.terminal.output import count_text, local_time
 
@@ -82,7 +82,7 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
         return
     listed = {each.mission for each in found.missions}
     tree = []
-    # The newest mission first; those of tasks stand below their coordinator, the oldest first.
+    # The newest mission first; missions of tasks follow below their coordinator, the oldest first.
     for each in reversed(found.missions):
         if each.parent not in listed:
             tree.append((each, ""))
@@ -102,7 +102,7 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
         rows.append((indent + each.mission, status, local_time(each.created), title, each.branch or "-"))
     headers = ("MISSION", "STATUS", "CREATED", "REQUEST", "BRANCH")
     needed = sum(max(map(len, column)) + 2 for column in zip(headers, *rows, strict=True)) - 2
-    # The branch repeats the words of the request, so it is left out where the terminal is too narrow.
+    # The branch repeats the words of the request, so it is omitted if the terminal is too narrow.
     shown = len(headers) - (out.width is not None and out.width < needed)
     out.table(headers[:shown], [row[:shown] for row in rows])
     for each in reversed(found.missions):
@@ -191,7 +191,7 @@ def watch(mission: str, out: Output) -> None:
 
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
-        # Without a worker the mission never settles, and this command would follow it for ever.
+        # Without a worker the mission never settles, and this command would follow it forever.
         start_needed_worker(reader, found)
         if out.detail != "result" and not out.as_json:
             show_header(out, reader.mission_reader.state(found))
@@ -247,7 +247,7 @@ def _show_event(out: Output, event: Event, line: str) -> None:
 
 
 def show_project_log(out: Output, *, repo: Path | None) -> None:
-    """Write the events of a project's own log; none where no action was about the project alone."""
+    """Write the events of a project's own log, which is empty unless actions concerned the project alone."""
     from chargehand.app.missions import read_events
     from chargehand.app.reading import StateReader
     from chargehand.app.story import describe_event
@@ -266,7 +266,7 @@ _HEADINGS = {
     "call": "{entry.reply}  {entry.model} calls {entry.tool}",
     "result": "{entry.reply}  result of {entry.tool}",
 }
-# For entries that only the agent itself reports: the calls of another program do not go through Chargehand.
+# For entries that only the agent itself reports: calls of another program bypass Chargehand.
 _REPORTED_HEADINGS = {
     "agent": "{entry.attempt}  the agent says",
     "thought": "{entry.attempt}  the agent thinks",
@@ -391,7 +391,7 @@ def answer(mission: str, text: str | None, task: str | None, out: Output) -> int
                     out.text(asked.deadline)
                 out.text(f"answer:   chargehand mission answer {meant.mission} TEXT")
                 return 3
-        # Also where nothing is asked: the use case alone says what is refused, and with which hint.
+        # Also without a question: only the use case knows what to refuse, and with which hint.
         change = answer_mission(app, meant, text or "")
         if change.worker_started:
             out.notice("Started a worker for it.")
@@ -454,7 +454,7 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
         if detach:
             return running.leave_to_worker(app, out, made)
         state = app.mission_reader.state(made)
-        if state.plan is not None or state.parent:  # only a worker goes on with its tasks, or with its coordinator
+        if state.plan is not None or state.parent:  # only a worker resumes its tasks or its coordinator
             return running.follow_to_end(app, out, made)
         return running.show_outcome(
             app, out, running.continue_with_answers(app, out, running.continue_mission(app, out, made))

@@ -1,4 +1,4 @@
-"""`chargehand model`: the models that agents work with, what they cost and can do, and whether they answer."""
+"""`chargehand model`: the models that agents use, their prices and abilities, and whether they answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `chargehand mission plan` does: shows the plan of a mission, replaces it, starts a held task."""
+"""`chargehand mission plan`: shows the plan of a mission, replaces it, or starts a held task."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def show_plan_document(out: Output, found: PlanDocument, form: str | None) -> No
 
 
 def set_plan(out: Output, mission: str, file: str) -> None:
-    """Let a mission go on with the plan in a file, and write what is another one in it."""
+    """Continue a mission with the plan in a file, and write the differences."""
     from chargehand.app.composition import App
     from chargehand.app.requests import change_plan
 
@@ -57,7 +57,7 @@ def set_plan(out: Output, mission: str, file: str) -> None:
 
 
 def start_task(out: Output, mission: str, task: str) -> None:
-    """Let a held task begin, and write beside which others."""
+    """Start a held task, and name the tasks that run at the same time."""
     from chargehand.app.composition import App
     from chargehand.app.requests import start_held_task
 

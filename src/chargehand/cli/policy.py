@@ -12,7 +12,7 @@ from chargehand.cli.terminal.options import json_option, mission_argument, repo_
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
-# As missions end: 3 is what waits for a person.
+# Exit codes as for missions: 3 waits for a person.
 _EXITS = {"allow": 0, "deny": 1, "ask": 3}
 _COLOURS = {"allow": "green", "deny": "red", "ask": "yellow"}
 

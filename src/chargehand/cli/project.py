@@ -137,7 +137,7 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: 
         for line in request.lines:
             out.text(line)
         if request.is_needed and not only_show:
-            # Silence is never taken for a yes: trust means that a person has read the file.
+            # Silence is never treated as a yes: trust means that a person has read the file.
             if not yes and not out.can_ask:
                 hint = "to trust it without being asked: chargehand project trust --yes"
                 raise UsageError("this is not a terminal, so you cannot be asked", code="trust_unasked", hint=hint)

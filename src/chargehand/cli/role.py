@@ -1,4 +1,4 @@
-"""`chargehand role` and `chargehand team`: what agents are told and may do, and who works together."""
+"""`chargehand role` and `chargehand team`: agents' instructions and permissions, and teams of roles."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
     )
     from chargehand.core.errors import UsageError
 
-    # Only the command line knows that a person is there to answer.
+    # Only the command line knows whether a person can answer.
     options["interactive"] = out.can_ask and not options["yes"] and not options["detach"]
     if options.pop("accept_known"):
         if options["red_base"] not in (None, "accept_known"):
@@ -118,7 +118,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
         options["red_base"] = "accept_known"
     request = RunRequest(**options)
     with App.open() as app:
-        # `--yes` asks nothing, and so grants no trust: what needs it is refused with a hint.
+        # `--yes` asks nothing and so grants no trust: a run that needs trust is refused with a hint.
         ask = confirm_trust if out.can_ask and not request.yes else None
         if idempotency_key is not None and not request.detach:
             raise UsageError("--idempotency-key needs --detach", hint="add --detach")
@@ -171,8 +171,8 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, 
                     until_eof=until_eof,
                 )
             )
-        # Checked again once this worker has left: a command that recorded a mission before that saw a living
-        # worker and started none.
+        # Check again after this worker has left: a command that recorded a mission earlier saw a live worker and
+        # started none.
         with App.open() as app:
             left = (
                 app.steering.tell_coordinators()
@@ -184,7 +184,7 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, 
 
 
 async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: bool, until_eof: bool) -> bool:
-    """Run one worker; return whether a signal, or the end of its input, ended it.
+    """Run one worker; return whether a signal or the end of its input stopped it.
 
     A second signal ends the process at once.
     """
@@ -198,7 +198,7 @@ async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: 
     stopped = False
     loop = asyncio.get_running_loop()
 
-    # A second signal meets the default handler, which ends the process at once.
+    # A second signal reaches the default handler, which ends the process at once.
     def stop() -> None:
         nonlocal stopped
         stopped = True
@@ -213,7 +213,7 @@ async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: 
 
     for number in signals:
         loop.add_signal_handler(number, stop)
-    # The server holds the other end of stdin and writes nothing: the end of input says that it has ended, even by
+    # The server holds the other end of stdin and writes nothing: end of input means that it has ended, even by
     # `kill -9`.
     if until_eof:
         loop.add_reader(0, hang_up)

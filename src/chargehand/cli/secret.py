@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 from chargehand.cli.terminal.options import json_option
 
-# More than any secret may have: what is longer is refused by its rules, never cut to fit.
+# More than any secret may have: the rules of secrets refuse longer values, which are never truncated.
 _LARGEST_BYTES = 64 * 1024
 
 
@@ -37,7 +37,7 @@ def set_(name: str, out: Output) -> None:
     from chargehand.app.reading import StateReader
     from chargehand.core.errors import UsageError
 
-    # A function and no value: it is called once the name is known to be right, so that nobody types in vain.
+    # A function, not a value: it is called once the name is known to be valid, so that no person types in vain.
     def read() -> str:
         if sys.stdin.isatty():
             return str(click.prompt(f"value of {name}", hide_input=True, err=True))
@@ -45,7 +45,7 @@ def set_(name: str, out: Output) -> None:
         try:
             return content.decode()
         except UnicodeDecodeError:
-            # Not chained: the decoding error holds the bytes, and a traceback would show them.
+            # Not chained: the decoding error contains the bytes, and a traceback would show them.
             raise UsageError(
                 f"the value of {name} is not UTF-8", code="secret_invalid", hint="give one line of text on stdin"
             ) from None

@@ -1,4 +1,4 @@
-"""`chargehand mcp` and `chargehand up`: start the MCP server, and the web server; `chargehand alerts`."""
+"""`chargehand mcp` and `chargehand up`: start the MCP server and the web server; `chargehand alerts`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     from chargehand.cli.terminal.logs import set_up_logs
     from chargehand.mcp.server import mission_server, server_directory
 
-    # The SDK logs what clients sent, even lines that are no message: that stays out of stderr.
+    # The SDK logs clients' input, even lines that are not messages: that stays out of stderr.
     set_up_logs()
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     opened = mission_server(environ=os.environ, cwd=server_directory(repo), keep_traceback=keep_traceback)
@@ -54,7 +54,7 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
         async def serve_lines(stop: Stop) -> None:
             async with opened as server:
                 serving = asyncio.create_task(serve_stdio(server))
-                # The inner task alone: the end of `opened`, which breaks promotions off in good order, has to run.
+                # Only the inner task: the exit of `opened`, which interrupts promotions in good order, must run.
                 stop.end = serving.cancel
                 with contextlib.suppress(asyncio.CancelledError):
                     await serving
@@ -63,7 +63,7 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
         return
     from chargehand.mcp.http import bound, parsed_address, serve_http, token_of, url_of
 
-    # All that can be wrong with what was asked for is found before anything is served.
+    # All errors in the request are found before anything is served.
     address = parsed_address(http)
     place = token_file or state_home(os.environ) / "mcp" / "token"
     token = token_of(place)
@@ -141,7 +141,7 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
         return
     with App.open() as app, contextlib.closing(open_server(app, asked)) as listening:
         set_up_logs()
-        # So that the page can start a mission in it; elsewhere there is none to register.
+        # So that the page can start a mission in it; outside a repository there is nothing to register.
         with contextlib.suppress(RepositoryError):
             app.register_project()
 
@@ -186,7 +186,7 @@ def alerts(context: click.Context, prometheus: bool, out: Output) -> None:
         out.text(rules.removesuffix("\n"))
     elif context.invoked_subcommand is None:
         _show_alerts(out)
-    elif out.as_json:  # `alerts --json test`: what is asked for holds for the command as well
+    elif out.as_json:  # `alerts --json test`: the group's option also applies to the command
         context.find_root().params["as_json"] = True
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chargehand.missions.model_statistics import ModelStats
     from chargehand.missions.statistics import Cost, Percentiles
 
-# An agent in its short form, such as `command:PROGRAM ARG`, is named by the whole of it.
+# An agent in its short form, such as `command:PROGRAM ARG`, is named by its full text.
 _LONGEST_NAME = 48
 _MIB = 1 / (1 << 20)
 _MODEL_HEADS = (
@@ -65,7 +65,7 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
         out.text(f'No missions yet{when}. Start one: chargehand run "TEXT"')
         return
     _show_ends(out, found)
-    # Times and what sandboxes used, then cost and network.
+    # Times and sandbox usage, then cost and network.
     heads = ("P50", "P95", "P99", "KNOWN")
     boxes = found.sandboxes
     times = [
@@ -95,7 +95,7 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
 
 
 def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since: str | None) -> None:
-    """Write how the models of a repository's missions, or of all, did."""
+    """Write performance statistics of the models of a repository's missions, or of all."""
     from chargehand.app.reading import StateReader
     from chargehand.app.statistics import StatisticsRequest, model_statistics
     from chargehand.cli.terminal.output import count_text
@@ -115,7 +115,7 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
             f"{one.tokens.input:,}",
             f"{one.tokens.output:,}",
             _cost(one.cost, digits=4),
-            # Few providers report a cost: "unknown" in every row would say that something is missing.
+            # Few providers report a cost: "unknown" in every row would suggest that something is missing.
             _cost(one.reported, digits=4) if one.reported.known else "-",
             _format_value(one.seconds.p50, "{:.2f} s"),
             _format_value(one.seconds.p95, "{:.2f} s"),
@@ -141,7 +141,7 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
 
 
 def _show_ends(out: Output, stats: StatisticsDocument) -> None:
-    """Write how missions and attempts ended, and why those without success did."""
+    """Write how missions and attempts ended, and the causes of those without success."""
     from chargehand.cli.terminal.output import count_text
 
     missions = stats.missions
@@ -190,13 +190,13 @@ def _show_ends(out: Output, stats: StatisticsDocument) -> None:
 
 
 def _percentile_row(name: str, values: Percentiles, form: str, *, factor: float = 1.0) -> tuple[str, ...]:
-    """Return a row of a table: percentiles in their unit, and for how many of all the value is known."""
+    """Return a table row: percentiles in their unit, and the count of known values among all."""
     shown = (_format_value(value, form, factor=factor) for value in (values.p50, values.p95, values.p99))
     return (name, *shown, f"{values.known} of {values.known + values.unknown}")
 
 
 def _format_value(value: float | None, form: str, *, factor: float = 1.0) -> str:
-    # What nobody counted is called unknown: a 0 would be a claim.
+    # An unmeasured value is called unknown: a 0 would be a claim.
     return "unknown" if value is None else form.format(value * factor)
 
 

@@ -1,4 +1,4 @@
-"""`chargehand artifact`, `gc` and `store`: what the state directory keeps, and space back from it."""
+"""`chargehand artifact`, `gc` and `store`: show, check, back up and clean the state directory."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def gc(yes: bool, out: Output, **options: Any) -> None:
 
 
 def collect(out: Output, options: GcOptions, *, yes: bool = False) -> None:
-    """Remove what is not needed and show what was; asks before checkpoints are erased unless `yes`.
+    """Remove unneeded data and show what was removed; ask before erasing checkpoints unless `yes`.
 
-    Raises `UsageError` where there is nobody to ask.
+    Raises `UsageError` if there is no terminal to ask on.
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import collect_garbage
@@ -56,7 +56,7 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> None:
         what = f"{what} can never be restored, shown or forked again"
         if not out.can_ask:
             hint = "add --yes to agree; chargehand gc --checkpoints --dry-run lists them"
-            # Never taken for a yes: what is erased here comes back from a backup alone.
+            # Never treated as a yes: erased checkpoints can only be restored from a backup.
             raise UsageError(f"this is not a terminal, so you cannot be asked: {what}", hint=hint)
         click.confirm(f"{what}. Continue?", abort=True, err=True)
 
@@ -66,7 +66,7 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> None:
     verb = "would be freed" if report.dry_run else "freed"
     fate = "would be erased" if report.dry_run else "erased"
     for each in report.projects:
-        # Litter, what a crash left half made, is named in a dry run and is nothing to count.
+        # A dry run names litter (remains of a crash) but does not count it.
         counts = ", ".join(count_text(len(getattr(each, kind)), kind.removesuffix("s")) for kind in _KINDS[:3])
         out.text(f"{shown_path(each.path)}: {counts}, {_megabytes(each.bytes)} {verb}")
         if report.dry_run:
@@ -116,7 +116,7 @@ def check(mission: str | None, out: Output) -> int:
 
 
 def show_problems(out: Output, problems: Sequence[AuditProblem]) -> None:
-    """Write where a log, or what stands beside it, is not what was written."""
+    """Write each place where a log or its accompanying data is damaged."""
     for problem in problems:
         line = f" line {problem.seq}" if problem.seq is not None else ""
         out.text(f"{problem.mission or 'the store'}{line}: {problem.kind}: {problem.message}", fg="red")

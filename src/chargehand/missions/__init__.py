@@ -1,1 +1,1 @@
-"""What a person asks for, carried through: attempts, verdicts, promotion, and its undoing."""
+"""Missions: attempts, verdicts, promotion, and roll-back."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def call_event(record: CallRecord) -> ModelCalled:
-    """Return the event of a call that ended, from the gateway's record of it."""
+    """Return the event of a finished call, from the gateway's record of it."""
     return ModelCalled(
         call=record.call,
         attempt=record.attempt,
@@ -54,10 +54,10 @@ def call_event(record: CallRecord) -> ModelCalled:
 
 
 def settle_lost_calls(store: Store, state: MissionState, attempt: str) -> list[ModelCalled]:
-    """Settle what a dead worker left open of an attempt; return the calls that the ledger has and the log has not.
+    """Settle an attempt's calls that a dead worker left open; return the calls in the ledger but not in the log.
 
-    The ledger is written before a call, the log after it. To be called only where no other worker can run the
-    attempt; safe to repeat.
+    The ledger is written before a call, the log after it. Call this only if no other worker can run the attempt.
+    It is safe to repeat.
     """
     from chargehand.models.replay_cache import read_kept_calls  # loads every dialect
 
@@ -67,7 +67,7 @@ def settle_lost_calls(store: Store, state: MissionState, attempt: str) -> list[M
     for booked in store.spending.booked(attempt):
         if booked.call in state.calls:
             continue
-        # The ledger knows only money: where no reply was kept, model and turn stood in the line never written.
+        # The ledger knows only money: without a saved reply, model and turn are lost with the unwritten line.
         lost = ModelCalled(
             call=booked.call,
             attempt=attempt,
@@ -100,26 +100,26 @@ def settle_lost_calls(store: Store, state: MissionState, attempt: str) -> list[M
 
 
 def replies_path(home: Path, attempt: str) -> Path:
-    """Return the file in which an attempt's gateway keeps paid replies until the attempt is over."""
+    """Return the file in which an attempt's gateway keeps paid replies until the attempt ends."""
     return home / "calls" / f"{attempt}.jsonl"
 
 
 def archive_replies(store: Store, mission: str, *attempts: str) -> None:
-    """Turn the replies of each attempt that is over into an artifact and delete the file; safe to repeat."""
+    """Turn the replies of each finished attempt into an artifact and delete the file; safe to repeat."""
     for path in (replies_path(store.home, attempt) for attempt in attempts):
         try:
             content = path.read_bytes()
         except FileNotFoundError:
             continue
-        # The artifact first: after a crash between the two the file is still there, and the same content makes the
-        # same artifact, since artifacts are named by their digest.
+        # The artifact first: after a crash between the two steps the file still exists, and the same content makes
+        # the same artifact, since artifacts are named by their digest.
         if content.count(b"\n") > 1:  # the first line is the file's own header
             store.artifacts.put(content, kind="calls", mission=mission)
         path.unlink(missing_ok=True)
 
 
 def restore_replies(store: Store, mission: str, attempt: str) -> None:
-    """Make an attempt's kept replies a file again, for a mission that goes on after its end; safe to repeat."""
+    """Restore the file of an attempt's replies for a mission that resumes after its end; safe to repeat."""
     path = replies_path(store.home, attempt)
     if path.exists():
         return
@@ -141,7 +141,7 @@ def restore_replies(store: Store, mission: str, attempt: str) -> None:
 def attempt_end(
     attempt: AttemptState, status: AttemptStatus, reasons: tuple[Reason, ...], *, seconds: float
 ) -> AttemptFinished:
-    """Return the event of an attempt's end, with the cost of its calls; without calls that is known to be 0."""
+    """Return the event of an attempt's end, with the cost of its calls; without calls that is a known 0."""
     return AttemptFinished(
         attempt=attempt.id,
         status=status,
@@ -153,7 +153,7 @@ def attempt_end(
 
 
 def cancel_open_attempts(state: MissionState, reason: Reason) -> list[AttemptFinished]:
-    """Return the ends of the attempts that waited, for a person or a worker, and now never go on."""
+    """Return the end events of attempts that waited for a person or a worker and will not resume."""
     return [
         attempt_end(attempt, "cancelled", (reason,), seconds=state.seconds_of(f"attempt/{attempt.number}/"))
         for attempt in state.open_attempts

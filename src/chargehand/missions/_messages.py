@@ -1,7 +1,7 @@
 """Messages to and from agents, and the questions that a person answers about them.
 
-Two questions do not come from an agent: what to do about a critical message that it did not acknowledge, and the
-wait for a provider's quota, which the clock may answer as well as a person.
+Two questions do not come from an agent: how to handle a critical message that it did not acknowledge, and the wait
+for a provider's quota, which the clock or a person may answer.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from chargehand.models.contract import QuotaRest
 
 GO_ON, CANCEL, NEXT = "go on", "cancel", "deliver with the next attempt"
-# What a person may answer about a message that was not acknowledged; `GO_ON` also ends a wait for quota.
+# A person's possible answers about an unacknowledged message; `GO_ON` also ends a wait for quota.
 OPTIONS = (GO_ON, CANCEL, NEXT)
-# Until a critical message must be acknowledged; pauses do not count.
+# Time limit for acknowledging a critical message; pauses do not count.
 ACKNOWLEDGE_SECONDS = 10.0
 
 
 def requires_next_attempt(state: MissionState, number: int) -> bool:
-    """Tell whether a person said of a message to that attempt that it is to be delivered with the next one.
+    """Return whether a person moved a message from that attempt to the next one.
 
-    Nothing that happens after the attempt changes it: a worker that takes the mission over comes to the same.
+    Later events do not change the result: a worker that takes the mission over gets the same one.
     """
     attempt = state.attempt(number)
     return attempt is not None and any(
@@ -47,13 +47,13 @@ def requires_next_attempt(state: MissionState, number: int) -> bool:
     )
 
 
-# --- ends: what is recorded with the end of an attempt and of a mission
+# --- events recorded at the end of an attempt or a mission
 
 
 def events_of_mission_end(state: MissionState, finished: MissionFinished) -> tuple[Payload, ...]:
-    """Return the events of a mission's end: what nobody told of yet, and the end itself.
+    """Return the events of a mission's end: the pending ones, and the end itself.
 
-    That is which messages reached no agent, and that of a task whose result is on a coordinator's branch.
+    Pending are messages that reached no agent, and the merge event of a task already on a coordinator's branch.
     """
     ends = {"promoted": "it was promoted", "waiting": "it waits for a person to decide about its result"}
     why = ends.get(finished.status, f"it ended as {finished.status}")
@@ -61,7 +61,8 @@ def events_of_mission_end(state: MissionState, finished: MissionFinished) -> tup
 
     def was_received(message: MessageSent) -> bool:
         last = state.attempts[-1].id if state.attempts else ""
-        # A person moved it to the next attempt: only an acknowledgement shows that this one was made and heard it.
+        # A person moved it to the next attempt: only an acknowledgement shows that this is that attempt and
+        # received it.
         seen = state.acknowledged if answer_about(state, last, message.message) == NEXT else state.delivered
         return message.message in seen
 
@@ -76,14 +77,14 @@ def events_of_mission_end(state: MissionState, finished: MissionFinished) -> tup
 def record_mission_end(
     journal: Journal, finished: MissionFinished, *before: Payload, durable: bool = False
 ) -> None:
-    """Record a mission's end, with what comes before it and which messages no agent received until then."""
+    """Record a mission's end, after the events in `before` and the messages that no agent received."""
     journal.record(*before, *events_of_mission_end(journal.state, finished), durable=durable)
 
 
 def events_of_attempt_end(
     state: MissionState, number: int, outcome: AgentOutcome, reverted: tuple[Reverted, ...]
 ) -> tuple[Payload, ...]:
-    """Return the events of an attempt's end: its agent's message, and what inspection reverted."""
+    """Return the events of an attempt's end: its agent's message, and the changes that inspection reverted."""
     attempt = state.attempt(number)
     if attempt is None:
         return ()
@@ -101,7 +102,7 @@ def events_of_attempt_end(
 def store_report_message(store: Store, state: MissionState, report: bytes, number: int) -> str:
     """Store a report on that attempt (JSON of `chargehand.checks.Report`) as the message to the next one's agent.
 
-    Return its artifact id: the same whenever it is called, as the next attempt is recorded under it.
+    Return its artifact id, which is the same on each call, as the next attempt is recorded under it.
     """
     attempt = state.attempt(number)
     assert attempt is not None
@@ -117,7 +118,7 @@ def store_report_message(store: Store, state: MissionState, report: bytes, numbe
 
 
 def reject_repeated_message(outcome: AgentOutcome, state: MissionState) -> AgentOutcome:
-    """Return an outcome; one whose message has the id of an earlier one is no success."""
+    """Return the outcome, without its success if its message reuses an earlier id."""
     if outcome.message is None or outcome.message.id not in {each.message.get("id") for each in state.received}:
         return outcome
     reason = f"the agent's message reuses the id of an earlier one: {outcome.message.id[:200]!r}"
@@ -125,7 +126,7 @@ def reject_repeated_message(outcome: AgentOutcome, state: MissionState) -> Agent
     return replace(outcome, claim=claim, reason=reason, code="malformed_message", message=None)
 
 
-# --- waiting for quota, and for room on the disk
+# --- waiting for quota, and for disk space
 
 _DISK_PREFIX = "disk/"
 
@@ -135,8 +136,8 @@ _MOST_SECONDS = 3600.0
 
 
 def wake_time(mission: str, until: str) -> datetime:
-    """Return when a mission is woken: up to 8 s after its moment, each mission at a time of its own."""
-    # A checksum of the id and not a random number: every worker comes to the same moment.
+    """Return when to wake a mission: up to 8 s after its due time, at a different time for each mission."""
+    # A checksum of the id and not a random number: every worker computes the same time.
     part = zlib.crc32(mission.encode()) % 1000 / 1000
     return datetime.fromisoformat(until) + timedelta(seconds=_JITTER_SECONDS * part)
 
@@ -144,9 +145,9 @@ def wake_time(mission: str, until: str) -> datetime:
 def wait_for_quota(
     state: MissionState, name: str, rest: QuotaRest, *, attempt: str, tree: str, now: datetime
 ) -> tuple[QuestionAsked | None, WaitingError]:
-    """Return what records that an attempt waits for quota, and the error that ends it until then.
+    """Return the event that records an attempt's wait for quota, and the error that ends the attempt until then.
 
-    `None` where a worker that died right after has recorded it already.
+    The event is `None` if a worker that died right after has already recorded it.
     """
     prefix = f"{attempt}/{name}/"
     before = [asked for asked in state.questions.values() if asked.id.startswith(prefix)]
@@ -160,10 +161,10 @@ def wait_for_quota(
 
 
 def wait_for_room(state: MissionState, now: datetime, *, why: str) -> tuple[QuestionAsked, MissionFinished]:
-    """Return the events with which a mission waits until there is room on the disk again.
+    """Return the events with which a mission waits until the disk has room again.
 
-    A full disk is nobody's doing: what was done until then stays, and the clock looks whether it goes on. `why`
-    says what found no room, and under which limit.
+    A full disk is no agent's fault: finished work stays, and the clock decides when the mission resumes. `why`
+    says what did not fit, and under which limit.
     """
     before = [asked for asked in state.questions.values() if asked.id.startswith(_DISK_PREFIX)]
     attempt = state.attempts[-1].id if state.attempts else None
@@ -184,8 +185,8 @@ def _ask_clock(
     tree: str,
 ) -> QuestionAsked:
     """Return the question that the clock answers, not before `until`; `before` are those of the same wait."""
-    # Waits that the clock ended in vain last at least twice as long each time, up to an hour: a provider that
-    # always says "in a minute" is not asked every minute.
+    # After waits that the clock ended in vain, the next lasts at least twice as long, up to an hour: a provider
+    # that always says "in a minute" is not asked every minute.
     in_vain = 0
     for asked in reversed(before):
         if asked.identity != CLOCK:

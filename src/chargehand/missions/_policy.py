@@ -1,4 +1,4 @@
-"""Judges what agents and missions are about to do, and records each judgement before it happens."""
+"""Judges actions of agents and missions, and records each judgement before the action happens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from chargehand.policy.judgement import denied, judge
 from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 _SECONDS = 10.0
-# A link that leads out of the workspace is not followed; what is no regular file is not opened.
+# A link that leads out of the workspace is not followed; only regular files are opened.
 _READ = r"""
 root=$(pwd -P)
 real=$(readlink -f -- "$1"; echo x); real=${real%?x}
@@ -48,13 +48,13 @@ exec head -c "$2" -- "$real"
 
 
 async def read_script(sandbox: Sandbox, path: str) -> str | None:
-    """Return the text of a file of the workspace or of `/tmp`, `None` for what is none, too large or binary.
+    """Return a file's text from the workspace or `/tmp`; `None` if it is not a regular file, too large or binary.
 
-    Bytes that are not UTF-8 come out as surrogates. Raises `SandboxDiedError`.
+    Bytes that are not UTF-8 become surrogates. Raises `SandboxDiedError`.
     """
     if "\0" in path or not path.startswith("/"):
         return None
-    # One byte more than may be read, to tell a script of the largest size from a longer one.
+    # One byte more than the limit, to tell a script of exactly that size from a longer one.
     result = await sandbox.exec(
         ["/bin/sh", "-c", _READ, "sh", path, str(LARGEST_SCRIPT + 1)],
         timeout=_SECONDS,
@@ -68,8 +68,8 @@ async def read_script(sandbox: Sandbox, path: str) -> str | None:
 
 
 def scripts_of(sandbox: Sandbox) -> Callable[[str], str | None]:
-    """Return what reads the scripts of a sandbox from another thread while the running loop goes on."""
-    # `judge` is synchronous and runs in a thread; sandboxes are talked to in the event loop only.
+    """Return a function that reads a sandbox's scripts from another thread while the event loop runs."""
+    # `judge` is synchronous and runs in a thread; only the event loop may use sandboxes.
     loop = asyncio.get_running_loop()
     known: dict[str, str | None] = {}
 
@@ -81,7 +81,7 @@ def scripts_of(sandbox: Sandbox) -> Callable[[str], str | None]:
     return read
 
 
-# The answers that allow what was asked for, once; any other is a no.
+# The answers that allow the requested action, once; any other is a no.
 YES = frozenset({"yes", "y", "allow", "ok"})
 NO = "no"
 OPTIONS = ("yes", NO)
@@ -93,7 +93,7 @@ _REDACTOR = Redactor()
 class Judge(Struct, eq=False):
     """Judges the actions of one attempt; each judgement is an event.
 
-    `ask` puts a question to a person, as `AttemptContext.ask` does; the scripts of `sandbox` are looked into.
+    `ask` puts a question to a person, as `AttemptContext.ask` does; scripts in `sandbox` are inspected.
     """
 
     services: Services
@@ -115,7 +115,7 @@ class Judge(Struct, eq=False):
         judgement = await asyncio.to_thread(judge, action, around, rules)
         asked = self.journal.state.questions.get(f"{self.attempt}/{name}")
         answered = asked is not None and asked.answer is not None
-        if judgement.effect != "ask" or not answered:  # an answer is recorded with the decision it led to
+        if judgement.effect != "ask" or not answered:  # an answer is recorded with the resulting decision
             self._record(action, judgement)
         if judgement.effect != "ask":
             return judgement
@@ -142,9 +142,10 @@ class Judge(Struct, eq=False):
 async def admit(
     services: Services, journal: EventSink, action: Action, *, purpose: Purpose, directory: str = ""
 ) -> Judgement:
-    """Judge and record what runs outside of an attempt, where nobody can be asked; return the judgement.
+    """Judge and record an action outside an attempt, where no person can be asked; return the judgement.
 
-    It starts in `directory` of the workspace. Raises `RefusedError` (`policy_denied`) unless it is allowed.
+    The action starts in `directory` of the workspace. Raises `RefusedError` (`policy_denied`) unless it is
+    allowed.
     """
     around = Surroundings(
         sandboxed=services.config.sandbox.tier != "none",
@@ -180,7 +181,7 @@ def judgement_event(
 
 
 def describe(action: Action) -> str:
-    """Return an action as a person reads it."""
+    """Return a description of an action for a person."""
     match action:
         case Shell():
             return action.text
@@ -233,6 +234,6 @@ def _kind(action: Action) -> str:
 
 
 def _short(text: str) -> str:
-    # Redacted before it is cut: half a key would not be recognised as one.
+    # Redacted before truncation: half a key would not be recognised.
     clean = _REDACTOR.text(printable(text))
     return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 1] + "…"

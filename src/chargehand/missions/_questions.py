@@ -1,4 +1,4 @@
-"""Questions to people: which one is open, what answers it, and what comes of one that nobody answered in time."""
+"""Questions to people: open questions, valid answers, and expiry."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ABOUT_MESSAGE = "acknowledge/"
 
 
 def require_question(state: MissionState, question: str = "") -> Question:
-    """Return what a mission asks a person, the first that is open where no `question` is named.
+    """Return a mission's open question: `question` if given, otherwise the first.
 
-    Raises `RefusedError`: `question_answered` where somebody was faster, `question_expired` where the time for an
+    Raises `RefusedError`: `question_answered` if another answer came first, `question_expired` if the time for an
     answer is over, else `no_question`.
     """
     asked = state.questions.get(question) if question else state.open_question
@@ -45,8 +45,8 @@ def require_question(state: MissionState, question: str = "") -> Question:
 
 
 def check_answer(asked: Question, text: str) -> str:
-    """Return an answer; raises `RefusedError` (`answer_unknown`) for one that is not among the only ones."""
-    # By its id too: logs of before questions were closed have some about messages.
+    """Return a valid answer; raises `RefusedError` (`answer_unknown`) if only the options are allowed."""
+    # Also by its id: old logs contain questions about messages without the `closed` flag.
     if (asked.closed or is_about_message(asked)) and text not in asked.options:
         known = ", ".join(map(repr, asked.options))
         raise RefusedError(
@@ -63,18 +63,18 @@ def question_about(attempt: str, message: str) -> str:
 
 
 def is_about_message(asked: Question) -> bool:
-    """Tell whether a question is about a critical message that an agent did not acknowledge."""
+    """Return whether a question is about a critical message that an agent did not acknowledge."""
     return asked.id.startswith(_ABOUT_MESSAGE)
 
 
 def answer_about(state: MissionState, attempt: str, message: str) -> str | None:
-    """Return a person's answer about a message that the agent did not acknowledge, `None` without one."""
+    """Return a person's answer about an unacknowledged message, `None` without one."""
     asked = state.questions.get(question_about(attempt, message))
     return asked.answer if asked is not None else None
 
 
 def rest_for_person(state: MissionState, *reasons: Reason) -> MissionFinished:
-    """Return the event with which a mission waits for a person, and until when."""
+    """Return the event with which a mission waits for a person, and its wake time."""
     return MissionFinished(status="waiting", reasons=reasons, wakes=next_expiry(state))
 
 
@@ -84,14 +84,14 @@ def next_expiry(state: MissionState) -> str:
 
 
 def expire_questions(state: MissionSummary, now: datetime) -> tuple[Payload, ...]:
-    """Return the events of the open questions whose time is over: each with its default, or a person is needed.
+    """Return the events of expired questions: each takes its default, or a person is needed.
 
-    For whoever holds the mission: until it is in the log, no reader takes a question for expired.
+    Only the mission's holder records them: until then no reader treats a question as expired.
     """
     over = [each for each in state.expiring if datetime.fromisoformat(each.expires) <= now]
     events: list[Payload] = [QuestionExpired(question=each.id, default=each.default) for each in over]
     without = [each for each in over if not each.default]
-    # A coordinator that sleeps goes on with its other tasks, and waits once they are done.
+    # A sleeping coordinator continues its other tasks, and waits once they are done.
     if without and state.status == "waiting":
         message = (
             f"nobody answered until {without[0].expires}: {without[0].text.strip().partition(chr(10))[0][:200]}"

@@ -1,4 +1,4 @@
-"""Breakpoints: where a mission stops and waits for a person, who resumes it from there."""
+"""Breakpoints: a mission stops at these places and waits for a person to resume it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def task_breakpoint(task: str) -> str:
 
 
 def parse_breakpoints(text: str | None, tasks: Collection[str] | None = None) -> tuple[str, ...]:
-    """Return the breakpoints of a comma-separated list; with `tasks`, of a plan with these, "" of none.
+    """Return the breakpoints of a comma-separated list; `tasks` are the plan's tasks, empty without a plan.
 
-    Raises `UsageError` for one that is unknown, or that the plan does not have.
+    Raises `UsageError` for an unknown breakpoint, or for a task that the plan does not have.
     """
     if text is None:
         return ()
@@ -42,16 +42,16 @@ def parse_breakpoints(text: str | None, tasks: Collection[str] | None = None) ->
 
 
 def stop_before_step(journal: Journal, name: str) -> None:
-    """Stop where single steps are wanted before one of the mission's own recorded steps; raises `WaitingError`."""
-    # What an agent does within its attempt is one step of the mission, and so is a promotion with its verdict.
+    """Stop in single-step mode before one of the mission's own recorded steps; raises `WaitingError`."""
+    # An agent's work within its attempt is one step of the mission, and so is a promotion with its verdict.
     if "/work/" not in name and name != "verdict/merged":
         stop_at(journal, STEP, f"step {name}")
 
 
 def stop_at(journal: Journal, kind: str, place: str = "") -> None:
-    """Pause the mission, once at a place, where a breakpoint of the kind was set or single steps are wanted.
+    """Pause the mission, once per place, at a breakpoint of this kind or in single-step mode.
 
-    Raises `WaitingError` (`breakpoint`): this run of it ends, nothing is held, and any worker resumes it.
+    Raises `WaitingError` (`breakpoint`): this run of the mission ends, nothing is held, and any worker resumes it.
     """
     state, place = journal.state, place or kind
     wanted = {kind, STEP} & set(state.request.break_at) if state.request is not None else set()

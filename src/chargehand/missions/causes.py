@@ -1,8 +1,8 @@
-"""Why an attempt or a mission ended as it did: one class, the code it came from, and what to do about it.
+"""The cause of an attempt's or mission's end: its class, code and remedy.
 
-The class follows from typed codes alone (of reasons, errors and findings), never from the words of a message:
-those quote agents and programs, which must not be able to choose their class. The table is `causes.toml`. `python
--m chargehand.missions.causes` writes its reference page to standard output.
+The class follows only from typed codes (of reasons, errors and findings), never from the words of a message:
+messages quote agents and programs, which must not be able to choose their class. The table is `causes.toml`.
+`python -m chargehand.missions.causes` writes its reference page to standard output.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from chargehand.core.state import SETTLED, AttemptState, Ending, MissionSummary
 
 CauseClass = Literal["agent", "check", "provider", "budget", "person", "engine"]
 CAUSE_CLASSES: tuple[CauseClass, ...] = get_args(CauseClass)
-# What a mission that failed may be resumed after: not what was wrong with its work.
+# Causes after which a failed mission may be resumed: its work was not at fault.
 RESUMED: tuple[CauseClass, ...] = ("engine", "provider", "person")
-# Statuses in which a mission goes on only if a person makes it; a paused one has not ended.
+# Statuses in which a mission continues only if a person makes it; a paused one has not ended.
 ENDED: frozenset[MissionStatus] = SETTLED - {"paused"}
-# The code of a mission whose role had to add a failing test, and did: it waits for a developer.
+# The code of a mission whose role had to add a failing test and did so: it waits for a developer.
 FAILING_TEST = "failing_test_added"
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """One class, with what to do next; `code` is `None` where the log gives no reason."""
+    """One class of cause, with its remedy; `code` is `None` if the log gives no reason."""
 
     kind: CauseClass
     code: str | None
@@ -38,7 +38,7 @@ class Cause(Struct, frozen=True, kw_only=True):
 
 
 class Remedy(Struct, frozen=True, kw_only=True):
-    """What to do about some codes of one class."""
+    """A remedy for some codes of one class."""
 
     kind: CauseClass
     codes: tuple[str, ...]
@@ -48,8 +48,8 @@ class Remedy(Struct, frozen=True, kw_only=True):
 class CauseTable(Struct, frozen=True, kw_only=True):
     """The contents of `causes.toml`.
 
-    `causeless` codes explain no end. `fallbacks` are the remedies of a class where no code of a reason is known.
-    `figures` and `model_figures` define what the statistics count.
+    `causeless` codes explain no end. `fallbacks` are the remedies of a class if no reason has a known code.
+    `figures` and `model_figures` define the figures of the statistics.
     """
 
     remedies: tuple[Remedy, ...]
@@ -80,7 +80,7 @@ def load_causes() -> CauseTable:
     )
 
 
-# Where no reason has a known code, the status alone says whose matter it is.
+# If no reason has a known code, the status alone decides the class.
 _BY_ATTEMPT: Mapping[AttemptStatus, CauseClass] = {
     "refused": "check",
     "failed": "engine",
@@ -99,19 +99,19 @@ _BY_MISSION: Mapping[MissionStatus, CauseClass] = {
 
 
 def attempt_cause(attempt: AttemptState) -> Cause | None:
-    """Return why an attempt did not succeed; `None` for one that did, or that runs."""
-    # Nobody was left to record a reason for a lost attempt.
+    """Return why an attempt did not succeed; `None` if it succeeded or still runs."""
+    # A lost attempt has no worker left to record its reason.
     reasons = (Reason(code="worker_lost", message=""),) if attempt.status == "lost" else attempt.reasons
     return _find_cause(_BY_ATTEMPT.get(attempt.status), reasons)
 
 
 def mission_cause(state: MissionSummary | Ending) -> Cause | None:
-    """Return why a mission did not end promoted; `None` for one that did, or that has not ended."""
+    """Return why a mission did not end promoted; `None` if it did, or has not ended."""
     return _find_cause(_BY_MISSION.get(state.status), state.reasons)
 
 
 def _find_cause(by_status: CauseClass | None, reasons: Sequence[Reason]) -> Cause | None:
-    """Return the cause by the first reason with a known code, else by the class that the status stands for."""
+    """Return the cause by the first reason with a known code, else by the class of the status."""
     if by_status is None:
         return None
     table = load_causes()
@@ -119,7 +119,7 @@ def _find_cause(by_status: CauseClass | None, reasons: Sequence[Reason]) -> Caus
         remedy = table.by_code.get(reason.code)
         if remedy is not None:
             return Cause(kind=remedy.kind, code=reason.code, remedy=remedy.text)
-    # A later version's code is shown all the same: its class is then the status's.
+    # A later version's code is still shown: its class is then the status's.
     code = next((reason.code for reason in reasons if reason.code not in table.causeless), None)
     return Cause(kind=by_status, code=code, remedy=table.fallbacks[by_status])
 

@@ -1,8 +1,8 @@
-"""What a person changes of a mission's last checkpoint: merge, rebase, commit message, formatting, restore.
+"""A person's changes to a mission's last checkpoint: merge, rebase, commit message, formatting, restore.
 
-All of it works without a working tree and adds to the mission's chain of checkpoints; the branch that is exported
-moves by promotion alone. A new tree has no verdict, and the log says so: it gets out once it was judged like any
-other.
+All of them work without a working tree and add to the mission's chain of checkpoints; only promotion moves the
+exported branch. A new tree has no verdict, and the log says so: it is judged like any other before it can be
+promoted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _AT_REST = ("waiting", "refused", "failed", "exhausted", "cancelled", "promoted"
 
 
 class EditStoppedError(Exception):
-    """The action is to end; nothing was changed."""
+    """The action was stopped; nothing was changed."""
 
 
 class EditedCheckpoints(Struct, frozen=True, kw_only=True):
-    """What an action made of a mission: its last checkpoint and base now; `changed` is false where all was so."""
+    """The result of an edit: the mission's last checkpoint and base; `changed` is false if nothing was done."""
 
     commit: str
     tree: str
@@ -54,9 +54,9 @@ class EditedCheckpoints(Struct, frozen=True, kw_only=True):
 class CheckpointEditor(Struct, frozen=True, kw_only=True):
     """Changes the last checkpoint of missions at rest; needs no sandbox.
 
-    Every method claims the mission for the time it takes. Raises `RefusedError` (`mission_held`, `not_at_rest`,
+    Every method claims the mission while it works. Raises `RefusedError` (`mission_held`, `not_at_rest`,
     `no_change`), `MergeConflictError` with the conflicts, and `EditStoppedError` once `stop` is set: the mission
-    is then as it was.
+    is then unchanged.
     """
 
     store: Store
@@ -67,12 +67,12 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
     def merge(
         self, depot: Depot, mission: str, tip: Base, *, message: str, stop: threading.Event
     ) -> EditedCheckpoints:
-        """Merge a tip into a mission's last tree, as a commit with both as parents; the tip is its base then."""
+        """Merge a tip into a mission's last tree, as a commit with both as parents; the tip becomes the base."""
         with self._claim(mission) as journal:
             base, last = _require_change(journal.state)
             if _follows(depot, tip.commit, base.commit):
                 return _keep_as_is(base, last)
-            # As one change on the base: the single checkpoints contain what the agent undid again.
+            # As one change on the base: single checkpoints contain changes that the agent later undid.
             theirs = depot.commit(last.tree, (base.commit,), "candidate")
             merged = depot.merge(tip.commit, theirs, union=_union_of(journal.state))
             tree = self._require_tree(journal, tip, last.tree, merged)
@@ -80,9 +80,9 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
             return self._record(depot, journal, tip, last, commit, trigger="merged", stop=stop)
 
     def rebase(self, depot: Depot, mission: str, tip: Base, *, stop: threading.Event) -> EditedCheckpoints:
-        """Replay a mission's checkpoints on a tip; one that changes nothing there is left out.
+        """Replay a mission's checkpoints on a tip, omitting those that change nothing there.
 
-        Refused (`rebase_promoted`) where a branch is promoted already: it would have to go back.
+        Refused (`rebase_promoted`) if a branch is already promoted: it would have to move back.
         """
         with self._claim(mission) as journal:
             base, last = _require_change(journal.state)
@@ -99,7 +99,8 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
                 _check_stop(stop)
                 found = depot.read_commit(commit)
                 if found.tree == depot.tree_of(before):
-                    # A commit without changes matters for a person's message; our own begin with `checkpoint: `.
+                    # A commit without changes matters only for a person's message; our own begin with `checkpoint:
+                    # `.
                     if len(found.message.strip()) and not found.message.startswith("checkpoint: "):
                         on, replayed = depot.commit(depot.tree_of(on), (on,), found.message), replayed + 1
                     continue
@@ -113,7 +114,7 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
             return self._record(depot, journal, tip, last, on, trigger="rebased", stop=stop, replayed=replayed)
 
     def commit(self, depot: Depot, mission: str, message: str, *, stop: threading.Event) -> EditedCheckpoints:
-        """Give a mission's last tree a message: a checkpoint of the same tree, whose message a promotion takes."""
+        """Give a mission's last tree a message: a checkpoint of the same tree, whose message a promotion uses."""
         if not message.strip() or len(message) > 10_000:
             raise UsageError(
                 f"a commit needs a message of 1 to 10,000 characters, got {len(message)}",
@@ -128,9 +129,9 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
     def keep(
         self, depot: Depot, mission: str, tree: str, *, before: str, trigger: str, stop: threading.Event
     ) -> EditedCheckpoints:
-        """Record a tree that was made of a mission's last tree, `before`, as its last checkpoint.
+        """Record a tree made from a mission's last tree, `before`, as its last checkpoint.
 
-        Raises `RefusedError` (`plan_stale`) where that is not its last tree any more.
+        Raises `RefusedError` (`plan_stale`) if `before` is no longer its last tree.
         """
         with self._claim(mission) as journal:
             base, last = _require_change(journal.state)
@@ -145,7 +146,7 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
 
     @contextmanager
     def _claim(self, mission: str) -> Iterator[Journal]:
-        before = self.look.state(mission)  # before the claim: with our own, the mission would look as if it ran
+        before = self.look.state(mission)  # before our own claim, which would make it look running
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
             journal = Journal(self.store, mission, clock=self.clock, epoch=epoch)
             if before.status not in _AT_REST or journal.state.open_question is not None:
@@ -157,7 +158,7 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
             yield journal
 
     def _require_tree(self, journal: Journal, tip: Base, tree: str, result: MergeResult, *, of: str = "") -> str:
-        """Return the merged tree; a conflict is recorded with its hunks, and raised."""
+        """Return the merged tree; record a conflict with its hunks, and raise it."""
         if result.tree is not None:
             return result.tree
         count = len(result.conflicts)
@@ -187,7 +188,7 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
         """Record the new end of the chain of checkpoints; the old one stays."""
         state = journal.state
         tree = depot.tree_of(commit)
-        # A ref before the line in the log: garbage collection must not take what the log names.
+        # A ref before the line in the log: garbage collection must not remove commits that the log names.
         depot.swap(f"refs/chargehand/restored/{state.id}/{commit}", commit, None)
         new_base = tip and Base(
             commit=tip.commit,
@@ -203,9 +204,9 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
             changed=len(depot.diff(last.tree, tree)),
         )
         judged = tree == last.tree and new_base is None
-        # The new tree gets out only once it was judged like any other: until then its verdict is missing.
+        # The new tree can be promoted only once it was judged: until then its verdict is missing.
         missing = VerdictGiven(verdict=Verdict(tree=tree, scope="merged", status="missing"))
-        # The last moment at which stopping leaves the mission as it was.
+        # The last point at which stopping leaves the mission unchanged.
         _check_stop(stop)
         journal.record(
             *((BaseResolved(base=new_base),) if new_base else ()),
@@ -242,10 +243,10 @@ def _follows(depot: Depot, old: str, new: str) -> bool:
 
 
 def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple[str, str]]:
-    """Return what to replay, the oldest first: each commit with the one that it is compared with.
+    """Return the commits to replay, the oldest first, each with the commit that it is compared with.
 
-    The chain is followed by first parents down to the base, or to where it left the base's history; what then is
-    the difference to the base becomes one commit.
+    The chain is followed by first parents down to the base, or to the commit at which it left the base's history;
+    in that case the whole difference to the base becomes one commit.
     """
     found: list[tuple[str, str]] = []
     at = last.commit
@@ -255,12 +256,12 @@ def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple
             break
         found.append((parents[0], at))
         at = parents[0]
-    if at != base.commit:  # a merge put it on another base: its single commits mean nothing on this one
+    if at != base.commit:  # a merge put it on another base: its single commits have no meaning on this one
         return [(base.commit, last.commit)]
     return found[::-1]
 
 
-# The most files of one call of a formatter: their names must fit into a command line.
+# The largest number of files per formatter call: their names must fit into a command line.
 _AT_ONCE = 400
 
 
@@ -279,7 +280,7 @@ class FormatRun(Struct, frozen=True, kw_only=True):
 
 
 class FormatResult(Struct, frozen=True, kw_only=True):
-    """A tree before and after; `changes` are of files that a formatter was given, whatever else it wrote."""
+    """A tree before and after; `changes` covers only files passed to a formatter, not others that it wrote."""
 
     before: str
     tree: str
@@ -297,14 +298,14 @@ async def run_formatters(
     tree: str,
     seconds: float,
 ) -> FormatResult:
-    """Run the formatters on their files, one after the other, each for `seconds` at most a call."""
+    """Run the formatters on their files, one after the other, each call for at most `seconds`."""
     runs = []
     for formatter in formatters:
         own, taken, missing = files[formatter.name], 0.0, False
         problems: list[str] = []
         for start in range(0, len(own), _AT_ONCE):
             part = own[start : start + _AT_ONCE]
-            # `./`, since a file may be named like an option.
+            # `./`, since a file name may look like an option.
             result = await sandbox.exec((*formatter.command, *(f"./{path}" for path in part)), timeout=seconds)
             taken += result.seconds
             if result.exit_code or result.timed_out:
@@ -318,7 +319,7 @@ async def run_formatters(
             runs.append(run)
     after = (await asyncio.to_thread(workspace.checkpoint, "formatted")).tree
     given = {path for paths in files.values() for path in paths}
-    # A formatter may write caches and other files: only what it was given is taken.
+    # A formatter may write caches and other files: only the given files are taken.
     touched = sorted(change.path for change in depot.diff(tree, after) if change.path in given)
     made = depot.replace_paths(tree, touched, after)
     return FormatResult(before=tree, tree=made, changes=depot.diff(tree, made), runs=tuple(runs))
@@ -327,7 +328,7 @@ async def run_formatters(
 def restore_checkpoint(
     depot: Depot, journal: Journal, commit: str, *, plan: RollbackPlan | None = None
 ) -> Checkpoint:
-    """Do what `plan` says (by default all of the tree of `commit`); return the mission's last checkpoint then.
+    """Carry out `plan` (default: the whole tree of `commit`); return the mission's resulting last checkpoint.
 
     A plan that changes nothing makes no checkpoint. Raises `RefusedError` (`no_change`, `plan_stale`).
     """
@@ -341,7 +342,7 @@ def restore_checkpoint(
     last = state.checkpoints[-1]
     if plan is None:
         plan = plan_rollback(depot, last.tree, target)
-    # The plan was shown to a person: what they saw is what happens, or nothing.
+    # The plan was shown to a person: exactly that happens, or nothing.
     elif (plan.source, plan.target) != (last.tree, target):
         raise stale_plan(plan, last.tree)
     if plan.result == last.tree:
@@ -357,7 +358,7 @@ def restore_checkpoint(
         changed=len(depot.diff(last.tree, tree)),
     )
     base = state.stands.get(commit, state.base)
-    # A mission that was rebased has trees of several bases: the base goes back with the tree.
+    # A rebased mission has trees on several bases: the base moves back with the tree.
     moved = base is not None and base != state.base and tree == target
     journal.record(
         *((BaseResolved(base=base),) if moved and base else ()),

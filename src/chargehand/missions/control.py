@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from chargehand.durable.orders import Order
     from chargehand.sandbox.contract import Sandbox
 
-# Why a mission stops here: a person cancelled it, its worker ends, or its worker was given up by the others.
+# Why a mission stops here: a person cancelled it, its worker ends, or other workers gave its worker up.
 Stop = Literal["cancel", "release", "lost"]
 _T = TypeVar("_T")
-# An agent is stopped at the mission's time limit. What it wrote last is still kept as a checkpoint in this time.
+# An agent is stopped at the mission's time limit. Its last changes are still checkpointed within this time.
 GRACE_SECONDS = 15.0
 
 
@@ -41,17 +41,18 @@ class Control:
 
     def __init__(self, task: asyncio.Task[object], journal: Journal) -> None:
         self.stopped: Stop | None = None
-        # How often a person changed what a coordinator decides by; it decides anew where that was meanwhile.
+        # Number of changes by a person to a coordinator's inputs; it decides again if this number changed
+        # meanwhile.
         self.changes = 0
-        # The task that a coordinator starts or merges now, and whether it has begun to end.
+        # The task that a coordinator is starting or merging, and whether the coordinator has begun to end.
         self.in_hand = ""
         self.ends = False
         self._task = task
         self._journal = journal
         self._sandboxes: list[Sandbox] = []
-        # Checkpoints what a frozen agent has written so far.
+        # Functions that checkpoint a frozen agent's work so far.
         self._keepers: list[Callable[[], Awaitable[None]]] = []
-        # What a pause lets others have, in the order it was taken, each with what takes it again.
+        # Places released during a pause, in the order they were taken, each with the function that takes it again.
         self._places: dict[Place, Callable[[], Awaitable[None]]] = {}
         self._taking_again: asyncio.Task[None] | None = None
         self._unpaused = asyncio.Event()
@@ -63,13 +64,13 @@ class Control:
 
     @property
     def paused(self) -> bool:
-        """Whether the mission is paused, or resumed and still without what the pause let others have."""
+        """Whether the mission is paused, or resumed but still without the places it released."""
         return not self._unpaused.is_set()
 
     def stop(self, why: Stop, *, identity: str = "", reason: str = "") -> None:
-        """End the work here and now; what it means for the mission is for whoever runs it to say.
+        """Stop the work here and now; the caller that runs the mission decides what that means for it.
 
-        That a person cancelled it is recorded before anything else: it holds even where this process dies next.
+        A person's cancellation is recorded before anything else: it holds even if this process dies next.
         """
         if self.stopped is None:
             self.stopped = why
@@ -78,16 +79,16 @@ class Control:
             self._task.cancel()
             if why == "cancel":
                 self._journal.record(CancelAsked(identity=identity, reason=reason))
-        elif self.stopped == "release" and why == "cancel":  # a person's word counts while its worker still ends
+        elif self.stopped == "release" and why == "cancel":  # a person's order counts even while the worker ends
             self.stopped = why
             self._journal.record(CancelAsked(identity=identity, reason=reason))
 
     async def pause(self, identity: str, reason: str = "") -> None:
-        """Freeze every sandbox of the mission and begin nothing new; returns when nothing of it runs any more.
+        """Freeze every sandbox of the mission and start nothing new; return once nothing of it runs.
 
-        Its turn at a branch, and its place for checks, others may have meanwhile. One that is being stopped ends
-        by itself. Raises `RefusedError` (`promoting`) while a promotion is under way, which ends by itself in a
-        moment too.
+        Other missions may take its turn at a branch and its place for checks meanwhile. A mission that is being
+        stopped ends by itself. Raises `RefusedError` (`promoting`) during a promotion, which also ends by itself
+        in a moment.
         """
         if self.stopped is not None or (self.paused and self._taking_again is None):
             return
@@ -98,7 +99,7 @@ class Control:
         self._unpaused.clear()
         self._suspend_limits()
         self.stop_taking_again()
-        # A sandbox that died meanwhile cannot be frozen, and need not be.
+        # A sandbox that has died cannot be frozen, and need not be.
         await asyncio.gather(*(sandbox.freeze() for sandbox in self._sandboxes), return_exceptions=True)
         for place in self._places:
             place.give_up()
@@ -107,11 +108,11 @@ class Control:
         self._journal.record(MissionPaused(identity=identity, reason=reason))
 
     async def resume(self, identity: str, *, step: bool = False, to_end: bool = False) -> None:
-        """Let it go on where it stood, once it has again what the pause let others have.
+        """Resume the mission from the point of its pause, once it has taken back the places it released.
 
-        The time until then counts for no limit. One that goes on already only stops otherwise: with `step` before
-        the next of its steps, with `to_end` no more. One that is being stopped does not go on: a person's word
-        that it should end stands.
+        The time until then counts towards no limit. If the mission already runs, only its stops change: with
+        `step` it stops before its next step, with `to_end` no more. A mission that is being stopped does not
+        resume: a person's order to end it holds.
         """
         goes_on = not self.paused or self._taking_again is not None
         if self.stopped is not None or (goes_on and not (step or to_end)):
@@ -119,7 +120,7 @@ class Control:
         self._journal.record(MissionResumed(identity=identity, in_place=True, step=step, to_end=to_end))
         if goes_on:
             return
-        if self._places:  # whoever gave the order does not wait for others to end
+        if self._places:  # the caller does not wait for other missions to end
             self._taking_again = asyncio.create_task(self._take_places())
         else:
             await self._go_on()
@@ -128,7 +129,7 @@ class Control:
         try:
             for take in tuple(self._places.values()):
                 await take()
-        except ChargehandError as error:  # no room for a lock, say: as it was, until a person resumes it again
+        except ChargehandError as error:  # e.g. no space for a lock: stay paused until a person resumes it again
             self._taking_again = None
             if not isinstance(error, FencedError):
                 self._journal.record(MissionPaused(identity="chargehand", reason=error.message))
@@ -137,7 +138,7 @@ class Control:
         await self._go_on()
 
     def stop_taking_again(self) -> None:
-        """Take nothing any more of what a pause let others have."""
+        """Stop taking back places that a pause released."""
         if self._taking_again is not None:
             self._taking_again.cancel()
             self._taking_again = None
@@ -157,7 +158,7 @@ class Control:
         self.wake_waiters()
 
     def answer(self, identity: str, text: str, question: str = "") -> None:
-        """Take the answer to what is asked while the mission runs; raises `RefusedError`."""
+        """Record the answer to a question while the mission runs; raises `RefusedError`."""
         asked = require_question(self._journal.state, question)
         # A coordinator takes answers while it works, any other mission once it rests.
         if not is_about_message(asked) and self._journal.state.plan is None:
@@ -172,7 +173,7 @@ class Control:
         self.wake_waiters()
 
     def change_plan(self, identity: str, plan: Plan) -> None:
-        """Let a coordinator go on with another plan; raises `RefusedError`."""
+        """Continue a coordinator with another plan; raises `RefusedError`."""
         if self.ends:
             message = f"mission {self._journal.mission!r} is about to end"
             raise RefusedError(message, code="not_plannable", hint="start another mission for what is left to do")
@@ -182,12 +183,12 @@ class Control:
         self.changes += 1
 
     def allow_task(self, identity: str, task: str) -> None:
-        """Let a held task of a coordinator begin; raises `RefusedError`, `NotFoundError`."""
+        """Let a coordinator start a held task; raises `RefusedError`, `NotFoundError`."""
         self._journal.record(*events_of_permission(self._journal.state, task, identity=identity), durable=True)
         self.changes += 1
 
     def wake_waiters(self) -> None:
-        """Wake whoever waits in `wait_for_news`."""
+        """Wake all callers of `wait_for_news`."""
         self._news.set()
         self._news = asyncio.Event()
 
@@ -200,7 +201,7 @@ class Control:
         await self._unpaused.wait()
 
     async def unpaused(self, look: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what is seen while the mission is not paused: no pause comes between that and what comes next."""
+        """Call `look` while the mission is not paused; no pause can come between its return and the next step."""
         while True:
             await self.may_go_on()
             seen = await look()
@@ -209,7 +210,7 @@ class Control:
 
     @contextlib.contextmanager
     def queued(self) -> Iterator[None]:
-        """Count the block for no time limit: the mission waits for a slot."""
+        """Exclude the block from time limits: the mission waits for a slot."""
         self._queued += 1
         self._suspend_limits()
         try:
@@ -219,7 +220,7 @@ class Control:
             self._resume_limits()
 
     async def finish(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what must be done whole: not while the mission is paused, then even through a cancellation."""
+        """Run work that must complete: not while the mission is paused, but then even through a cancellation."""
         if self.stopped is None:
             await self.may_go_on()
         self._finishing = True
@@ -230,7 +231,7 @@ class Control:
 
     @contextlib.contextmanager
     def lending(self, place: Place, take: Callable[[], Awaitable[None]]) -> Iterator[None]:
-        """Let others have a place while the mission is paused within the block; `take` takes it again."""
+        """Release a place while the mission is paused within the block; `take` takes it again."""
         self._places[place] = take
         try:
             yield
@@ -243,7 +244,7 @@ class Control:
 
     @contextlib.contextmanager
     def keeping(self, keep: Callable[[], Awaitable[None]]) -> Iterator[None]:
-        """Let each pause during the block call `keep` once every sandbox is frozen; `keep` raises nothing."""
+        """Call `keep` at each pause during the block, once every sandbox is frozen; `keep` raises nothing."""
         self._keepers.append(keep)
         try:
             yield
@@ -251,13 +252,13 @@ class Control:
             self._keepers.remove(keep)
 
     def detach(self, sandbox: Sandbox) -> None:
-        """Leave the sandbox to itself from now on: a resume must not thaw what is to stay frozen."""
+        """Stop controlling the sandbox: a resume must not thaw a sandbox that has to stay frozen."""
         if sandbox in self._sandboxes:
             self._sandboxes.remove(sandbox)
 
     @contextlib.asynccontextmanager
     async def frozen(self, sandbox: Sandbox) -> AsyncIterator[None]:
-        """Freeze a sandbox for the block; it stays frozen afterwards where the mission was paused meanwhile."""
+        """Freeze a sandbox for the block; it stays frozen afterwards if the mission was paused meanwhile."""
         await sandbox.freeze()
         try:
             yield
@@ -267,7 +268,7 @@ class Control:
 
     @contextlib.asynccontextmanager
     async def limited(self, seconds: float) -> AsyncIterator[None]:
-        """Bound the block by `seconds`, pauses and queues not counted; raises `TimeoutError`."""
+        """Limit the block to `seconds`, excluding pauses and queues; raises `TimeoutError`."""
         async with asyncio.timeout(seconds) as limit:
             self._limits[limit] = None
             if self.paused or self._queued:
@@ -278,7 +279,7 @@ class Control:
                 del self._limits[limit]
 
     def seconds_left(self) -> float:
-        """Return what is left of the outermost time limit, that of the mission."""
+        """Return the time left of the outermost limit, that of the mission."""
         for limit, left in self._limits.items():
             if left is not None:  # it is suspended
                 return left
@@ -287,14 +288,14 @@ class Control:
         return math.inf
 
     def _suspend_limits(self) -> None:
-        # `when()` is None for a limit that is suspended already: its seconds left must not be overwritten.
+        # `when()` is None for an already suspended limit: its remaining seconds must not be overwritten.
         for limit in self._limits:
             if not limit.expired() and (when := limit.when()) is not None:
                 self._limits[limit] = when - asyncio.get_running_loop().time()
                 limit.reschedule(None)
 
     def _resume_limits(self) -> None:
-        if self.paused or self._queued:  # two parts of a mission may wait at once, and be paused besides
+        if self.paused or self._queued:  # two parts of a mission may wait at once, and it may also be paused
             return
         for limit, left in self._limits.items():
             if left is not None:
@@ -322,7 +323,7 @@ class Controls:
 
     @contextlib.contextmanager
     def running(self, mission: str, control: Control) -> Iterator[None]:
-        """Let a mission be steered while the block runs."""
+        """Let a mission receive orders while the block runs."""
         self._running[mission] = control
         try:
             yield
@@ -338,7 +339,7 @@ class Controls:
         return bool(running)
 
     async def take(self, order: Order) -> Order:
-        """Carry out an order that came to this process; raises `RefusedError` for one that cannot be."""
+        """Carry out an order that came to this process; raises `RefusedError` if that is impossible."""
         mission = str(order.get("mission"))
         control = self._running.get(mission)
         if control is None:

@@ -1,7 +1,8 @@
 """The steps of a single mission: selection of agent and model, attempts with their verdicts, promotion.
 
-Read it from `MissionFlow.run` down. Whatever costs money, time or a sandbox runs inside `Journal.step`. A worker
-that takes the mission over runs the same code and gets the recorded outputs, up to the first step that has none.
+Read it from `MissionFlow.run` down. Everything that costs money, time or a sandbox runs inside `Journal.step`. A
+worker that takes the mission over runs the same code and gets the recorded outputs, up to the first step without
+one.
 """
 
 from __future__ import annotations
@@ -63,9 +64,10 @@ class MissionFlow:
         self._role = NO_ROLE
 
     async def run(self) -> None:
-        """Choose an agent, run its attempts, and deliver a good result; then the mission is settled or waiting.
+        """Choose an agent, run its attempts, and deliver a good result; afterwards the mission is settled or
+        waiting.
 
-        Raises what `MissionRun.run` settles it by.
+        Raises the errors by which `MissionRun.run` settles it.
         """
         assert self._journal.state.request is not None
         request = await self._admission.admitted(self._journal.state.request, 1)
@@ -94,7 +96,7 @@ class MissionFlow:
             await asyncio.gather(preparing, return_exceptions=True)
 
     async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
-        """Run attempts, each with the report on the one before, and settle the mission as the last one ended."""
+        """Run attempts, each with the report on the previous one, and settle the mission by the last result."""
         candidates = CandidateJudge(self._services, self._journal, self._control, self._judge, role=self._role)
         tree: str = context.base.tree
         feedback: str | None = None
@@ -104,7 +106,7 @@ class MissionFlow:
             admitted = request
             if number > 1:
                 admitted = await self._admission.admitted(request, number, fault=fault)
-            if admitted != request:  # the agent or model asked for has failed too often
+            if admitted != request:  # the requested agent or model has failed too often
                 request, agent = admitted, self._services.open_agent(admitted)
                 # A patch is made for the tree of the base.
                 tree = context.base.tree if admitted.agent == PATCH_AGENT else tree
@@ -112,7 +114,7 @@ class MissionFlow:
             result = await self._run_attempt(request, agent, context, number, tree, feedback)
             self._judge.fault("agent")
             judged = await candidates.judge(request, result, context, number)
-            # A person may have changed the result since: while the mission was paused, or had ended.
+            # A person may have changed the result since, while the mission was paused or after it ended.
             judged = await candidates.heed_person(request, judged, number)
             another = number < most and requires_next_attempt(self._journal.state, number)
             good = judged.end.mission == "promoted" and self._role.writes and not another
@@ -121,12 +123,13 @@ class MissionFlow:
                     judged = await candidates.rebase(request, judged, number)
                 end = judged.end
                 self._attempts.finish(number, end.status, end.reasons)
-                # A native agent fails for want of a model, of context or of an end: another try would fail alike.
+                # A native agent fails when its model is unavailable, its context is full or it does not finish:
+                # another attempt would fail alike.
                 hopeless = agent.checkpoints_itself and result.outcome.claim == "failed"
                 good = end.mission in ("promoted", "waiting")
                 # The provider failed, not the work: one more attempt follows, as a person or the request says.
                 continued = self._journal.state.continued.get(number)
-                # What a person made of the result is not given to the agent again without a person's word.
+                # A person's change to the result is not given to the agent again unless the person says so.
                 final = number >= most or hopeless or (judged.restored and not another)
                 fault = provider_fault(self._journal.state.attempt(number)) if final and not continued else ""
                 if fault:
@@ -134,7 +137,7 @@ class MissionFlow:
                 elif not continued and (final or end.mission == "exhausted" or (good and not another)):
                     await self._conclude(judged)
                     return
-            # A good attempt has no report on faults: the next one is made only for a message of a person.
+            # A good attempt has no report on faults: another attempt follows only for a person's message.
             context, tree, feedback = judged.context, judged.result.tree, None if good else judged.report
             if continued and continued.base:  # its result is promoted: continue from there
                 context = await self._judge.prepare_base(request, continued.base)
@@ -149,7 +152,7 @@ class MissionFlow:
         tree: str,
         feedback: str | None,
     ) -> AttemptResult:
-        """Run one attempt, or recall its result."""
+        """Run one attempt, or return its recorded result."""
         depot = self._services.depot
         load_result = partial(AttemptResult.from_record, base=context.base, depot=depot)
         runner = AttemptRunner(
@@ -171,7 +174,7 @@ class MissionFlow:
                 number=number,
                 request=request.text,
                 report=self._services.store.artifacts.get(feedback) if feedback else None,
-                # The control's clock, and not the recorded steps alone: setup and the base's checks took time too.
+                # The control's clock, not just the recorded steps: setup and the base's checks took time too.
                 seconds=max(1.0, self._control.seconds_left() - GRACE_SECONDS),
                 messages=tuple(message.text for message in self._journal.state.messages),
                 allow=request.allow,
@@ -179,13 +182,13 @@ class MissionFlow:
                 tree=tree,
                 role=self._role,
                 in_plan=bool(self._journal.state.parent),
-                # An earlier attempt may have removed it; the report says what is wrong with that.
+                # An earlier attempt may have removed it; the report explains that problem.
                 directory=request.directory if depot.has_directory(tree, request.directory) else "",
             )
             return (await runner.run(agent, assignment, tree=tree)).to_record()
 
         def events(record: Any) -> Sequence[Payload]:
-            # Written with the end of the step, so that an attempt that starts again records them once.
+            # Written with the end of the step, so that a restarted attempt records them once.
             begun = self._journal.state.attempt(number)
             if begun is None:
                 return ()
@@ -203,14 +206,14 @@ class MissionFlow:
         return load_result(record)
 
     async def _conclude(self, judged: JudgedAttempt) -> None:
-        """Promote the last attempt's result if it is good; else settle the mission as that attempt ended."""
+        """Promote the last attempt's result if it is good; otherwise settle the mission by that attempt's end."""
         result, end = judged.result, judged.end
         if end.mission == "promoted" and self._role.writes:
             stop_at(self._journal, BEFORE_PROMOTION)
             await self._delivery.promote(judged.context, result.tree, judged.verdict)
             return
         handed = judge_failing_test(judged.verdict) is not None
-        # A task's failing test becomes the base of the next task: its coordinator needs no person to decide.
+        # A task's failing test becomes the base of the next task: its coordinator needs no person's decision.
         status = "promoted" if handed and self._journal.state.parent else end.mission
         finished = MissionFinished(status=status, reasons=end.reasons, reverted=result.reverted)
         asks = end.mission == "waiting" and not handed

@@ -37,7 +37,7 @@ from chargehand.store.store import Store
 if TYPE_CHECKING:
     from chargehand.workspace.depot import Depot
 
-# What another mission may take over. Claims, costs and promotions happened to the source alone.
+# Events that another mission may copy. Claims, costs and promotions belong to the source alone.
 _COPIED = (
     AgentSelected,
     AttemptFinished,
@@ -68,7 +68,7 @@ class ForkPoint(Struct, frozen=True, kw_only=True):
 
     @property
     def step(self) -> str:
-        """The name of the recorded step that is the reply."""
+        """The name of the reply's recorded step."""
         from chargehand.agents.recorded import reply_step
 
         return acts_prefix(self.attempt) + reply_step(self.turn)
@@ -78,7 +78,7 @@ class ForkPoint(Struct, frozen=True, kw_only=True):
 
 
 class ReplyEdit(Struct, frozen=True, kw_only=True):
-    """A reply in place of the recorded one: its text and its calls, each with `name` and `arguments`."""
+    """A reply that replaces the recorded one: its text and its calls, each with `name` and `arguments`."""
 
     text: str
     tools: tuple[dict[str, Any], ...] = ()
@@ -126,12 +126,12 @@ def create_fork(
     edit: ReplyEdit | None = None,
     user: str = "",
 ) -> str:
-    """Record a new mission that goes on from just before a reply of another, and return its id.
+    """Record a new mission that continues from just before a reply of another, and return its id.
 
-    `point` is the last reply by default; `model` answers from there on; with `edit` that reply is taken instead.
-    What was before is neither asked nor paid again; `user` pays for the rest, who paid before where none is named.
-    Raises `RefusedError` (`not_forkable`) for a mission without recorded replies, `NotFoundError` for a reply it
-    does not have.
+    `point` is the last reply by default; `model` answers from there on; with `edit` that reply is used instead.
+    Earlier calls are neither made nor paid again; `user` pays for the rest, by default the user of the source.
+    Raises `RefusedError` (`not_forkable`) for a mission without recorded replies, `NotFoundError` for an unknown
+    reply.
     """
     source = _read_source(store, mission)
     steps = [payload.step for payload in source if isinstance(payload, StepFinished)]
@@ -150,7 +150,7 @@ def create_fork(
     made = new_id("mission")
     created = next(payload for payload in source if isinstance(payload, MissionCreated))
     created = replace(created, forked_from=mission, forked_at=str(point), user=user or created.user)
-    created = replace(created, parent="", task="")  # a coordinator knows nothing of it
+    created = replace(created, parent="", task="")  # no coordinator knows this mission
     if model is not None:
         created = replace(created, request=replace(created.request, model=model))
     copied = list(_copy_until(point, source, made, edited=edit is not None))
@@ -159,7 +159,7 @@ def create_fork(
 
         replies = [each for each in source if isinstance(each, StepFinished) and each.step == point.step]
         recorded = replies[-1]
-        # Usage and model stay as recorded: the edited reply was paid for as the one in its place.
+        # Usage and model stay as recorded: the edited reply counts as paid like the original.
         output = {**load_step_output(store, recorded), "message": edited_reply(edit.text, edit.tools)}
         copied.append(store_step_output(store, made, replace(recorded, output=output, seconds=0.0)))
     _record_copy(store, depot, made, created, copied)
@@ -176,18 +176,18 @@ def create_follow_up(
     user: str = "",
     made: str = "",
 ) -> str:
-    """Record a new mission that goes on, on `continued.base`, where one that was promoted ended; return its id.
+    """Record a new mission that continues a promoted one on `continued.base`; return its id.
 
-    Its agent has the conversation of before; nothing of it is asked or paid again. `user` pays for the rest, who
-    paid before where none is named. `made` is the id of one that goes on with the same task of a coordinator.
+    Its agent has the earlier conversation; no earlier call is made or paid again. `user` pays for the rest, by
+    default the user of the source. `made` is the new mission's id if it continues the same task of a coordinator.
     """
     source = _read_source(store, mission)
     created = next(payload for payload in source if isinstance(payload, MissionCreated))
     created = replace(created, request=request, forked_from=mission, forked_at="", user=user or created.user)
-    if not made:  # a person's own, and no coordinator's
+    if not made:  # a person's own mission, not a coordinator's
         made, created = new_id("mission"), replace(created, parent="", task="")
     copied = list(_copy_until(None, source, made))
-    if continued.base is not None:  # what it stands on outlives the branch of the mission it comes from
+    if continued.base is not None:  # its base must outlive the branch of the source mission
         depot.swap(f"refs/chargehand/forks/{made}-base", continued.base.commit, None)
         copied.append(BaseResolved(base=continued.base))
     copied.append(continued)
@@ -196,7 +196,7 @@ def create_follow_up(
 
 
 def _read_source(store: Store, mission: str) -> list[Payload]:
-    # What cannot be read, as a later version's, is left out: nothing else than its own events is copied anyway.
+    # Unreadable events, such as a later version's, are omitted: only its own kinds of event are copied anyway.
     return [payload for line in store.log.read(mission) if (payload := read_payload(line)) is not None]
 
 
@@ -204,16 +204,16 @@ def _record_copy(
     store: Store, depot: Depot, made: str, created: MissionCreated, copied: Sequence[Payload]
 ) -> None:
     commits = [payload.checkpoint.commit for payload in copied if isinstance(payload, CheckpointMade)]
-    if commits:  # its checkpoints outlive those of the mission it comes from
+    if commits:  # its checkpoints outlive those of the source mission
         depot.swap(f"refs/chargehand/forks/{made}", commits[-1], None)
-    # Released by nobody, as a mission is that its worker let go of: any worker may resume it.
+    # Released without a worker, like a mission that its worker released: any worker may resume it.
     store.log.append(made, created, *copied, MissionReleased(worker=""), durable=True)
 
 
 def _copy_until(
     point: ForkPoint | None, source: Sequence[Payload], made: str, *, edited: bool = False
 ) -> Iterator[Payload]:
-    """Yield what came before the point, or all of it, under names of its own."""
+    """Yield the events before the point, or all of them, with new names."""
     attempts: dict[str, str] = {}
     for payload in source:
         if not isinstance(payload, _COPIED):
@@ -222,18 +222,18 @@ def _copy_until(
         if point is not None and act is not None and (act[0], act[1].turn) == (point.attempt, point.turn):
             if act[1].kind == "reply":
                 return
-            if not edited:  # what was done to get the reply (a roll-back, say) is done anew for another reply
+            if not edited:  # acts that led to the recorded reply (e.g. a roll-back) are repeated for a new reply
                 continue
         if isinstance(payload, AttemptStarted):
             attempts[payload.attempt] = new_id("attempt")
-            # Named as a workspace of its own would be: resuming finds no files there and lays the tree out anew.
+            # Named like its own workspace: resuming finds no files there and writes the tree again.
             workspace = f"w-{made.removeprefix('m-')}-attempt-{payload.number}-0"
             payload = replace(payload, workspace=workspace)
         yield _rename_attempt(payload, attempts)
 
 
 def _rename_attempt(payload: Payload, attempts: dict[str, str]) -> Payload:
-    """Return a payload with the new name of its attempt, and without cost or time: those stay with the source."""
+    """Return a payload with its attempt's new name, and without cost or time: those stay with the source."""
     changes: dict[str, Any] = {}
     attempt = getattr(payload, "attempt", None)
     if attempt is not None:
@@ -246,6 +246,6 @@ def _rename_attempt(payload: Payload, attempts: dict[str, str]) -> Payload:
     if question is not None:  # an agent's question is named after its attempt
         owner, slash, rest = question.partition("/")
         changes["question"] = attempts.get(owner, owner) + slash + rest
-    untyped: Any = payload  # which fields it has is known by now, but not to the type checker
+    untyped: Any = payload  # the fields are known by now, but not to the type checker
     renamed: Payload = replace(untyped, **changes)
     return renamed

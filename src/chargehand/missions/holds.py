@@ -1,7 +1,7 @@
-"""Holds between missions: who has not begun waits for an earlier one that works on the same, on one branch.
+"""Holds between missions: a new mission waits for an earlier one with overlapping work on the same branch.
 
-It waits before it takes its base, so that it begins on what the other one landed. Only those wait that say what
-they will touch, and only for earlier ones: two never wait for each other.
+It waits before it takes its base, so that it starts from the earlier one's result. Only missions that declare what
+they will touch wait, and only for earlier ones: two never wait for each other.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from chargehand.missions.waiting import goes_on_by_itself
 from chargehand.store.rows import MissionFilter, MissionListing
 from chargehand.store.store import Store
 
-if TYPE_CHECKING:  # a person's command looks at holds without what runs missions
+if TYPE_CHECKING:  # a person's command looks at holds without loading the code that runs missions
     from chargehand.missions.control import Control
     from chargehand.missions.journal import Journal
     from chargehand.missions.services import Services
 
 
 async def must_wait(services: Services, journal: Journal, control: Control) -> bool:
-    """Tell, and record, whether a mission that has not begun waits for an earlier one.
+    """Return, and record, whether a mission that has not begun waits for an earlier one.
 
-    One that waited and may begin does so where the branch is by now.
+    A mission that waited starts from the branch's current tip.
     """
     from chargehand.workspace.remotes import moved_base
 
@@ -51,7 +51,7 @@ async def must_wait(services: Services, journal: Journal, control: Control) -> b
     while True:
         changes = control.changes
         held = await control.unpaused(partial(asyncio.to_thread, _find_hold, services, state))
-        if changes == control.changes:  # else a person set another plan meanwhile
+        if changes == control.changes:  # otherwise a person set another plan meanwhile
             break
     if held is not None:
         journal.record(held, durable=True)
@@ -64,14 +64,14 @@ async def must_wait(services: Services, journal: Journal, control: Control) -> b
 
 
 def has_begun(state: MissionState) -> bool:
-    """Tell whether anything was done on a mission's base; of a coordinator, whether a task was begun."""
+    """Return whether any work was done on a mission's base; for a coordinator, whether a task was started."""
     if state.plan is not None:
         return any(known.runs or known.end for known in state.plan.tasks.values())
     return bool(state.steps or state.attempts)
 
 
 def is_still_held(look: MissionReader, held: MissionQueued) -> bool:
-    """Tell whether nothing happened since by which a mission that waits for another one could begin."""
+    """Return whether nothing has happened since that could end a mission's wait for another one."""
     try:
         other = look.store.log.summary(held.mission, look.workers.live)
     except NotFoundError:
@@ -81,14 +81,14 @@ def is_still_held(look: MissionReader, held: MissionQueued) -> bool:
 
 
 def events_of_start(look: MissionReader, state: MissionState, *, identity: str) -> tuple[Payload, ...]:
-    """Return the events with which a person lets a mission begin beside the earlier ones, as they all are now."""
+    """Return the events by which a person starts a mission despite the earlier ones in their current state."""
     beside = {each.id: _digest(look.state(each.id)) for each in _earlier_missions(look, state)}
     allowed = MissionAllowed(identity=identity, digest=_digest(state), beside=beside)
     return (allowed, MissionAdmitted(waits_for=MISSIONS, seconds=0.0))
 
 
 def _find_hold(services: Services, state: MissionState) -> MissionQueued | None:
-    """Return for whom a mission waits and why, `None` where it may begin; may block."""
+    """Return the mission to wait for and why, `None` if it may begin; may block."""
     own = _mission_footprint(services.store, state)
     if not (own.paths or own.areas or own.contracts):
         return None
@@ -111,7 +111,7 @@ def _find_hold(services: Services, state: MissionState) -> MissionQueued | None:
 
 
 def _is_allowed(store: Store, state: MissionState, other: MissionState) -> bool:
-    """Tell whether a person lets a mission, as it is, begin beside another one as that is."""
+    """Return whether a person allowed a mission to start despite another one, both in their current form."""
     for line in reversed(store.log.read(state.id, types=(MissionAllowed.type,))):
         allowed = read_payload(line)
         if isinstance(allowed, MissionAllowed):  # the last one counts
@@ -125,15 +125,15 @@ def _is_to_be_applied(state: MissionSummary) -> bool:
 
 
 def _holds_others(listing: MissionListing) -> bool:
-    """Tell whether others wait for a mission: it goes on by itself, so that nobody waits for a person's word."""
+    """Return whether other missions wait for this one: only if it continues without a person."""
     state, row = listing.summary, listing.row
-    # Not one that was set aside, since its log is damaged: no worker takes that up.
+    # Not a mission set aside because its log is damaged: no worker resumes it.
     is_looked_at = row.runnable or row.owner is not None or row.wakes is not None or state.asleep
     return is_looked_at and (state.status in ("planned", "running") or goes_on_by_itself(state))
 
 
 def _earlier_missions(look: MissionReader, state: MissionState) -> Iterator[MissionSummary]:
-    """Yield the missions that were asked for before this one, go on, and are applied to its branch."""
+    """Yield earlier missions that are unfinished and are applied to the same branch."""
     listed = look.store.log.summaries(
         look.workers.live,
         MissionFilter(
@@ -149,14 +149,14 @@ def _earlier_missions(look: MissionReader, state: MissionState) -> Iterator[Miss
 
 
 def _mission_footprint(store: Store, state: MissionState, *, written: tuple[str, ...] = ()) -> Footprint:
-    """Return what a mission says that it will touch yet, and what it has `written`.
+    """Return the changes that a mission still declares, and those it has `written`.
 
-    That is what the tasks say that are not done; those that say nothing, and a mission without a plan, are meant
-    to stay in the areas that a person gave with the request.
+    That is the union over its unfinished tasks; a task without a declaration, or a mission without a plan, is
+    taken to stay in the areas that a person gave with the request.
     """
     given = Footprint(task=state.id, areas=_given_areas(store, state))
-    planless = state.plan is None or state.plan.wanted  # a planner may be at it
-    # Without an open task the result is about to be applied: until then the branch does not have it.
+    planless = state.plan is None or state.plan.wanted  # a planner may be working on it
+    # Without an open task the result is about to be applied: the branch does not have it yet.
     open_tasks = _open_tasks(state)
     prints = [given] if planless or not open_tasks else [footprint(task) for task, _ in open_tasks]
     prints = [each if each.paths or each.areas or each.contracts else given for each in prints]
@@ -164,7 +164,7 @@ def _mission_footprint(store: Store, state: MissionState, *, written: tuple[str,
     return Footprint(
         task=state.id,
         paths=tuple(dict.fromkeys(path for each in prints for path in each.paths)),
-        # `docs` may lie below any path, and so meets each: between missions the one at the top is meant.
+        # `docs` may match below any path, and so collides with each: between missions it means the top-level one.
         areas=tuple(area if set("*?[/") & set(area.rstrip("/")) else f"/{area}" for area in areas),
         contracts=tuple(dict.fromkeys(name for each in prints for name in each.contracts)),
         written=written,
@@ -172,7 +172,7 @@ def _mission_footprint(store: Store, state: MissionState, *, written: tuple[str,
 
 
 def _open_tasks(state: MissionState) -> list[tuple[Task, tuple[str, ...]]]:
-    """Return the tasks of a mission that are not done, each with its missions so far."""
+    """Return the unfinished tasks of a mission, each with its missions so far."""
     if state.plan is None:
         return []
     known = state.plan.tasks
@@ -184,7 +184,7 @@ def _open_tasks(state: MissionState) -> list[tuple[Task, tuple[str, ...]]]:
 
 
 def _given_areas(store: Store, state: MissionState) -> tuple[str, ...]:
-    """Return the areas of a request where a person gave them with it: those of a project hold for all missions."""
+    """Return a request's areas if a person gave them with it: a project's areas apply to all missions."""
     if state.request is None or not state.request.allow:
         return ()
     (first,) = store.log.read(state.id, limit=1)
@@ -195,11 +195,11 @@ def _given_areas(store: Store, state: MissionState) -> tuple[str, ...]:
 
 
 def _written_paths(services: Services, look: MissionReader, state: MissionState) -> tuple[str, ...]:
-    """Return the paths that a mission has changed so far, those of its tasks that are not merged included."""
+    """Return the paths that a mission has changed so far, including those of its unmerged tasks."""
     found = set[str]()
     runs = (look.state(run) for _, missions in _open_tasks(state) for run in missions)
     for each in (state, *runs):
-        # What a coordinator merged stands on what it was promoted on: its base moves on a moment before that.
+        # A coordinator's merges are compared with `promoted_on`: its base moves just before a merge.
         base, tree = (each.base, each.checkpoints[-1].tree) if each.checkpoints else (each.promoted_on, each.tree)
         if base is not None and tree is not None:
             found.update(change.path for change in services.depot.diff(base.tree, tree))
@@ -207,6 +207,6 @@ def _written_paths(services: Services, look: MissionReader, state: MissionState)
 
 
 def _digest(state: MissionState) -> str:
-    """Return what tells what a mission is to do from anything else: 16 hex digits of a SHA-256."""
+    """Return a digest of a mission's work order: 16 hex digits of a SHA-256."""
     what = state.plan.plan if state.plan is not None else state.request
     return hashlib.sha256(encode_json(what)).hexdigest()[:16]

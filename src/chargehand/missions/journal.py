@@ -27,14 +27,14 @@ from chargehand.store.store import Store
 # The largest output that is kept in the log itself; a larger one is an artifact.
 STEP_BYTES = 8192
 
-# What a sandbox or workspace is opened for, as its events name it.
+# Purposes of sandboxes and workspaces, as events name them.
 SETUP, CHECKS, AGENT = "setup", "checks", "agent"
 
 
 class MissionSubmission(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asks for in a project, on a base, under the configuration of that moment.
+    """A user's request in a project, on a base, under the configuration of that moment.
 
-    The mission does the `task` of the coordinator `parent`, or is one itself where it has a `plan` or wants one.
+    The mission does the `task` of the coordinator `parent`, or is a coordinator if it has or wants a `plan`.
     """
 
     project: str
@@ -51,9 +51,9 @@ class MissionSubmission(msgspec.Struct, frozen=True, kw_only=True):
 def create_mission(
     store: Store, new: MissionSubmission, *, mission: str | None = None, owner: str | None = None
 ) -> str:
-    """Record a new mission and return its id; from now on any worker may take it, or `owner` alone.
+    """Record a new mission and return its id; from now on any worker may take it, or only `owner` if given.
 
-    With an id of the caller's, raises `UsageError` (`mission_exists`) for all but the first of that id.
+    With an id from the caller, raises `UsageError` (`mission_exists`) for all but the first call with that id.
     """
     mission = mission or new_id("mission")
     created = MissionCreated(
@@ -71,10 +71,10 @@ def create_mission(
 
 
 class Liveness(Protocol):
-    """Tells whether a living worker holds a mission."""
+    """Knows whether a living worker holds a mission."""
 
     def live(self, row: MissionRow, /) -> bool:
-        """Tell whether a living worker holds the mission right now."""
+        """Return whether a living worker holds the mission right now."""
         ...
 
 
@@ -84,8 +84,8 @@ def claim_mission(
 ) -> Iterator[int]:
     """Hold a mission for the block, as `worker`, and yield the epoch to write under.
 
-    `created` says that this worker recorded the mission for itself, and holds it since. Raises `RefusedError`
-    (`mission_held`) where a living worker holds it, `NotFoundError`.
+    `created` means that this worker recorded the mission for itself and has held it since. Raises `RefusedError`
+    (`mission_held`) if a living worker holds it, `NotFoundError`.
     """
     row = log.get(mission)
     if look.live(row) and not (created and row.owner == worker):
@@ -94,20 +94,20 @@ def claim_mission(
             code="mission_held",
             hint=f"chargehand mission cancel {mission} stops it",
         )
-    # The claim compares the epoch that was just read: of two workers that both saw a dead holder one gets it, and
-    # the holder that only seemed dead is fenced from here on.
+    # The claim compares the epoch that was just read: of two workers that both saw a dead holder only one
+    # succeeds, and a holder that only seemed dead is fenced from here on.
     epoch = log.claim(mission, owner=worker, epoch=row.epoch)
     try:
         yield epoch
     finally:
-        # On a full disk, say. The worker's lock ends with this process, so the mission counts as free all the
-        # same.
+        # It may fail on a full disk. The worker's lock ends with this process, so the mission counts as free
+        # anyway.
         with contextlib.suppress(StoreError):
             log.release(mission, epoch=epoch)
 
 
 def store_step_output(store: Store, mission: str, done: StepFinished) -> StepFinished:
-    """Return a finished step as the log takes it: with a large output as an artifact."""
+    """Return a finished step in its logged form: a large output is replaced by an artifact."""
     encoded = encode_json(done.output)
     if len(encoded) <= STEP_BYTES:
         return replace(done, artifact=None)
@@ -120,7 +120,7 @@ def load_step_output(store: Store, done: StepFinished) -> Any:
 
 
 class EventSink(Protocol):
-    """Where workspaces and sandboxes record what they do: a mission's `Journal`, or nowhere (`Unlogged`)."""
+    """Records events of workspaces and sandboxes: a mission's `Journal`, or `Unlogged`."""
 
     @property
     def mission(self) -> str | None:
@@ -129,16 +129,16 @@ class EventSink(Protocol):
 
     @property
     def epoch(self) -> int | None:
-        """The claim that is written under, `None` without one."""
+        """The epoch of the claim in use, `None` without one."""
         ...
 
     @property
     def fenced(self) -> bool:
-        """Whether another worker claimed the mission since."""
+        """Whether another worker has claimed the mission since."""
         ...
 
     def record(self, *payloads: Payload, durable: bool = False) -> None:
-        """Append the payloads to the log, in order, all or none."""
+        """Append all payloads to the log in order; if one fails, append nothing."""
         ...
 
 
@@ -150,17 +150,17 @@ class Unlogged:
     fenced = False
 
     def record(self, *payloads: Payload, durable: bool = False) -> None:
-        """Forget the payloads."""
+        """Discard the payloads."""
 
 
 class Journal:
     """Writes the events of one mission in order and keeps its state current.
 
-    Raises `StoreError` (`mission_damaged`) where the log is not what was written: nobody goes on from that.
+    Raises `StoreError` (`mission_damaged`) if the log was damaged: no worker continues from that.
 
-    With `epoch`, the claim it writes under: once another worker claimed the mission, every `record` raises
-    `FencedError` and nothing is written. `queued_seconds` is how long the mission waited for slots: no step's own
-    time. `before_step` is called before a step is done, and not before one that is in the log.
+    `epoch` is the claim it writes under: once another worker has claimed the mission, every `record` raises
+    `FencedError` and nothing is written. `queued_seconds` is the mission's waiting time for slots, which belongs
+    to no step. `before_step` is called before a step runs, but not for a step already in the log.
     """
 
     def __init__(
@@ -186,11 +186,11 @@ class Journal:
 
     @property
     def fenced(self) -> bool:
-        """Whether another worker claimed the mission since."""
+        """Whether another worker has claimed the mission since."""
         return self.epoch is not None and self._store.log.get(self.mission).epoch != self.epoch
 
     def limited(self, question: QuestionAsked) -> QuestionAsked:
-        """Return a question that expires as the mission's configuration says."""
+        """Return a question with the expiry from the mission's configuration."""
         config = self.state.config
         seconds = config.limits.question_seconds if config is not None else None
         if seconds is None:
@@ -200,7 +200,7 @@ class Journal:
 
     def record(self, *payloads: Payload, durable: bool = False) -> None:
         """Append to the log, then to the state; `durable` waits until the disk has it."""
-        # The log first: it refuses a fenced writer, whose state must not run ahead of what is written.
+        # The log first: it refuses a fenced writer, whose state must not run ahead of the log.
         lines = self._store.log.append(self.mission, *payloads, durable=durable, epoch=self.epoch)
         for line, payload in zip(lines, payloads, strict=True):
             apply(self.state, line)
@@ -214,34 +214,34 @@ class Journal:
         *,
         events: Callable[[Any], Sequence[Payload]] | None = None,
     ) -> Any:
-        """Run a recorded step once: when its end is in the log, its output is returned instead.
+        """Run a recorded step once: if its end is in the log, return its output instead.
 
-        Mission, `name` and the digest of `input` are the key: the same name with another input is done anew.
-        `input` and the output must be JSON. `events` makes the events of the output; they and the end of the step
-        are written together or not at all. A step whose process died before that is done again: what it does
-        outside must bear that.
+        Mission, `name` and the digest of `input` are the key: the same name with another input runs again. `input`
+        and the output must be JSON. `events` makes events from the output; they and the end of the step are
+        written together or not at all. A step whose process died before that runs again, so its external effects
+        must be repeatable.
         """
-        # A digest, since inputs hold whole requests and reports and are compared only.
+        # A digest, since inputs contain whole requests and reports and are only compared.
         digest = hashlib.sha256(encode_json(input)).hexdigest()
         done = self.state.steps.get(name)
         if done is not None and done.input == digest:
             return self.recall(done)
         if self.before_step is not None:
             self.before_step(name)
-        # What a process before did of it, and recorded within it, took its time too.
+        # Work recorded within the step by an earlier process counts towards its time too.
         before = self.state.seconds_of(f"{name}/") if done is None else 0.0
         started, queued = self.clock.monotonic(), self.queued_seconds
         output = await work()
         seconds = before + self.clock.monotonic() - started - (self.queued_seconds - queued)
         finished = StepFinished(step=name, input=digest, output=output, seconds=seconds)
-        # The artifact of a large output is stored before the line that names it: a crash between leaves an
-        # artifact that nobody names, never a name without one.
+        # The artifact of a large output is stored before the line that names it: a crash in between leaves an
+        # unnamed artifact, never a name without its artifact.
         finished = store_step_output(self._store, self.mission, finished)
         self.record(*(events(output) if events else ()), finished)
         return output
 
     def recorded(self, prefix: str) -> list[tuple[str, Any]]:
-        """Return name (after `prefix`) and output of each finished step below it, as they were first done."""
+        """Return the name (after `prefix`) and output of each finished step below it, by first run."""
         found = [step for step in self.state.steps.values() if step.step.startswith(prefix)]
         return [(step.step.removeprefix(prefix), self.recall(step)) for step in found]
 

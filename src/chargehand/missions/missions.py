@@ -1,4 +1,4 @@
-"""Everything that changes a mission of one project: run, promote, roll back, restore, recover."""
+"""All operations that change a mission of one project: run, promote, roll back, restore, recover."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from chargehand.workspace.workspace import Workspace
 
 
 class Missions:
-    """Everything that changes a mission of one project."""
+    """All operations that change a mission of one project."""
 
     def __init__(self, services: Services, *, controls: Controls, fault: Fault = no_fault) -> None:
         self._services = services
@@ -70,7 +70,7 @@ class Missions:
         """Record a new mission for this process to `run` in the block; see `create_mission`.
 
         Other workers leave it alone from its first line on: if one took it before `run` did, the person who waits
-        for it would be refused. A mission that was not run when the block ends is any worker's.
+        for it would be refused. A mission that was not run when the block ends is free for any worker.
         """
         mission = self.create(request, repository=repository, base=base, config=config, held=True)
         self._created.add(mission)
@@ -91,7 +91,7 @@ class Missions:
         config: dict[str, object],
         held: bool = False,
     ) -> str:
-        """Record a new mission of this project, `held` by this process if so wanted; see `create_mission`."""
+        """Record a new mission of this project, `held` by this process if requested; see `create_mission`."""
         return create_mission(
             self._services.store,
             MissionSubmission(
@@ -108,19 +108,19 @@ class Missions:
     async def run(
         self, mission: str, *, on_output: OnOutput | None = None, on_check_output: OnOutput | None = None
     ) -> MissionState:
-        """Run a mission, from its last recorded step, to where it is settled; see `MissionRun.run`.
+        """Run a mission from its last recorded step until it is settled; see `MissionRun.run`.
 
-        What its agents print goes to `on_output`, what its checks print to `on_check_output`, as it comes.
+        Its agents' output goes to `on_output`, its checks' output to `on_check_output`, as it comes.
         """
         row = self._services.store.log.get(mission)
-        if not row.runnable and row.owner is None:  # it ended while this turn of it waited: nothing to claim
+        if not row.runnable and row.owner is None:  # it ended while this call waited: nothing to claim
             return self.look.at_rest(mission)
         async with self._claim(mission) as (journal, control):
-            # One that was told to stop is cancelled, as its coordinator wanted before it ended.
+            # A mission with a pending stop is cancelled, as its coordinator wanted before it ended.
             goes_on = journal.state.status == "running" and not journal.state.cancel_asked
             parent = journal.state.parent if goes_on else None
             if parent and self._services.store.log.summary(parent).summary.status in ENDED:
-                # Of a task whose coordinator has ended nobody needs the result.
+                # No one needs the result of a task whose coordinator has ended.
                 message = (
                     f"its coordinator {parent} has ended; `chargehand mission fork {journal.mission}` takes it out"
                 )
@@ -153,9 +153,10 @@ class Missions:
 
     @contextlib.asynccontextmanager
     async def _claim(self, mission: str) -> AsyncIterator[tuple[Journal, Control]]:
-        """Claim the mission for the block, so that nobody else changes it; an order to stop it cancels the block.
+        """Claim the mission for the block, so that no other process changes it; an order to stop cancels the
+        block.
 
-        Raises `RefusedError` (`mission_held`) where a living worker holds it.
+        Raises `RefusedError` (`mission_held`) if a living worker holds it.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -166,9 +167,9 @@ class Missions:
         log = services.store.log
         with claim_mission(log, mission, worker=worker, look=self.look, created=created) as epoch:
             journal = Journal(services.store, mission, clock=services.clock, watch=services.watch, epoch=epoch)
-            # The first line under the new epoch: claims without a step after them are what the fold counts as
-            # fruitless. A sleeping coordinator is woken with it: let go of without another word, as after a crash,
-            # it would neither sleep nor be anybody's to go on with.
+            # The first line under the new epoch: the fold counts claims without a step after them as fruitless. A
+            # sleeping coordinator is woken with it: if it were released without another event, as after a crash,
+            # it would neither sleep nor be free to resume.
             sleeps = journal.state.asleep and journal.state.status == "running"
             woken = (CoordinatorWoken(mission=mission),) if sleeps else ()
             claimed = MissionClaimed(worker=worker, role=role, epoch=epoch, version=services.version)
@@ -178,13 +179,13 @@ class Missions:
                 with self._controls.running(mission, control):
                     yield journal, control
             finally:
-                # A paused mission, or one with an open question, goes on in the workspace that it has.
+                # A paused mission, or one with an open question, resumes in its existing workspace.
                 if journal.state.status in SETTLED - {"paused"} and journal.state.open_question is None:
                     await asyncio.shield(asyncio.to_thread(self._remove_leftovers, journal.state))
 
     def _remove_leftovers(self, state: MissionState) -> None:
         services, ended = self._services, [state.id]
-        if state.plan is not None:  # of a task whose worker died when it was told to end nobody did it
+        if state.plan is not None:  # a task may still have leftovers if its worker died while ending it
             tasks = services.store.log.summaries(services.workers.live, MissionFilter(parent=state.id))
             ended += [each.summary.id for each in tasks if each.summary.status in ENDED]
         remove_leftovers(services.home, lambda: services.depot, *ended)
@@ -194,16 +195,16 @@ class Missions:
         return Journal(services.store, mission, clock=services.clock, watch=services.watch)
 
     async def promote(self, mission: str, *, identity: str, reason: str = "", seen: str = "") -> MissionState:
-        """Promote what a mission left, by a person's decision on its exact last tree.
+        """Promote a mission's result, by a person's decision on its exact last tree.
 
         The approval is for that tree alone and is used once. `seen` is the tree, or its beginning, that the person
-        looked at. Raises `RefusedError` (`tree_changed`) where it is another one by now.
+        looked at. Raises `RefusedError` (`tree_changed`) if the tree has changed since.
 
-        A person may approve a changed check surface, protected areas, tests changed on purpose and a tree without
-        checks, never override a failed check of the tree itself. What is promoted already and could not be
-        exported or applied is delivered now, as is what a plan merged that ended before all was done; where the
-        branch that it is to be applied to has moved on, what both come to is judged and promoted on top. Raises
-        `RefusedError` (`merge_conflict` where they conflict).
+        A person may approve a changed check surface, protected areas, intentionally changed tests and a tree
+        without checks, but never override a failed check of the tree itself. An earlier promotion that could not
+        be exported or applied is delivered now, and so is the merged part of a plan that ended early. If the
+        branch to apply to has moved on, the merge with it is judged and promoted on top. Raises `RefusedError`
+        (`merge_conflict` if they conflict).
         """
         async with self._claim(mission) as (journal, control):
             judge = TreeJudge(self._services, journal, control, fault=self._fault)
@@ -227,7 +228,7 @@ class Missions:
         mission = journal.mission
         if is_part_of_plan(journal.state):
             _check_seen(journal, journal.state.tree or "", seen)
-            # Each merge was judged; that it is exported without the rest, a person says.
+            # Each merge was judged; the person decides to export it without the rest.
             approved = ApprovalGiven(tree=journal.state.tree or "", identity=identity, reason=reason)
             journal.record(approved, durable=True)
             await delivery.deliver()
@@ -242,7 +243,7 @@ class Missions:
             rebase = None
             base, tree = _promotable(journal.state)
         _check_seen(journal, tree, seen)
-        # Judged anew, by the gates and areas of today: the base may have moved since, and the configuration.
+        # Judged again, by today's gates and areas: base and configuration may have changed since.
         scope: VerdictScope = "merged" if rebase else "attempt"
         before = tuple(journal.state.verdicts)
         verdict, context = await run_interruptible(journal, lambda: judge.judge_again(base, tree, scope=scope))
@@ -262,7 +263,7 @@ class Missions:
         ended = cancel_open_attempts(journal.state, superseded)
         if rebase is not None:
             advance_base(journal, rebase)
-        # On the disk before the branch moves: a promotion without a green verdict must show who wanted it.
+        # On disk before the branch moves: a promotion without a green verdict must show who approved it.
         journal.record(approval, *ended, durable=True)
         archive_replies(self._services.store, mission, *(each.attempt for each in ended))
         await delivery.promote(context, tree, verdict, approved=True)
@@ -270,7 +271,7 @@ class Missions:
     async def roll_back(self, mission: str) -> MissionState:
         """Undo a promotion by a new commit on the mission branch; the user's ref never moves back.
 
-        Raises what `check_whole` does.
+        Raises the errors of `check_whole`.
         """
         check_whole(self.look.state(mission))
         async with self._claim(mission) as (journal, _):
@@ -278,9 +279,11 @@ class Missions:
             return self.look.with_task_costs(journal.state)
 
     async def roll_back_task(self, mission: str, task: str, *, with_dependents: bool = False) -> MissionState:
-        """Take back a task of a coordinator by a new commit on its branch, which every gate lets in.
+        """Take back a task of a coordinator by a new commit on its branch, if the remaining tree passes every
+        gate.
 
-        Raises what `plan_task_rollback` does, and `RefusedError` (`not_green`) where what is left is not good.
+        Raises the errors of `plan_task_rollback`, and `RefusedError` (`not_green`) if the remaining tree is not
+        good.
         """
         check_task_rollback(self.look.state(mission), task)
         services = self._services
@@ -296,7 +299,7 @@ class Missions:
             )
             base = journal.state.promoted_on
             assert base is not None
-            # All tasks taken back leave the base's tree, which nobody has to let in.
+            # With all tasks taken back the base's tree remains, which needs no approval.
             if plan.tree != base.tree:
                 judge = TreeJudge(services, journal, control, fault=self._fault)
                 verdict, _ = await run_interruptible(
@@ -313,10 +316,10 @@ class Missions:
             return self.look.with_task_costs(journal.state)
 
     async def restore(self, mission: str, checkpoint: str, *, plan: RollbackPlan | None = None) -> Checkpoint:
-        """Go back to an earlier checkpoint, or `base`, by a new checkpoint: what came between stays.
+        """Go back to an earlier checkpoint, or `base`, by a new checkpoint: those in between stay.
 
-        With a `plan` only as far as that says. Raises `RefusedError` (`plan_stale`) where the last checkpoint is
-        not the one any more that the plan was made for.
+        With a `plan`, only as far as it says. Raises `RefusedError` (`plan_stale`) if the plan was made for an
+        earlier last checkpoint.
         """
         async with self._claim(mission) as (journal, _):
             base = journal.state.base if checkpoint == "base" else None
@@ -324,7 +327,7 @@ class Missions:
             return restore_checkpoint(self._services.depot, journal, commit, plan=plan)
 
     def findings(self, mission: str) -> tuple[Finding, ...]:
-        """Inspect a mission's last checkpoint anew, as its areas are today; none where it left nothing."""
+        """Inspect a mission's last checkpoint again, with its current areas; empty without a checkpoint."""
         state = self.look.state(mission)
         if state.base is None or state.request is None or not state.checkpoints:
             return ()
@@ -334,16 +337,16 @@ class Missions:
         return tuple(inspect(changes, DepotReader(services.depot), state.base.tree, areas))
 
     async def recover(self) -> list[str]:
-        """Finish or forget the promotions that dead processes began; return the missions that are promoted now.
+        """Finish or forget promotions begun by dead processes; return the missions that are now promoted.
 
-        The rest of a mission that should go on is left to whoever runs it.
+        The rest of an unfinished mission is left to the worker that resumes it.
         """
         done = []
         for row in self._services.store.log.takeable():
             if row.project != self._services.project or row.owner is None or self.look.live(row):
                 continue
-            # Only what got as far as its journal entry or its swap: everything before that is resumed as it is.
-            # A coordinator delivers nothing before it ends.
+            # Only missions that reached their journal entry or swap: all others simply resume. A coordinator
+            # delivers only at its end.
             state = self._journal(row.id).state
             delivered = state.plan is not None or state.commit is None or state.status == "promoted"
             if state.prepared is None and delivered:
@@ -354,7 +357,7 @@ class Missions:
                     if stands and journal.state.plan is None:  # a coordinator may have more to merge
                         judge = TreeJudge(self._services, journal, control, fault=self._fault)
                         async with judge.queue.delivery(wait=False) as held:
-                            # What is to be judged once more takes its time: that is for whoever resumes it.
+                            # A repeated judgement takes time: the worker that resumes the mission does that.
                             if held and not await asyncio.to_thread(
                                 has_branch_moved, journal, self._services.depot
                             ):
@@ -380,7 +383,7 @@ class Missions:
         """
         journal = Unlogged()
         setup = self._services.config.project.setup
-        if setup is None:  # a mission may have found what its checks need
+        if setup is None:  # an earlier mission may have detected a working setup
             setup = await asyncio.to_thread(find_made_setup, self._services, base, setup_directory)
         environment = await base_environment(self._services, journal, base, setup=setup, directory=setup_directory)
         provisioner = SandboxProvisioner(self._services, journal)
@@ -395,7 +398,7 @@ class Missions:
 
 
 def _check_seen(journal: Journal, tree: str, seen: str) -> None:
-    """Raise `RefusedError` (`tree_changed`) where a person looked at another tree, by its beginning, than this."""
+    """Raise `RefusedError` (`tree_changed`) if a person looked at another tree (`seen` is its beginning)."""
     if not tree.startswith(seen):
         raise RefusedError(
             f"mission {journal.mission!r} has another tree by now: {tree[:12]}, and not {seen[:12]}",
@@ -405,9 +408,9 @@ def _check_seen(journal: Journal, tree: str, seen: str) -> None:
 
 
 def _check_told(journal: Journal, verdict: Verdict, before: Iterable[Verdict]) -> None:
-    """Raise `RefusedError` (`two_verdicts`) if the tree has two results, and no verdict in `before` said so.
+    """Raise `RefusedError` (`two_verdicts`) if the tree has two results, and no verdict in `before` reported it.
 
-    The verdict with both is recorded by now: a person who promotes the tree again has been told.
+    The verdict with both is already recorded: a person who promotes the tree again has been informed.
     """
     flaky = [found.message for found in verdict.needs_person if found.rule == FLAKY_TEST]
     told = any(found.rule == FLAKY_TEST for each in before if each.tree == verdict.tree for found in each.findings)

@@ -1,6 +1,6 @@
 """Statistics of models: calls, tokens, money, durations, errors, and how their attempts ended.
 
-What each figure means is defined in `causes.toml`.
+Each figure is defined in `causes.toml`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class ModelStats(Struct, frozen=True, kw_only=True):
 def gather_model_statistics(
     reader: MissionReader, *, project: str | None = None, since: datetime | None = None
 ) -> tuple[ModelStats, ...]:
-    """Return how the models of all missions, or of one project's, did, those with the most calls first.
+    """Return figures for the models of all missions, or of one project, those with the most calls first.
 
-    `since` (timezone-aware) leaves out what was called before. Raises `StoreError`.
+    `since` (timezone-aware) omits earlier calls. Raises `StoreError`.
     """
     log, position, called = reader.store.log, 0, dict[str, list[ModelCalled]]()
     while page := log.after(position, project=project, types=(ModelCalled.type,)):
@@ -68,20 +68,20 @@ def gather_model_statistics(
             if new and isinstance(call := read_payload(line), ModelCalled):
                 called.setdefault(line.mission, []).append(call)
     tally = ModelTally()
-    # Without a call no row is read: of most missions of agents of other programs there are none.
+    # Without calls no row is read: most missions of other programs' agents have no calls.
     for listing in log.summaries(wanted=MissionFilter(project=project)) if called else ():
         tally.add(called.pop(listing.row.id, []), listing.summary.attempts)
     return tally.stats()
 
 
 class ModelTally:
-    """Adds up the calls of one mission after the other."""
+    """Adds up the calls of missions, one mission at a time."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], _ModelRow] = {}
 
     def add(self, calls: list[ModelCalled], attempts: tuple[AttemptState, ...] | list[AttemptState]) -> None:
-        """Count the calls of one mission, a call once however often it is in the log, and its attempts."""
+        """Count the calls of one mission, each call once even if logged repeatedly, and its attempts."""
         last: dict[str, _ModelRow] = {}
         # A call may be recorded twice, by the gateway and as lost by a resumed worker: its first line counts.
         for call in {one.call: one for one in reversed(calls)}.values():
@@ -95,7 +95,7 @@ class ModelTally:
                 last[attempt.id].end(attempt)
 
     def stats(self) -> tuple[ModelStats, ...]:
-        """Return what was counted."""
+        """Return the totals."""
         made = (row.stats(*key) for key, row in self._rows.items())
         return tuple(sorted(made, key=lambda one: (-one.calls, one.model, one.upstream, one.provider)))
 
@@ -127,7 +127,7 @@ class _ModelRow(Struct):
         self.counts["input"] += call.input_tokens or 0
         self.counts["output"] += call.output_tokens or 0
         self.counts["cached"] += call.cached_tokens or 0
-        # A call that was refused before it was sent has no tokens; one that cost something has unknown ones.
+        # A call that was refused before it was sent has no tokens; a call with a cost has unknown ones.
         reported = call.input_tokens is not None and call.output_tokens is not None
         self.counts["unknown"] += not reported and (call.cost_usd != 0 or call.status == "ok")
         self.booked_usd += call.booked_usd
@@ -139,12 +139,12 @@ class _ModelRow(Struct):
         if call.status != "ok":
             code, colon, _ = call.reason.partition(":")
             code = code if colon and code.isidentifier() else call.status  # a reason may have no code
-            # A provider's own error is told apart by its status: 429 and 500 ask for different remedies.
+            # A provider's own errors are distinguished by status: 429 and 500 need different remedies.
             self.errors[f"{code} {call.http_status}" if code == "upstream_error" else code] += 1
             return
         self.seconds.add(call.seconds)
         self.first.add(call.first_seconds)
-        # Speed is of replies alone: embeddings have no output, and unknown tokens no speed.
+        # Speed is measured on replies only: embeddings have no output, and unknown tokens no speed.
         if call.output_tokens is not None and call.operation == "reply":
             self.timed_output += call.output_tokens
             self.timed_seconds += call.seconds

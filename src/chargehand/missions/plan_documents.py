@@ -16,10 +16,10 @@ from chargehand.missions.planning.validation import outside_areas as outside_are
 
 
 def parse_plan(content: bytes, name: str) -> Plan:
-    """Return the plan that a file called `name` holds, its control flow written out as plain tasks.
+    """Return the plan in a file called `name`, with its control flow expanded to plain tasks.
 
-    Raises `UsageError` (`plan_invalid`). Its message tells the first problem with place and value, its hint
-    the way out, and on a line each up to 19 more.
+    Raises `UsageError` (`plan_invalid`). Its message names the first problem with place and value; its hint gives
+    the way out, followed by up to 19 more problems, one per line.
     """
     problems = PlanProblems(name)
     draft = read_plan(load_plan(content, name), problems)

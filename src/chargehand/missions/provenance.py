@@ -1,9 +1,9 @@
-"""Provenance of a promotion: what was built of what, by whom, judged how, as the log tells up to a signed head.
+"""Provenance of a promotion: inputs, agent, base and judgement, from the log up to a signed head.
 
 An in-toto Statement v1 (github.com/in-toto/attestation, spec/v1/statement.md) with the predicate of SLSA
 Provenance v1 (slsa.dev/spec/v1.0/provenance), signed in an envelope of `store.envelopes`. It is a pure function of
-the log: whoever has the log builds it again and compares. It holds digests and names, no request, prompt, reply or
-reason.
+the log: anyone with the log can rebuild and compare it. It contains digests and names, but no request, prompt,
+reply or reason.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from chargehand.workspace.export import exported_provenance
 MEDIA_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
-# Names, not addresses: nothing is fetched by them. A statement of another form gets another build type.
+# Names, not addresses: they are never fetched. A statement of another form gets another build type.
 BUILD_TYPES = {PromotionDone: "urn:chargehand:promotion:v1", MissionRolledBack: "urn:chargehand:rollback:v1"}
 BUILDER = "urn:chargehand:builder:v1"
 _HEAD = "log-head"
@@ -79,11 +79,11 @@ def sign_provenance(store: Store, head: SignedHead, *, version: str) -> str:
 
 
 class _Facts:
-    """What the lines of a log tell that a statement is made of."""
+    """The facts of a statement, read from the lines of a log."""
 
     def __init__(self, lines: Iterable[Event]) -> None:
         self.lines = tuple(lines)
-        # Steps hold whole replies: only their digests are needed, and those the lines have.
+        # Steps contain whole replies: only their digests are needed, and the lines have those.
         known = ((line, read_payload(line)) for line in self.lines if line.type != StepFinished.type)
         self.read = [(line, payload) for line, payload in known if payload is not None]
 
@@ -95,14 +95,14 @@ class _Facts:
         return next(found, None)
 
     def resource(self, kind: type[Payload], name: str) -> list[dict[str, Any]]:
-        """Return all lines of one type as a resource, its digest over those of their payloads in order."""
+        """Return all lines of one type as a resource; its digest covers their payload digests in order."""
         digests = [line.digest for line in self.lines if line.type == kind.type]
         digest = hashlib.sha256("".join(f"{each}\n" for each in digests).encode()).hexdigest()
         counted = {"name": name, "digest": {"sha256": digest}, "annotations": {"lines": len(digests)}}
         return [counted] if digests else []
 
     def external_parameters(self, created: MissionCreated, base: BaseResolved) -> dict[str, Any]:
-        """Return what a person asked for, as far as it can be told without its words."""
+        """Return the person's request, as far as possible without its words."""
         request, role, attempt = created.request, self.last(RoleChosen), self.last(AttemptStarted)
         answered = [call.model for call in self.all(ModelCalled) if call.status in ("ok", "replayed")]
         return {
@@ -114,7 +114,7 @@ class _Facts:
         }
 
     def internal_parameters(self, created: MissionCreated) -> dict[str, Any]:
-        """Return where and by which rules the agent worked, and what a statement of ours does not tell."""
+        """Return the agent's tier and rules, and the facts that our statements cannot contain."""
         tier, rules = self.last(TierChosen), sorted({each.rules for each in self.all(ActionJudged) if each.rules})
         absent = {"prompts": "no request to a model is recorded with a digest of its own"}
         if self.last(RoleChosen) is None:
@@ -131,14 +131,14 @@ class _Facts:
         }
 
     def dependencies(self, created: MissionCreated) -> Iterator[dict[str, Any]]:
-        """Yield what the result depends on besides its base: role, files of checks, recorded steps and calls."""
+        """Yield the result's dependencies other than its base: role, check files, recorded steps and calls."""
         role = self.last(RoleChosen)
         if role is not None:
             yield {"name": "role", "digest": {"sha256": role.digest}, "annotations": {"role": role.role}}
         request = created.request
         for artifact, path in (*request.check_files, *request.outside_files):
             yield {"name": f"check-file:{path}", "digest": {"sha256": artifact}}
-        # What was said between agent and model, and what was done, where the agent records it.
+        # The conversation between agent and model, and the agent's acts, if the agent records them.
         yield from self.resource(StepFinished, "recorded-steps")
         yield from self.resource(ModelCalled, "model-calls")
 
@@ -168,18 +168,18 @@ class _Facts:
 def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> dict[str, Any]:
     """Return the statement of the last promotion or roll-back in the lines up to `head`.
 
-    Raises `StoreError` (`log_changed`) where the lines that it is made of are not there.
+    Raises `StoreError` (`log_changed`) if the necessary lines are missing.
     """
     facts = _Facts(line for line in lines if line.seq <= head.seq)
     moves = [(line, payload) for line, payload in facts.read if isinstance(payload, _MOVES)]
-    # A roll-back without what it undoes is none; the base may have moved on since that was promoted.
+    # A roll-back needs the promotion that it undoes; the base may have moved since that promotion.
     promoted = max((line.seq for line, move in moves if isinstance(move, PromotionDone)), default=0)
     created, base = facts.last(MissionCreated), facts.last(BaseResolved, before=promoted)
     if created is None or base is None:
         raise StoreError("the log holds no whole promotion", code="log_changed")
     line, move = moves[-1]
     since = moves[-2][0].seq if len(moves) > 1 else 0
-    # A whole roll-back has the tree of the base, which its own reverted promotion was not judged for.
+    # A full roll-back has the base's tree, for which its own reverted promotion was not judged.
     judged = isinstance(move, PromotionDone) or bool(move.tasks)
     reverted = [] if isinstance(move, PromotionDone) else [moves[-2][1].commit]
     if isinstance(move, MissionRolledBack) and move.tasks:
@@ -217,7 +217,7 @@ def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> d
 
 
 def _line_resource(name: str, mission: str, seq: int, hash: str, **annotations: object) -> dict[str, Any]:
-    """Return a line of the log as a resource; its digest is the hash that chains it to all lines before."""
+    """Return a line of the log as a resource; its digest is the hash that chains it to all earlier lines."""
     place = {"name": name, "uri": f"urn:chargehand:log:{mission}:{seq}", "digest": {"sha256": hash}}
     return place | ({"annotations": annotations} if annotations else {})
 
@@ -226,7 +226,7 @@ def _line_resource(name: str, mission: str, seq: int, hash: str, **annotations: 
 
 
 def verify_mission(store: Store, depot: Depot, mission: str) -> tuple[CommitProvenance, ...]:
-    """Verify the provenance of each commit that a mission's branch was ever moved to, in order."""
+    """Verify the provenance of each commit that a mission's branch has pointed to, in order."""
     payloads = map(read_payload, store.log.read(mission, types=[kind.type for kind in _MOVES]))
     commits = dict.fromkeys(move.commit for move in payloads if isinstance(move, _MOVES))
     return tuple(verify_commit(store, depot, commit, mission=mission) for commit in commits)
@@ -235,8 +235,9 @@ def verify_mission(store: Store, depot: Depot, mission: str) -> tuple[CommitProv
 def verify_commit(store: Store, depot: Depot, commit: str, *, mission: str = "") -> CommitProvenance:
     """Verify the notes of a commit's provenance, in the depot and in the user's repository.
 
-    Told are: no note, one that holds no signed statement, a signature that is not its key's, a key that is not
-    this store's, a statement of another commit or tree, one that the log does not tell so, and a moved branch.
+    Reported problems: a missing note, a note without a signed statement, a signature that does not match its key,
+    a key that is not this store's, a statement of another commit or tree, a statement that the log contradicts,
+    and a moved branch.
     """
     problems: list[AuditProblem] = []
     texts: list[str] = []
@@ -259,7 +260,7 @@ def verify_commit(store: Store, depot: Depot, commit: str, *, mission: str = "")
 
 
 def _verify_line(store: Store, depot: Depot, line: str, about: CommitProvenance) -> CommitProvenance:
-    """Return what one line of a note holds, and what is wrong with it; the first thing wrong ends the search."""
+    """Return the content of one line of a note and its problem; the first problem ends the search."""
     commit, mission = about.commit, about.mission
     found = about
 
@@ -271,13 +272,13 @@ def _verify_line(store: Store, depot: Depot, line: str, about: CommitProvenance)
         envelope = Envelope.decode(line.encode())
         signer = envelope.signer(store.known_keys())
         found = replace(about, envelope=envelope, key=signer, problems=())
-        # What nobody signed says nothing, so it is not even read.
+        # An unsigned statement proves nothing, so it is not even read.
         if signer is None:
             return conclude("provenance_forged", "the signature is not its key's")
         if not signer:
             keys = ", ".join(each.keyid for each in envelope.signatures) or "none"
             return conclude("key_unknown", f"it is signed by key {keys!r:.80}, which is not this log's")
-        # Errors of all kinds where that is no statement of ours.
+        # Any of these errors means that it is not a statement of ours.
         if envelope.payload_type != MEDIA_TYPE:
             raise ValueError(f"it is {envelope.payload_type!r}")
         statement = json.loads(envelope.body)
@@ -302,7 +303,7 @@ def _verify_line(store: Store, depot: Depot, line: str, about: CommitProvenance)
 
 
 class _Claim(Struct, frozen=True, kw_only=True):
-    """A statement, and what of it tells where in which log to look."""
+    """A statement, with the fields that locate its place in a log."""
 
     statement: Any
     commit: str
@@ -312,7 +313,7 @@ class _Claim(Struct, frozen=True, kw_only=True):
     version: str
 
     def find_disagreement(self, store: Store, depot: Depot, mission: str) -> tuple[ProblemKind, str] | None:
-        """Return where a statement, the log and the depot do not tell the same, `None` where they do."""
+        """Return the first disagreement between a statement, the log and the depot, or `None`."""
         lines, head = store.log.read(mission), self.head
         if not any((line.seq, line.hash) == (head.seq, head.hash) for line in lines):
             return (

@@ -25,14 +25,14 @@ from chargehand.store.log import EventLog
 from chargehand.store.rows import MissionFilter, MissionListing, MissionRow
 from chargehand.store.store import Store
 
-# Of a long log no more is in memory at once than so many lines.
+# At most this many lines of a long log are in memory at once.
 _LINES_AT_ONCE = 5_000
 
 
 class Queue(Struct, frozen=True, kw_only=True):
-    """The `missions` that should go on and that nobody alive holds, the one that was asked for first before all.
+    """The unfinished `missions` that no living worker holds, the oldest request first.
 
-    `workers` take up whatever should go on and are alive, `running` is how many missions they hold.
+    `workers` is the number of living workers that take any mission, `running` the number of missions they hold.
     """
 
     workers: int
@@ -40,7 +40,7 @@ class Queue(Struct, frozen=True, kw_only=True):
     missions: tuple[str, ...]
 
     def reasons(self, among: Collection[str] | None = None) -> dict[str, Reason]:
-        """Return in words why each mission waits, or each `among` some, in the order of the queue."""
+        """Return why each mission waits, or each one `among` some, in the order of the queue."""
         wanted = None if among is None else frozenset(among)
         return {
             mission: _queue_reason(self.workers, self.running, before)
@@ -49,7 +49,7 @@ class Queue(Struct, frozen=True, kw_only=True):
         }
 
 
-# Lists ask for the words of a whole queue again and again, and hardly ever are they others than before.
+# Lists request the text for a whole queue again and again, and it rarely changes.
 @lru_cache(maxsize=5_000)
 def _queue_reason(workers: int, running: int, before: int) -> Reason:
     ahead = f" ({before} ahead of it in the queue)" if before else ""
@@ -62,7 +62,7 @@ def _queue_reason(workers: int, running: int, before: int) -> Reason:
 
 
 class FollowedMission:
-    """A mission as it goes on: each look reads what came into its log since the last one, and no line twice."""
+    """A mission that is followed: each look reads the lines added to its log since the last one."""
 
     def __init__(self, reader: MissionReader, mission: str) -> None:
         self._reader = reader
@@ -71,14 +71,14 @@ class FollowedMission:
         self._seen = 0
 
     def look(self) -> tuple[MissionState, tuple[Event, ...]]:
-        """Return how the mission stands, and its events since the last look.
+        """Return the mission's state, and its events since the last look.
 
         Raises `NotFoundError`, `StoreError`.
         """
         log, news = self._reader.store.log, list[Event]()
         row = log.get(self._mission)
         while True:
-            # The holder is looked at first: one that ends in between has left all its events in the log by then.
+            # The holder is checked first: if it ends in between, all its events are already in the log.
             live = self._reader.live(row)
             for line in log.read(self._mission, after=self._seen):
                 apply(self._state, line)
@@ -87,8 +87,8 @@ class FollowedMission:
             now = log.get(self._mission)
             if live or now.epoch == row.epoch:
                 break
-            row = now  # claimed between the two reads: what seemed lost is being worked on
-        # What a mission that nobody holds is said to be is no part of what the next lines are applied to.
+            row = now  # claimed between the two reads: the mission that seemed lost is being worked on
+        # Marks for an unheld mission must not affect the state that the next lines are applied to.
         state = self._reader.with_task_costs(copy(self._state))
         if not live:
             mark_unheld(state)
@@ -96,9 +96,9 @@ class FollowedMission:
 
 
 class FoldedMission(Struct, frozen=True, kw_only=True):
-    """What a mission's log tells as far as it was read and verified, and since when (monotonic seconds).
+    """A mission folded from its verified log lines, and since when (monotonic seconds).
 
-    Nobody changes its state any more: what comes later changes a copy.
+    Its state is never modified: later lines change a copy.
     """
 
     state: MissionState
@@ -107,12 +107,12 @@ class FoldedMission(Struct, frozen=True, kw_only=True):
 
 
 class FoldedMissions:
-    """The missions that were asked for last, each to go on from the line that was read last; safe between threads.
+    """The recently requested missions, each resumed from the last line read; thread-safe.
 
-    A line is verified before it is applied, and a mission with one that is not what was written is never kept: it
-    is read as a whole each time. What changes later in lines that were read shows when they are read again, after
-    `seconds` at most: until then the state is what was written, and only the disk is wrong. Nothing is decided by
-    a kept state. Who goes on with a mission, `audit verify` and `store check` read every line.
+    A line is verified before it is applied, and a mission with a damaged line is never cached: it is read in full
+    each time. Later damage to lines already read shows when they are read again, after at most `seconds`: until
+    then the state is correct, and only the disk is wrong. No decision depends on a cached state: `audit verify`,
+    `store check` and a worker that resumes a mission read every line.
     """
 
     def __init__(
@@ -126,16 +126,16 @@ class FoldedMissions:
     ) -> None:
         self._log = log
         self._lines, self._missions, self._seconds, self._now = lines, missions, seconds, now
-        # The one that was asked for last stands last.
+        # The most recently requested one comes last.
         self._kept: OrderedDict[str, FoldedMission] = OrderedDict()
         self._turns: dict[str, Lock] = {}
         self._lock = Lock()
 
     def get(self, mission: str) -> FoldedMission | None:
-        """Return a mission as its log tells it now, `None` for one that cannot be kept. Raises `StoreError`."""
+        """Return a mission as its log now describes it, `None` if it cannot be cached. Raises `StoreError`."""
         with self._lock:
             turn = self._turns.setdefault(mission, Lock())
-        # Of two who ask at once for a long one the second finds what the first has read.
+        # If two callers request a long log at once, the second finds the first one's result.
         with turn:
             with self._lock:
                 before = self._kept.pop(mission, None)
@@ -171,14 +171,14 @@ class FoldedMissions:
 
 
 class MissionReader(Struct, frozen=True, kw_only=True):
-    """Reads missions; needs nothing but the store and who is alive, and reads less again of what it `kept`."""
+    """Reads missions, using only the store and the list of workers, and rereads less of missions in `kept`."""
 
     store: Store
     workers: Roster
     kept: FoldedMissions | None = None
 
     def state(self, mission: str) -> MissionState:
-        """Return a mission's state as its log and its holder tell it; raises `NotFoundError`."""
+        """Return a mission's state from its log and its holder; raises `NotFoundError`."""
         return self._state(self.store.log.get(mission))
 
     def all(self, *, project: str | None = None) -> Iterator[MissionState]:
@@ -187,26 +187,26 @@ class MissionReader(Struct, frozen=True, kw_only=True):
             yield self._state(row)
 
     def summaries(self, *, project: str | None = None) -> Iterator[MissionSummary]:
-        """Yield what lists tell of all missions, of one project if named, oldest first; no log is read."""
+        """Yield the list rows of all missions, of one project if named, oldest first; no log is read."""
         for listing in self.listings(project=project):
             yield listing.summary
 
     def listings(self, *, project: str | None = None) -> tuple[MissionListing, ...]:
-        """Return all missions as lists show them, as `summaries`; the same tuple while nothing has changed."""
+        """Return all missions as lists show them, like `summaries`; the same tuple while nothing has changed."""
         return self.store.log.summaries(self.workers.live, MissionFilter(project=project))
 
     def live(self, row: MissionRow) -> bool:
-        """Tell whether a living worker holds the mission right now."""
+        """Return whether a living worker holds the mission right now."""
         return row.owner is not None and self.workers.live(row.owner)
 
     def queue(self) -> Queue:
-        """Return the missions that should go on and that nobody alive has taken up. Raises `StoreError`."""
+        """Return the unfinished missions that no living worker has taken. Raises `StoreError`."""
         alive = {member.id for member in self.workers.members() if member.role == "worker"}
-        # Rows and locks only: this must stay cheap, as lists ask it on every refresh.
+        # Rows and locks only: this must stay cheap, as lists call it on every refresh.
         rows = self.store.log.queue()
         owners = {owner for _, owner in rows if owner is not None}
         living = {owner for owner in owners if self.workers.live(owner)}
-        # A `chargehand run` holds its own mission and takes no other: a living owner that is no worker.
+        # A `chargehand run` holds its own mission and takes no other: a living owner that is not a worker.
         running = sum(owner in living and owner in alive for _, owner in rows)
         free = tuple(mission for mission, owner in rows if owner not in living)
         return Queue(workers=len(alive), running=running, missions=free)
@@ -216,27 +216,27 @@ class MissionReader(Struct, frozen=True, kw_only=True):
         return self.queue().reasons(among)
 
     def sleepers(self) -> dict[str, datetime]:
-        """Return the missions that the clock lets go on, and from when each is looked at, the first one first."""
+        """Return the missions that wait for a time, and when to check each, the earliest first."""
         rows = self.store.log.sleeping()
         waking = ((datetime.fromisoformat(row.wakes), row.id) for row in rows if row.wakes)
         return {mission: moment for moment, mission in sorted(waking)}
 
     def followed(self, mission: str) -> FollowedMission:
-        """Return a mission to look at again and again."""
+        """Return a mission for repeated looks."""
         return FollowedMission(self, mission)
 
     def problems(self, mission: str) -> tuple[AuditProblem, ...]:
-        """Return where a mission's log is not what was written; of a kept one only what came since is read."""
+        """Return the damage in a mission's log; for a cached one only newer lines are read."""
         if self.kept is not None and self.kept.get(mission) is not None:
             return ()
         return self.store.log.problems(mission)
 
     def at_rest(self, mission: str) -> MissionState:
-        """Return a mission's state as it is when nobody runs it."""
+        """Return a mission's state as if no worker ran it."""
         return self.with_task_costs(fold(self.store.log.read(mission), live=False))
 
     def with_task_costs(self, state: MissionState) -> MissionState:
-        """Have a coordinator's state tell what all of its child missions cost; its own log tells only of ends."""
+        """Add the cost of all child missions to a coordinator's state; its own log contains only their ends."""
         if state.tasks is not None:
             found = self.store.log.summaries(self.workers.live, MissionFilter(parent=state.id))
             cost = total_cost(listing.summary for listing in found)
@@ -244,7 +244,7 @@ class MissionReader(Struct, frozen=True, kw_only=True):
         return state
 
     def _state(self, row: MissionRow) -> MissionState:
-        # The holder is looked at first: one that ends in between has left all its events in the log by then.
+        # The holder is checked first: if it ends in between, all its events are already in the log.
         while True:
             live = self.live(row)
             folded = None if self.kept is None else self.kept.get(row.id)
@@ -257,13 +257,13 @@ class MissionReader(Struct, frozen=True, kw_only=True):
             now = self.store.log.get(row.id)
             if live or now.epoch == row.epoch:
                 return self.with_task_costs(state)
-            row = now  # claimed between the two reads: what seemed lost is being worked on
+            row = now  # claimed between the two reads: the mission that seemed lost is being worked on
 
 
 def find_checkpoint(state: MissionState, name: str) -> Checkpoint:
     """Return the checkpoint whose commit starts with `name`, or the last one for `last`.
 
-    Raises `NotFoundError` that lists what there is, `UsageError` where several match.
+    Raises `NotFoundError` that lists the known ones, `UsageError` if several match.
     """
     if name == "last" and state.checkpoints:
         return state.checkpoints[-1]
@@ -282,7 +282,7 @@ def mission_ref(mission: str) -> str:
 
 
 def changed_since_promotion(state: MissionState) -> Checkpoint | None:
-    """Return the last checkpoint if a person made it of what is promoted, and it has another tree."""
+    """Return the last checkpoint if a person made it from the promoted result, and its tree differs."""
     last = state.checkpoints[-1] if state.checkpoints else None
     by_person = last is not None and bool(state.restored) and state.restored[-1].checkpoint == last
     return last if last is not None and by_person and last.tree != state.tree else None
@@ -299,37 +299,37 @@ def merged_checks(state: MissionState, *, without: Collection[str] = ()) -> tupl
 
 
 def is_exported(state: MissionState) -> bool:
-    """Tell whether the last promoted commit was written into the user's repository."""
+    """Return whether the last promoted commit was written into the user's repository."""
     return state.exported is not None and state.exported == state.commit
 
 
 def is_applied(state: MissionState) -> bool:
-    """Tell whether the user's own branch was moved to the last promoted commit."""
+    """Return whether the user's own branch was moved to the last promoted commit."""
     return state.applied is not None and state.applied.state == "done"
 
 
 def is_rolled_back(state: MissionState) -> bool:
-    """Tell whether the mission branch has the tree of its base again."""
+    """Return whether the mission branch has the tree of its base again."""
     # By tree and not by commit: a roll-back is a new commit on top, and the branch never moves back.
     return state.commit is not None and state.promoted_on is not None and state.tree == state.promoted_on.tree
 
 
 def plan_seconds_used(state: MissionState, now: datetime) -> float:
-    """Return the seconds by the clock that a plan was worked on: not while only people had something to do."""
+    """Return the wall-clock seconds used by a plan, excluding times when only people had work to do."""
     running = state.status == "running"
     since = (now - datetime.fromisoformat(state.updated)).total_seconds() if running else 0.0
     return state.plan_elapsed + max(0.0, since)
 
 
 def plan_seconds_left(state: MissionState, now: datetime) -> float | None:
-    """Return the seconds that a plan with a time limit has left by the clock, `None` where it has none."""
+    """Return the wall-clock seconds left of a plan's time limit, `None` without a limit."""
     if state.plan is None or state.request is None or state.request.plan_seconds is None:
         return None
     return state.request.plan_seconds - plan_seconds_used(state, now)
 
 
 def is_undelivered(state: MissionState) -> bool:
-    """Tell whether a promotion stands that was not exported, or not applied where that was asked for."""
+    """Return whether a valid promotion was not exported, or not applied as requested."""
     if state.status != "promoted" or state.request is None or is_rolled_back(state):
         return False
     if state.commit is None or state.parent:  # a task's coordinator delivers
@@ -338,13 +338,13 @@ def is_undelivered(state: MissionState) -> bool:
 
 
 def is_part_of_plan(state: MissionState) -> bool:
-    """Tell whether a plan ended before all was done, and what was merged until then stays on its branch alone."""
+    """Return whether a plan ended early, and its merged part is only on its own branch."""
     ended = state.status in ("refused", "failed", "exhausted", "cancelled")
     return ended and state.plan is not None and state.commit is not None and not is_rolled_back(state)
 
 
 def has_open_tasks(state: MissionState) -> bool:
-    """Return whether a plan was exported by a person before all of its tasks had come to an end."""
+    """Return whether a person exported a plan before all of its tasks had ended."""
     progress = state.plan
     if progress is None or state.status != "promoted" or is_rolled_back(state):
         return False
@@ -367,7 +367,7 @@ def already_rolled_back_error(state: MissionState) -> RefusedError:
     return RefusedError(
         f"mission {state.id!r} is already rolled back",
         code="rolled_back",
-        # Of a plan its tasks were promoted, one after the other: there is no one result to promote.
+        # A plan's tasks were promoted one after the other: it has no single result to promote.
         hint=f"chargehand mission promote {state.id} promotes it again"
         if state.plan is None
         else f"chargehand mission show {state.id}",

@@ -1,4 +1,5 @@
-"""One worker's run of a mission: it finishes what an earlier one left half done, runs the steps, and settles it.
+"""One worker's run of a mission: finishes an earlier worker's unfinished operation, runs the steps, and settles
+it.
 
 `MissionRun` does not know the steps: those of a single mission are in `flow`, those of a plan in
 `coordination.coordinator`.
@@ -28,14 +29,14 @@ from chargehand.missions.results.delivery import ResultDelivery
 from chargehand.missions.services import FULL_DISK, Services, system_errors
 
 _T = TypeVar("_T")
-# Faults that a new sandbox may not have. `sandbox_memory` is not one of them: the work itself used it up.
+# Faults that a new sandbox may not have. Not `sandbox_memory`: the work itself used up the memory.
 _PASSING = frozenset({"sandbox_died", "launcher_lost", "forwarder_failed", "freeze_timeout", "link_failed"})
-# So many interruptions without a recorded step between them can be accidents; more cannot.
+# This many interruptions without a recorded step can be accidents; more cannot.
 _MOST_INTERRUPTIONS = 5
 # Processes of a dead sandbox may take a moment to disappear; a machine short of memory needs longer.
 _PAUSE_SECONDS = (0.3, 0.3, 0.5, 1.0, 3.0)
 
-# How often the used time is noted, also as a share of the whole: a `kill -9` gives a mission no more than that.
+# How often the used time is recorded, also as a share of the limit: a `kill -9` gives a mission at most that much.
 _NOTE_SECONDS, _NOTE_SHARE = 30.0, 0.05
 _SHORTEST_NOTED_SECONDS = 1.0
 
@@ -63,7 +64,7 @@ class MissionRun:
 
         Cancelling the task settles the mission as `cancelled`, running out of time as `exhausted`; errors of our
         own machinery and of the configuration settle it as `failed` and are raised again. Only a worker that must
-        let go of it (`Control.stop`, `FencedError`) leaves it as it is, to be resumed.
+        release it (`Control.stop`, `FencedError`) leaves it unsettled, to be resumed.
         """
         request = self._journal.state.request
         assert request is not None
@@ -97,9 +98,9 @@ class MissionRun:
 
     @contextlib.asynccontextmanager
     async def _time_limit(self, seconds: float) -> AsyncIterator[None]:
-        """Bound the block by what is left of the mission's time limit; note what it uses, should its worker die.
+        """Limit the block to the rest of the mission's time; record the used time, in case its worker dies.
 
-        A plan has a clock of its own. Noted are seconds, as clocks of different boots cannot be compared.
+        A plan has its own clock. Seconds are recorded, as clocks of different boots cannot be compared.
         """
         state, control = self._journal.state, self._control
         used = state.seconds_used
@@ -108,7 +109,7 @@ class MissionRun:
         def note() -> None:
             now = used + limit - control.seconds_left()
             if state.plan is None and now >= state.worked_seconds + _SHORTEST_NOTED_SECONDS:
-                with contextlib.suppress(ChargehandError):  # a full disk, or another worker has it: others say so
+                with contextlib.suppress(ChargehandError):  # a full disk, or another worker: reported elsewhere
                     self._journal.record(MissionWorked(seconds=now))
 
         async def note_often() -> None:
@@ -127,15 +128,15 @@ class MissionRun:
                 noting.cancel()
 
     async def _resume(self, steps: Callable[[], Awaitable[None]]) -> None:
-        """Finish what an earlier worker left half done, then run the steps."""
+        """Finish an earlier worker's unfinished operation, then run the steps."""
         state = self._journal.state
-        # A mission that kills its workers (by using up memory, say) would otherwise be resumed for ever.
+        # A mission that kills its workers (by using up memory, say) would otherwise be resumed forever.
         if state.fruitless_claims > _MOST_INTERRUPTIONS:
             message = f"its worker ended {_MOST_INTERRUPTIONS} times without making any progress"
             self._settle("failed", "lost", Reason(code="worker_lost", message=message))
         elif state.base is None:
             self._settle("failed", "failed", Reason(code="no_base", message="it was recorded without a base"))
-        # A promotion that reached its swap stands, even where a person cancelled the mission afterwards.
+        # A promotion that reached its swap is valid, even if a person cancelled the mission afterwards.
         elif self._delivery.promoter.settle_prepared() and state.plan is None:
             await self._delivery.deliver_promoted()
         elif state.cancel_asked:
@@ -151,7 +152,7 @@ class MissionRun:
             self._journal.record(rest_for_person(self._journal.state, reason))
 
     def _settle(self, status: MissionStatus, attempt: AttemptStatus, reason: Reason) -> None:
-        """Settle a mission that was cut short, its running attempt first."""
+        """Settle an interrupted mission, its running attempt first."""
         self._attempts.break_off(attempt, reason)
         if self._journal.state.status != "promoted":
             record_mission_end(self._journal, MissionFinished(status=status, reasons=(reason,)))
@@ -160,9 +161,9 @@ class MissionRun:
 async def run_interruptible(journal: Journal, work: Callable[[], Awaitable[_T]]) -> _T:
     """Run work that consists of recorded steps, and run it again if its sandbox dies; record each interruption.
 
-    A killed sandbox looks the same whether the kernel's memory killer, another program or a fault of ours killed
-    it, and says nothing about the work in it: the work continues as after the death of a worker. After
-    `_MOST_INTERRUPTIONS` of them without a new step, the error that interrupted the work is raised.
+    A killed sandbox looks the same whether the kernel's OOM killer, another program or our own fault killed it,
+    and says nothing about the work in it: the work resumes as after the death of a worker. After
+    `_MOST_INTERRUPTIONS` interruptions without a new step, the error that interrupted the work is raised.
     """
     while True:
         try:

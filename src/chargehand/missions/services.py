@@ -1,4 +1,4 @@
-"""What missions need from outside: ports, and the record `Services` that `app` fills."""
+"""External dependencies of missions: ports, and the record `Services` that `app` fills."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
 
-if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
+if TYPE_CHECKING:  # replay loads every dialect, which a mission without a recording never needs
     from chargehand.models.request_matching import Divergence
 
-# What a full disk is called by the workspaces and by the store.
+# Error codes of a full disk, from workspaces and from the store.
 FULL_DISK = frozenset({"no_space", "store_full"})
-# Runs of an agent with their sandbox, runs of checks, and decisions on an agent that failed.
+# Attempts with their sandbox, runs of checks, and decisions on an agent that failed.
 SlotName = Literal["attempts", "checks", "probes"]
 
 
@@ -51,7 +51,7 @@ class Tier(Protocol):
 
 
 class Registries(Protocol):
-    """A running registry mirror: the socket to show in the sandbox and what its clients need to be told."""
+    """A running registry mirror: the socket to show in the sandbox, and its clients' settings."""
 
     socket_path: Path
 
@@ -60,42 +60,42 @@ class Registries(Protocol):
         ...
 
     def cargo_settings(self) -> str:
-        """Return the text of cargo's config.toml; it holds no secret."""
+        """Return the text of cargo's config.toml; it contains no secret."""
         ...
 
     def maven_settings(self, *, offline: bool) -> str:
-        """Return the text of maven's settings.xml while setup runs or, `offline`, after it; it holds no secret."""
+        """Return the text of maven's settings.xml for setup or, `offline`, for later; it contains no secret."""
         ...
 
 
-# Serves the user's package registries for one setup; what it is given is called in the event loop with each
-# request as it ends.
+# Serves the user's package registries for one setup; the callback is called in the event loop with each finished
+# request.
 OpenRegistries = Callable[[Callable[[MirrorRequest], None]], AbstractAsyncContextManager[Registries]]
 
 
 class Egress(Protocol):
-    """A running way out of one sandbox: the socket to show inside."""
+    """A running egress proxy of one sandbox: the socket to show inside."""
 
     socket_path: Path
 
     async def close(self) -> None:
-        """Cut every connection for good; each request is logged on return. Idempotent."""
+        """Close every connection for good; each request is logged on return. Idempotent."""
         ...
 
 
-# Opens the way of one sandbox to the configured hosts, and closes it with every connection through it; what it is
-# given is called in the event loop with each request as it ends.
+# Opens one sandbox's access to the configured hosts, and closes it with every connection through it; the callback
+# is called in the event loop with each finished request.
 OpenEgress = Callable[[Callable[[EgressRequest], None]], AbstractAsyncContextManager[Egress]]
 
 
 class EndpointRequest(Struct, frozen=True, kw_only=True):
-    """Which models one attempt calls, at the cost of `user`, and who hears of the calls.
+    """The models that one attempt calls, at the cost of `user`, and the callbacks for the calls.
 
     The mission of a `task` spends from the budget of `payer`, its coordinator.
 
-    `first_turn` is the number of the first call, from 1. `kept` is the file that keeps the replies: an attempt
-    that is resumed gets them from there. Where it is `strict`, `on_diverged` is called with the first request that
-    differs, from another thread; the other two callbacks are called on the event loop.
+    `first_turn` is the number of the first call, from 1. `kept` is the file that keeps the replies: a resumed
+    attempt gets them from there. If `strict`, `on_diverged` is called with the first differing request, from
+    another thread; the other two callbacks are called on the event loop.
     """
 
     models: Sequence[str]
@@ -113,7 +113,7 @@ class EndpointRequest(Struct, frozen=True, kw_only=True):
     on_diverged: Callable[[Divergence], None] | None = None
 
 
-# Opens the model endpoint of one attempt, and closes it with every connection to it; raises `ConfigError` where a
+# Opens the model endpoint of one attempt, and closes it with every connection to it; raises `ConfigError` if a
 # model cannot be served.
 OpenGateway = Callable[[EndpointRequest], AbstractAsyncContextManager[Endpoint]]
 
@@ -125,17 +125,17 @@ def available_cores() -> int:
 
 
 def measure_load() -> float:
-    """Return how many programs want to run on this machine, per processor, over the last minute."""
+    """Return the machine's load per processor over the last minute."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 class PrepareTask(Protocol):
-    """Returns the request of a task's mission; agents to `avoid` are taken only if no other can do the task."""
+    """Returns the request of a task's mission; agents to `avoid` are used only if no other can do the task."""
 
     def __call__(
         self, request: MissionRequest, task: Task, model: str | None, avoid: Collection[str] = (), /
     ) -> MissionRequest:
-        """Raise what finding its role and agent raises."""
+        """Raise the errors of finding its role and agent."""
         ...
 
 
@@ -147,7 +147,7 @@ def prepare_alike(
 
 
 def accept_plan(request: MissionRequest, plan: Plan) -> None:
-    """Return: the `Services.check_plan` of a session in which everybody can do everything."""
+    """Accept any plan: the `Services.check_plan` of a session in which every agent can do every task."""
 
 
 def leave_alone(mission: str, why: str) -> None:
@@ -155,19 +155,19 @@ def leave_alone(mission: str, why: str) -> None:
 
 
 def trust_no_command(command: str) -> bool:
-    """Trust no command: the `Services.is_trusted` of a project that nobody trusted."""
+    """Trust no command: the `Services.is_trusted` of an untrusted project."""
     return False
 
 
 class Services(Struct, frozen=True, kw_only=True):
-    """Everything concrete that the mission flow uses; `worker` is this process among the `workers`.
+    """All concrete dependencies of the mission flow; `worker` is this process among the `workers`.
 
-    `choice` says how the tier was chosen, `user` who pays for the missions that are made here. `is_trusted` tells
-    whether a person wrote a command of setup or checks, or trusts the repository that it is from. `open_snippets`
-    opens the runner of snippets and raises `TierUnavailableError` where there can be none. `attempts_at_once` and
-    `checks_at_once` are limits of the state directory, shared by all its processes. `prepare_task` returns the
-    request of a task, with a model where one is named, `check_plan` raises for one that nobody can do, and
-    `stop_mission` cancels a mission that has not ended, and says why; it may block.
+    `choice` says how the tier was chosen, `user` who pays for new missions. `is_trusted` returns whether a person
+    wrote a command of setup or checks, or trusts the repository that it comes from. `open_snippets` opens the
+    snippet runner and raises `TierUnavailableError` if that is impossible. `attempts_at_once` and `checks_at_once`
+    are limits of the state directory, shared by all its processes. `prepare_task` returns the request of a task,
+    with a model if one is named, `check_plan` raises for a plan that no agent can do, and `stop_mission` cancels
+    an unfinished mission with a reason; it may block.
     """
 
     home: Path
@@ -200,26 +200,26 @@ class Services(Struct, frozen=True, kw_only=True):
     stop_mission: Callable[[str, str], None] = leave_alone
 
     def live(self, row: MissionRow) -> bool:
-        """Tell whether a living worker holds a mission right now."""
+        """Return whether a living worker holds a mission right now."""
         return row.owner is not None and self.workers.live(row.owner)
 
     def slots(self, what: SlotName) -> ConcurrencyLimit:
         """Return the slots of this state directory for one kind of work."""
-        # One probe at a time: of two missions that find a breaker's cool-down over, only one may try the agent.
+        # One probe at a time: if two missions find a breaker's cool-down over, only one may try the agent.
         places = {"attempts": self.attempts_at_once, "checks": self.checks_at_once, "probes": 1}
         return ConcurrencyLimit(self.home / "slots" / what, places=places[what])
 
     def merges(self, repository: str, branch: str) -> ConcurrencyLimit:
-        """Return the turn at a branch of a person's repository: one result is merged with it after the other."""
+        """Return the lock of a branch of a person's repository: results are merged with it one by one."""
         key = hashlib.sha256(f"{repository}\0{branch}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
         return ConcurrencyLimit(self.home / "slots" / "merges" / key, places=1)
 
     def is_union(self, path: str) -> bool:
-        """Tell whether merges keep the lines of both sides where they conflict in the text file at `path`."""
+        """Return whether merges keep both sides' lines on a conflict in the text file at `path`."""
         return match_paths(self.config.project.union)(path)
 
     def limits(self) -> SandboxLimits:
-        """Return what the configuration lets one sandbox use."""
+        """Return the configured limits of one sandbox."""
         wanted = self.config.sandbox
         return SandboxLimits(
             memory_mb=wanted.memory_mb,
@@ -244,7 +244,7 @@ class DepotReader(Struct, eq=False):
             yield entry.path, entry.mode, entry.id
 
     def lookup(self, tree: str, path: str, /) -> tuple[int, str] | None:
-        """Return mode and id of what a tree has at `path`."""
+        """Return mode and id of a tree's entry at `path`, or `None`."""
         entry = self.depot.lookup(tree, path)
         return None if entry is None else (entry.mode, entry.id)
 
@@ -257,7 +257,7 @@ class DepotReader(Struct, eq=False):
         return self.depot.blob_size(id)
 
 
-# Hints by what a person can do about it; what is not listed (a bug of ours, say) passes as it is.
+# Hints for errors that a person can fix; unlisted ones (a bug of ours, say) pass unchanged.
 _SPACE = ("no_space", "free some space, or run 'chargehand gc'")
 _ACCESS = ("not_permitted", "make it readable and writable for you, or set CHARGEHAND_HOME to another directory")
 _KNOWN = {
@@ -275,7 +275,7 @@ _KNOWN = {
 
 @contextmanager
 def system_errors() -> Iterator[None]:
-    """Raise `InfrastructureError` for an `OSError` about what the machine lacks: space, permission, memory."""
+    """Raise `InfrastructureError` for an `OSError` about a missing resource: space, permission, memory."""
     try:
         yield
     except OSError as error:

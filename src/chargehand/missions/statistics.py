@@ -1,7 +1,7 @@
 """Statistics of missions and attempts: rates, causes, durations and costs.
 
-What each figure means is defined in `causes.toml`. All figures come from the rows that the store keeps beside the
-logs; no log is read.
+Each figure is defined in `causes.toml`. All figures come from the rows that the store keeps next to the logs; no
+log is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chargehand.missions.journal import AGENT
 from chargehand.missions.reading import MissionReader
 from chargehand.store.rows import MissionFilter, MissionListing
 
-# Missions that are counted together, and blocks of them that are known by what they came to.
+# Number of missions counted together, and of blocks whose tallies are cached.
 _BLOCK, _MOST_BLOCKS = 64, 1_000
 _BROKEN_OFF = {("failed", "provider"), ("failed", "person"), ("waiting", "provider")}
 _NETWORK = ("allowed", "refused", "bytes_out", "bytes_in")
@@ -88,7 +88,7 @@ class AttemptStats(Struct, frozen=True, kw_only=True):
 
 
 class CauseStats(Struct, frozen=True, kw_only=True):
-    """How many missions and attempts had one cause."""
+    """The number of missions and attempts with one cause."""
 
     cause: Cause
     missions: int
@@ -125,7 +125,7 @@ class NetworkStats(Struct, frozen=True, kw_only=True):
 
 
 class Statistics(Struct, frozen=True, kw_only=True):
-    """Everything that `chargehand stats` tells: causes and agents with the most first."""
+    """The content of `chargehand stats`: causes and agents with the highest counts first."""
 
     missions: MissionStats
     rates: Rates
@@ -146,8 +146,8 @@ def gather_statistics(
 ) -> Statistics:
     """Return the statistics of all missions, or of one project's, created at `since` (timezone-aware) or later.
 
-    Reads the projected rows, so the time it takes does not grow with the length of the logs. `known` is for who
-    asks again: only blocks with a mission that has changed since are counted again. Raises `StoreError`.
+    Reads the projected rows, so the time does not grow with the length of the logs. `known` caches tallies for
+    repeated calls: only blocks with a changed mission are counted again. Raises `StoreError`.
     """
     total, known = MissionTally(), known if known is not None and since is None else {}
     moment = since.astimezone(UTC).isoformat(timespec="microseconds") if since is not None else None
@@ -165,7 +165,7 @@ def gather_statistics(
 
 
 def _add_up(total: Struct, part: Struct) -> None:
-    """Add to each count of `total` that of a `part` of the same kind, which stays as it is."""
+    """Add each count of `part` to `total`, a record of the same kind; `part` does not change."""
     for name in total.__struct_fields__:
         mine, its = getattr(total, name), getattr(part, name)
         match mine:
@@ -183,7 +183,7 @@ def _add_up(total: Struct, part: Struct) -> None:
 
 
 class Sample(Struct):
-    """Known values, eight bytes each, and how many are not known."""
+    """Known values, eight bytes each, and the number of unknown ones."""
 
     values: array[float] = field(default_factory=lambda: array("d"))
     unknown: int = 0
@@ -196,8 +196,8 @@ class Sample(Struct):
             self.values.append(value)
 
     def total(self) -> float | None:
-        """Return the sum of what is known, `None` where nothing is."""
-        # In one order, whichever they were added up in: a sum of floats depends on it.
+        """Return the sum of the known values, `None` without any."""
+        # In sorted order, whatever order they were added in: a sum of floats depends on it.
         return sum(sorted(self.values)) if self.values else None
 
     def spread(self) -> Percentiles:
@@ -213,7 +213,7 @@ class Sample(Struct):
 
 
 def nearest_rank(ordered: list[float], percent: int) -> float | None:
-    """Return the value of rank ceil(percent / 100 * n) of n sorted values, `None` where there is none."""
+    """Return the value of rank ceil(percent / 100 * n) of n sorted values, `None` for an empty list."""
     # -(-a // b) is the ceiling of a / b without floating point.
     return ordered[-(-percent * len(ordered) // 100) - 1] if ordered else None
 
@@ -245,7 +245,7 @@ class _AttemptTally(Struct):
 
 
 class _SandboxTally(Struct):
-    """Sandboxes that were closed; what an agent used is counted of its own sandboxes only."""
+    """Closed sandboxes; resource usage is counted only for agents' own sandboxes."""
 
     closed: int = 0
     ready: Sample = field(default_factory=Sample)
@@ -308,7 +308,7 @@ class MissionTally(Struct):
 
     @classmethod
     def of(cls, listings: Iterable[MissionListing]) -> MissionTally:
-        """Return what these missions come to, which were listed with their measures."""
+        """Return the tally of these missions, which were listed with their measures."""
         tally = cls()
         for listing in listings:
             assert listing.measures is not None
@@ -317,7 +317,7 @@ class MissionTally(Struct):
 
     def add(self, state: MissionSummary, measures: MissionMeasures) -> None:
         """Count one mission."""
-        # A worker that is about to let go of an ended mission may still hold it: the end counts already.
+        # A worker that is about to release an ended mission may still hold it: the end already counts.
         if unheld_status(state) in ENDED:
             state = copy(state)
             mark_unheld(state)
@@ -333,7 +333,7 @@ class MissionTally(Struct):
             self.network[name] += getattr(measures.network, name)
         ended = state.status in ENDED
         for attempt in state.attempts:
-            # A lost attempt counts once its mission has ended: until then another worker may go on with it.
+            # A lost attempt counts once its mission has ended: until then another worker may resume it.
             if attempt.copied or attempt.status == "running" or (attempt.status == "lost" and not ended):
                 continue
             cause = attempt_cause(attempt)
@@ -352,7 +352,7 @@ class MissionTally(Struct):
         cause = mission_cause(end)
         engine = cause is not None and cause.kind == "engine"
         # Not the engine's fault, and still not the mission's own end: a setup that cannot run, a model without a
-        # key, a provider that is down, for which a mission waits.
+        # key, an unavailable provider that a mission waits for.
         kind = cause.kind if cause is not None else ""
         broken_off = (end.status, kind) in _BROKEN_OFF
         promoted = end.status == "promoted"
@@ -365,7 +365,7 @@ class MissionTally(Struct):
             self.causes.setdefault(cause, _CauseTally()).missions += 1
 
     def stats(self) -> Statistics:
-        """Return what was counted."""
+        """Return the totals."""
         causes = [
             CauseStats(cause=cause, missions=counted.missions, attempts=counted.attempts)
             for cause, counted in self.causes.items()
@@ -403,20 +403,20 @@ class MissionTally(Struct):
 
 
 def _own_end(state: MissionSummary) -> Ending:
-    """Return how a mission ended: a person who discards it does not change that.
+    """Return how a mission ended; a person who discards it later does not change that.
 
-    One that was lost and discarded before another worker took it has ended by that loss.
+    A mission that was lost, and discarded before another worker took it, ended by that loss.
     """
     now = Ending(status=state.status, reasons=state.reasons, base=state.base, tree=state.tree)
     before = state.before_discard if state.status == "discarded" else None
     if before is None:
         return now
-    # What a person discards later was an end of its own already.
+    # A mission that a person discards later had already ended.
     if before.status in ENDED:
         return before
     lost = any(reason.code == "worker_lost" for reason in before.reasons)
     return replace(before, status="failed") if lost else now
 
 
-# By project and place in its list: missions, and what they come to, which nobody changes.
+# By project and position in its list: missions and their tally, which is never modified.
 TalliedBlocks = dict[tuple[str | None, int], tuple[tuple[MissionListing, ...], MissionTally]]

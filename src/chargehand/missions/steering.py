@@ -1,4 +1,4 @@
-"""What a person, or the clock, does to missions at rest."""
+"""Operations of a person, or the clock, on missions at rest."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.space import require_room
 
-# Free bytes at which a mission that met a full disk is tried again: what the smallest one takes, and some more.
+# Free bytes at which a mission that met a full disk is retried: the smallest mission's need plus some more.
 _ROOM_BYTES = 16 << 20
 
-# What has come to its end without being promoted, and may be followed up.
+# Statuses of missions that ended without promotion and may be followed up.
 FOLLOWED: tuple[MissionStatus, ...] = ("waiting", "refused", "failed", "exhausted", "cancelled")
 
 _UNDONE = "chargehand mission promote {mission} promotes it again"
@@ -74,13 +74,13 @@ _FORKED = "chargehand mission fork {mission} starts again from one of its replie
 
 
 def last_whole_attempt(state: MissionState) -> int:
-    """Return the number of the last attempt that came to its own end; one that was broken off goes on."""
+    """Return the number of the last finished attempt; an interrupted one resumes."""
     whole = (each.number for each in state.attempts if WORK.format(number=each.number) in state.steps)
     return max(whole, default=0)
 
 
 def check_continuable_plan(state: MissionState) -> None:
-    """Raise `RefusedError` (`not_continuable`) where a plan does not go on, whatever a person adds to it."""
+    """Raise `RefusedError` (`not_continuable`) if a message from a person cannot continue a plan."""
     if state.plan is None or state.status not in ("waiting", "refused"):
         return
     hint = f"chargehand mission plan {state.id} shows which of its tasks waits for what"
@@ -92,10 +92,10 @@ def check_continuable_plan(state: MissionState) -> None:
 
 
 class Steering(Struct, frozen=True, kw_only=True):
-    """What a person does to a mission at rest; needs neither its repository nor a sandbox.
+    """A person's operations on a mission at rest; needs neither its repository nor a sandbox.
 
-    Every method holds the mission for the moment it takes, and raises `RefusedError`: `mission_held` where a
-    worker has it, else with the status that forbids it. `open_depot` opens the depot of a mission, or raises.
+    Every method holds the mission while it works, and raises `RefusedError`: `mission_held` if a worker has it,
+    otherwise with the status that forbids the operation. `open_depot` opens the depot of a mission, or raises.
     """
 
     store: Store
@@ -111,12 +111,12 @@ class Steering(Struct, frozen=True, kw_only=True):
         return self._record(mission, paused, among=("planned", "paused"), verb="pause", code="not_pausable")
 
     def resume(self, mission: str, *, step: bool = False, to_end: bool = False) -> MissionState:
-        """Let a worker take a mission that is paused, was cancelled, or failed by no fault of its work.
+        """Let a worker take a mission that is paused, was cancelled, or failed through no fault of its work.
 
-        It goes on from its last recorded step. One that waits for a worker already is left as it is; one that
-        waits for quota, or for room on the disk, looks now whether there is any; one that waits for an earlier
-        mission begins beside it. What nobody answered in time is asked again. With `step` it is paused again
-        before the next of its steps, with `to_end` at no breakpoint, whatever it waits for.
+        It resumes from its last recorded step. A mission that already waits for a worker is unchanged. A mission
+        that waits for quota, or for disk space, checks now; if it waits for an earlier mission, it starts despite
+        that one. Expired questions are asked again. With `step` it is paused again before its next step, with
+        `to_end` at no breakpoint; both apply whatever it waits for.
         """
         resumed = MissionResumed(identity=self.identity, step=step, to_end=to_end)
         stops = (resumed,) if step or to_end else ()
@@ -141,7 +141,7 @@ class Steering(Struct, frozen=True, kw_only=True):
         if before.needs_person:
             among += ("waiting",)
         if before.status in among and before.attempts:
-            # First, for a worker may take it at once: what was paid for is not asked for again.
+            # First, since a worker may take it at once: paid calls are not made again.
             restore_replies(self.store, mission, before.attempts[-1].id)
         return self._record(mission, resumed, among=among, verb="resume", code="not_resumable")
 
@@ -150,15 +150,15 @@ class Steering(Struct, frozen=True, kw_only=True):
     ) -> MissionState:
         """Give a mission that ended without a promotion, or a plan with open tasks, up to `attempts` more.
 
-        Its agents get a message. It has `seconds` more, the plan of a coordinator too where it has a limit;
-        `budget_usd` is its whole budget from now on, as before where that is `None`.
+        Its agents get a message. It has `seconds` more, and so does a coordinator's plan with a time limit;
+        `budget_usd` is its whole budget from now on, `None` for the previous budget.
         """
         before = self.look.state(mission)
         is_limited = before.request is not None and before.request.plan_seconds is not None
         used = plan_seconds_used(before, self.clock.now())
         after = last_whole_attempt(before)
         if before.status in FOLLOWED and len(before.attempts) > after:
-            # First, for a worker may take it at once: what was paid for is not asked for again.
+            # First, since a worker may take it at once: paid calls are not made again.
             restore_replies(self.store, mission, before.attempts[-1].id)
         continued = MissionContinued(
             identity=self.identity,
@@ -173,11 +173,11 @@ class Steering(Struct, frozen=True, kw_only=True):
         return self._record(mission, message, continued, among=among, verb="continue", code="not_continuable")
 
     def cancel(self, mission: str, why: str = "") -> MissionState:
-        """End a mission that has not come to its end; `why` says so where it is its coordinator that wants it."""
+        """End an unfinished mission; `why` is the reason if its coordinator ends it."""
         reason = Reason(code="cancelled", message=why or f"{self.identity} cancelled the mission")
         finished = MissionFinished(status="cancelled", reasons=(reason,))
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
-        # Its worker died when it was told to: then it ended by that word, and nobody settled it.
+        # Its worker died while ending it on request: the mission ended by that request, but was not settled.
         among += ("cancelled",) if self.look.state(mission).cancel_asked else ()
         return self._settle(mission, finished, among=among, verb="cancel", code="not_cancellable")
 
@@ -200,7 +200,7 @@ class Steering(Struct, frozen=True, kw_only=True):
         return self._record(mission, message, among=("planned", "paused"), verb="send to", code="not_sendable")
 
     def change_plan(self, mission: str, plan: Plan) -> MissionState:
-        """Let a coordinator go on with another plan, and see to it that it is looked at."""
+        """Continue a coordinator with another plan, and ensure that a worker looks at it."""
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
         with self._hold(mission, among, verb="plan", code="not_plannable") as (epoch, state):
             events = events_of_new_plan(state, PlanMade(plan=plan, identity=self.identity))
@@ -208,7 +208,7 @@ class Steering(Struct, frozen=True, kw_only=True):
         return self.look.state(mission)
 
     def allow_task(self, mission: str, task: str) -> MissionState:
-        """Let a held task of a coordinator begin, and see to it that it does."""
+        """Let a coordinator start a held task, and ensure that it does."""
         among: tuple[MissionStatus, ...] = ("planned", "paused", "waiting")
         with self._hold(mission, among, verb="plan", code="not_plannable") as (epoch, state):
             events = events_of_permission(state, task, identity=self.identity)
@@ -216,9 +216,9 @@ class Steering(Struct, frozen=True, kw_only=True):
         return self.look.state(mission)
 
     def answer(self, mission: str, text: str, question: str = "", *, then: Sequence[Payload] = ()) -> MissionState:
-        """Answer what a mission asks, as far as nobody did, and `then` more; a worker may then resume it.
+        """Answer a mission's open question, and record `then`; a worker may then resume it.
 
-        That is its first open question where none is named. Raises `RefusedError`: what `require_question` and
+        Without a named question, that is the first open one. Raises `RefusedError` as `require_question` and
         `check_answer` do.
         """
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
@@ -229,7 +229,7 @@ class Steering(Struct, frozen=True, kw_only=True):
             asked = require_question(state, question)
             about_message, answer = is_about_message(asked), check_answer(asked, text)
             events: list[Payload] = [QuestionAnswered(question=asked.id, text=answer, identity=self.identity)]
-            # The question about a critical message paused the mission too: answering has to lift that.
+            # The question about a critical message paused the mission too: the answer has to resume it.
             if about_message and answer != CANCEL:
                 events.append(MissionResumed(identity=self.identity))
             events += then
@@ -237,10 +237,10 @@ class Steering(Struct, frozen=True, kw_only=True):
         return self.cancel(mission) if about_message and answer == CANCEL else self.look.state(mission)
 
     def wake(self, mission: str, *, now: datetime) -> bool:
-        """Resume a mission whose quota, or room, is back by now; let the questions expire whose time is over.
+        """Resume a mission whose quota or disk space is back; expire overdue questions.
 
-        Also one that waited for an earlier mission of which there is news. `False` where it sleeps on, or does not
-        sleep any more.
+        Also wakes a mission that waits for an earlier one, if there is news of that one. Return `False` if it
+        sleeps on, or no longer sleeps.
         """
         before = self.store.log.summary(mission).summary
         if before.held is not None and is_still_held(self.look, before.held):
@@ -270,19 +270,19 @@ class Steering(Struct, frozen=True, kw_only=True):
                     require_room(self.store.home, "a mission waited", bytes=_ROOM_BYTES)
                 except InfrastructureError:
                     return False
-            # As the clock's answer: a wait that the clock ended in vain makes the next one longer, a person's does
-            # not.
+            # Recorded as the clock's answer: a wait that the clock ended in vain makes the next one longer, a
+            # person's answer does not.
             answered = QuestionAnswered(question=asked.id, text=GO_ON, identity=CLOCK)
             self.store.log.append(mission, answered, epoch=epoch, durable=True)
         return True
 
     def note_absence(self, since: datetime) -> None:
-        """Let the clocks of sleeping plans stand still from then until now: no worker was at work meanwhile.
+        """Stop the clocks of sleeping plans from `since` until now: no worker ran meanwhile.
 
-        Each of them looks anew when it is to be woken.
+        Each of them computes its wake time again.
         """
         for row in self.store.log.sleeping():
-            with contextlib.suppress(RefusedError):  # somebody has it: it does not sleep
+            with contextlib.suppress(RefusedError):  # another process has it: it does not sleep
                 if not self.store.log.summary(row.id).summary.asleep:
                     continue
                 with claim_mission(self.store.log, row.id, worker=self.worker, look=self.look) as epoch:
@@ -291,7 +291,7 @@ class Steering(Struct, frozen=True, kw_only=True):
                         self.store.log.append(row.id, woken, epoch=epoch)
 
     def tell_coordinators(self) -> bool:
-        """Wake the coordinators of whose tasks there is news; tell whether any is woken, or held by somebody."""
+        """Wake the coordinators whose tasks have news; return whether any is woken or held by a worker."""
         busy = False
         for row in self.store.log.with_news():
             assert row.parent is not None
@@ -304,15 +304,15 @@ class Steering(Struct, frozen=True, kw_only=True):
                         self.store.log.append(parent.id, CoordinatorWoken(mission=row.id), epoch=epoch)
                     self.store.log.note_told(row.id)
                 busy = True
-            # Where it is about to run, or a person paused it, it looks by itself once it goes on.
+            # If it is about to run, or a person paused it, it sees the news itself when it resumes.
             else:
                 busy = busy or parent.status == "running"
         return busy
 
     def give_up(self, mission: str, reason: Reason, *, now: datetime) -> MissionState:
-        """End a mission that a worker should resume and cannot, unless it came to rest meanwhile.
+        """End a mission that a worker should resume but cannot, unless it came to rest meanwhile.
 
-        A full disk ends none: it waits until there is room.
+        A full disk ends no mission: it waits until there is room.
         """
         finished = MissionFinished(status="failed", reasons=(reason,))
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
@@ -327,7 +327,7 @@ class Steering(Struct, frozen=True, kw_only=True):
     def _settle(
         self, mission: str, finished: MissionFinished, *, among: tuple[MissionStatus, ...], verb: str, code: str
     ) -> MissionState:
-        """End a mission, and the attempts that would have gone on."""
+        """End a mission, and the attempts that would have resumed."""
         with self._hold(mission, among, verb=verb, code=code) as (epoch, state):
             lost = [call for each in state.open_attempts for call in settle_lost_calls(self.store, state, each.id)]
             if lost:
@@ -337,14 +337,14 @@ class Steering(Struct, frozen=True, kw_only=True):
             ended = cancel_open_attempts(state, finished.reasons[0])
             events = (*(kept or ()), *ended, *events_of_mission_end(state, finished))
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
-            if state.claims and kept is not None:  # while it is held: who resumes it begins at its last checkpoint
+            if state.claims and kept is not None:  # while held: resuming starts at the last checkpoint
                 remove_leftovers(self.store.home, lambda: self.open_depot(state), mission)
-        # Only now: until the attempts' end is on the disk, a worker could resume them and need the replies.
+        # Only now: until the attempts' end is on disk, a worker could resume them and need the replies.
         archive_replies(self.store, mission, *(each.attempt for each in ended))
         return self.look.state(mission)
 
     def _keep_unfinished(self, state: MissionState) -> tuple[CheckpointMade, ...] | None:
-        """Checkpoint what open attempts left in their workspaces, which have to stay if this returns `None`."""
+        """Checkpoint open attempts' work in their workspaces; if this returns `None`, the workspaces must stay."""
         try:
             return keep_unfinished(self.open_depot(state), state)
         except (ChargehandError, OSError):
@@ -363,16 +363,16 @@ class Steering(Struct, frozen=True, kw_only=True):
     ) -> Iterator[tuple[int, MissionState]]:
         """Hold a mission that has one of these statuses for the block; yield its epoch and state."""
         with claim_mission(self.store.log, mission, worker=self.worker, look=self.look) as epoch:
-            # Read as at rest: with the claim just made it would look as if somebody ran it.
+            # Read as at rest: with the claim just made it would look as if a worker ran it.
             state = self.look.at_rest(mission)
-            sleeps = state.asleep and "planned" in among  # a coordinator, which nobody has to hold
+            sleeps = state.asleep and "planned" in among  # a coordinator, which no worker has to hold
             if state.status not in among and not sleeps:
                 undone = is_rolled_back(state)
                 status = "rolled back" if undone else state.status
                 hint = None if undone else _HINTS.get(state.status)
                 if undone and state.plan is None:
                     hint = _UNDONE
-                # Only a native agent leaves replies from which one can go on.
+                # Only a native agent leaves replies to fork from.
                 elif (
                     hint is not None
                     and state.status == "failed"

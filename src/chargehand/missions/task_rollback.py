@@ -1,4 +1,4 @@
-"""What taking back single tasks of a coordinator comes to: worked out here, done by the promoter."""
+"""Plans the roll-back of single tasks of a coordinator; the promoter carries it out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _NAMED = 5
 
 
 class TaskRollback(Struct, frozen=True, kw_only=True):
-    """What a roll-back of `tasks` leaves: `tree`, on top of `commit`; it reverts the merges in `reverted`."""
+    """A planned roll-back of `tasks`: it reverts the merges in `reverted`; the result is `tree`, on top of
+    `commit`.
+    """
 
     tasks: tuple[str, ...]
     reverted: tuple[str, ...]
@@ -35,7 +37,7 @@ class TaskRollback(Struct, frozen=True, kw_only=True):
 
 
 class _TaskMerge(Struct, frozen=True, kw_only=True):
-    """A merge of a task that changed something: its commit, the one before it, and the paths that differ."""
+    """A task's merge that changed something: its commit, the commit before it, and the differing paths."""
 
     task: str
     commit: str
@@ -44,10 +46,10 @@ class _TaskMerge(Struct, frozen=True, kw_only=True):
 
 
 def check_whole(state: MissionState) -> None:
-    """Raise `RefusedError` where what a mission promoted is only a part of what its plan comes to.
+    """Raise `RefusedError` if a mission's promoted result is only a part of its plan.
 
-    `not_at_rest` while a plan is worked on: what its other tasks begin at would move under them, and what is
-    merged so far would be exported as if it were all. `task_of_plan` for a task: its coordinator exports.
+    `not_at_rest` while a plan is running: the base of its other tasks would move under them, and the merged part
+    would be exported as if it were complete. `task_of_plan` for a task: its coordinator exports.
     """
     if state.plan is not None and state.status not in ENDED:
         raise RefusedError(
@@ -64,7 +66,7 @@ def check_whole(state: MissionState) -> None:
 
 
 def check_task_rollback(state: MissionState, task: str) -> None:
-    """Raise what forbids to roll a task back, as far as the coordinator's state tells.
+    """Raise the error that forbids rolling a task back, as far as the coordinator's state shows.
 
     `RefusedError` (`no_plan`, `not_at_rest`, `not_promoted`, `rolled_back`), `NotFoundError`.
     """
@@ -87,17 +89,17 @@ def check_task_rollback(state: MissionState, task: str) -> None:
 def plan_task_rollback(
     store: Store, depot: Depot, state: MissionState, task: str, *, with_dependents: bool
 ) -> TaskRollback:
-    """Work out the roll-back of a task and, with them, of the tasks that are built on it.
+    """Plan the roll-back of a task and, `with_dependents`, of the tasks built on it.
 
-    Built on it are those that come after it in the plan, and those that were merged later and touch the same
-    paths. Each merge is taken back by a three-way merge, the latest first; nothing but objects is written. Raises
-    `RefusedError` (`task_not_merged`, `built_on`, `merge_conflict`), and what `check_task_rollback` does.
+    Built on it are the tasks after it in the plan, and those that were merged later and touch the same paths. Each
+    merge is taken back by a three-way merge, the latest first; only objects are written. Raises `RefusedError`
+    (`task_not_merged`, `built_on`, `merge_conflict`), and the errors of `check_task_rollback`.
     """
     check_task_rollback(state, task)
     assert state.plan is not None
     assert state.commit is not None
     merges: list[_TaskMerge] = []
-    # Of a task whose change was on the branch already, the event names a commit that another one brought there.
+    # If a task's change was already on the branch, its event names a commit that another task merged.
     seen = {state.first_base.commit if state.first_base is not None else ""}
     for line in store.log.read(state.id, types=(TaskMerged.type,)):
         event = read_payload(line)
@@ -137,7 +139,7 @@ def _find_dependents(state: MissionState, merges: Sequence[_TaskMerge], task: st
     """Return the tasks that are built on one, in the order in which they were merged."""
     assert state.plan is not None
     before, chosen, known = predecessors(state.plan.plan), {task}, 0
-    # Again until nothing is added: of a task in a loop, which is found late, the earlier merges go too.
+    # Repeated until nothing is added: for a task in a loop, found late, the earlier merges are taken back too.
     while known != len(chosen):
         known, touched = len(chosen), frozenset[str]()
         for each in merges:

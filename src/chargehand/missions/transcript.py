@@ -1,7 +1,7 @@
 """The recorded steps of agents, and the conversation that they contain.
 
-A native agent records every reply and every act as a step below its attempt's; an agent that is a program of its
-own reports what it says and does, which only its own word stands for.
+A native agent records every reply and every act as a step below its attempt's; an agent that is a separate program
+reports its own words and acts, which no other source confirms.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from chargehand.agents.recorded import RecordedStep
     from chargehand.agents.tool_specs import ToolCall
 
-# The step that is one attempt; the steps of its agent lie below it.
+# The step of one attempt; its agent's steps are below it.
 WORK = "attempt/{number}/work"
 
 
 def acts_prefix(number: int) -> str:
-    """Return what the names of an attempt's own steps begin with."""
+    """Return the prefix of the names of an attempt's own steps."""
     return WORK.format(number=number) + "/"
 
 
 def parse_act(step: str) -> tuple[int, RecordedStep] | None:
-    """Return the attempt and what of it a step of a mission is, `None` for one that is no native agent's."""
+    """Return the attempt and the kind of a native agent's step, `None` for any other step."""
     from chargehand.agents.recorded import parse_step
 
     match step.split("/", 3):
@@ -56,10 +56,10 @@ _REPORTED_SPEAKERS: Mapping[str, Speaker] = {
 
 
 class TranscriptEntry(Struct, frozen=True, kw_only=True):
-    """One thing said or done; `reply` is the number a fork takes (`ATTEMPT.TURN`), "" where none can be forked.
+    """One thing said or done; `reply` is the number for a fork (`ATTEMPT.TURN`), "" if it cannot be forked.
 
-    A `call` and its `result` carry the tool's name; `artifact` holds a result that was cut. What an agent of
-    another program reported is `own_word`: nobody but itself saw it.
+    A `call` and its `result` carry the tool's name; `artifact` contains a truncated result. `own_word` marks
+    entries reported by an agent of another program, which no other source confirms.
     """
 
     speaker: Speaker
@@ -82,7 +82,7 @@ def read_transcript(store: Store, state: MissionState) -> Iterator[TranscriptEnt
 def transcript_steps(
     store: Store, state: MissionState, *, first: int = 0
 ) -> Iterator[tuple[int, Iterator[TranscriptEntry]]]:
-    """Yield the number of each of a mission's steps from `first` on that anybody said something in, and what."""
+    """Yield each step of a mission, from step `first` on, that contains conversation: its number and entries."""
     calls: dict[tuple[str, int], ToolCall] = {}  # a result names its call by reply and index only
     for number, done in enumerate(state.steps.values()):
         if number < first:
@@ -94,7 +94,7 @@ def transcript_steps(
         act = parse_act(done.step)
         if act is None:
             continue
-        if act[1].kind == "call" and not calls and first:  # its reply lies before the first step that is read
+        if act[1].kind == "call" and not calls and first:  # its reply is before the first step that is read
             reply = state.steps.get(f"{acts_prefix(act[0])}turn/{act[1].turn}/reply")
             if reply is not None:
                 _note_calls(f"{act[0]}.{act[1].turn}", load_step_output(store, reply), calls)
@@ -108,7 +108,7 @@ def _note_calls(number: str, output: Any, calls: dict[tuple[str, int], ToolCall]
 
 
 def _read_reported(attempt: int, store: Store, run: Mapping[str, Any]) -> Iterator[TranscriptEntry]:
-    """Yield what an agent reported in one run; a run that ended well has its end in the log alone."""
+    """Yield an agent's reports from one run; a run that ended well has its end only in the log."""
     kept = store.artifacts.get(run["artifact"]) if run.get("artifact") else b""
     tools: dict[str, str] = {}
     for event in map(json.loads, kept.splitlines()):
@@ -128,7 +128,7 @@ def _read_reported(attempt: int, store: Store, run: Mapping[str, Any]) -> Iterat
 def _read_recorded(
     attempt: int, step: RecordedStep, output: Any, calls: dict[tuple[str, int], ToolCall]
 ) -> Iterator[TranscriptEntry]:
-    """Yield what one recorded step of a native agent says: its opening, a reply with its calls, or a result."""
+    """Yield the entries of a native agent's step: its opening, a reply with its calls, or a result."""
     number = f"{attempt}.{step.turn}"
     if step.kind == "opening":
         for text in output["texts"]:
@@ -148,7 +148,7 @@ def _read_recorded(
                 speaker="call", attempt=attempt, reply=number, text=text, tool=call.name, model=model
             )
     elif step.kind == "call":
-        # An act that may change files has its output beside the tree that it left; a mere look is its output.
+        # An act that may change files stores its output next to the resulting tree; a read-only act is its output.
         made = output.get("output", output)
         made_by = calls.get((number, step.index))
         yield TranscriptEntry(

@@ -1,4 +1,4 @@
-"""Which missions of a coordinator's tasks wait for a person, for what, and which of them somebody means."""
+"""Tasks of coordinators that wait for a person, their needs, and which of them a command addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chargehand.core.state import ENDED, MissionState, MissionSummary, Question
 
 Need = Literal["answer", "approval", "resume"]
 _WORDS: dict[Need, str] = {"answer": "an answer", "approval": "an approval", "resume": "being resumed"}
-# What a command does for a task, as its error names it.
+# A command for a task, as its error names it.
 Deed = Literal["answer", "promote", "discard", "send"]
 _DEEDS: dict[Deed, Need] = {"answer": "answer", "promote": "approval", "discard": "approval"}
 
@@ -29,7 +29,7 @@ class WaitingTask(Struct, frozen=True, kw_only=True):
 
 
 class Addressee(Struct, frozen=True, kw_only=True):
-    """The mission that is meant, the `task` it does where another one was named, and the question to answer."""
+    """The addressed mission, its `task` if another mission was named, and the question to answer."""
 
     mission: str
     task: str = ""
@@ -37,14 +37,14 @@ class Addressee(Struct, frozen=True, kw_only=True):
 
 
 def goes_on_by_itself(state: MissionSummary) -> bool:
-    """Tell whether a settled mission goes on without a person: another worker resumes it, or its quota returns."""
+    """Return whether a settled mission continues by itself: by another worker, or when its quota returns."""
     if state.waits_for_quota is not None:
         return True
     return any(reason.code == "worker_lost" for reason in state.reasons) and state.status == "paused"
 
 
 def waiting_task(child: MissionSummary) -> WaitingTask | None:
-    """Return what a task's mission waits for, `None` where a person has nothing to do."""
+    """Return a task's mission that waits for a person, `None` if there is nothing for a person to do."""
     by_itself = child.waits_for_quota or any(reason.code == "worker_lost" for reason in child.reasons)
     if child.status not in ("waiting", "paused") or by_itself:
         return None
@@ -55,7 +55,7 @@ def waiting_task(child: MissionSummary) -> WaitingTask | None:
 
 
 def waiting_tasks(missions: Iterable[MissionSummary]) -> dict[str, tuple[WaitingTask, ...]]:
-    """Return, by coordinator, the tasks that wait for a person; of one that ended none, for nobody needs them."""
+    """Return, by coordinator, the tasks that wait for a person; those of ended coordinators are excluded."""
     listed = tuple(missions)
     open_ones = {each.id for each in listed if each.status not in ENDED}
     found: dict[str, tuple[WaitingTask, ...]] = {}
@@ -66,7 +66,7 @@ def waiting_tasks(missions: Iterable[MissionSummary]) -> dict[str, tuple[Waiting
 
 
 def tasks_reason(waiting: Sequence[WaitingTask]) -> Reason | None:
-    """Return in words which tasks wait for what, `None` where none does."""
+    """Describe which tasks wait for what; return `None` for an empty list."""
     if not waiting:
         return None
     told = (
@@ -78,10 +78,10 @@ def tasks_reason(waiting: Sequence[WaitingTask]) -> Reason | None:
 def find_addressee(
     state: MissionState, children: Sequence[MissionSummary], deed: Deed, task: str | None
 ) -> Addressee:
-    """Return whom a person means who names a mission, and a task where they name one.
+    """Return the mission that a command addresses, given a mission and optionally a task.
 
-    That is the mission itself; of a coordinator that has nothing to be done itself, the one task that waits for
-    it. Raises `RefusedError` (`several_tasks_wait`, `no_plan`, `no_question`, `not_sendable`, `not_promotable`),
+    That is the mission itself, or, if a coordinator has nothing to do itself, the one task that waits for this.
+    Raises `RefusedError` (`several_tasks_wait`, `no_plan`, `no_question`, `not_sendable`, `not_promotable`),
     `NotFoundError` for a task that the plan does not have.
     """
     itself = Addressee(mission=state.id, question=state.open_question)
@@ -105,7 +105,7 @@ def _find_of_task(state: MissionState, children: Sequence[MissionSummary], deed:
     if deed == "answer" and state.status not in ENDED and (asked := [each for each in own if not each.answer]):
         return Addressee(mission=state.id, question=asked[-1])
     runs = {run.mission for run in known.current}
-    if deed == "answer":  # who reviews it may ask too
+    if deed == "answer":  # its reviewers may ask too
         runs |= {each.mission for run in known.current for each in known.reviews_of(run.mission)}
     mine = [each for each in children if each.id in runs]
     if deed == "send":
@@ -113,7 +113,7 @@ def _find_of_task(state: MissionState, children: Sequence[MissionSummary], deed:
     else:
         waits = [each for each in map(waiting_task, mine) if each is not None]
         fitting = [each.mission for each in waits if each.needs == _DEEDS[deed]]
-        # A person may let in, or settle, what ended too.
+        # A person may also promote or discard an ended one.
         fitting = fitting or ([each.id for each in mine[-1:]] if deed in ("promote", "discard") else [])
     found = _only(state, mine, deed, fitting)
     if found is not None:
@@ -132,7 +132,7 @@ def _find_of_task(state: MissionState, children: Sequence[MissionSummary], deed:
 def _only(
     state: MissionState, children: Sequence[MissionSummary], deed: Deed, fitting: Sequence[str]
 ) -> Addressee | None:
-    """Return the one mission that fits, `None` where none does."""
+    """Return the one mission that fits, or `None`."""
     if len(fitting) > 1:
         words = " TEXT" if deed in ("answer", "send") else ""
         raise RefusedError(

@@ -1,4 +1,4 @@
-"""What checks know of a test runner: how it is found and started, and what its end and its output mean."""
+"""The interface of a test runner: detection, start, and interpretation of its exit and output."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from chargehand.sandbox.contract import ExecResult
 
 # Exit codes of the shell.
 _MISSING = {126: "not_executable", 127: "command_not_found"}
-# Exit code with which pytest, and unittest from Python 3.12 on, say that they found no tests.
+# Exit code for "no tests found" of pytest, and of unittest from Python 3.12 on.
 NO_TESTS_CODE = 5
-# A gate of coverage fails a run whose tests all pass: it counts as a failure of that name.
+# A coverage gate fails a run whose tests all pass: it counts as a failure of that name.
 COVERAGE_GATE = "(coverage)"
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """A check's status, a stable reason code where it did not pass, and how many tests ran where that is known."""
+    """A check's status, a stable reason code if it did not pass, and the number of tests if known."""
 
     status: CheckStatus
     reason: str = ""
@@ -32,9 +32,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class CheckScript(Struct, frozen=True):
-    """What the shell runs for a command: its `text`, and the path of the JUnit `report` that it writes, if any.
+    """The shell script for a command: its `text`, and the path of the JUnit `report` that it writes, if any.
 
-    `keeps_report` says that the command itself asked for the report, which may be an output of the project.
+    `keeps_report` means that the command itself asked for the report, which may be an output of the project.
     """
 
     text: str
@@ -43,7 +43,7 @@ class CheckScript(Struct, frozen=True):
 
 
 class RunnableCheck(Struct, frozen=True):
-    """A command that a project's files call for, and what in them does."""
+    """A detected command, and the evidence for it in the project's files."""
 
     command: str
     why: str
@@ -58,30 +58,30 @@ class TestName(NamedTuple):
 
 
 class Runner:
-    """A test runner of which only the exit code is known; each runner overrides what else it tells."""
+    """A test runner with only an exit code; each runner overrides the further facts that it reports."""
 
     name: ClassVar[str]
     ecosystem: ClassVar[str] = ""
-    """Of runners that share an ecosystem only the first one that is detected becomes a check."""
+    """Only the first detected runner of an ecosystem becomes a check."""
     module: ClassVar[str | None] = None
-    """The module by which `python -m` starts it."""
+    """The module with which `python -m` starts it."""
     starts: ClassVar[tuple[str, ...]] = ()
-    """Its program, with the words that must follow once options are left out: `npm run test`."""
+    """Its program, with the words that must follow apart from options: `npm run test`."""
     is_known: ClassVar[bool] = True
-    """False for a program of any kind: reports of build tools and summaries then tell which tests ran."""
+    """False for an arbitrary program: build tools' reports and summaries then show which tests ran."""
     names_failures_in_report: ClassVar[bool] = False
-    """True if its report names each test that failed: with none named, another reason failed the run."""
+    """True if its report names each failed test: without named tests, the run failed for another reason."""
     tells_files_apart: ClassVar[bool] = True
-    """False where tests of one name in two files have one name in the output as well."""
+    """False if tests of one name in two files have the same name in the output."""
     name_form: ClassVar[re.Pattern[str]] = late_pattern(r"(?:(?P<place>.*)::)?(?P<own>.*)(?P<variant>)", re.DOTALL)
-    """Splits the name of any test into the parts of a `TestName`, of which each may be empty."""
+    """Splits the name of any test into the parts of a `TestName`; each part may be empty."""
 
     def detect(self, stack: Stack) -> RunnableCheck | None:
-        """Return the command for this runner where a project's files call for it."""
+        """Return the command for this runner if a project's files call for it."""
         return None
 
     def is_started_by(self, program: str, arguments: list[str]) -> bool:
-        """Tell whether a command, given by the base name of its program, starts this runner."""
+        """Return whether a command, given by the base name of its program, starts this runner."""
         tasks = [word for word in arguments if not word.startswith(("-", "+"))]
         for start in self.starts:
             first, *others = start.split()
@@ -90,14 +90,14 @@ class Runner:
         return False
 
     def script(self, command: str) -> CheckScript:
-        """Return what is run for a command, changed where the runner would not name its tests otherwise."""
+        """Return the script for a command, changed if the runner would not name its tests otherwise."""
         return CheckScript(command)
 
     def outcome(self, result: ExecResult, text: str, report: TestCounts | None) -> Outcome:
-        """Return what a command's end means for its check.
+        """Return the outcome of a check from its command's end.
 
-        `text` is its output, `report` what a JUnit report counted, `None` where there is none that can be read. An
-        exit code of 0 is not enough where a runner says how many tests ran: none is a failure.
+        `text` is its output, `report` the counts of its JUnit report, `None` without a readable one. An exit code
+        of 0 is not enough if a runner reports how many tests ran: a run without tests is a failure.
         """
         code = result.exit_code
         if result.timed_out:
@@ -107,24 +107,24 @@ class Runner:
         if code in _MISSING:
             return Outcome(status="missing", reason=_MISSING[code])
         outcome = self.judge(code, text, report)
-        # `go test || true`, or a `TestMain` that drops the result of its tests, ends with 0 all the same.
+        # `go test || true`, or a `TestMain` that drops the result of its tests, still exits with 0.
         if outcome.status == "passed" and self.says_failed(text):
             return Outcome(status="failed", reason="exit_code_disagrees", tests=outcome.tests)
         return outcome
 
     def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
-        """Return what the exit code of a run that came to its own end means, with its output and its report."""
+        """Return the outcome for the exit code of a completed run, its output and its report."""
         return judge_exit(code)
 
     def says_failed(self, text: str) -> bool:
-        """Tell whether the summary in an output says that tests failed."""
+        """Return whether the summary in an output reports failed tests."""
         return False
 
     def names(self, text: str) -> tuple[str, ...] | None:
-        """Return the tests that an output says have run, sorted; `None` for a runner that does not name them.
+        """Return the tests that ran according to an output, sorted; `None` for a runner that does not name them.
 
-        Before `::` stands the package (go), the binary (cargo) or the class that a test is in, where the output
-        tells. A name that several tests share is there as often as it ran.
+        Before `::` comes the package (go), the binary (cargo) or the class of a test, if the output shows it. A
+        name that several tests share appears as often as it ran.
         """
         return tuple(sorted(self.find_names(text))) or None
 
@@ -133,14 +133,14 @@ class Runner:
         return []
 
     def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
-        """Return the tests that failed, sorted, by the names that `names` gives them.
+        """Return the failed tests, sorted, by the names that `names` gives them.
 
         `None` if the runner does not name every failure: an unnamed one could hide behind a known one.
         """
         return None
 
     def select(self, command: str, names: Sequence[str]) -> str | None:
-        """Return the command changed so that it runs only these tests; `None` if the runner cannot be told.
+        """Return the command changed so that it runs only these tests; `None` if the runner cannot select tests.
 
         A test that the runner does not find may make it run all of them.
         """
@@ -169,12 +169,12 @@ def judge_exit(code: int, *, tests: int | None = None) -> Outcome:
 
 
 def judge_counted(code: int, tests: int) -> Outcome:
-    """Judge a run whose output counts its tests: a success without any is none."""
+    """Judge a run whose output counts its tests: a success without tests is not a success."""
     if tests <= 0 and code in {0, NO_TESTS_CODE}:
         return Outcome(status="failed", reason="no_tests_ran", tests=0)
     return judge_exit(code, tests=tests)
 
 
 def judge_silent(code: int) -> Outcome:
-    """Judge a run without the count of tests that its runner always prints: a success is unconfirmed."""
+    """Judge a run without the usual count of tests: a success is unconfirmed."""
     return Outcome(status="error", reason="no_report") if code == 0 else judge_exit(code)

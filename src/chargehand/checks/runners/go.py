@@ -32,13 +32,13 @@ class GoTest(Runner):
     name_form = late_pattern(r"(?:(?P<place>[^:]*)::)?(?P<own>[^/]*)(?P<variant>.*)", re.DOTALL)
 
     def detect(self, stack: Stack) -> RunnableCheck | None:
-        """Return its command where a module has test files."""
+        """Return its command if a module has test files."""
         if stack.has("go.mod") and (tests := stack.tests("go")):
             return RunnableCheck("go test ./...", f"go.mod and {tests[0]}")
         return None
 
     def script(self, command: str) -> CheckScript:
-        """Ask for the names of tests, which it prints with `-v` alone."""
+        """Ask for the names of tests, which it prints only with `-v`."""
         return CheckScript(f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}-v"\n{command}')
 
     def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
@@ -51,31 +51,31 @@ class GoTest(Runner):
         return judge_exit(code, tests=tests)
 
     def says_failed(self, text: str) -> bool:
-        """Tell whether a test failed, and the run of its package with it."""
+        """Return whether a test failed, and its package's run with it."""
         return _FAILED.search(text) is not None and _ENDED_BADLY.search(text) is not None
 
     def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
-        """Return the failed tests with their packages, if every package that failed names one."""
+        """Return the failed tests with their packages, if every failed package names one."""
         found, tests = set[str](), list[str]()
         for line in _BAD.finditer(text):
             if line["test"]:
                 tests.append(line["test"])
                 continue
-            if line["bad"] and not tests:  # it could not be built, or ended without a word
+            if line["bad"] and not tests:  # it could not be built, or ended without a message
                 return None
             found.update(f"{line['package']}::{name}" for name in tests)
             tests.clear()
         return tuple(sorted(found)) or None if not tests else None
 
     def select(self, command: str, names: Sequence[str]) -> str | None:
-        """Name the tests by their pattern, and allow no result from go's cache."""
+        """Select the tests by a pattern, and bypass go's result cache."""
         tests = sorted({self.split_name(name).own for name in names})
         if not all(map(_IDENTIFIER.fullmatch, tests)):
             return None
         return f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}-count=1 -run=^({"|".join(tests)})\\$"\n{command}'
 
     def find_names(self, text: str) -> list[str]:
-        """Return the tests with their packages, also of those that were run when the output ends."""
+        """Return the tests with their packages, including those running when the output ends."""
         found, package = list[str](), list[str]()
         for line in _NAMED.finditer(text):
             if line["test"]:

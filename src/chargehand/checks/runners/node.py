@@ -36,8 +36,8 @@ _COVERAGE_FAILED = late_pattern(
     re.MULTILINE,
 )
 _UNLOADED = late_pattern(r"^\s*Test (?:Suites:|Files)\s+\d+ failed\b|Test suite failed to run", re.MULTILINE)
-# TAP ("ok 1 - adds"), and the marks that node, mocha, jest and vitest set before a name, its duration behind it.
-# TAP tells what a test is in by what is above it: a heading, or the line of a group that goes on with "{".
+# TAP ("ok 1 - adds"), and the marks of node, mocha, jest and vitest before a name, with its duration after it. In
+# TAP a test's group is above it: a heading, or the line of a group that ends with "{".
 _NAMED = late_pattern(
     r"^(?P<indent>[ \t]*)(?:# Subtest: (?P<heading>.+)"
     r"|(?:not )?ok \d+ - (?P<tap>.+?)(?:[ \t]+# time=[\d.]+m?s)?(?P<opens> \{)?"
@@ -50,7 +50,7 @@ _VITEST_FILE = late_pattern(r"^[ \t]*[✓❯×] (?:\S+ )?\S+\.\w+[ \t]+\(\d+ tes
 
 
 class NodeTest(Runner):
-    """What `npm test` runs: any of node's runners, told apart by nothing but their output."""
+    """`npm test` with any of node's runners, which can be distinguished only by their output."""
 
     name = "node"
     ecosystem = "node"
@@ -61,18 +61,18 @@ class NodeTest(Runner):
     tells_files_apart = False
 
     def detect(self, stack: Stack) -> RunnableCheck | None:
-        """Return `npm test` where package.json has a script for it that somebody wrote."""
+        """Return `npm test` if package.json has a custom script for it."""
         script = table(stack.json("package.json"), "scripts").get("test")
         if isinstance(script, str) and script.strip() and _PLACEHOLDER not in script:
             return RunnableCheck("npm test", "package.json has a test script")
         return None
 
     def is_started_by(self, program: str, arguments: list[str]) -> bool:
-        """Tell it by its programs, and `node` by its option."""
+        """Recognise it by its programs, and `node` by its option."""
         return super().is_started_by(program, arguments) or (program == "node" and "--test" in arguments)
 
     def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
-        """Judge by the counts of all summaries together; without one, a script may be no runner at all."""
+        """Judge by the counts of all summaries together; without one, a script may not be a runner at all."""
         summaries = [words or line for words, line in _SUMMARY.findall(text)]
         counts = _TAP_RAN.findall(text) + [n for line in summaries for n in _RAN.findall(line)]
         tests = sum(map(int, counts))
@@ -86,7 +86,7 @@ class NodeTest(Runner):
         return judge_counted(code, tests)
 
     def says_failed(self, text: str) -> bool:
-        """Tell whether any summary counts a failure."""
+        """Return whether any summary counts a failure."""
         return self._count_bad(text) > 0
 
     def _count_bad(self, text: str) -> int:
@@ -96,17 +96,17 @@ class NodeTest(Runner):
         return sum(map(int, _TAP_BAD.findall(text) + [n for line in summaries for n in _BAD.findall(line)]))
 
     def _has_points_alone(self, text: str) -> bool:
-        """Return whether the output is TAP without a summary of its counts, as that of tap is."""
+        """Return whether the output is TAP without a summary of its counts, as tap's is."""
         return bool(_TAP_PLAN.search(text)) and not _SUMMARY.search(text) and not _TAP_RAN.search(text)
 
     def _fails_coverage_alone(self, text: str) -> bool:
-        """Return whether all tests passed, and too little of the code ran."""
+        """Return whether all tests passed, but too little of the code ran."""
         return bool(_COVERAGE_FAILED.search(text)) and not _UNLOADED.search(text) and not self.says_failed(text)
 
     def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
-        """Return the failed tests, from where they ran or from the report of failures: as many as were counted.
+        """Return the failed tests, from their results or from the failure report: as many as were counted.
 
-        Points of TAP without a summary have the names of files at the left margin, and each group names its own.
+        TAP points without a summary have file names at the left margin, and each group names its own tests.
         """
         if self._fails_coverage_alone(text):
             return (COVERAGE_GATE,)
@@ -126,7 +126,7 @@ class NodeTest(Runner):
 
     def _split_names(self, text: str) -> tuple[list[str], set[str]]:
         """Return the tests that passed, each as often as it ran, and those that failed."""
-        if _VITEST_FILE.search(text):  # beside its files vitest names the slow and the failing tests alone
+        if _VITEST_FILE.search(text):  # apart from files, vitest names only slow and failing tests
             return [], set()
         good = list[str]()
         bad = set[str]()
@@ -136,13 +136,13 @@ class NodeTest(Runner):
             if line["heading"] or line["opens"]:
                 groups[depth:] = [line["heading"] or line["tap"]]
             name = line["tap"] or line["marked"]
-            # The heading above the tests that node tells again is no test.
+            # The heading above node's repeated list of failures is not a test.
             if name is None or line["not_run"] or name == "failing tests:":
                 continue
             if line["tap"] and depth and len(groups) >= depth:
                 name = f"{' > '.join(groups[:depth])}::{name}"
             if line[0].lstrip().startswith(("not ok", "✖", "✗", "✕", "×")):
-                bad.add(name)  # told twice: where it ran, and again at the end
+                bad.add(name)  # named twice: at its run, and again at the end
             else:
                 good.append(name)
         return good, bad

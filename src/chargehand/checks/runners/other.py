@@ -1,4 +1,4 @@
-"""Programs that are no runner we know, and build tools, which are judged as those are."""
+"""Programs without a known runner, and build tools, which are judged in the same way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CTEST = late_pattern(r"^ *\d+/\d+ Test +#\d+: (\S+) \.+ *(?:Passed|\*\*\*(?!Not
 
 
 class OtherProgram(Runner):
-    """Any other program: its exit code judges; which tests it ran is read from whatever it leaves behind."""
+    """Any other program, judged by its exit code; the tests that it ran are read from its reports or output."""
 
     name = "plain"
     is_known = False
@@ -25,16 +25,16 @@ class OtherProgram(Runner):
 
 
 class Maven(OtherProgram):
-    """Maven, which is detected and then judged as any program, by the reports of its plugins.
+    """Maven, which is detected but then judged like any program, by the reports of its plugins.
 
-    No line is taken to start it: `mvn test && cargo test` is a line of cargo.
+    No command counts as starting it: `mvn test && cargo test` is a cargo command.
     """
 
     name = "maven"
     ecosystem = "jvm"
 
     def detect(self, stack: Stack) -> RunnableCheck | None:
-        """Return its command where a project has test files."""
+        """Return its command if a project has test files."""
         if stack.has("pom.xml") and (tests := stack.tests("jvm")):
             return RunnableCheck("mvn -B test", f"pom.xml and {tests[0]}")
         return None

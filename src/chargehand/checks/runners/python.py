@@ -50,12 +50,12 @@ _BEGUN = late_pattern(
 _RESULT = late_pattern(
     r"(?:ok|FAIL|ERROR|expected failure|unexpected success|(?P<skipped>skipped ['\"].*))$", re.MULTILINE
 )
-# The report of failures and the summary begin with such a line.
+# The failure report and the summary begin with such a line.
 _RULE = late_pattern(r"^(?:={70}|-{70})$", re.MULTILINE)
-# Fixtures of classes and modules are named only if they fail or skip; they are no tests.
+# Fixtures of classes and modules are named only if they fail or skip; they are not tests.
 _FIXTURE = late_pattern(r"(?:setUp|tearDown)(?:Class|Module)")
-# `-m unittest` with its words, up to the operator, redirection, comment or end that follows them. Not matched are
-# words behind which no option may stand: those that `find -exec` closes, `--`, and substituted commands.
+# `-m unittest` with its words, up to the operator, redirection, comment or end that follows them. It does not
+# match words after which no option is possible: those that `find -exec` closes, `--`, and substituted commands.
 _STARTED = late_pattern(
     r"-m[ \t]+unittest(?:(?:[ \t]|\\\n)+(?!\#|\d+[<>]|(?:--|\+)(?:\s|$))"
     r"(?:[^\s;&|()<>`'\"\\$]|'[^']*'|\"(?:[^\"\\`$]|\\.|\$(?!\())*\"|\\[^;\n]|\$(?!\())+)*"
@@ -71,7 +71,7 @@ _COUNT = late_pattern(r"(?:failures|errors|unexpected successes)=(\d+)")
 
 
 class Pytest(Runner):
-    """pytest, whose JUnit report tells what ran; its variants are parameters, `test_add[1-2]`."""
+    """pytest, whose JUnit report names the tests that ran; its variants are parameters, `test_add[1-2]`."""
 
     name = "pytest"
     ecosystem = "python"
@@ -81,7 +81,7 @@ class Pytest(Runner):
     name_form = late_pattern(r"(?:(?P<place>[^\[]*)::)?(?P<own>[^\[]*)(?P<variant>.*)", re.DOTALL)
 
     def detect(self, stack: Stack) -> RunnableCheck | None:
-        """Return its command where it is configured, imported, required, or needed for plain test functions."""
+        """Return its command if it is configured, imported, required, or needed for plain test functions."""
         command = "python -m pytest -q"
         configured = [path for path in _CONFIGURATION_FILES if stack.has(path)]
         configured += ["pyproject.toml"] if "pytest" in table(stack.toml("pyproject.toml"), "tool") else []
@@ -101,9 +101,9 @@ class Pytest(Runner):
         return RunnableCheck(command, f"{plain} has plain test functions") if plain else None
 
     def script(self, command: str) -> CheckScript:
-        """Have pytest write a report, to the path that the command names or to one of ours.
+        """Make pytest write a report, to the path that the command names or to one of ours.
 
-        Ours is new for every run, so that nothing that lay there before can be taken for this run's report.
+        Ours is unique to each run, so that no older file can be mistaken for this run's report.
         """
         explicit = _EXPLICIT_REPORT.findall(command)
         if explicit:
@@ -117,16 +117,17 @@ class Pytest(Runner):
         return CheckScript(f"{exported}\n{inline}", path)
 
     def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
-        """Return what the report names, and the coverage gate if it failed."""
+        """Return the failures that the report names, and the coverage gate if it failed."""
         if report is None:
             return None
         gate = (COVERAGE_GATE,) if _COVERAGE_FAILED.search(text) else ()
         return (*gate, *sorted(report.bad_names)) or None
 
     def select(self, command: str, names: Sequence[str]) -> str | None:
-        """Have pytest run what its cache names as failed last: that works behind any wrapper and with any paths.
+        """Make pytest run the tests that its cache lists as last failed: that works with any wrapper and any
+        paths.
 
-        A report names `package.module.Class::test`, which may stand for several files: the cache names them all.
+        A report names `package.module.Class::test`, which may match several files: the cache lists them all.
         """
         ids = {node: True for name in names if name != COVERAGE_GATE for node in _node_ids(name)}
         if not ids:
@@ -141,7 +142,7 @@ class Pytest(Runner):
         )
 
     def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
-        """Judge by the report: without one, a success that nobody can confirm is none."""
+        """Judge by the report: without one, a success is unconfirmed and does not count."""
         if report is not None and report.collection_errors:
             return Outcome(status="failed", reason="collection_error", tests=report.ran)
         if code == NO_TESTS_CODE:
@@ -152,21 +153,21 @@ class Pytest(Runner):
             if code == 1 and _NO_MODULE.search(text):
                 return Outcome(status="missing", reason="command_not_found")
             if code == _USAGE_ERROR_CODE:
-                # pytest ends with this code also if a `conftest.py` cannot be imported.
+                # pytest also exits with this code if a `conftest.py` cannot be imported.
                 unloaded = _CONFTEST_FAILED.search(text)
                 return Outcome(status="failed", reason="collection_error" if unloaded else "usage_error")
             return Outcome(status="failed", reason="exit_code")
         if report.ran == 0 and not report.bad:
             return Outcome(status="failed", reason="no_tests_ran", tests=0)
         if report.bad:
-            # A line such as `pytest || true` ends with 0 all the same.
+            # A line such as `pytest || true` still exits with 0.
             reason = "tests_failed" if code else "exit_code_disagrees"
             return Outcome(status="failed", reason=reason, tests=report.ran)
         return judge_exit(code, tests=report.ran)
 
 
 def _node_ids(name: str) -> list[str]:
-    """Return the node ids that a name of a report may stand for: which of its words are folders is not known."""
+    """Return the possible node ids of a report's name: it does not show which of its words are folders."""
     place, _, test = name.partition("::")
     words = place.split(".") if test else name.split(".")
     rest = [test] if test else []
@@ -176,26 +177,27 @@ def _node_ids(name: str) -> list[str]:
 
 
 class Unittest(Runner):
-    """unittest, which counts its tests, and names them with `-v`: each run is given that option."""
+    """unittest, which counts its tests, and names them with `-v`: each run gets that option."""
 
     name = "unittest"
     ecosystem = "python"
     module = "unittest"
 
     def detect(self, stack: Stack) -> RunnableCheck | None:
-        """Return its command where a test file uses it."""
+        """Return its command if a test file uses it."""
         using = next((path for path in stack.tests("python") if _USES_UNITTEST.search(stack.text(path))), None)
         if using is None:
             return None
         *folders, _ = using.split("/")
         packages = ["/".join(folders[: length + 1]) for length in range(len(folders))]
-        # Without __init__.py discovery does not descend from the root, so it has to start where the tests are.
+        # Without __init__.py discovery does not descend from the root, so it has to start in the directory of the
+        # tests.
         importable = all(stack.has(f"{package}/__init__.py") for package in packages)
         start = "" if importable else f" -s {'/'.join(folders)}"
         return RunnableCheck(f"python -m unittest discover{start}", f"{using} uses unittest")
 
     def judge(self, code: int, text: str, report: TestCounts | None) -> Outcome:
-        """Judge by the count in the output, without the tests that were skipped."""
+        """Judge by the count in the output, without skipped tests."""
         counts = [int(count) for count in _RAN.findall(text)]
         if not counts:
             return judge_silent(code)
@@ -206,9 +208,9 @@ class Unittest(Runner):
         return judge_counted(code, tests)
 
     def failing_names(self, text: str, report: TestCounts | None) -> tuple[str, ...] | None:
-        """Return what stands above the tracebacks, if that is as much as the summary counts.
+        """Return the names above the tracebacks, if their number matches the summary.
 
-        If no test failed, the gate of coverage alone may have.
+        If no test failed, the coverage gate alone may have.
         """
         if _COVERAGE_FAILED.search(text) and not self.says_failed(text):
             return (COVERAGE_GATE,)
@@ -225,29 +227,29 @@ class Unittest(Runner):
         return append_words(command, [word for name in names for word in ("-k", name.replace("::", "."))])
 
     def says_failed(self, text: str) -> bool:
-        """Tell whether the last line says FAILED."""
+        """Return whether the last line says FAILED."""
         return _FAILED.search(text) is not None
 
     def script(self, command: str) -> CheckScript:
-        """Have unittest name its tests: a count does not tell a lost test from one that replaces it."""
+        """Make unittest name its tests: a count cannot distinguish a lost test from a replaced one."""
         return CheckScript(_STARTED.sub(lambda found: f"{found[0]} -v", command))
 
     def find_names(self, text: str) -> list[str]:
-        """Return what `-v` prints, as class and name; nothing if these are not as many as unittest counts."""
+        """Return the tests in `-v` output, as class and name; empty if their number contradicts the count."""
         return find_unittest_names(text)
 
 
 def find_unittest_names(text: str) -> list[str]:
-    """Return the tests that ran by the verbose output of unittest, as class and name.
+    """Return the tests that ran according to unittest's verbose output, as class and name.
 
-    Nothing if their number contradicts the count in the output: what tests print can hide names.
+    Empty if their number contradicts the count in the output: tests' own output can hide names.
     """
     begun = [found for found in _BEGUN.finditer(text) if not _FIXTURE.fullmatch(found["name"])]
     names, skipped = list[str](), 0
     for number, found in enumerate(begun):
         after = begun[number + 1] if number + 1 < len(begun) else None
         results = _find_results(text, found.end(), after.start() if after else len(text))
-        # Without a result it is named again behind its subtests, or some of these failed.
+        # Without a result it is named again after its subtests, or some of these failed.
         if not results and after is not None and after.group("name", "place") == found.group("name", "place"):
             continue
         if results and results[-1]["skipped"]:
@@ -259,6 +261,6 @@ def find_unittest_names(text: str) -> list[str]:
 
 
 def _find_results(text: str, start: int, end: int) -> list[re.Match[str]]:
-    """Return the results behind a test's name at `start`, of which the last is its own."""
+    """Return the results after a test's name at `start`; the last one is its own."""
     report = _RULE.search(text, start, end)
     return list(_RESULT.finditer(text, start, report.start() if report else end))

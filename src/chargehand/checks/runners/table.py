@@ -1,4 +1,4 @@
-"""The table of test runners, and which of them a command starts."""
+"""The table of test runners, and the lookup of the runner that a command starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chargehand.core.text import late_pattern
 RUNNERS: tuple[Runner, ...] = (Pytest(), Unittest(), NodeTest(), CargoTest(), GoTest(), Maven(), OtherProgram())
 _OTHER = RUNNERS[-1]
 
-# Words that may stand before the program that a line really runs.
+# Words that may precede the program that a line actually runs.
 _WRAPPERS = frozenset({
     "uv", "run", "uvx", "poetry", "pdm", "hatch", "pipenv", "rye", "pixi", "time", "exec", "env", "command",
     "nice", "timeout", "xvfb-run", "npx", "pnpm", "yarn", "bunx", "then", "do", "else", "!", "{", "if",
@@ -33,13 +33,13 @@ _OPERATORS = late_pattern(r"[;&|()<>]+")
 
 
 def runner_of(command: str) -> Runner:
-    """Return the first test runner that a shell line starts, the one named `plain` where none is known."""
+    """Return the first test runner that a shell line starts, or the one named `plain`."""
     for line in command.replace("\\\n", " ").split("\n"):
         try:
             lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
             lexer.whitespace_split = True
             tokens = list(lexer)
-        except ValueError:  # a quotation that goes on in the next line
+        except ValueError:  # a quotation that continues in the next line
             tokens = line.split()
         for is_operator, group in itertools.groupby(tokens, lambda word: bool(_OPERATORS.fullmatch(word))):
             words = list(group)
@@ -54,7 +54,7 @@ def runner_of(command: str) -> Runner:
 
 
 def _split_program(words: list[str]) -> tuple[str, list[str]]:
-    """Return the program's base name and its arguments; wrappers and assignments before it do not count."""
+    """Return the program's base name and its arguments, skipping wrappers and assignments before it."""
     previous = ""
     for index, word in enumerate(words):
         # Both run the script `test` without `run` before it, as npm does.

@@ -1,1 +1,1 @@
-"""What installs a project and the packages that its tests need, according to its files; nothing is run."""
+"""Setup commands for a project and its tests' packages, derived from its files; nothing is run."""

@@ -17,7 +17,7 @@ from chargehand.checks.stacks import Stack, table
 from chargehand.core.text import late_pattern, parse_python
 
 TEST_NAMES = ("test", "tests", "testing", "dev")
-"""Usual names of an extra or group with packages for tests, the narrowest first."""
+"""Common names of an extra or group with packages for tests, the narrowest first."""
 _ENVIRONMENTS = ("hatch-test", "test", "tests", "testing", "default")
 _SESSION = late_pattern(r"(?:unit_?)?(?:py)?tests?(?:_\w+)?")
 _REGISTRY_KEYS = frozenset({"version", "extras", "python", "markers"})
@@ -39,7 +39,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 def find_extras(stack: Stack) -> frozenset[str]:
-    """Return the names of the extras that a project declares, wherever its build backend reads them."""
+    """Return the names of the extras that a project declares, for any build backend."""
     pyproject, cfg = stack.toml("pyproject.toml"), _parse_ini(stack.text("setup.cfg"))
     declared = (
         table(pyproject, "project", "optional-dependencies"),
@@ -54,7 +54,7 @@ def find_extras(stack: Stack) -> frozenset[str]:
 
 
 def find_test_packages(stack: Stack) -> tuple[str, ...]:
-    """Return requirements that no option of pip names: those for tests in a table of one tool."""
+    """Return the requirements for tests in tables of tools that pip has no option for."""
     pyproject = stack.toml("pyproject.toml")
     tools = table(pyproject, "tool")
     poetry, pdm = table(tools, "poetry"), table(tools, "pdm", "dev-dependencies")
@@ -62,7 +62,7 @@ def find_test_packages(stack: Stack) -> tuple[str, ...]:
         table(poetry, "dev-dependencies"),
         *(table(poetry, "group", name, "dependencies") for name in TEST_NAMES),
     ]
-    # Poetry's own groups: their names, without what comes from elsewhere than a registry.
+    # Poetry's own groups: the names of packages from a registry only.
     found = [
         name
         for each in groups
@@ -81,7 +81,7 @@ def find_test_packages(stack: Stack) -> tuple[str, ...]:
 
 
 def find_test_environment(stack: Stack) -> Wanted:
-    """Return the packages of the first environment for tests of tox or nox that installs any."""
+    """Return the packages of the first tox or nox test environment that installs any."""
     return next(filter(None, (*_read_tox(stack), _read_nox(stack.text("noxfile.py")))), Wanted())
 
 
@@ -109,7 +109,7 @@ def _read_tox(stack: Stack) -> Iterator[Wanted]:
 
 
 def _sort_requirements(lines: Iterable[object], stack: Stack, *, extras: object) -> Wanted:
-    """Sort the dependencies of tox; those of one factor (`py39: …`) or with a substitution do not count."""
+    """Sort tox's dependencies; those of one factor (`py39: …`) or with a substitution do not count."""
     files, packages = list[str](), list[str]()
     for line in lines:
         text = re.sub(r"(?:^|\s)#.*", "", str(line)).replace("{toxinidir}/", "").replace("{tox_root}/", "").strip()
@@ -130,7 +130,7 @@ def _sort_requirements(lines: Iterable[object], stack: Stack, *, extras: object)
 
 
 def _read_nox(text: str) -> Wanted:
-    """Return the packages that the first session of nox for tests installs by literals."""
+    """Return the packages that nox's first test session installs by literals."""
     try:
         tree = parse_python(text)
     except _UNREADABLE:
@@ -178,7 +178,7 @@ def _parse_ini(text: str) -> dict[str, dict[str, str]]:
 
 
 def _read_setup_call(text: str) -> Mapping[str, Any]:
-    """Return the arguments of `setup(…)` as far as literals, and names of literals, tell."""
+    """Return the arguments of `setup(…)` that are literals, or names of literals."""
     try:
         tree = parse_python(text)
         names = _Literals().collect(tree.body)
@@ -196,7 +196,7 @@ def _read_setup_call(text: str) -> Mapping[str, Any]:
 
 
 class _Literals:
-    """Values of a program's names. A value that literals do not tell is `None`, and left out of a list."""
+    """Values of a program's names. A non-literal value is `None`, and omitted from a list."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Whether a setup command reads a requirements file: those of a website, say, install nothing for the checks."""
+"""Decides whether a setup command reads a requirements file: a website's, say, installs nothing for the checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chargehand.core.text import late_pattern
 _REQUIREMENTS = late_pattern(
     r"(?:.*/)?(?:[\w.-]*(?:requirements|constraints)[\w.-]*|requirements/[\w.-]+)\.(?:txt|in)"
 )
-# Commands without expansions of the shell whose options name each file that they read.
+# Commands without shell expansions whose options name each file that they read.
 _PLAIN = late_pattern(
     r"(?:(?:(?:python3?\s+-m\s+)?pip3?\s+install|uv\s+export)(?:\s+(?:'[^']*'|\"[^\"$`\\]*\"|[\w./=:,@+\[\]-]+))+"
     r"|go\s+mod\s+download|cargo\s+fetch)"
@@ -25,7 +25,7 @@ _OPTION = late_pattern(
 _OWN = late_pattern(r"\.(?:\[[\w,.-]*\])?")
 # A requirement that is a directory, or that the environment completes.
 _LOCAL = late_pattern(r"^\s*(?:-e\b|--editable|\.|/)|file:|\$\{", re.MULTILINE)
-# Words by which a program that builds a package may read files that no text names.
+# Words in a package's build files that suggest that the build reads files which no command names.
 _READS_FILES = late_pattern(r"requirements?\b|\.txt\b|\.in\b|glob|listdir|iterdir|scandir|walk|backend-path")
 _BUILDS = ("setup.py", "setup.cfg", "pyproject.toml")
 

@@ -1,4 +1,4 @@
-"""Commands of pip that install a Python project and the packages that its tests need."""
+"""pip commands that install a Python project and its tests' packages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from chargehand.checks.setups.declared import (
 from chargehand.checks.stacks import Stack, table
 from chargehand.core.text import late_pattern
 
-# Requirements that no test needs, and that contradict others more often than those of tests do.
+# Requirements that no test needs, and that conflict with others more often than those of tests do.
 _OTHER_PURPOSE = late_pattern(
     r"(?<![a-z])(?:(?:mk)?docs?|documentation|sphinx|lint\w*|typing|mypy|build|release|publish|bench\w*|examples?|min|minimum|minimal|oldest|lowest)(?![a-z])"
 )
-_NEW_PIP = 'pip install --quiet --upgrade "pip>=25.1" && '  # the first that knows `--group`
+_NEW_PIP = 'pip install --quiet --upgrade "pip>=25.1" && '  # the first that supports `--group`
 
 
 def pip_commands(stack: Stack) -> list[str]:
@@ -28,13 +28,13 @@ def pip_commands(stack: Stack) -> list[str]:
     files = [path for path in all_files if not _OTHER_PURPOSE.search(path)]
     own, tests = _install_project(stack), _install_tests(stack)
     if not own and not stack.tests("python"):
-        # The packages of a website, say, in a project of another language: no test needs them.
+        # e.g. the packages of a website in a project of another language: no test needs them.
         all_files = files
     pytest = ["pytest"] if Pytest().detect(stack) else []
     unnamed = pytest if stack.pytest_required() is None else []
     complete = [*_options("-r", all_files), *own, *tests, *unnamed]
     named = _install_environment(stack, own, pytest) if own else []
-    # Old pins of tox and nox may no longer fit: they come first only if nothing else names packages of tests.
+    # Old pins of tox and nox may no longer fit: they come first only if nothing else names test packages.
     first = [named, complete] if all_files == [] and own == ["-e", "."] and not tests else [complete, named]
     tries = [
         *first,
@@ -43,7 +43,7 @@ def pip_commands(stack: Stack) -> list[str]:
         [*_options("-r", files), *pytest] if files else [],
         [*own[:1], ".", *pytest] if own else [],
     ]
-    # Only a command that needs a newer pip for an option gets one.
+    # Only a command with an option that needs a newer pip gets one.
     lines = (
         (_NEW_PIP if "--group" in words else "") + "pip install " + " ".join(words) for words in tries if words
     )
@@ -65,7 +65,7 @@ def _own(words: list[str], extras: list[str]) -> list[str]:
 
 
 def _install_tests(stack: Stack) -> list[str]:
-    """Return the words that install the groups, and the requirements, that are declared for tests."""
+    """Return the words that install the groups and requirements declared for tests."""
     groups = table(stack.toml("pyproject.toml"), "dependency-groups")
     return [
         *_options("--group", (name for name in TEST_NAMES if name in groups)),
@@ -74,7 +74,7 @@ def _install_tests(stack: Stack) -> list[str]:
 
 
 def _install_environment(stack: Stack, own: list[str], pytest: list[str]) -> list[str]:
-    """Return the words that install the packages of the environment for tests of tox or nox."""
+    """Return the words that install the packages of tox's or nox's test environment."""
     wanted = find_test_environment(stack)
     extras = find_extras(stack)
     known = [name for name in wanted.extras if name in extras]
@@ -86,7 +86,7 @@ def _install_environment(stack: Stack, own: list[str], pytest: list[str]) -> lis
 
 
 def _install_locked(stack: Stack) -> list[str]:
-    """Return the command for a lock of uv. It names addresses of its registry, so it needs a network."""
+    """Return the command for uv's lock, which contains registry addresses and so needs a network."""
     if not stack.has("uv.lock"):
         return []
     pyproject = stack.toml("pyproject.toml")

@@ -1,1 +1,1 @@
-"""The check surface: what of a change decides how checks run, and what of it runs later, outside any sandbox."""
+"""The check surface: parts of a change that decide how checks run, or that run later, outside any sandbox."""

@@ -15,7 +15,7 @@ from chargehand.core.text import late_pattern
 
 TYPE_CHECKERS = frozenset({"mypy", "dmypy", "pyright", "basedpyright", "ty", "pyre", "pyrefly", "tsc"})
 """Words by which a command starts a type checker."""
-# By program: the tables and files of settings that it alone reads are called after it.
+# By program: the tables and files of settings named after it are read only by it.
 _LINTERS = (
     "ruff", "flake8", "pylint", "isort", "black", "bandit", "mypy", "pyright", "basedpyright", "ty", "pyrefly",
     "yapf", "eslint", "biome", "oxlint", "stylelint", "prettier", "standard", "golangci", "staticcheck",
@@ -37,7 +37,7 @@ _RUNS = (
     r"(?:[A-Z_]\w*=\S*\s+)*"
     r"(?:(?:time|nice|env|command|npx|bunx|(?:uv|poetry|pdm|hatch|pipenv|rye)\s+run|bundle\s+exec)\s+)*"
 )
-# They read the files that they are given; `-m` of Python starts some of them.
+# They read the given files; `python -m` starts some of them.
 _ANALYSER = late_pattern(
     r"\s*" + _RUNS + r"(?:python[\d.]*\s+(?:-\S+\s+)*-m\s+)?(?:[\w./-]*/)?"
     r"(?:mypy|dmypy\s+run|pyright|basedpyright|ty\s+check|pyrefly\s+check|ruff(?:\s+check|\s+format)?|flake8|pylint|black"
@@ -62,7 +62,7 @@ _SCRIPTS = (".sh", ".bash", ".zsh", ".ksh", ".bats", ".ps1", ".bat", ".cmd", ".m
 
 
 def leave_out_subjects(text: str) -> str:
-    """Return a shell text without the source files that its programs read and do not run."""
+    """Return a shell text without the source files that its programs read but do not run."""
     return "".join(
         # A substitution runs its program.
         _without_sources(segment) if _ANALYSER.match(segment) and not {"$", "`"} & set(segment) else segment
@@ -85,7 +85,7 @@ def _without_sources(segment: str) -> str:
 
 
 def is_driver(path: str) -> bool:
-    """Return whether a program that a check starts is made to drive checks, going by its place and name."""
+    """Return whether a program that a check starts is a driver of checks, by its directory and name."""
     *directories, name = path.lower().split("/")
     if not is_source(path) or name.endswith(_SCRIPTS):
         return True
@@ -93,14 +93,14 @@ def is_driver(path: str) -> bool:
 
 
 def idle_linters(words: Collection[str]) -> frozenset[str]:
-    """Return the tables of linters that no check starts, going by the `words` of all programs that checks run."""
+    """Return the tables of linters that no check starts, by the `words` of all programs that checks run."""
     if not words or not _OPAQUE.isdisjoint(words):
         return frozenset()
     return frozenset(table for table in TABLES if set(re.findall(r"[a-z0-9]+", _program(table))).isdisjoint(words))
 
 
 def linter_of(path: str) -> str | None:
-    """Return the linter whose settings a file has by its name, `None` for any other file."""
+    """Return the linter that a file configures, by its name, or `None`."""
     name = posixpath.basename(path).lower()
     stem = re.sub(r"[^a-z0-9]+", " ", name)
     known = {"bandit yaml": "bandit", "style yapf": "yapf", "isort cfg": "isort", "pyrightconfig json": "pyright"}

@@ -1,4 +1,4 @@
-"""What of a Makefile a check depends on: all of it but what provably changes nothing for the targets it runs."""
+"""The part of a Makefile that a check depends on: everything except provably irrelevant lines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _REFERENCE = late_pattern(r"(?<!\$)\$(?:[({]([\w.-]+)|([\w@<^+?*%]))")
 _NAMED_IN_CALL = late_pattern(r"\$[({](?:call|value|origin|flavor)\s+([\w.-]+)")
 _COMPUTED = late_pattern(r"\$[({][\w.-]*\$")
 _INVOCATION = late_pattern(r"(?:\bg?make|\$[({]MAKE[)}])((?:[ \t]+[^\s;&|()]*(?:\([^)]*\))?[^\s;&|()]*)*)")
-# Functions that do something, or may, when make expands them, whoever uses the variable.
+# Functions that act, or may act, when make expands them, in any use of the variable.
 _ACTS = late_pattern(r"\$[({]\s*(?:(?:shell|eval|file|call|guile|foreach|load|error|let|value)\b|\$)|`")
-# make itself, its built-in rules and the programs that it starts read these without a recipe that names them:
-# a variable that is in the environment already is handed on to recipes with the Makefile's value.
+# make itself, its built-in rules and its child processes read these even if no recipe names them: a variable that
+# is already in the environment is passed to recipes with the Makefile's value.
 _AMBIENT = late_pattern(
     r"\..*|SHELL|G?N?U?MAKE\w*|MFLAGS|VPATH|PATH|HOME|LANG|LC_\w+|TMPDIR|TERM|USER|CI|DEBUG|(?:LD|DYLD|GCC)_\w+"
     r"|PYTHON\w+|PYTEST\w*|TOX\w*|VIRTUAL_ENV|COVERAGE_\w+|PIP_\w+|UV_\w+|NODE_\w+|npm_\w+|NPM_\w+|JEST_\w+|GO[A-Z]\w*"
@@ -35,7 +35,7 @@ _DEPTH = 8
 
 
 class _Rule(Struct):
-    """One rule as it stands: the conditions around it, its targets, what follows the colon, its recipe's lines."""
+    """One rule of the file: the conditions around it, its targets, the text after the colon, and its recipe."""
 
     conditions: tuple[str, ...]
     header: str
@@ -45,7 +45,7 @@ class _Rule(Struct):
 
     @property
     def always(self) -> bool:
-        """Whether it counts whatever target runs: special, pattern and computed targets, and Makefiles."""
+        """Whether it counts for any target: special, pattern and computed targets, and Makefiles."""
         return any(
             name.startswith(".") or "%" in name or "$" in name or name in MAKEFILES or name.endswith(".mk")
             for name in self.names
@@ -53,7 +53,7 @@ class _Rule(Struct):
 
 
 class _ParsedMakefile(Struct):
-    """`unconditional` is what counts whatever target runs, such as `include`, `export` and all that is unknown."""
+    """A Makefile's statements. `unconditional` ones count for any target: `include`, `export`, unknown lines."""
 
     rules: list[_Rule] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class _ParsedMakefile(Struct):
 
     @property
     def first(self) -> str | None:
-        """The target that make takes where it is given none."""
+        """The target that make chooses by default."""
         names = (rule.names[0] for rule in self.rules if rule.names)
         return next((name for name in names if not name.startswith(".") and "%" not in name), None)
 
@@ -77,7 +77,7 @@ class _ParsedMakefile(Struct):
         return found
 
     def used_variables(self, text: Sequence[str]) -> tuple[dict[str, list[str]], bool]:
-        """Return the assignments that `text` depends on, and whether a name is computed, so that it may be any."""
+        """Return the assignments that `text` depends on, and whether it computes a name, which may then be any."""
         names = [name for name in self.variables if _AMBIENT.fullmatch(name)]
         waiting = list(text)
         used = dict[str, list[str]]()
@@ -96,7 +96,7 @@ class _ParsedMakefile(Struct):
         return dict(sorted(used.items())), computed
 
     def add_statement(self, line: str, conditions: tuple[str, ...]) -> list[_Rule]:
-        """Take a line that is no recipe; return the rule that the recipe below it belongs to."""
+        """Add a line outside a recipe; return the rule that the recipe below it belongs to."""
         if found := _ASSIGNMENT.fullmatch(line):
             if found[2] == "!=" or _ACTS.search(found[3]):
                 self.unconditional.append(line)
@@ -125,9 +125,9 @@ class _ParsedMakefile(Struct):
 
 
 class ReachedPart(Struct, frozen=True, kw_only=True):
-    """What the goals of some commands run: target names, recipe lines with their variables, and `digest`.
+    """The part that some commands' goals run: target names, recipe lines with their variables, and `digest`.
 
-    `files` are reached targets that make looks for in the tree: one that is there already is not made again.
+    `files` are reached targets that make looks for in the tree: an existing one is not made again.
     """
 
     targets: frozenset[str]
@@ -142,17 +142,17 @@ def targets(source: str) -> frozenset[str]:
 
 
 def used_part(source: str, commands: Sequence[str]) -> object:
-    """Return what counts for the commands' targets, comparable by `==`; `test` and `check` always count."""
+    """Return the part for the commands' targets, comparable by `==`; `test` and `check` always count."""
     return reached_part(source, commands).digest
 
 
 def whole_text(source: str, commands: Sequence[str]) -> object:
-    """Return all but comments and blank lines, comparable by `==`, whatever the commands are."""
+    """Return everything except comments and blank lines, comparable by `==`, for any commands."""
     return _parse(source).lines
 
 
 def reached_part(source: str, commands: Sequence[str]) -> ReachedPart:
-    """Return what the commands' targets reach; all of the Makefile where that cannot be told from its text."""
+    """Return the part that the commands' targets reach; the whole Makefile if its text does not show that."""
     makefile = _parse(source)
     goals = set(_USUAL)
     for command in commands:
@@ -169,7 +169,7 @@ def reached_part(source: str, commands: Sequence[str]) -> ReachedPart:
     kept = [rule for rule in makefile.rules if rule.always or any(name in reached for name in rule.names)]
     recipes = [line for rule in kept for line in (rule.needs, *rule.recipe)]
     used, computed = makefile.used_variables([*recipes, *makefile.unconditional])
-    # A carriage return is part of a recipe's line for make, and of nothing for a reader.
+    # make treats a carriage return as part of a recipe's line; a reader does not see it.
     opaque = (
         computed or ".RECIPEPREFIX" in makefile.variables or any("$" in name for name in reached) or "\r" in source
     )
@@ -197,7 +197,7 @@ def _goals(command: str, first: str | None) -> set[str]:
 
 
 def _expand(text: str, makefile: _ParsedMakefile, *, keep: Iterable[str] = (), depth: int = _DEPTH) -> str:
-    """Put the values of plain variables in the place of their names; what make would compute stays as it is."""
+    """Replace names of plain variables with their values; text that make would compute is unchanged."""
 
     def value_of(found: re.Match[str]) -> str:
         lines = makefile.variables.get(found[1])
@@ -206,7 +206,7 @@ def _expand(text: str, makefile: _ParsedMakefile, *, keep: Iterable[str] = (), d
         values = (match[3].strip() for line in lines if (match := _ASSIGNMENT.fullmatch(line)))
         return _expand(" ".join(values), makefile, keep=keep, depth=depth - 1)
 
-    # Doubled references could grow without end: what is that long is treated as unknown.
+    # Doubled references could grow without end: a text of this length is treated as unknown.
     expanded = re.sub(r"(?<!\$)\$[({]([\w.-]+)[)}]", value_of, text)
     return expanded if len(expanded) < 100_000 else "$(unknown)"
 
@@ -219,7 +219,7 @@ def _parse(source: str) -> _ParsedMakefile:
     for line in re.sub(r"\\\r?\n[ \t]*", " ", source).split("\n"):
         stripped = line.strip()
         if not stripped or (stripped.startswith("#") and not defining and not line.startswith("\t")):
-            continue  # a recipe may go on behind an empty line or a comment
+            continue  # a recipe may continue after an empty line or a comment
         makefile.lines.append(line)
         if defining or _DEFINE.fullmatch(stripped):
             defining += bool(_DEFINE.fullmatch(stripped)) - stripped.startswith("endef")
@@ -234,7 +234,7 @@ def _parse(source: str) -> _ParsedMakefile:
             elif conditions:
                 conditions.pop()
             makefile.unconditional.append(stripped)
-            if current:  # it may stand within the recipe
+            if current:  # it may be within the recipe
                 current[-1].recipe.append(stripped)
         else:
             current = makefile.add_statement(stripped, tuple(conditions))

@@ -1,4 +1,4 @@
-"""New files that a program imports in the place of something else."""
+"""New files that a program imports in place of others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection
 from chargehand.core.records import Change
 from chargehand.core.text import late_pattern
 
-# The second line: what is installed is known from the environment layer, where there is one.
+# A fallback: with an environment layer the installed packages are known from it.
 _TEST_TOOLS = frozenset({
     "pytest", "_pytest", "py", "pluggy", "iniconfig", "tox", "nox", "nose", "nose2", "coverage",
     "hypothesis", "xdist", "mock", "pip", "setuptools", "pkg_resources", "packaging", "exceptiongroup",
@@ -20,7 +20,7 @@ _TEST_TOOLS = frozenset({
     "argcomplete", "pytest_metadata", "pytest_html", "sniffio", "trio", "xmlschema", "testfixtures",
     "freezegun", "pytest_sugar", "twisted", "zope",
 })  # fmt: skip
-# `test` is also the standard library's, and the commonest name for a project's own tests.
+# `test` is also in the standard library, and the commonest name for a project's own tests.
 _SHADOWABLE = (_TEST_TOOLS | sys.stdlib_module_names) - {"test", "__main__"}
 _MODULE = late_pattern(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
 _SYMLINK = 0o120000
@@ -28,7 +28,7 @@ _SYMLINK = 0o120000
 _ROOTS = frozenset({"", "src", "lib", "python"})
 
 
-# By language: files that a compiler, or a language's search path, finds in the place of what tests are judged by.
+# By language: files that a compiler, or a language's search path, finds in place of test libraries.
 _HIDING = tuple(
     (what, late_pattern(pattern))
     for what, pattern in (
@@ -61,7 +61,7 @@ _HIDING = tuple(
 
 
 def hidden_library(change: Change) -> tuple[str, str] | None:
-    """Return what a new file hides by its place, and that place: what a base has there is the project's own."""
+    """Return the library that a new file hides, and its place; files that the base already has there may stay."""
     if change.kind in {"modified", "deleted"}:
         return None
     for what, pattern in _HIDING:
@@ -71,7 +71,7 @@ def hidden_library(change: Change) -> tuple[str, str] | None:
 
 
 def new_module(change: Change) -> tuple[str, str] | None:
-    """Return (directory, name) of the Python module that a new file makes importable, `None` where none."""
+    """Return (directory, name) of the Python module that a new file makes importable, or `None`."""
     if change.kind in {"modified", "deleted"}:
         return None
     *directories, name = change.path.split("/")
@@ -87,19 +87,19 @@ def new_module(change: Change) -> tuple[str, str] | None:
 
 
 def is_usual_root(directory: str, top: str = "") -> bool:
-    """Whether projects, also the one in `top`, keep modules here that are imported by their bare names."""
+    """Return whether projects, also the one in `top`, usually keep importable top-level modules here."""
     return directory in _ROOTS or directory == top or directory.removeprefix(f"{top}/") in _ROOTS
 
 
 def can_hide(module: str, installed: Collection[str]) -> bool:
-    """Whether a module of this name would be found before one that a runner, or anything installed, has."""
+    """Return whether a module of this name would be found before one of a runner or an installed package."""
     return module in _SHADOWABLE or module in installed
 
 
 def module_names(path: str, top: str = "") -> tuple[str, str] | None:
-    """Return (directory, name) of the top module that a Python file belongs to, by the usual roots below `top`.
+    """Return (directory, name) of a Python file's top-level module, by the usual roots below `top`.
 
-    `None` for a file that is not below it.
+    Return `None` for a file outside `top`.
     """
     within = path.removeprefix(f"{top}/") if top else path
     if not path.endswith(".py") or (top and within == path):

@@ -1,8 +1,8 @@
-"""Files that decide how checks run, or that run later on somebody's machine, known by their names alone.
+"""Files that decide how checks run, or that run later on a person's machine, known by their names alone.
 
-Each entry is a reason and the names it holds for, in any directory and in any case: `name`, `start*end`,
-`directory/` for all that is below one, or `/name` for one at the root. The sources are what each tool documents as
-read at its start.
+Each entry is a reason and the names it applies to, in any directory and in any case: `name`, `start*end`,
+`directory/` for everything below a directory, or `/name` for a file at the root. The sources are the files that
+each tool documents as read at its start.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CHECKS: Mapping[str, str] = {
     "defines which packages and tasks there are": """
         lerna.json nx.json project.json turbo.json rush.json package.json5 package.yaml
     """,
-    # What programs find in place of what is installed
+    # Found by programs in place of installed packages
     "it lies where the checks find installed packages": """
         node_modules/ .venv/ venv/ site-packages/ dist-packages/ __pypackages__/ .tox/ .nox/ .chargehand/
         .node_modules/ .bundle/ .node_libraries/ web_modules/
@@ -186,7 +186,7 @@ _LATER: Mapping[str, str] = {
     "a desktop runs it when it is opened": "*.desktop autorun.inf *.lnk",
 }  # fmt: skip
 
-# Shown to people only: no program loads them.
+# Shown only to people: no program loads them.
 _EXAMPLES = late_pattern(
     r".*\.env\.(?:example|sample|template|dist)|\.env\.(?:example|sample|template|dist)|example\.env"
 )
@@ -209,17 +209,17 @@ class NameRules:
                     self._exact.setdefault(name, reason)
 
     def reason(self, path: str) -> str | None:
-        """Return why the name of `path` or of a directory above it says something, `None` where none does."""
-        # Some file systems and tools do not tell cases apart.
+        """Return the reason for the name of `path` or of a directory above it, or `None`."""
+        # Some file systems and tools ignore case.
         shown = path.rpartition("/")[2]
         name = shown.lower()
         if _EXAMPLES.fullmatch(name):
             return None
-        # Pages of documentation are called `agents.md` as well, but not at the root.
+        # Pages of documentation may be called `agents.md` as well, but not at the root.
         if name in self._exact and not (name.endswith(".md") and shown == name and "/docs/" in f"/{path}"):
             return self._exact[name]
         anchored = f"/{path.lower()}"
-        # Almost every path has none of the literals, and then no pattern is compiled.
+        # Almost every path contains no literal, and then no pattern is compiled.
         near = ((pattern, reason) for literal, pattern, reason in self._loose if literal in anchored)
         return next((reason for pattern, reason in near if re.search(pattern, anchored)), None)
 

@@ -1,7 +1,7 @@
-"""Files of which only a part is check surface: what is left of each when its inert parts are taken away.
+"""Files that are check surface only in part: readers that remove each file's inert parts.
 
-Where a format is open-ended, the inert parts are listed and all else counts: a key that no rule knows is surface.
-Readers raise `ValueError` for what cannot be read.
+If a format is open-ended, the inert parts are listed and everything else counts: an unknown key is surface.
+Readers raise `ValueError` for unreadable files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from chargehand.checks.surface.makefile import MAKEFILES, used_part
 from chargehand.core.text import late_pattern, parse_python
 
-# From a file's text and the check commands to what matters of it.
+# Maps a file's text and the check commands to the relevant part of it.
 Parts = Callable[[str, Sequence[str]], object]
 
 _PYPROJECT_TOOLS = frozenset({
@@ -79,7 +79,7 @@ _POM = frozenset({
 _GO_INERT = late_pattern(r"\s*(?://.*|module\s+\S+\s*|require\s+\S+\s+v\S+(?:\s*//.*)?|)")
 _GO_BLOCK = late_pattern(r"require\s*\(")
 _GO_REQUIRED = late_pattern(r"(?:\S+\s+v\S+)?")
-# Lines of a Gemfile or gemspec that name a package, its version or what people read: no other code in them.
+# Lines of a Gemfile or gemspec that only name a package, its version or descriptive text, without other code.
 _TEXT = r"""(?:"[^"#`]*"|'[^']*'|%q\{[^}]*\})(?:\.freeze)?"""
 _RUBY_INERT = late_pattern(
     rf"\s*(?:|gem\(?\s*{_TEXT}(?:\s*,\s*{_TEXT})*\s*\)?"
@@ -87,13 +87,13 @@ _RUBY_INERT = late_pattern(
     rf"|\w+\.(?:version|summary|description|homepage|license|email|author|required_ruby_version)\s*=\s*{_TEXT})\s*(?:#.*)?"
 )
 _MAGIC_COMMENT = late_pattern(r"#.*coding\s*[:=]")
-# Git runs a program that is configured under such a name, or leaves a file out of what it shows.
+# Git runs a program that is configured under such a name, or omits a file from its output.
 _ATTRIBUTE = late_pattern(r"(?:^|\s)(?:(?:filter|diff|merge|working-tree-encoding)=\S+|\[attr\]\S+|export-\w+)")
 LIFECYCLE = frozenset({
     "preinstall", "install", "postinstall", "prepublish", "preprepare", "prepare", "postprepare",
     "dependencies", "prepack", "postpack", "prepublishOnly", "preuninstall", "uninstall", "postuninstall",
 })  # fmt: skip
-"""Scripts of package.json that clients run by themselves."""
+"""Scripts of package.json that clients run automatically."""
 _HOOK_KEYS = (
     "husky",
     "lint-staged",
@@ -107,20 +107,20 @@ _HOOK_KEYS = (
 
 
 def parts_of(name: str) -> Parts | None:
-    """Return how to read the file of this base name, `None` where no part of it is check surface."""
+    """Return the reader for a file of this base name, `None` if no part of it is check surface."""
     if name in MAKEFILES:
         return used_part
     return _READERS.get(name) or (_read_ruby if name.endswith(".gemspec") else None)
 
 
 def parts_without(name: str, tables: Collection[str]) -> Parts | None:
-    """Return how to read the file without `tables`, which no check uses; `None` where it has no such tables."""
+    """Return the reader of the file without `tables`, which no check uses; `None` if it has no such tables."""
     read = _READERS_OF_TABLES.get(name)
     return None if read is None or not tables else partial(read, idle=tables)
 
 
 def later_parts_of(name: str) -> Parts | None:
-    """Return how to read what of the file runs later on people's machines, `None` where nothing of it does."""
+    """Return the reader of the file's part that runs later on people's machines, or `None`."""
     return _LATER_READERS.get(name)
 
 
@@ -135,7 +135,7 @@ def parse_object(text: str) -> dict[str, Any]:
 def _read_pyproject(text: str, commands: Sequence[str], *, idle: Collection[str] = ()) -> object:
     document = tomllib.loads(text)
     project, tools = document.get("project", {}), document.get("tool", {})
-    # Each runner's plugins have tables of their own: `pytest_env` sets variables, `pytest-watcher` commands.
+    # Runners' plugins have separate tables: `pytest_env` sets variables, `pytest-watcher` commands.
     counted = {name for name in tools if name in _PYPROJECT_TOOLS or name.startswith("pytest")}
     found = _pick(tools, counted)
     found = _leave_out(found, idle)
@@ -152,7 +152,7 @@ def _read_setup_cfg(text: str, commands: Sequence[str], *, idle: Collection[str]
     except configparser.Error as error:
         raise ValueError(str(error)) from error
     names = [name for name in parser.sections() if name not in _SETUP_CFG_INERT]
-    # `[mypy-package.*]` and `[tool:isort]` belong to the program in them.
+    # `[mypy-package.*]` and `[tool:isort]` belong to the program in their names.
     sections = {
         name: dict(parser.items(name))
         for name in names
@@ -187,7 +187,7 @@ def _read_setup_py(text: str, commands: Sequence[str]) -> object:
 def _read_package_json(text: str, commands: Sequence[str], *, idle: Collection[str] = ()) -> object:
     document = _leave_out(parse_object(text), idle)
     tables = [_as_table(document.get(key) or {}) for key in _PACKAGE_DEPENDENCIES]
-    # Another package, or a directory, under the name of one that tests import.
+    # Another package, or a directory, under the name of a package that tests import.
     renamed = [sorted((name, each) for name, each in table.items() if _RENAMED.match(each)) for table in tables]
     return _leave_out(document, _PACKAGE_JSON), renamed
 
@@ -195,7 +195,7 @@ def _read_package_json(text: str, commands: Sequence[str], *, idle: Collection[s
 def _read_cargo(text: str, commands: Sequence[str]) -> object:
     document = tomllib.loads(text)
     found = _leave_out(document, {*_CARGO, "features"})
-    # Tests may be left out by a feature; new ones that nobody asks for change nothing.
+    # Tests may be disabled by a feature; new features that are not enabled change nothing.
     found["features"] = _pick(document.get("features", {}), {"default"})
     found["package"] = _leave_out(document.get("package", {}), _CARGO_PACKAGE)
     workspace = _leave_out(document.get("workspace", {}), {"dependencies", "package", "metadata"})
@@ -210,7 +210,7 @@ def _read_cargo(text: str, commands: Sequence[str]) -> object:
 
 
 def _read_catalog(text: str, commands: Sequence[str]) -> object:
-    """Return the plugins of a version catalogue of gradle, with the versions that they refer to."""
+    """Return the plugins of a gradle version catalogue, with the versions that they refer to."""
     document = tomllib.loads(text)
     plugins = _as_table(document.get("plugins", {}))
     return plugins, _pick(
@@ -235,13 +235,13 @@ def _read_go_mod(text: str, commands: Sequence[str]) -> object:
 
 
 def _read_pom(text: str, commands: Sequence[str]) -> object:
-    """Return a project's elements without those that only describe it and versions that only dependencies use."""
+    """Return a project's elements, without descriptive ones and versions that only dependencies use."""
     root = parse_project(text)
     if root is None:
         return []
     counted = [each for each in root if local_name(each) not in {*_POM, "properties"}]
     kept = [canonical_element(each) for each in counted]
-    # A dependency is taken from the tree itself where it says so.
+    # A dependency may explicitly come from the tree itself.
     kept += [canonical_element(each) for each in root.iter() if local_name(each) == "systemPath"]
     used = "".join(ElementTree.tostring(each, encoding="unicode") for each in counted)
     for properties in (each for each in root if local_name(each) == "properties"):
@@ -253,8 +253,8 @@ def _read_pom(text: str, commands: Sequence[str]) -> object:
 
 
 def parse_project(text: str) -> ElementTree.Element | None:
-    """Return the root of a Maven project file, `None` for an empty one; raises `ValueError` for what is no XML."""
-    # An entity may stand for any text, and for very much of it: no project file needs one.
+    """Return the root of a Maven project file, `None` for an empty one; raises `ValueError` for invalid XML."""
+    # An entity may expand to any text, and to a huge one: no project file needs entities.
     if "<!" in re.sub(r"<!--.*?-->|<!\[CDATA\[.*?\]\]>", "", text, flags=re.DOTALL):
         raise ValueError("it has a document type")
     if not text:

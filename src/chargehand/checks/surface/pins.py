@@ -11,19 +11,19 @@ from chargehand.core.text import late_pattern
 
 _WORKFLOW = late_pattern(r"(?:.*/)?\.(?:github|gitea|forgejo)/workflows/[^/]+\.ya?ml")
 _HOOKS = frozenset({".pre-commit-config.yaml", ".pre-commit-config.yml"})
-# A digest says nothing of its age, and GitHub finds one of a fork as well: only versions can be compared.
+# A digest does not show its age, and GitHub also resolves a fork's digest: only versions can be compared.
 _VERSION = r"(?P<version>v?\d+(?:\.\d+){0,3})(?P<tail>['\"]?\s*)"
 _ACTION = late_pattern(rf"(?P<head>\s*(?:-\s+)?uses:\s*['\"]?\w[\w.-]*/[\w./-]+@){_VERSION}")
 _REVISION = late_pattern(rf"(?P<head>\s*rev:\s*['\"]?){_VERSION}")
 
 
 def is_workflow(path: str) -> bool:
-    """Return whether a path is that of a workflow of GitHub, Gitea or Forgejo."""
+    """Return whether a path is a GitHub, Gitea or Forgejo workflow."""
     return bool(_WORKFLOW.fullmatch(path))
 
 
 def only_moves_pins(change: Change, reader: TreeReader) -> bool:
-    """Return whether a change only moves pins from one version to a newer one of the same program."""
+    """Return whether a change only moves pins to newer versions of the same programs."""
     if is_workflow(change.path):
         pattern = _ACTION
     elif posixpath.basename(change.path) in _HOOKS:

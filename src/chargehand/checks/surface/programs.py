@@ -1,8 +1,8 @@
 """The programs that checks run, found by following the text of the base tree from their commands.
 
-A word that may name a file counts, whether or not there is such a file: one that a script looks for and does not
-find is one that an agent could put there. What code a program imports is followed only where it is a tool of its
-own, not where it is the project's code.
+A word that may name a file counts, whether or not the file exists: an agent could create a file that a script
+looks for and does not find. Imports of a program are followed only if it is a separate tool, not the project's
+code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from chargehand.checks.surface.parts import parse_object
 from chargehand.checks.trees import TreeReader, text_of
 from chargehand.core.text import late_pattern
 
-# How much is followed: far more than what a project's checks are made of.
+# Bounds of the search: far more than a project's checks consist of.
 _MOST_FILES = 300
 _MOST_TEXT = 200_000
 _MOUNTED = "/workspace/"
 _SEPARATORS = late_pattern(r"""[\s;&|<>()\[\]{}"'`=,!]+""")
-# A program of the project whose output a check compares, as in "test `./add 2 1` = 3", is what it tests.
+# A program of the project whose output a check compares, as in "test `./add 2 1` = 3", is the subject of the test.
 _SUBJECT = late_pattern(r"`\s*\./[\w/-]+(?=[\s`])[^`\n]*`|\$\$?\(\s*\./[\w/-]+(?=[\s)])[^()\n]*\)")
-# What an outside check runs in the sandbox of the tree.
+# A command that an outside check runs in the sandbox of the tree.
 _UNDER_TEST = late_pattern(r"\bunder-test\s[^\n;&|`)<>]*")
 _COMMENT = late_pattern(r"(?:^|(?<=\s))#.*")
 _VARIABLE = late_pattern(r"\$\w*|%~dp0|%\w+%")
@@ -49,12 +49,12 @@ _SHELL = late_pattern(r".*\.(?:sh|bash|zsh|ksh|command|bats|ps1|bat|cmd)")
 _PROGRAM = late_pattern(
     r"[\w./@+-]*\.(?:sh|bash|zsh|ksh|bats|py|js|mjs|cjs|jsx|ts|mts|cts|rb|pl|php|lua|mk|ps1|bat|cmd|awk|sed|jq|tcl|exp|fish)"
 )
-# What a compiler is given is the code under test, unless its name says that it is the test.
+# A compiler's input is the code under test, unless its name says that it is the test.
 _COMPILED = late_pattern(
     r"(?!.*(?:test|spec|check)).*\.(?:c|h|cc|cpp|cxx|hpp|hh|m|mm|s|go|rs|java|kt|scala|swift|zig|cs|hs|ml|f90|pas|d)"
 )
 _QUOTED = late_pattern(r"""["'`]([^"'`\n]+)["'`]""")
-# How settings of JavaScript runners name the files that are loaded before or in place of tests.
+# Keys of JavaScript runners' settings that name files loaded before or in place of tests.
 _LOADED = late_pattern(
     r"(?:setup\w*|global\w+|\w*[rR]unner|\w*[eE]nvironment|resolver|transform|\w*[rR]eporters?|snapshot\w+|\w*[sS]equencer"
     r"|require|import|preload|loader|file|spec|plugins?|extends|presets?|watchPlugins|moduleNameMapper|alias|projects)[\"']?\s*[:=]\s*"
@@ -76,7 +76,7 @@ _MAKE_VARIABLE = late_pattern(r"\$[({][^)}]*[)}]|\$\w")
 _INCLUDED = late_pattern(r"^ *(?:-include|s?include)\s+([^#\n]+)", re.MULTILINE)
 _MAKE = late_pattern(r"\bg?make\b|\$[({]MAKE[)}]")
 _NPM_ALIASES = {"t": "test", "tst": "test", "it": "test", "cit": "test", "install-test": "test"}
-# Which settings a program reads at its start, where these name further programs.
+# Settings that a program reads at its start, if these name further programs.
 _READ_BY: Mapping[str, tuple[str, ...]] = {
     "tox": ("tox.ini", "tox.toml", "setup.cfg", "pyproject.toml"),
     "nox": ("noxfile.py",),
@@ -105,17 +105,17 @@ _READ_BY: Mapping[str, tuple[str, ...]] = {
     "deno": ("deno.json", "deno.jsonc"),
     "cargo": (".cargo/config.toml", ".cargo/config"),
 }
-# Where programs keep their tasks in pyproject.toml.
+# Tables in pyproject.toml where programs keep their tasks.
 _TASK_TABLES = {"tox": ("tox",), "poe": ("poe",), "task": ("taskipy",), "invoke": ("invoke",), "pdm": ("pdm",)}
 _IMPORTED_AS_CODE = frozenset({"src", "lib", "app", "packages", "python"})
 
 
 class Programs(Struct, frozen=True, kw_only=True):
-    """What the checks of a base run: `paths` are files that their text names, `patterns` match more of them.
+    """The programs that a base's checks run: `paths` are files that their text names, `patterns` match more.
 
     `words` are all words of that text. `directories` are those that checks enter or import from. `made` are
     targets that make would look for and not find: a file of that name would keep it from running their recipes.
-    `backends` hold code that builds the project. `coverage` is what coverage measures, if a check starts it.
+    `backends` contain code that builds the project. `coverage` is the scope of coverage, if a check starts it.
     """
 
     paths: frozenset[str] = frozenset()
@@ -127,7 +127,7 @@ class Programs(Struct, frozen=True, kw_only=True):
     coverage: CoverageScope = CoverageScope()
 
     def digest(self) -> str:
-        """Return a digest of all of it."""
+        """Return a digest of all fields."""
         parts = [sorted(each) for each in self._sets()]
         text = json.dumps([*parts, [each.pattern for each in self.patterns]])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -136,7 +136,7 @@ class Programs(Struct, frozen=True, kw_only=True):
         return self.paths, self.directories, self.made, self.backends, self.words
 
     def reason(self, path: str) -> str | None:
-        """Return why a file at this path is, or would be, part of what checks run."""
+        """Return why a file at this path is, or would be, part of the checks' programs."""
         if (
             path in self.paths
             and not is_test_file(path)
@@ -158,7 +158,7 @@ class Programs(Struct, frozen=True, kw_only=True):
 
 
 def find_programs(commands: Sequence[str], reader: TreeReader, tree: str, directory: str = "") -> Programs:
-    """Return what the commands, started in a `directory` of `tree`, run there. Raises what `reader` raises."""
+    """Return the programs that the commands run in a `directory` of `tree`. Raises the errors of `reader`."""
     search = _ProgramSearch(reader, tree, directory)
     for command in commands:
         search.take_words(command, directory)
@@ -175,9 +175,9 @@ def find_programs(commands: Sequence[str], reader: TreeReader, tree: str, direct
 
 
 def find_outside_programs(commands: Sequence[str], reader: TreeReader, tree: str, directory: str = "") -> Programs:
-    """Return what outside checks name themselves, and all that lies beside it.
+    """Return the programs that outside checks name themselves, and all files in the same directories.
 
-    Their programs run on the base's files, and what these name is the tree that they ask: nothing is followed.
+    They run on the base's files, and any files they name belong to the tree under test: nothing is followed.
     """
     search = _ProgramSearch(reader, tree, directory)
     for command in commands:
@@ -209,13 +209,13 @@ class _ProgramSearch:
         self.directories = {self.start} - {""}
 
     def follow(self) -> None:
-        """Read what was named until nothing new is."""
+        """Read named files until there are no new ones."""
         followed = 0
         while followed < len(self._texts) or self._waiting:
             if self._waiting:
                 self._take_file(self._waiting.pop())
                 continue
-            # Settings and task files are read for what all commands together say.
+            # Settings and task files are read for the text of all commands together.
             followed = len(self._texts)
             said = "\n".join(self._texts)
             words = set(re.findall(r"[\w.-]+", said))
@@ -230,7 +230,7 @@ class _ProgramSearch:
                             self._take_settings(posixpath.join(place, name), program)
 
     def take_words(self, text: str, directory: str) -> None:
-        """Take what a command line, or a shell script in `directory`, names."""
+        """Collect the files named in a command line or in a shell script in `directory`."""
         text = _COMMENT.sub("", text) if "\n" in text else text
         self._texts.append(text)
         text = leave_out_subjects(text)
@@ -241,7 +241,7 @@ class _ProgramSearch:
         for word in _SEPARATORS.split(_SUBJECT.sub(" ", text)):
             for piece in {word, *word.split(":")}:
                 self._name(piece, bases)
-        # `tools/$name.sh` is any of the scripts there.
+        # `tools/$name.sh` may be any of the scripts there.
         computed = {_COMPUTED.sub("*", word) for word in _SEPARATORS.split(text) if _COMPUTED_NAME.fullmatch(word)}
         self.patterns |= {self._place(word.removeprefix("*/"), base) for word in computed for base in bases}
         for module in _MODULE.findall(text):
@@ -260,18 +260,18 @@ class _ProgramSearch:
             }
 
     def words(self) -> frozenset[str]:
-        """Return all words of what was followed, in lower case."""
+        """Return all words of the followed texts, in lower case."""
         return frozenset(re.findall(r"[a-z0-9]+", "\n".join(self._all_texts()).lower()))
 
     def _all_texts(self) -> list[str]:
         return [*self._texts, *(self._known.get(path) or "" for path in self._read)]
 
     def coverage(self) -> CoverageScope:
-        """Return what coverage measures if one of the programs starts it."""
+        """Return the scope of coverage if one of the programs starts it."""
         return read_coverage_scope(self._all_texts(), self._text, self.start)
 
     def backends(self) -> Iterator[str]:
-        """Yield the directories of build backends that lie in the tree."""
+        """Yield the directories of build backends within the tree."""
         system = self._toml(posixpath.join(self.start, "pyproject.toml")).get("build-system")
         paths = system.get("backend-path") if isinstance(system, dict) else None
         for each in paths if isinstance(paths, list) else ():
@@ -279,13 +279,13 @@ class _ProgramSearch:
                 yield place
 
     def _place(self, word: str, directory: str) -> str:
-        """Return a word as a path of the tree, "" where it is none."""
+        """Return a word as a path of the tree, or ""."""
         path = posixpath.normpath(posixpath.join(directory, word.removeprefix(_MOUNTED)))
         return "" if path in (".", "/") or path.startswith(("../", "/")) else path
 
     def _name(self, word: str, bases: Iterable[str], *, ends: Sequence[str] = ("",)) -> None:
         plain = _without_variables(word)
-        # An absolute path names nothing of the tree, unless a variable stood before it.
+        # An absolute path names nothing in the tree, unless a variable preceded it.
         if plain != word or (word.startswith("/") and not word.startswith(_MOUNTED)):
             plain = plain.lstrip("/")
         if not plain or len(plain) > 300 or plain.startswith("-"):
@@ -333,14 +333,14 @@ class _ProgramSearch:
             self._take_program(path, text)
 
     def _take_program(self, path: str, text: str) -> None:
-        """Take the programs that one in another language names, and its own modules."""
+        """Collect the programs named in a program of another language, and its own modules."""
         directory = posixpath.dirname(path)
         bases = {"", directory}
         for quoted in _QUOTED.findall(text):
             for word in _SEPARATORS.split(quoted):
                 if _PROGRAM.fullmatch(word) or _DATA.fullmatch(word):
                     self._name(word, bases)
-        if not directory:  # what lies beside it is the project's own code
+        if not directory:  # files next to it are the project's own code
             return
         self.directories.add(directory)
         for names in _SIBLINGS.findall(text):
@@ -381,7 +381,7 @@ class _ProgramSearch:
         named = words | {_NPM_ALIASES[word] for word in words & set(_NPM_ALIASES)}
         for name, command in scripts.items():
             main = name.removeprefix("pre").removeprefix("post")
-            # A word such as `test:*` stands for every script that begins so.
+            # A word such as `test:*` matches every script with that prefix.
             begins = name.partition(":")[0] in named
             if isinstance(command, str) and (name in named or main in named or begins):
                 self._take_once(f"{path}#{name}", command, place)
@@ -407,7 +407,7 @@ class _ProgramSearch:
                     self.made.add(path)
 
     def _take_included(self, text: str, place: str) -> None:
-        """Take the files that a Makefile includes, at any depth: they set its variables and recipes."""
+        """Follow the files that a Makefile includes, at any depth: they set its variables and recipes."""
         waiting = [text]
         while waiting and len(self._read) < _MOST_FILES:
             for names in _INCLUDED.findall(waiting.pop()):
@@ -426,7 +426,7 @@ class _ProgramSearch:
             self.take_words(text, place)
 
     def _take_settings(self, path: str, program: str) -> None:
-        """Take what a settings file names as programs for one that reads it, nothing else that it speaks of."""
+        """Collect the programs that a settings file names for a program that reads it, and nothing else."""
         key = f"{path} {program}"
         text = None if key in self._read else self._text(path)
         if text is None or len(text) > _MOST_TEXT:
@@ -446,7 +446,7 @@ class _ProgramSearch:
             ".justfile",
         }:
             sections = re.split(r"(?m)^(?=\[)", text)
-            # A file of several tools: what one runs is nothing that another one does.
+            # A file of several tools: one tool's commands are not another's.
             of_pytest = program == "pytest" and name in {"tox.ini", "setup.cfg"}
             wanted = r"\[(?:tool:)?pytest" if of_pytest else r"(?!\[(?:metadata|options|coverage|flake8|mypy))"
             kept = [each for each in sections if re.match(wanted, each)]

@@ -1,4 +1,4 @@
-"""The check surface: files, and parts of files, that decide what the checks check, each with the reason."""
+"""The check surface: files, and parts of files, that decide how checks work, each with the reason."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from chargehand.core.text import late_pattern
 
 _UNREADABLE = "it cannot be read, so what it says about the checks is unknown"
 _SUBMODULE = 0o160000
-# A new one makes its directory a package of its own: tests below it may run otherwise, or no more.
+# A new one makes its directory a separate package: tests below it may run differently, or not at all.
 _STARTS_PACKAGE = frozenset({"package.json", "go.mod", "Cargo.toml"})
 _GO_HOOK = late_pattern(r"^\s*func\s+(?:TestMain|init)\s*\(", re.MULTILINE)
 _OF_LINTERS = ("configures a linter", "configures a type checker")
 _MOST_TESTS = 500
 _KEPT = 32
-# The scripts of a base are read from disk, and every inspection of a running attempt asks for the same base.
+# The scripts of a base are read from disk, and every inspection of a running attempt uses the same base.
 _found: OrderedDict[tuple[str, ...], Programs] = OrderedDict()
 
 
 class Surface:
-    """The check surface of a base `tree` for the checks of some areas. Raises what `reader` raises."""
+    """The check surface of a base `tree` for the checks of some areas. Raises the errors of `reader`."""
 
     def __init__(self, areas: Areas, reader: TreeReader, tree: str) -> None:
         self._areas = areas
@@ -44,7 +44,7 @@ class Surface:
         self._tree = tree
         self._programs = _programs(areas, reader, tree)
         self._outside = find_outside_programs(areas.outside, reader, tree, areas.directory)
-        # Every directory above an acceptance file, its own among them.
+        # Every directory above an acceptance file, including its own.
         self._beside = {
             posixpath.dirname(path[:end])
             for path in areas.acceptance
@@ -53,14 +53,14 @@ class Surface:
 
     @property
     def digest(self) -> str:
-        """A digest of all that the reasons depend on besides the change and the rules."""
+        """A digest of all inputs of the reasons other than the change and the rules."""
         programs = [self._programs.digest(), self._outside.digest()]
         areas = self._areas
         parts = [self._tree, programs, sorted(areas.installed), areas.acceptance, areas.directory]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def reason(self, change: Change, reader: TreeReader) -> str | None:
-        """Return why this change touches how checks run, `None` where it does not."""
+        """Return why this change affects how checks run, or `None`."""
         by_path = self.path_reason(change)
         if by_path is not None:
             return None if is_workflow(change.path) and only_moves_pins(change, reader) else by_path
@@ -89,11 +89,11 @@ class Surface:
 
     @property
     def coverage(self) -> CoverageScope:
-        """What coverage measures by the settings of the base."""
+        """The scope of coverage by the settings of the base."""
         return self._programs.coverage
 
     def is_judged_code(self, path: str) -> bool:
-        """Return whether a check starts the file at this path and judges it too."""
+        """Return whether a check both starts and judges the file at this path."""
         return self._programs.is_judged_code(path)
 
     @cached_property
@@ -110,12 +110,12 @@ class Surface:
         return frozenset(idle)
 
     def later_reason(self, change: Change, reader: TreeReader) -> str | None:
-        """Return what of this change runs later, where no sandbox holds it; `None` where nothing does."""
+        """Return why part of this change runs later, outside any sandbox, or `None`."""
         if _SUBMODULE in (change.old_mode, change.new_mode):
             return "git fetches another repository for it"
         by_name = LATER.reason(change.path)
         if by_name is not None:
-            # As with packages: a newer version of a program that the project runs already is no new source.
+            # As with packages: a newer version of a program that the project already runs is not a new source.
             return None if only_moves_pins(change, reader) else by_name
         parts = later_parts_of(posixpath.basename(change.path))
         if parts is not None and not _is_same(parts, change, reader, self._areas.commands):
@@ -123,11 +123,11 @@ class Surface:
         return None
 
     def path_reason(self, change: Change) -> str | None:
-        """Return why its place alone makes this change one of how checks run; its content is not read."""
+        """Return why this change's path alone makes it check surface; its content is not read."""
         path, name = change.path, posixpath.basename(change.path)
-        # Of manifests the parts decide, however many scripts name them.
+        # For manifests only the parts decide, however many scripts name them.
         by_name = self._programs.reason(path) if parts_of(name) is None else None
-        # Some names count at the top alone: checks that start in a directory take that for the top.
+        # Some names count only at the top: checks that start in a directory take that for the top.
         names = dict.fromkeys((path, path.removeprefix(f"{self._areas.directory}/")))
         by_name = by_name or next(filter(None, map(CHECKS.reason, names)), None) or self._outside.reason(path)
         if by_name in _OF_LINTERS and linter_of(path) in self._idle_linters:
@@ -146,7 +146,7 @@ class Surface:
         hidden = hidden_library(change)
         if hidden is not None:
             what, place = hidden
-            # The base may have something there: a file, with whatever end, or what is below it.
+            # The base may have something there: a file with any suffix, or files below it.
             if not any(base == place or base.startswith((f"{place}/", f"{place}.")) for base in self._base_paths):
                 return f"it hides {what}"
         return self._hidden_module(change)
@@ -156,7 +156,7 @@ class Surface:
         return tuple(path for path, _, _ in self._reader.entries(self._tree))
 
     def _is_stub(self, source: str) -> bool:
-        """Return whether a check starts a type checker and the base has the source that a stub is for."""
+        """Return whether a check starts a type checker and the base has the source for a stub."""
         checked = not TYPE_CHECKERS.isdisjoint(self._programs.words)
         return checked and self._reader.lookup(self._tree, source) is not None
 
@@ -164,9 +164,9 @@ class Surface:
         return posixpath.dirname(path) in self._beside
 
     def _hidden_module(self, change: Change) -> str | None:
-        """Name what a new module hides; a module that the base has at that very place is the project's own."""
+        """Return the reason if a new module hides another; a module that the base already has there is its own."""
         found = new_module(change)
-        # A package without `__init__.py`, such as `zope`, takes its parts from every directory that has some.
+        # A package without `__init__.py`, such as `zope`, is assembled from every directory that has parts of it.
         top = self._areas.directory
         part = module_names(change.path, top) if change.kind == "added" else None
         if part and part[1] in self._areas.installed and change.path != f"{posixpath.join(*part)}.py":
@@ -179,14 +179,14 @@ class Surface:
             return None
         if (root, module) in self._own_modules:
             return None
-        # A test file that has the name of a module is collected, not imported for it.
+        # A test file with the name of a module is collected, not imported in its place.
         return None if not hides and is_test_file(change.path) else f"it hides the module {module!r}"
 
     def _is_import_root(self, directory: str) -> bool:
         if directory in self._programs.directories or is_usual_root(directory, self._areas.directory):
             return True
 
-        # A test runner puts the first directory that is no package on the path.
+        # A test runner puts the first directory that is not a package on the path.
         def is_package(path: str) -> bool:
             return self._reader.lookup(self._tree, f"{path}/__init__.py") is not None
 
@@ -198,7 +198,7 @@ class Surface:
 
     @cached_property
     def _own_modules(self) -> frozenset[tuple[str, str]]:
-        """The top modules that the base holds: (directory, name)."""
+        """The top-level modules of the base: (directory, name)."""
         found = set[tuple[str, str]]()
         for path, _, _ in self._reader.entries(self._tree):
             found |= {module for top in {"", self._areas.directory} if (module := module_names(path, top))}
@@ -209,7 +209,7 @@ class Surface:
 
 
 def _programs(areas: Areas, reader: TreeReader, tree: str) -> Programs:
-    # A tree's id is that of its content, so that entries hold for every reader.
+    # A tree's id identifies its content, so entries are valid for every reader.
     key = (tree, areas.directory, *areas.commands)
     found = _found.get(key)
     if found is None:
@@ -220,12 +220,12 @@ def _programs(areas: Areas, reader: TreeReader, tree: str) -> Programs:
 
 
 def _is_same(parts: Parts, change: Change, reader: TreeReader, commands: tuple[str, ...]) -> bool:
-    """Whether a change leaves the counted part of a file as it was; no where either version cannot be read."""
+    """Return whether a change leaves the counted part of a file unchanged; false if a version is unreadable."""
     old, new = old_text(reader, change), new_text(reader, change)
     if (old is None and change.old_id is not None) or (new is None and change.new_id is not None):
-        return False  # no regular file, or too large
+        return False  # not a regular file, or too large
     try:
         return parts(old or "", commands) == parts(new or "", commands)
-    # An agent writes these files: a value of the wrong shape fails anywhere in a reader, with any of these.
+    # An agent writes these files: a value of the wrong shape may raise any of these in a reader.
     except (ValueError, RecursionError, TypeError, AttributeError, IndexError):
         return False

@@ -1,4 +1,4 @@
-"""HTTP to a server: what is asked, asked again or refused; every way it can fail as one error of ours."""
+"""HTTP to a server: requests, retries, and every failure as one of our errors."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from chargehand.core.errors import (
 from chargehand.core.text import printable
 from chargehand.server.commands import PREFIX, RouteSignature
 
-# Between bytes of an answer: what takes longer answers 202 after 20 s. The feed says something every 15 s.
+# Between bytes of an answer: slower work answers 202 after 20 s. The feed sends something every 15 s.
 _SILENCE_SECONDS, _FEED_SECONDS, _CONNECT_SECONDS = 90.0, 45.0, 10.0
-# Before a request whose answer was lost is sent again, by the same key; a server that restarts is back by then.
+# Before a request with a lost answer is resent with the same key; a restarting server is back by then.
 _RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 _TOO_SOON = ("rate_limited", "busy")
 _LONGEST_WAIT_SECONDS = 10.0
@@ -48,29 +48,29 @@ _CLASSES: Mapping[int, type[ChargehandError]] = {
 
 
 class RemoteAnswer(NamedTuple):
-    """What a server answered: bytes, and whether they are a JSON document."""
+    """A server's answer: its bytes, and whether they are a JSON document."""
 
     content: bytes
     is_json: bool
 
     @property
     def document(self) -> Any:
-        """The document, as plain values in the order in which they came."""
+        """The document as plain values, in the server's order."""
         return json.loads(self.content)
 
 
 class FeedSignal(NamedTuple):
-    """One event of the feed: its name and data; the name is "" where only the connection is known to stand."""
+    """One event of the feed: its name and data. The name is "" if it only shows that the connection is alive."""
 
     name: str
     data: dict[str, Any]
 
 
 def check_url(text: str, *, insecure: bool = False) -> str:
-    """Return a server's address as it is kept and asked: scheme, host and port.
+    """Return a server's address in the form that is stored and requested: scheme, host and port.
 
-    Raises `UsageError`: `server_url_invalid`, and `server_unencrypted` where a token would travel in the clear and
-    nobody said that it may.
+    Raises `UsageError`: `server_url_invalid`, and `server_unencrypted` if a token would travel in the clear
+    without permission.
     """
     url = None
     with contextlib.suppress(ValueError):
@@ -96,11 +96,11 @@ def check_url(text: str, *, insecure: bool = False) -> str:
 
 
 class ServerConnection:
-    """A server that is asked as its client with a token; a context manager.
+    """An authenticated connection to a server; a context manager.
 
     Every method raises `InfrastructureError`: `server_unreachable`, `server_certificate`, `server_timeout`,
-    `server_lost` (it went away and did not come back), `server_unknown` (something else answers there); and
-    `UsageError` `server_version`; and what the server refuses, as the class that it had there.
+    `server_lost` (it went away and did not come back), `server_unknown` (another program answers there);
+    `UsageError` `server_version`; and the server's own refusals, as the class that they had there.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class ServerConnection:
             # The system's certificates, and $SSL_CERT_FILE.
             verify=ssl.create_default_context() if url.startswith("https:") else False,
             timeout=httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS),
-            # The token would go along to wherever a redirect leads.
+            # The token would be sent to the target of any redirect.
             follow_redirects=False,
-            # For $HTTPS_PROXY and $NO_PROXY, which are about other machines.
+            # For $HTTPS_PROXY and $NO_PROXY, which apply to other machines.
             trust_env=not is_loopback(url),
         )
 
@@ -128,10 +128,10 @@ class ServerConnection:
         self._client.close()
 
     def call(self, route: RouteSignature, arguments: Mapping[str, Any]) -> RemoteAnswer:
-        """Do what a route does and return its answer; work that takes minutes is waited for.
+        """Call a route and return its answer, waiting for work that takes minutes.
 
-        A change is sent with a key of its own, so that it is done once however often it has to be sent. Raises
-        `UsageError` (`arguments_invalid`) before anything is sent too.
+        A change is sent with a unique key, so that it is made once however often it is sent. Also raises
+        `UsageError` (`arguments_invalid`) before anything is sent.
         """
         values = route.read_arguments(arguments)
         path = PREFIX + route.path
@@ -147,7 +147,7 @@ class ServerConnection:
                 return self._answer(response, route)
 
     def show_session(self) -> dict[str, Any]:
-        """Return who the token is for the server."""
+        """Return the user that the token belongs to."""
         session = self._answer(self._send("GET", f"{PREFIX}/session")).document
         if not isinstance(session, dict) or not {"user", "role"} <= session.keys():
             raise self.version_error("it does not say who a token is for")
@@ -162,7 +162,7 @@ class ServerConnection:
             yield from response.iter_bytes()
 
     def follow(self, mission: str) -> Iterator[FeedSignal]:
-        """Yield the events of a mission's feed, without end; after a broken connection it goes on where it was."""
+        """Yield the events of a mission's feed forever; after a broken connection, resume at the last event."""
         headers: dict[str, str] = {}
         failed = 0
         while True:
@@ -203,14 +203,14 @@ class ServerConnection:
     def _send(
         self, method: str, address: str, *, body: object = None, headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
-        """Send a request, again where its answer was lost or it came too soon after others."""
+        """Send a request, and send it again if its answer was lost or the server is rate-limiting."""
         failed = 0
         while True:
             try:
                 with self._as_errors(but=() if method == "GET" else _LOST):
                     response = self._client.request(method, address, json=body, headers=headers)
             except _LOST as error:
-                # Nobody has got it yet; or it was long enough for two.
+                # No server has received it yet; or a timeout occurred twice.
                 is_unsent = failed == 0 and isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 if is_unsent or (failed and isinstance(error, httpx.ReadTimeout)):
                     raise _transport_error(self.url, error) from error
@@ -225,7 +225,7 @@ class ServerConnection:
 
     @contextlib.contextmanager
     def _as_errors(self, *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """Let what goes wrong on the way raise our errors, except `but`."""
+        """Convert transport failures to our errors, except `but`."""
         try:
             yield
         except but:
@@ -247,7 +247,7 @@ class ServerConnection:
             )
         error = _error_of(response)
         if status >= 400 and error and version:
-            # What a server refused is raised as the error that it was there.
+            # Raise a server's refusal as the same class of error.
             code, message, hint = (str(error.get(name, "")) for name in ("code", "message", "hint"))
             if code == "no_route" or (version != __version__ and code == "arguments_invalid"):
                 raise self.version_error(message)
@@ -257,7 +257,7 @@ class ServerConnection:
             made = NotFoundError if status == 404 else _CLASSES.get(int(text) if text.isdecimal() else 1)
             raise (made or RefusedError)(message, code=code, hint=hint)
         raw = route is not None and route.raw
-        # JSON of anybody else would pass for an answer, and a command for done.
+        # Another program's JSON would pass for an answer, and the command for done.
         if status // 100 != 2 or not version or not (is_json or raw):
             raise self._no_server(response)
         if is_json:
@@ -284,7 +284,7 @@ class ServerConnection:
         )
 
     def version_error(self, what: str) -> UsageError:
-        """Return the error for a server that cannot be talked with, which is of another version."""
+        """Return the error for an incompatible server of another version."""
         return UsageError(
             f"the server at {self.url} is of version {printable(self.version)}, this is {__version__}: {what}",
             code="server_version",
@@ -302,7 +302,7 @@ def _query(values: Mapping[str, Any]) -> str:
 
 
 def _error_of(response: httpx.Response) -> dict[str, str]:
-    """Return the error that a server of ours answers, {} where it is none."""
+    """Return the error in a server's answer, or {}."""
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         found = decode_as(response.content, dict[str, dict[str, str]]).get("error", {})
         return found if "code" in found and "message" in found else {}
@@ -334,7 +334,7 @@ def _transport_error(url: str, error: httpx.HTTPError) -> InfrastructureError:
 
 
 def _read_lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    """Yield the lines of a stream: they end with a line feed, and not with what else may stand in a text."""
+    """Yield the lines of a stream: only line feeds end them, not other separators within a text."""
     held = b""
     for piece in pieces:
         *lines, held = (held + piece).split(b"\n")
@@ -343,7 +343,7 @@ def _read_lines(pieces: Iterator[bytes]) -> Iterator[str]:
 
 
 def _read_events(lines: Iterator[str]) -> Iterator[tuple[str, FeedSignal]]:
-    """Yield server-sent events with their ids; a comment, which says that the connection stands, has none."""
+    """Yield server-sent events with their ids; a comment, which shows that the connection is alive, has no id."""
     number, name = "", ""
     for line in lines:
         field, _, value = line.partition(": ")

@@ -1,4 +1,4 @@
-"""One command, done by a server: its parameters become arguments of its route, its answer what it prints."""
+"""Runs one command on a server: maps its parameters to a route's arguments and prints the answer."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _ENDS = {"done": 0, "waiting": 3, "timed_out": 4}
 
 
 def run_remotely(context: click.Context, parameters: Mapping[str, Any], *, server: str, insecure: bool) -> int:
-    """Do the command of a context on a server, and return its exit code.
+    """Run the command of a context on a server, and return its exit code.
 
-    Raises `UsageError` (`command_local`, `option_local`), `RefusedError` (`login_needed`), and what
-    `ServerConnection` does.
+    Raises `UsageError` (`command_local`, `option_local`), `RefusedError` (`login_needed`), and the errors of
+    `ServerConnection`.
     """
     command = context.command_path.partition(" ")[2]
-    if isinstance(context.command, click.Group):  # by itself it is its `list`
+    if isinstance(context.command, click.Group):  # without a subcommand, a group is its `list`
         command += " list"
     out: Output = parameters["out"]
     if command in LOCAL_COMMANDS:
@@ -58,13 +58,13 @@ def run_remotely(context: click.Context, parameters: Mapping[str, Any], *, serve
         request = RemoteRequest(connection, command, parameters, given, out)
         handler = _HANDLERS.get(command)
         try:
-            # Most commands ask once, and print what came.
+            # Most commands send one request and print the answer.
             return _print(request, request.ask()) if handler is None else handler(request)
         except ChargehandError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
             if connection.version == __version__:
-                raise  # it is a fault of ours
+                raise  # this is our own fault
             raise connection.version_error("it answers with what this one cannot read") from error
 
 
@@ -121,7 +121,7 @@ def _exit_code(request: RemoteRequest, document: Any) -> int:
     return 0
 
 
-# --- commands whose parameters are more than arguments
+# --- commands with parameters that are not plain arguments
 
 
 def _list_missions(request: RemoteRequest) -> int:
@@ -146,7 +146,7 @@ def _compare(request: RemoteRequest) -> int:
 def _report(request: RemoteRequest) -> int:
     output: Path | None = request.parameters["output"]
     answer = request.ask()
-    # As the command itself writes it: the document on a line of ASCII.
+    # As the command itself writes it: one line of ASCII JSON.
     content = request.out.encode(answer.document) if answer.is_json else answer.content
     if output is None:
         request.out.raw(content)
@@ -197,7 +197,7 @@ def _show_judgements(request: RemoteRequest) -> int:
 
 
 def _show_access(request: RemoteRequest) -> int:
-    """Print the newest lines of the access log, which the server gives in pages."""
+    """Print the newest lines of the access log, which the server returns in pages."""
     wanted, before = request.parameters["limit"], None
     entries: list[Any] = []
     while True:

@@ -1,4 +1,4 @@
-"""Missions on a server: started, followed by its feed to their end, their logs read in pages."""
+"""Missions on a server: start them, follow their feed until they settle, read their logs in pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.5
 
 
 def start_mission(request: RemoteRequest) -> int:
-    """Start a mission in a project of the server, and follow it unless it is left to its worker."""
+    """Start a mission in a project of the server, and follow it unless `--detach` is given."""
     from chargehand.app.runs import RunRequest, request_text
 
     options = request.parameters
@@ -36,14 +36,14 @@ def start_mission(request: RemoteRequest) -> int:
     key = options["idempotency_key"]
     if key is not None and not options["detach"]:
         raise UsageError("--idempotency-key needs --detach", hint="add --detach")
-    # The server keeps the key with the mission: a request that is sent again starts no second one.
+    # The server stores the key with the mission: a resent request does not start a second one.
     stops = tuple(filter(None, (each.strip() for each in (options["break_at"] or "").split(","))))
     made = request.ask(request=text, key=key or uuid.uuid4().hex, break_at=stops or None)
     return _follow_started(request, made.document)
 
 
 def continue_mission(request: RemoteRequest) -> int:
-    """Let a mission go on with what is added, and follow it."""
+    """Continue a mission with a follow-up request, and follow it."""
     return _follow_started(request, request.ask().document)
 
 
@@ -69,7 +69,7 @@ def watch_mission(request: RemoteRequest) -> int:
 
 
 def show_log(request: RemoteRequest) -> int:
-    """Print a mission's log, or the conversation behind it, and with --follow what comes."""
+    """Print a mission's log or its conversation; with --follow, new events too."""
     out, options = request.out, request.parameters
     if options["transcript"]:
         for page in request.pages():
@@ -88,7 +88,7 @@ def show_log(request: RemoteRequest) -> int:
 
 
 def mission_exit_code(request: RemoteRequest, document: dict[str, Any]) -> int:
-    """Return the exit code of a command that left a mission so."""
+    """Return the exit code for a mission's result."""
     from chargehand.app.documents import MissionDetails
     from chargehand.cli.terminal.rendering import details_exit_code
 
@@ -97,7 +97,7 @@ def mission_exit_code(request: RemoteRequest, document: dict[str, Any]) -> int:
 
 
 def follow_action(request: RemoteRequest, action: str, *, to_end: bool) -> str:
-    """Print what an action printed, with `to_end` until it has ended or asks; return its id."""
+    """Print an action's output, with `to_end` until it ends or asks; return its id."""
     after = 0
     while True:
         page = request.ask_route("get_actions_action_log", action=action, after=after).document
@@ -133,10 +133,10 @@ def _follow_started(request: RemoteRequest, document: dict[str, Any]) -> int:
 def _follow(
     request: RemoteRequest, mission: str, *, with_lines: bool = True, with_documents: bool = False
 ) -> bool:
-    """Show what comes in a mission until it is settled; return whether it is, and nobody broke that off."""
+    """Show new events of a mission until it is settled; return `False` if a person interrupted."""
     seen = 0
     try:
-        # The feed first: whatever comes from now on is told by it.
+        # Open the feed first: it reports every later event.
         for signal in request.connection.follow(mission):
             if signal.name == "message" and signal.data.get("seq", 0) <= seen:
                 continue
@@ -148,7 +148,7 @@ def _follow(
                     if settled:
                         return True
             except InfrastructureError as error:
-                # The feed finds out whether the server comes back.
+                # The feed detects whether the server comes back.
                 request.out.notice(f"{error.message}; waiting for it.")
             if request.out.closed:
                 return True
@@ -160,7 +160,7 @@ def _follow(
 def _new_lines(
     request: RemoteRequest, mission: str, after: int, *, with_lines: bool, with_documents: bool
 ) -> Iterator[tuple[int, bool]]:
-    """Print the lines of a log behind one; yield the last one of each page, and whether the mission is settled."""
+    """Print a log's lines after one; yield each page's last line number and whether the mission is settled."""
     out, more = request.out, True
     while more and not out.closed:
         page = request.ask_route("get_missions_mission_log", mission=mission, after=after, limit=_PAGE).document
@@ -182,13 +182,13 @@ def _new_lines(
 
 
 def find_outcome(request: RemoteRequest, mission: str) -> dict[str, Any]:
-    """Return how a mission stands, as commands that change one print it."""
+    """Return a mission's result, as commands that change a mission print it."""
     found: dict[str, Any] = request.ask_route("get_missions_mission_outcome", mission=mission).document
     return found
 
 
 def _leave(request: RemoteRequest, mission: str) -> int:
-    """Say that a mission goes on whose follower was interrupted."""
+    """Report that a mission continues after its follower was interrupted."""
     chargehand = f"chargehand --server {request.connection.url} mission"
     hint = f"follow it again: {chargehand} watch {mission}\nend it: {chargehand} cancel {mission}"
     show_error("interrupted", f"interrupted; mission {mission} goes on", hint, as_json=request.out.as_json)

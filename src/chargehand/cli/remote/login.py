@@ -1,4 +1,4 @@
-"""`chargehand login` and `chargehand logout`: the token for a server, kept as other secrets are."""
+"""`chargehand login` and `chargehand logout`: the token for a server, stored as other secrets are."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 _COLUMNS, _LONGEST_CELL = 7, 60
-# Columns that say most, first; others follow in the order of the document.
+# The most informative columns, first; others follow in the order of the document.
 _FIRST = ("id", "mission", "action", "task", "name", "status", "effect", "kind", "user", "role")
 _COLOURS = {"promoted": "green", "allow": "green", "waiting": "yellow", "ask": "yellow", "refused": "red",
             "failed": "red", "deny": "red", "running": "cyan", "planned": "cyan"}  # fmt: skip
 
 
 def show_document(out: Output, document: Any) -> None:
-    """Write a document: its facts one on a line, its lists of records as tables."""
+    """Write a document: one fact per line, lists of records as tables."""
     if isinstance(document, list):
         _show_table(out, "", document)
         return
@@ -36,7 +36,7 @@ def show_document(out: Output, document: Any) -> None:
 
 
 def show_mission(out: Output, document: Mapping[str, Any]) -> None:
-    """Write how a mission stands, and what a person can do next."""
+    """Write a mission's status and the commands that a person can use next."""
     status = "rolled-back" if document["rolled_back"] else document["status"]
     out.text(f"{status}  {document['mission']}", fg=_COLOURS.get(status, "red"), bold=True)
     for reason in document["reasons"]:
@@ -58,7 +58,7 @@ def show_mission(out: Output, document: Mapping[str, Any]) -> None:
 
 
 def show_difference(out: Output, document: Mapping[str, Any]) -> None:
-    """Write a patch as git takes it, or how many lines each file gained and lost."""
+    """Write a patch in git's format, or the numbers of lines that each file gained and lost."""
     if "patch" in document:
         patch = document["patch"]
         encoded = document.get("patch_encoding", "utf-8") == "base64"
@@ -68,7 +68,7 @@ def show_difference(out: Output, document: Mapping[str, Any]) -> None:
 
 
 def show_rules(out: Output, document: Mapping[str, Any], *, cedar: bool) -> None:
-    """Write rules as a table, or as they are written in Cedar."""
+    """Write rules as a table, or in their Cedar source."""
     if "schema" in document:
         out.text(document["schema"].rstrip("\n"))
     elif cedar:
@@ -88,7 +88,7 @@ def show_plan(out: Output, document: Mapping[str, Any], *, form: str | None) -> 
 
 
 def show_secret(out: Output, document: Mapping[str, Any]) -> None:
-    """Write a new token's secret, which is shown this once."""
+    """Write a new token's secret, which is shown only once."""
     out.notice("Keep its secret now: it is not shown again.")
     out.text(document["secret"])
 
@@ -98,7 +98,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _facts(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Return what is known, dotted where it is nested; what is null, empty or false is left out below the top."""
+    """Return facts with dotted names for nested ones; nested null or empty values are omitted."""
     found: list[tuple[str, str]] = []
     for name, value in document.items():
         if isinstance(value, dict):
@@ -129,7 +129,7 @@ def _cell(value: Any) -> str:
 
 
 def _show_table(out: Output, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write records as rows: the columns that are known of any of them, as many as can be read."""
+    """Write records as a table, with at most seven columns that contain values."""
     if not rows:
         out.text("none")
         return

@@ -1,4 +1,4 @@
-"""A command that a server does: what it asks for, by the table of commands and routes."""
+"""A command that a server runs: its route and arguments, from the table of commands and routes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAGE = 500
 
 
 class RemoteRequest:
-    """One command: its `parameters`, of which these were `given`, and the route and arguments they lead to."""
+    """One command: its `parameters`, the names of the `given` ones, and the resulting route and arguments."""
 
     def __init__(
         self,
@@ -32,16 +32,16 @@ class RemoteRequest:
         self._own = set(untaken) & set(given)
 
     def ask(self, **more: Any) -> RemoteAnswer:
-        """Return what the server answers, `more` arguments being worked out from the parameters.
+        """Call the command's route and return the answer; `more` are arguments computed from the parameters.
 
-        Raises `UsageError` (`option_local`; `project_needed`), and what `ServerConnection.call` does.
+        Raises `UsageError` (`option_local`; `project_needed`), and the errors of `ServerConnection.call`.
         """
         self._check(more)
         arguments = self.arguments | {name: value for name, value in more.items() if value is not None}
         return self.connection.call(self.route, arguments)
 
     def ask_route(self, name: str, **arguments: Any) -> RemoteAnswer:
-        """Return what another route answers."""
+        """Call another route and return its answer."""
         return self.connection.call(known_routes()[name], arguments)
 
     def stream(self) -> Iterator[bytes]:
@@ -50,7 +50,7 @@ class RemoteRequest:
         return self.connection.stream(self.route, self.arguments)
 
     def pages(self) -> Iterator[dict[str, Any]]:
-        """Yield pages up to the last one, which names no next one."""
+        """Yield all pages; the last one has no `next`."""
         place: int | None = 0
         while place is not None:
             page = self.ask(after=place, limit=_PAGE).document

@@ -1,1 +1,1 @@
-"""What every command needs of a terminal: options, output, progress, questions, failures, results as text."""
+"""The terminal side of every command: options, output, progress, questions, failures, results as text."""

@@ -1,4 +1,4 @@
-"""Shows how two trees differ: line by line, or how many lines each file gained and lost."""
+"""Shows the difference between two trees: line by line, or as line counts per file."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 def show_difference(out: Output, found: TreeDifference, *, stat: bool) -> None:
-    """Write how two trees differ: line counts, or the patch."""
+    """Write the difference between two trees: line counts, or the patch."""
     if out.as_json:
         out.document(found.document(with_patch=not stat))
     elif stat:
         show_line_counts(out, found.line_counts())
     else:
-        # Raw: `git apply` needs the very bytes, and `text` would take control characters out of them.
+        # Raw: `git apply` needs the exact bytes, and `text` would remove control characters.
         out.raw(found.patch())
 
 
 def show_line_counts(out: Output, files: Iterable[LineCount]) -> None:
-    """Write how many lines each file gained and lost."""
+    """Write the numbers of lines that each file gained and lost."""
     from chargehand.core.text import shown_path
 
     def count(sign: str, lines: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Every way a command can end badly, turned into one message on stderr and an exit code."""
+"""Turns every failure of a command into one message on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from chargehand.cli.terminal.conventions import INTERRUPTED, json_wanted, wants_
 
 INTERNAL = 6
 _USAGE = 2
-# Tracebacks that are kept: a server meets the same fault each time a client asks for it.
+# Number of tracebacks kept: a server hits the same fault each time a client asks for it.
 _MOST_TRACEBACKS = 200
 
 
 def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     """Run a command and return its exit code; no exception leaves this function."""
-    # The words decide and not click: an error may come before anything is parsed.
+    # The command line decides, not click: an error may come before anything is parsed.
     as_json = json_wanted(words)
     try:
         code = work()
-        # Flushed here and not by the interpreter at its end, so that a reader that is gone is handled below.
-        if sys.stdout is not None:  # None where the caller closed it
+        # Flushed here and not by the interpreter at exit, so that a closed reader is handled below.
+        if sys.stdout is not None:  # None if the caller closed it
             sys.stdout.flush()
     except click.ClickException as error:
         no_command = isinstance(error, click.exceptions.NoArgsIsHelpError)
@@ -38,9 +38,9 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         path = context.command_path if context is not None else "chargehand"
         message = "a command is missing" if no_command else error.format_message()
         show_error("usage", message, f"see {path} --help", as_json=as_json)
-        # For every error of click: its own code for a file that cannot be opened is 1, which means refused here.
+        # For all of click's errors: its own code for an unreadable file is 1, which means refused here.
         return _USAGE
-    # `Abort` is what click makes of a Ctrl-C, or of the end of stdin, at one of its prompts.
+    # click raises `Abort` for a Ctrl-C or the end of stdin at one of its prompts.
     except (KeyboardInterrupt, click.Abort):
         # A further Ctrl-C must not interrupt the exit and print a traceback.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
@@ -52,14 +52,14 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # the boundary: whatever is wrong is one message, never a traceback on a terminal
+    except Exception as error:  # the boundary: every error is one message, never a traceback on a terminal
         return show_failure(error, as_json=as_json)
     return code if isinstance(code, int) else 0
 
 
 def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> None:
     """Write one error to stderr: an object for programs, lines for people."""
-    # The words decide, as the error may come before anything is parsed.
+    # The command line decides, as the error may come before anything is parsed.
     coloured = wants_colour(sys.stderr, refused="--no-color" in sys.argv)
     from chargehand.core.text import printable
 
@@ -77,7 +77,7 @@ def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> Non
 
 
 def show_failure(error: Exception, *, as_json: bool) -> int:
-    """Write an error to stderr and return its exit code; of one that is not of our tree the traceback is kept."""
+    """Write an error to stderr and return its exit code; save the traceback of an unexpected error."""
     from chargehand.core.errors import ChargehandError
 
     if isinstance(error, ChargehandError):
@@ -91,9 +91,9 @@ def show_failure(error: Exception, *, as_json: bool) -> int:
 
 
 def keep_traceback(error: Exception) -> str:
-    """Write the traceback into the state directory, else to a temporary file; return its path, "" without one.
+    """Write the traceback to the state directory or a temporary file; return its path, or "" on failure.
 
-    In the state directory the newest 200 are kept.
+    The state directory keeps the newest 200.
     """
     import tempfile
     import traceback
@@ -102,7 +102,7 @@ def keep_traceback(error: Exception) -> str:
 
     text = "".join(traceback.format_exception(error))
     places: list[str | None] = [None]
-    # The fault may be the state directory itself, or an installation that cannot be imported whole.
+    # The fault may be the state directory itself, or an incomplete installation.
     with contextlib.suppress(ChargehandError, ImportError):
         from chargehand.app.reading import state_home
 
@@ -111,9 +111,9 @@ def keep_traceback(error: Exception) -> str:
         try:
             if directory is not None:
                 os.makedirs(directory, mode=0o700, exist_ok=True)
-            # Mode 0600: a traceback quotes paths and values. A name of its own: two commands may fail at once.
+            # Mode 0600: a traceback quotes paths and values. A unique name: two commands may fail at once.
             descriptor, name = tempfile.mkstemp(prefix="error-", suffix=".txt", dir=directory)
-            # A path that is not UTF-8 stands in the text as surrogates, which a text file does not accept.
+            # A path that is not UTF-8 appears in the text as surrogates, which a text file does not accept.
             with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
                 file.write(text)
             if directory is not None:

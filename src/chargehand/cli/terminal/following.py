@@ -1,4 +1,4 @@
-"""Shows a mission that another process runs: line by line, or its crew as a picture on the whole terminal."""
+"""Shows a mission that another process runs: line by line, or its crew as a full-screen picture."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
     from chargehand.durable.actions import OutputLine
 
 _HINT = "Ctrl-C: pause, tell it something, cancel"
-# What ends a process, or stops it, and leaves it time to put the terminal back.
+# Signals that end or stop a process and leave it time to restore the terminal.
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def follow(
     reader: StateReader, out: Output, mission: str, menu: WatchMenu | None, *, events: bool = True
 ) -> MissionState | None:
-    """Show a mission until it is settled, and return how it stands; `None` where nobody reads any more.
+    """Show a mission until it is settled and return its state; `None` if stdout was closed.
 
-    A mission with a plan is a picture on a terminal that can draw one. Else there are lines: with --json the
-    mission's `events`, or nothing where only the end is wanted.
+    On a capable terminal a mission with a plan is drawn as a picture. Otherwise lines are written; with --json the
+    mission's events, or nothing if `events` is false.
     """
     can_draw = out.on_terminal and out.detail == "story" and os.environ.get("TERM", "dumb") != "dumb"
     if can_draw and reader.mission_reader.state(mission).plan is not None:
         _watch_crew(reader, out, mission, menu)
         return reader.mission_reader.state(mission)
     story = MissionStory(reader.store)
-    # What agents print is no part of the log, and with --json each line is an event of the log.
+    # Agents' output is not part of the log, and with --json each line is an event of the log.
     for seen in follow_mission(reader, mission, with_output=not out.as_json):
         if not out.as_json:
             _show(out, seen, story)
         elif events and isinstance(seen, Event):
             out.document(event_document(seen))
-        if out.closed:  # as after `| head`: following for nobody would never end
+        if out.closed:  # as after `| head`: following without a reader would never end
             return None
     return reader.mission_reader.state(mission)
 
 
 def _show(out: Output, seen: Event | Reason | OutputLine, story: MissionStory) -> None:
-    """Write what was seen, in as much detail as was asked for."""
+    """Write one item at the requested level of detail."""
     if out.detail == "result":
         return
     if isinstance(seen, Reason):
@@ -73,7 +73,9 @@ def _show(out: Output, seen: Event | Reason | OutputLine, story: MissionStory) -
 
 
 def _watch_crew(reader: StateReader, out: Output, mission: str, menu: WatchMenu | None) -> None:
-    """Draw who works on what until the mission is settled; Ctrl-C opens the `menu`, without one it raises."""
+    """Draw the tasks and their agents until the mission is settled; Ctrl-C opens the `menu`, or raises without
+    one.
+    """
     picture = _Picture(out)
     notice = ""
     if menu is not None:
@@ -90,25 +92,25 @@ def _watch_crew(reader: StateReader, out: Output, mission: str, menu: WatchMenu 
 
 
 class _Killed(BaseException):
-    """A signal came that ends the process; it is sent again once the terminal is whole."""
+    """A fatal signal arrived; it is sent again once the terminal is restored."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 class _Picture:
-    """The rows of a crew on the other screen of a terminal, drawn anew only where something is different."""
+    """The rows of a crew on the terminal's alternate screen, redrawn only after a change."""
 
     def __init__(self, out: Output) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        # No markup, highlighting or emoji codes: words of agents would steer them.
+        # No markup, highlighting or emoji codes: agents' words would control them.
         coloured = wants_colour(sys.stdout, refused=not out.colour)
         self._console = Console(
             highlight=False, markup=False, emoji=False, color_system="auto" if coloured else None
         )
-        # Drawn by this thread alone: none that draws could be left in the midst of it by a signal.
+        # Drawn by this thread alone: a signal could interrupt a separate drawing thread halfway.
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
         self._drawn: object = None
         self.is_hidden = self.stopped = False
@@ -129,13 +131,13 @@ class _Picture:
         self._live.start()
 
     def stop_process(self) -> None:
-        """Stop this process as Ctrl-Z asked, with the terminal whole; return once it goes on."""
+        """Stop this process as Ctrl-Z asked, with the terminal restored; return once it resumes."""
         self.stopped = False
         with self.hidden():
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def draw(self, crew: Crew, reader: StateReader, notice: str) -> None:
-        """Draw how a crew stands in as many rows and columns as the terminal has now."""
+        """Draw the crew's state in the terminal's current rows and columns."""
         from rich.text import Text
 
         width, height = self._console.size
@@ -154,7 +156,7 @@ class _Picture:
 
 @contextlib.contextmanager
 def _signals_end(picture: _Picture) -> Iterator[None]:
-    """Leave the block by an exception where a signal ends the process, and let the signal end it after that."""
+    """Leave the block by an exception if a signal ends the process, then let the signal end it."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise _Killed(number)
@@ -165,7 +167,7 @@ def _signals_end(picture: _Picture) -> Iterator[None]:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     handlers = dict.fromkeys(_ENDING, end) | {signal.SIGTSTP: stop}
-    # What is ignored stays so, as below `nohup`; what has a handler leaves the block by itself.
+    # Ignored signals stay ignored, as under `nohup`; signals with a handler leave the block by themselves.
     taken = {number: each for number, each in handlers.items() if signal.getsignal(number) == signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in taken.items()}
     killed = 0

@@ -15,25 +15,25 @@ from chargehand.cli.terminal.conventions import INTERRUPTED
 
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# rich hides the cursor while it shows a line, and nothing of rich runs after `os._exit` to show it again.
+# rich hides the cursor while it shows a line, and cannot restore it after `os._exit`.
 _SHOW_CURSOR = "\x1b[?25h"
 
 
 class Stop:
-    """Whether a person asked to stop; called once for every signal."""
+    """A request to stop; called once for every signal."""
 
     def __init__(self, task: asyncio.Task[object]) -> None:
         self._task = task
         self.asked = False
         self.end: Callable[[], bool] = lambda: False
-        """Asks work that can settle itself to end; returns whether there is any such work."""
+        """Ask work that can settle itself to end; return whether there is any such work."""
         self.release: Callable[[], bool] | None = None
-        """Asks the same for SIGTERM, which is no person's wish to end the work; by default `end`."""
+        """The same for SIGTERM, which is no person's decision to end the work; by default `end`."""
         self.menu: Callable[[], bool] = lambda: False
-        """Opens a menu for the person who pressed Ctrl-C; returns whether it does."""
+        """Open a menu for the person who pressed Ctrl-C; return whether it opened."""
 
     def __call__(self, number: int = signal.SIGTERM) -> None:
-        """Cancel the work, or end the process where that was asked before: everything recorded survives that."""
+        """Cancel the work, or end the process at the second request: everything recorded survives that."""
         if number == signal.SIGINT and not self.asked and self.menu():
             return
         self.stop(self.end if number == signal.SIGINT or self.release is None else self.release)
@@ -42,7 +42,7 @@ class Stop:
         """Ask the work to `end`, or end the process if that was asked before."""
         if self.asked and end == self.end:
             end()  # a person's wish to cancel is recorded even if SIGTERM came first
-        # `os._exit` skips finalisers and threads: one of them may be what hangs.
+        # `os._exit` skips finalisers and threads, which may be hanging.
         if self.asked:
             if sys.stderr.isatty():
                 # To the descriptor: rich replaces `sys.stderr` while it shows a line.
@@ -56,9 +56,9 @@ class Stop:
 
 
 def run_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Run a coroutine as `asyncio.run` does; a signal finds the event loop whole, or not there.
+    """Run a coroutine as `asyncio.run` does; a signal finds the event loop either complete or absent.
 
-    A signal in the middle of making the loop would end in an exception that the interpreter prints.
+    A signal while the loop is being created would end in an exception that the interpreter prints.
     """
     runner = asyncio.Runner()
     coroutine = None
@@ -83,7 +83,7 @@ def run_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 
 def _hang_up(stop: Stop) -> None:
-    """End the work as SIGTERM does, and write nothing more to the terminal, which is gone."""
+    """End the work as SIGTERM does, and stop writing to the closed terminal."""
     for number in (1, 2):
         with contextlib.suppress(OSError):
             if stat.S_ISCHR(os.fstat(number).st_mode):
@@ -92,18 +92,18 @@ def _hang_up(stop: Stop) -> None:
 
 
 def run_async(work: Callable[[Stop], Awaitable[_T]]) -> _T:
-    """Run `work` to its end; raises `KeyboardInterrupt` where a signal ended it."""
+    """Run `work` until it ends; raises `KeyboardInterrupt` if a signal ended it."""
 
     async def watched() -> _T:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
         stop = Stop(task)
-        # Kept here: asyncio restores the default handler and not the earlier one.
+        # Saved here: asyncio restores the default handler, not the earlier one.
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS:
             loop.add_signal_handler(number, stop, number)
-        hangs_up = signal.getsignal(signal.SIGHUP) == signal.SIG_DFL  # not below `nohup`
+        hangs_up = signal.getsignal(signal.SIGHUP) == signal.SIG_DFL  # not under `nohup`
         if hangs_up:
             loop.add_signal_handler(signal.SIGHUP, _hang_up, stop)
         try:

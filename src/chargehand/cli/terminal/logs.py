@@ -1,4 +1,4 @@
-"""How long-lived commands log: lines for people or JSON, without secrets, in files that do not grow for ever."""
+"""Logs of long-lived commands: text or JSON lines, without secrets, in files of limited size."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from chargehand.core.log_fields import current_log_fields
 from chargehand.core.text import shown_path
 from chargehand.models.redaction import Redactor
 
-# Of a log file that we open ourselves; the part before is kept beside it.
+# For a log file that we open ourselves; the previous part is kept next to it.
 LARGEST_FILE = 10 << 20
 _STDERR = 2
-# Of what an exception came from: two may name each other.
+# Depth of exception causes: two exceptions may name each other.
 _DEEPEST = 8
 _SECRET_NAME = re.compile(r"[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)")
-# What other libraries log below this may hold whole addresses and bodies.
+# Messages of other libraries below this level may contain full addresses and bodies.
 _FOREIGN = logging.WARNING
 
 
 def set_up_logs() -> None:
-    """Let this process log to stderr as the user's configuration says; what is wrong with it is logged.
+    """Let this process log to stderr as the user's configuration says; log any problem with the configuration.
 
-    A worker's stderr may be `logs/worker.log`: that is cut once it is too large.
+    A worker's stderr may be `logs/worker.log`, which is truncated when it grows too large.
     """
     problem: ChargehandError | None = None
     config, secrets = LogConfig(), dict[str, str]()
-    # Wherever it was started: only the user's own configuration counts, and the directory may be gone.
+    # From the root directory: only the user's own configuration counts, and the current directory may be gone.
     with StateReader.open(cwd=Path("/")) as reader:
         home = reader.home
         try:
-            # It may be what somebody else has to mend: the command itself says so, where it needs it.
+            # An administrator may have to fix it: the command itself reports the problem when it needs the value.
             found = reader.user_configuration().config
             config, secrets = found.log, known_secrets(reader, found)
         except ChargehandError as error:
@@ -58,7 +58,7 @@ def set_up_logs() -> None:
 
 
 def known_secrets(reader: StateReader, config: Config) -> dict[str, str]:
-    """Return the secrets that are stored, and those that the configuration or the environment names as such."""
+    """Return stored secrets, and those that the configuration or environment names as secrets."""
     names = {each.name for each in reader.credentials.names()}
     names |= {model.key for model in config.models.values() if model.key is not None}
     names |= {name for name in reader.environ if _SECRET_NAME.fullmatch(name)}
@@ -67,7 +67,7 @@ def known_secrets(reader: StateReader, config: Config) -> dict[str, str]:
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people: time, level, logger, message, where it was; then a traceback, if there is one."""
+    """One line for people: time, level, logger, message and context; then any traceback."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class TextFormatter(logging.Formatter):
         """Return the record's line."""
         fields = _fields(record)
         shown = f" [{' '.join(f'{name}={value}' for name, value in fields.items())}]" if fields else ""
-        # Not as it is: a message may quote an agent, and a line break in it would forge a line.
+        # Made safe: a message may quote an agent, and a line break in it would forge a line.
         head = shown_path(f"{record.name}: {record.getMessage()}{shown}")
         lines = [f"{_time(record)} {record.levelname} {head}"]
         if record.exc_info:
@@ -86,7 +86,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object on a line; an exception is an object, too, with its causes."""
+    """One JSON object per line; an exception is an object with its causes."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -113,12 +113,12 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what a record says beside its message: where it was logged, and what it brings along as `fields`."""
+    """Return a record's extra fields: the current log context and the record's own `fields`."""
     return {**current_log_fields(), **getattr(record, "fields", {})}
 
 
 def _describe(error: BaseException, *, deep: int = _DEEPEST) -> dict[str, Any]:
-    """Return an exception as data, with the one that it came from, as a traceback shows it."""
+    """Return an exception and its causes as data, as a traceback shows them."""
     found: dict[str, Any] = {
         "type": type(error).__name__,
         "message": str(error),
@@ -133,7 +133,7 @@ def _describe(error: BaseException, *, deep: int = _DEEPEST) -> dict[str, Any]:
 
 
 class _StderrHandler(logging.StreamHandler[Any]):
-    """Writes to stderr; where that is the worker's log file, it is cut before it grows too large."""
+    """Writes to stderr; if that is the worker's log file, truncates it before it grows too large."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(sys.stderr)
@@ -147,18 +147,18 @@ class _StderrHandler(logging.StreamHandler[Any]):
 
 
 def trim_log(path: Path, descriptor: int, *, largest: int = LARGEST_FILE) -> None:
-    """Move the content of the log file at `path`, if `descriptor` is open on it and it is too large, to `.1`.
+    """Move the content of the log file at `path` to `.1` if `descriptor` is open on it and it is too large.
 
-    The file stays the same one: sandboxes and a worker that is just being started hold it open, and its lock.
+    The file itself remains: sandboxes and a starting worker hold it open, with its lock.
     """
-    with contextlib.suppress(OSError):  # there is none, or its disk is full: the next line tries again
+    with contextlib.suppress(OSError):  # it is missing, or its disk is full: the next line tries again
         size = os.fstat(descriptor).st_size
         if size <= largest or not os.path.samestat(os.stat(path), os.fstat(descriptor)):
             return
         with path.with_suffix(".lock").open("a") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
-            # Another worker may have done it while this one waited.
+            # Another worker may have truncated it meanwhile.
             if os.fstat(descriptor).st_size > largest:
                 shutil.copyfile(path, path.with_suffix(".log.1"))
-                # All who write to it append: they go on at its new end.
+                # All writers append: they continue at its new end.
                 os.ftruncate(descriptor, 0)

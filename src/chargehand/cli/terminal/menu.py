@@ -1,6 +1,6 @@
-"""What Ctrl-C offers at a terminal while a mission goes on; a second one acts as if there were no menu.
+"""The menu that Ctrl-C opens at a terminal while a mission runs; a second Ctrl-C acts as without a menu.
 
-Lines are read and written on the descriptors: a signal may come in the midst of a write to the streams.
+Lines are read and written on the descriptors: a signal may interrupt a write to the streams.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _read_line() -> str:
 
 
 def carry_out(app: App, mission: str, line: str) -> str:
-    """Do what a line of the menu asks of a mission; return what to tell the person, "" where it goes on."""
+    """Carry out a menu choice for a mission; return the message for the person, "" to continue."""
     from chargehand.app.missions import (
         cancel_mission,
         message_document,
@@ -70,9 +70,9 @@ def carry_out(app: App, mission: str, line: str) -> str:
 
 
 class RunMenu:
-    """The menu over a mission that runs in this process; it goes on meanwhile.
+    """The menu over a mission that runs in this process; the mission continues meanwhile.
 
-    `hold` is called with whether the menu is open, so that nothing draws over what is typed.
+    `hold` is called with whether the menu is open, so that nothing is drawn over the person's input.
     """
 
     def __init__(self, app: App, stop: Stop, hold: Callable[[bool], None]) -> None:
@@ -84,11 +84,11 @@ class RunMenu:
         self.mission = ""
 
     def note(self, event: Event, payload: Payload) -> None:
-        """Note which mission runs; before there is one, there is nothing to offer."""
+        """Note which mission runs; before that, the menu has nothing to offer."""
         self.mission = event.mission
 
     def __call__(self) -> bool:
-        """Open the menu; `False` where it is open, or cannot be."""
+        """Open the menu; return `False` if it is already open or no mission runs yet."""
         if self._open or not self.mission:
             self.close()
             return False
@@ -99,7 +99,7 @@ class RunMenu:
         return True
 
     def close(self) -> None:
-        """Take no more lines."""
+        """Stop reading lines."""
         if self._open:
             self._open = self._telling = False
             asyncio.get_running_loop().remove_reader(0)
@@ -123,7 +123,7 @@ class RunMenu:
             self.close()
 
         async def work() -> None:
-            # In a thread: the order goes to this very process, whose loop has to carry it out meanwhile.
+            # In a thread: the order goes to this same process, whose loop has to carry it out meanwhile.
             said = await asyncio.to_thread(carry_out, self._app, self.mission, line)
             if said:
                 _say(said)
@@ -134,8 +134,8 @@ class RunMenu:
 class WatchMenu:
     """The menu over a mission of another process; while it is open, nothing else is shown.
 
-    It opens inside the signal handler. Where it is `deferred`, the code that draws the picture opens it between
-    two pictures, once it is `asked` for.
+    It opens inside the signal handler. If it is `deferred`, the code that draws the picture opens it between two
+    pictures, once it is `asked` for.
     """
 
     def __init__(self, mission: str, *, watching: bool) -> None:
@@ -144,14 +144,14 @@ class WatchMenu:
         self.deferred = self.asked = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Open the menu, or note that it is to be opened; until that is done another Ctrl-C raises."""
+        """Open the menu or request it; until that is done another Ctrl-C raises."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.asked = True
         if not self.deferred and (said := self.open()):
             _say(said)
 
     def open(self) -> str:
-        """Offer the choices and do what is chosen; return what to tell the person, "" for nothing."""
+        """Offer the choices and carry out one; return the message for the person, or ""."""
         from chargehand.app.composition import App
 
         self.asked = False
@@ -162,7 +162,7 @@ class WatchMenu:
             line = f"t {_read_line()}"
         if self._watching and line == "q":
             raise KeyboardInterrupt
-        # A store of its own: the signal may have interrupted a read of the other one.
+        # A separate store: the signal may have interrupted a read of the other one.
         with App.open() as app:
             said = carry_out(app, self._mission, line)
         # Before anything is shown: the person who reads it may press Ctrl-C at once.
@@ -174,8 +174,8 @@ class WatchMenu:
 def watch_menu(out: Output, mission: str, *, watching: bool = True) -> Iterator[WatchMenu | None]:
     """Let the first Ctrl-C during the block open the menu over a mission of another process.
 
-    A second Ctrl-C raises `KeyboardInterrupt`; so does any where nobody can be asked, and `q` where the person
-    only watches (`watching`).
+    A second Ctrl-C raises `KeyboardInterrupt`; so does any Ctrl-C without a terminal to ask on, and `q` if the
+    person only watches (`watching`).
     """
     if not out.can_ask:
         yield None

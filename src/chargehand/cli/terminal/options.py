@@ -36,7 +36,7 @@ def no_colour_option(function: _F) -> _F:
 
 
 def detail_options(function: _F) -> _F:
-    """Add `--quiet` and `--verbose`: how much of a running mission is shown to who watches."""
+    """Add `--quiet` and `--verbose`: how much of a running mission is shown."""
 
     def note(detail: Detail) -> Callable[[click.Context, click.Parameter, bool], None]:
         def set_detail(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -59,7 +59,7 @@ def detail_options(function: _F) -> _F:
 def json_option(function: _F) -> _F:
     """Add `--json`, also taken before the command's name; the command gets an `Output` as its argument `out`.
 
-    With it comes `--no-color`. What the command returns is its exit code, `None` for 0.
+    It also adds `--no-color`. The command returns its exit code, `None` for 0.
     """
 
     def open_output(context: click.Context, parameter: click.Parameter, value: bool) -> Output | None:
@@ -77,7 +77,7 @@ def json_option(function: _F) -> _F:
     def run_where_wanted(*words: Any, **options: Any) -> Any:
         context = click.get_current_context()
         elsewhere: RunElsewhere | None = context.meta.get(_ELSEWHERE)
-        # A group that leads on to a command is not run itself.
+        # A group that has a subcommand is not run itself.
         if elsewhere is None or context.invoked_subcommand is not None:
             return function(*words, **options)
         return elsewhere(context, options)
@@ -88,16 +88,16 @@ def json_option(function: _F) -> _F:
 
 
 def run_elsewhere(context: click.Context, run: RunElsewhere) -> None:
-    """Let the command of this context be run by another machine, as `run` does it."""
+    """Run the command of this context on another machine through `run`."""
     context.meta[_ELSEWHERE] = run
 
 
 def server_options(function: _F) -> _F:
-    """Add `--server` and `--insecure-http`: whose missions the command is about."""
+    """Add `--server` and `--insecure-http`: the server that runs the command."""
 
     def forget_variable(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         if value == "":
-            # So that processes which this one starts work on this machine as well.
+            # So that child processes work on this machine as well.
             os.environ.pop("CHARGEHAND_SERVER", None)
         return value or None
 
@@ -139,12 +139,12 @@ def time_option(function: _F) -> _F:
 
 
 def mission_argument(function: _F) -> _F:
-    """Add a mission that is the newest one when not named."""
+    """Add a mission argument that defaults to the newest mission."""
     return click.argument("mission", metavar="[MISSION]", default="last")(function)
 
 
 def named_mission_argument(function: _F) -> _F:
-    """Add a mission that has to be named: a command that changes a mission does not guess which."""
+    """Add a required mission argument: a command that changes a mission does not guess which."""
     return click.argument("mission", metavar="MISSION")(function)
 
 
@@ -154,7 +154,7 @@ def task_option(function: _F) -> _F:
 
 
 def complete_roles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the roles that a name begun so may mean: those that are shipped and the person's own."""
+    """Return the names of shipped and user roles that begin with `incomplete`."""
     from chargehand.app.agents import role_names
 
     return [name for name in role_names(os.environ) if name.startswith(incomplete)]

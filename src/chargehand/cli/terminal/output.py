@@ -1,4 +1,4 @@
-"""What a command says: documents for programs on stdout, text for people, progress on stderr."""
+"""Output of a command: documents for programs on stdout, text for people, progress on stderr."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from chargehand.cli.terminal.conventions import Detail, wants_colour
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.text import printable, shown_path
 
-# Below so many columns a cell can no longer be read: the terminal itself wraps the line then.
+# A narrower cell would be unreadable: the terminal then wraps the line itself.
 _NARROWEST = 8
-# Between the columns of a line: its name or mark, and what is said.
+# The gap between a line's name or mark and its text.
 _GAP = re.compile(" {2,}")
-# To be copied: a line break in it would end it.
+# Meant to be copied: a line break would split the command.
 _COMMAND = re.compile(r"(^| {2})(chargehand|git|cd|export) ")
 
 
 class Output:
-    """Writes as the command line asked: with `--json` only documents reach stdout, else only text.
+    """Writes as the command line requested: with `--json` only documents reach stdout, otherwise only text.
 
-    Once nobody reads stdout any more (`closed`) what is written is dropped, so that the exit code still tells
-    how the work ended.
+    Once stdout has no reader (`closed`), output is dropped, so that the exit code still reports how the work
+    ended.
     """
 
     def __init__(self, *, as_json: bool, colour: bool = True, detail: Detail = "story") -> None:
@@ -48,7 +48,7 @@ class Output:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether a person watches stderr and wants to see what goes on."""
+        """Whether a person watches stderr and wants to see progress."""
         return not self.as_json and self.detail != "result" and sys.stderr.isatty()
 
     @property
@@ -64,39 +64,39 @@ class Output:
     @staticmethod
     def encode(value: object) -> bytes:
         """Return a JSON document on one line, as `document` writes it."""
-        # ASCII alone: it can be written whatever the locale says, and no terminal acts on it.
+        # ASCII only: it can be written in any locale, and no terminal interprets it.
         return json.dumps(to_json(value)).encode() + b"\n"
 
     def text(self, text: str = "", **style: Any) -> None:
-        """Write lines for a person; whatever they hold is made safe to show.
+        """Write lines for a person, with control characters removed.
 
-        On a terminal long ones are wrapped below the column where their own text begins.
+        On a terminal long lines are wrapped and aligned to the column where their text begins.
         """
         if not self.as_json:
             shown = printable(text)
             if self.width is not None:
                 shown = "\n".join(_wrap_line(line, self.width) for line in shown.split("\n"))
-            # Styled after it was made safe: the other way round our own escapes would be taken out.
+            # Styled after control characters are removed, which would remove our own escapes too.
             styled = style and wants_colour(sys.stdout, refused=not self.colour)
             self._write((click.style(shown, **style) if styled else shown) + "\n")
 
     def notice(self, text: str) -> None:
-        """Tell a person who watches stderr something that is no result."""
+        """Show a person who watches stderr a message that is not a result."""
         if self.shows_progress:
             click.echo(printable(text), err=True)
 
     @property
     def width(self) -> int | None:
-        """The columns of the terminal that stdout is, `None` for a pipe: lines may be as long as they are."""
+        """The width of the terminal on stdout, `None` for a pipe: lines may have any length."""
         return shutil.get_terminal_size().columns if self.on_terminal else None
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Write aligned columns under bold headers; on a terminal cells are wrapped where they do not fit."""
-        # Not `printable`, which keeps line breaks: a name with one would forge a row.
+        """Write aligned columns under bold headers; on a terminal, wrap cells that do not fit."""
+        # Not `printable`, which keeps line breaks: a name with a line break would forge a row.
         cells = [[shown_path(str(cell)) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
         if self.width is not None:
-            # From the widest columns until the table fits; the first one names the rows and stays.
+            # Shrink the widest columns until the table fits; the first one names the rows and keeps its width.
             while sum(widths) + 2 * (len(widths) - 1) > self.width and max(widths[1:], default=0) > _NARROWEST:
                 widths[widths.index(max(widths[1:]), 1)] -= 1
         for number, row in enumerate((headers, *cells)):
@@ -109,7 +109,7 @@ class Output:
                 self.text("  ".join(aligned).rstrip(), bold=number == 0)
 
     def raw(self, content: bytes, *, err: bool = False) -> None:
-        """Write what a program or repository said: its bytes in a pipe, stripped of controls on a terminal."""
+        """Write a program's or repository's output: raw in a pipe, without control characters on a terminal."""
         stream = sys.stderr if err else sys.stdout
         if stream.isatty():
             self._write(printable(content.decode(errors="replace")), err=err)
@@ -124,7 +124,7 @@ class Output:
             click.echo(content, nl=False, err=err)
         except OSError as error:
             self.closed = True
-            # The interpreter flushes stdout once more at its end, and would complain that nobody reads it.
+            # The interpreter flushes stdout again at exit, and would complain that the reader is gone.
             descriptor = os.open(os.devnull, os.O_WRONLY)
             os.dup2(descriptor, (sys.stderr if err else sys.stdout).fileno())
             if not isinstance(error, BrokenPipeError):
@@ -140,7 +140,7 @@ def _wrap_line(line: str, width: int) -> str:
         return line
     begin = max((gap.end() for gap in _GAP.finditer(line, 0, width // 2)), default=0)
     if begin == 0 and line.strip():
-        # At most half: a terminal may be narrower than what a line is indented by.
+        # At most half: the indent may be wider than the terminal.
         begin = min(len(line) - len(line.lstrip()), width // 2)
     wrapped = textwrap.wrap(
         line[begin:],
@@ -154,12 +154,12 @@ def _wrap_line(line: str, width: int) -> str:
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return how many there are of something; the noun is one whose plural ends in s."""
+    """Format a count with its noun; the noun's plural must end in s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def local_time(time: str, *, seconds: bool = False) -> str:
-    """Return a moment of a log (ISO 8601) as the clock of this machine shows it, with its zone."""
+    """Format an ISO 8601 time of a log in this machine's time zone."""
     try:
         moment = datetime.fromisoformat(time).astimezone()
     except ValueError:  # a damaged line

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while a mission runs; in a pipe there is nothing to see."""
+"""Progress of a running mission on a person's terminal; a pipe shows nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from chargehand.store.store import Store
 
 _T = TypeVar("_T")
-# What these events say stands in the lines that are shown when a run begins.
+# Their facts are in the lines shown at the start of a run.
 _IN_START_LINES = (AgentSelected, BaseResolved)
 _STEPS = {
     "agent": "agent working",
@@ -46,7 +46,7 @@ _STEPS = {
 
 
 class SilentObserver:
-    """Shows nothing: nobody watches."""
+    """Shows nothing: no person watches."""
 
     def begin(self, start: RunStart, /) -> None:
         """Show nothing."""
@@ -60,7 +60,7 @@ class SilentObserver:
 
 @contextlib.contextmanager
 def progress(out: Output, first: str = "preparing", *, store: Store | None = None) -> Iterator[RunObserver]:
-    """Show what goes on while the block runs, where a person watches; `store` is that of the mission that runs."""
+    """Show progress while the block runs, if a person watches; `store` is that of the running mission."""
     if not out.shows_progress:
         yield SilentObserver()
         return
@@ -70,21 +70,21 @@ def progress(out: Output, first: str = "preparing", *, store: Store | None = Non
 
 
 def hold_progress(observer: RunObserver, held: bool) -> None:
-    """Take the line that says what runs off the terminal, or put it back; what is done is shown all the same."""
+    """Hide or restore the line that names the current step; completed steps are shown in either case."""
     if isinstance(observer, _Live):
         observer.hold(held)
 
 
 class _Live:
-    """One line that says what runs and for how long, below a line for each thing that is done."""
+    """One line with the current step and its duration, below one line per completed step."""
 
-    # rich is imported only here: in a pipe nobody pays for it. Without a story every event has a line.
+    # rich is imported only here: a pipe does not pay for it. Without a story every event has a line.
     def __init__(self, first: str, story: MissionStory | None, colour: bool) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.spinner import Spinner
 
-        # No markup, highlighting or emoji codes: words of agents and names of files would steer them.
+        # No markup, highlighting or emoji codes: agents' words and file names would control them.
         coloured = wants_colour(sys.stderr, refused=not colour)
         self._console = Console(
             stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True,
@@ -98,7 +98,7 @@ class _Live:
         self._live = Live(
             console=self._console, get_renderable=self._draw_spinner, refresh_per_second=8, transient=True
         )
-        # Pieces end anywhere, also inside a character: each stream keeps its own rest.
+        # Pieces may end inside a line or character: each stream keeps its own remainder.
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self._rest = {"stdout": "", "stderr": ""}
 
@@ -116,13 +116,13 @@ class _Live:
         (self._live.stop if held else self._live.start)()
 
     def begin(self, start: RunStart, /) -> None:
-        """Show who works on what, above the line that says what runs."""
+        """Show the mission's assignment above the line with the current step."""
         for line in start_lines(start):
             self._print_line(line)
 
     def watch(self, event: Event, payload: Payload, /) -> None:
-        """Show a line for an event, and what begins with it."""
-        # What began without a line end is shown before the event: later it would seem to come after it.
+        """Show a line for an event, and the step that it starts."""
+        # Output without a line end is shown before the event: later it would seem to follow it.
         self._flush()
         if isinstance(payload, _IN_START_LINES):
             return
@@ -134,7 +134,7 @@ class _Live:
         self._note_step(payload)
 
     def _note_step(self, payload: Payload) -> None:
-        """Say what runs from this event on."""
+        """Record the step that starts with this event."""
         match payload:
             case SandboxOpened():
                 self._begin(_STEPS.get(payload.purpose, payload.purpose))
@@ -153,8 +153,8 @@ class _Live:
                 self._begin("deciding")
 
     def output(self, stream: Stream, piece: bytes, /) -> None:
-        """Show whole lines of what the agent prints, dimmed and without its control characters."""
-        # A bar that is drawn over itself by carriage returns becomes lines: ours must stay the last one.
+        """Show complete lines of the agent's output, dimmed and without control characters."""
+        # A progress bar that redraws itself with carriage returns becomes lines: ours must stay the last one.
         text = self._rest[stream] + self._decoders[stream].decode(piece).replace("\r", "\n")
         *lines, self._rest[stream] = text.split("\n")
         for line in lines:
@@ -203,7 +203,7 @@ class ObserverWithEvents:
 
 
 def run_with_progress(out: Output, store: Store, work: Callable[[RunObserver], Awaitable[_T]]) -> _T:
-    """Do the work on a mission with its progress shown; raises `KeyboardInterrupt` where a signal ended it."""
+    """Run the work on a mission with its progress shown; raises `KeyboardInterrupt` if a signal ended it."""
 
     async def shown(stop: Stop) -> _T:
         with progress(out, store=store) as observer:

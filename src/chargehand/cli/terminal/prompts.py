@@ -10,7 +10,7 @@ from chargehand.core.text import printable
 
 
 def ask_question(asked: Question) -> str | None:
-    """Return what the person answers; `None` where they leave it for later."""
+    """Return the person's answer; `None` if they leave it for later."""
     # Questions go to stderr: stdout may be redirected while a person still sits at the terminal.
     click.echo(err=True)
     click.echo(question_heading(asked), err=True)
@@ -21,20 +21,20 @@ def ask_question(asked: Question) -> str | None:
         click.echo(f"({asked.deadline})", err=True)
     words = "a number" if asked.closed else "a number, or your own words"
     hint = f" ({words}; leave empty to answer later)" if asked.options else " (empty: later)"
-    # An empty default lets a person leave the question: without one click asks until something is typed.
+    # An empty default lets a person skip the question: without it click asks until something is typed.
     answer = click.prompt(f"Your answer{hint}", default="", show_default=False, err=True).strip()
     return resolve_option(asked, answer) if answer else None
 
 
 def question_heading(asked: Question) -> str:
-    """Return the line that says who asks."""
+    """Return the heading that names the asking party."""
     if asked.until:
         return "The mission resumes by itself; answer to try earlier:"
     return "The agent asks:" if asked.attempt is not None else "Chargehand asks:"
 
 
 def confirm_trust(lines: tuple[str, ...]) -> bool:
-    """Ask whether the person trusts what these lines of chargehand.toml ask for."""
+    """Ask whether the person trusts these settings of chargehand.toml."""
     click.echo("The repository's chargehand.toml sets keys that need your trust:", err=True)
     for line in lines:
         click.echo(f"  {printable(line)}", err=True)
@@ -51,7 +51,7 @@ def confirm_registries(state: MissionState) -> bool:
 
 
 def confirm_promotion(state: MissionState) -> bool:
-    """Ask whether the person promotes what only a person may."""
+    """Ask whether the person promotes a mission that needs approval."""
     click.echo(err=True)
     for reason in state.reasons:
         click.echo(f"{reason.code}: {printable(reason.message)}", err=True)

@@ -1,4 +1,4 @@
-"""A mission as text: its result, its details, and the exit code that a command ends with."""
+"""A mission as text: its result, its details, and the exit code of a command."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from chargehand.app.runs import RunStart
     from chargehand.store.store import Store
 
-# `mission show` names so many refused hosts; the document has them all.
+# `mission show` lists this many refused hosts; the document lists all.
 _REFUSED_HOSTS = 10
 _NAMED_PATHS = 5
 _NAMED_TESTS = 5
 _NAMED_WARNINGS = 10
-# Planned and running are no failure: with --detach, a worker goes on with what was asked.
+# Planned and running are not failures: with --detach, a worker continues the work.
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
 _COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
 
 
 def exit_code(state: MissionState) -> int:
-    """Return the exit code of a run that ended so; a blocked export or apply needs a person."""
-    # A role that changes nothing promotes nothing: its report is the good end. A task's coordinator exports.
-    # So is the end of a plan whose tasks had nothing to do.
+    """Return the exit code of a run that ended in this state; a blocked export or apply needs a person."""
+    # A read-only role promotes nothing: its report is the successful end. A task's coordinator exports. A plan
+    # whose tasks had nothing to do is handled the same way.
     exports = state.commit is not None and not ended_with_report(state) and not state.parent
     return _exit_code(state.status, exported_ends(state) if exports else ())
 
 
 def details_exit_code(details: MissionDetails) -> int:
-    """Return the same as `exit_code`, of a mission that another machine has."""
+    """Return the same as `exit_code`, for a mission on another machine."""
     exports = details.status == "promoted" and details.commit is not None and not details.parent
     return _exit_code(details.status, exported_ends(details) if exports else ())
 
 
 def exported_ends(mission: MissionState | MissionDetails) -> tuple[Export | None, ...]:
-    """Return how far each export is that was wanted of a mission."""
+    """Return the state of each export that the mission requested."""
     applies = mission.request is not None and mission.request.apply
     return (mission.export, mission.applied) if applies else (mission.export,)
 
@@ -66,7 +66,7 @@ def _exit_code(status: str, wanted: Sequence[Export | None]) -> int:
 
 
 def show_report(out: Output, state: MissionState) -> None:
-    """Write the last report of a mission, as far as the log holds it."""
+    """Write the last report of a mission, as far as the log contains it."""
     if not state.reports:
         return
     last = state.reports[-1]
@@ -78,14 +78,14 @@ def show_report(out: Output, state: MissionState) -> None:
 
 
 def cause_line(cause: Cause, mission: str) -> str:
-    """Return a cause in words: its class and what to do."""
+    """Describe a cause: its class and the remedy."""
     document = cause_document(cause, mission)
     assert document is not None
     return f"cause     {document.kind}: {document.remedy}"
 
 
 def money_text(attempt: AttemptState) -> str:
-    """Return what a person should know of an attempt's money beside its cost, "" where that is all."""
+    """Return notes on an attempt's money that its cost does not show, or ""."""
     parts = []
     if attempt.unknown_calls:
         unknown = f"{attempt.unknown_calls} of {attempt.calls} calls have no known cost"
@@ -97,8 +97,8 @@ def money_text(attempt: AttemptState) -> str:
 
 
 def usage_text(usage: AttemptUsage) -> str:
-    """Return what an attempt used; what nobody counted is called unknown."""
-    # Without control groups the peaks are the highest samples, so the true ones may have been higher.
+    """Return an attempt's resource usage; unmeasured values are called unknown."""
+    # Without control groups the peaks are the highest samples, so the true ones may be higher.
     peak = "sampled peak" if usage.sampled else "peak"
     parts = [
         f"CPU {_seconds(usage.cpu_seconds)} in {_seconds(usage.wall_seconds)}",
@@ -121,7 +121,7 @@ def _mib(size: int | None) -> str:
 
 
 def print_result(out: Output, state: MissionState, store: Store) -> None:
-    """Write how a mission stands, as a document or as text; `store` has the outputs that tell what failed."""
+    """Write a mission's result, as a document or as text; `store` has the outputs that explain failures."""
     failures = explain_failures(store, state)
     out.document(mission_document(state, failures))
     if not out.as_json:
@@ -129,7 +129,7 @@ def print_result(out: Output, state: MissionState, store: Store) -> None:
 
 
 def show_result(out: Output, state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> None:
-    """Write how a mission ended for a person, and what they can do next."""
+    """Write for a person how a mission ended and which commands come next."""
     out.text(f"{status_text(state)}  {state.id}", fg=_COLOURS.get(state.status, "red"), bold=True)
     for reason in state.reasons:
         out.text(f"  {reason.code}: {reason.message}")
@@ -157,7 +157,9 @@ def show_result(out: Output, state: MissionState, failures: tuple[FailureDocumen
 
 
 def status_text(state: MissionSummary) -> str:
-    """Return a mission's status in words: one that was promoted and undone, or promoted nothing, says so."""
+    """Return a mission's status in words: rolled-back missions, and missions that promoted nothing, have their
+    own.
+    """
     if was_rolled_back(state):
         return "rolled back"
     if state.status == "promoted" and state.commit is None:
@@ -170,7 +172,7 @@ def _undone(state: MissionState) -> str:
 
 
 def show_failures(out: Output, failures: Sequence[FailureDocument], *, indent: str = "") -> None:
-    """Write what failed: each test with the lines that say why, and where all of the output is."""
+    """Write the failures: each test with the lines that explain it, and the artifact with all output."""
     for failure in failures:
         how = {"timed_out": "timed out"}.get(failure.status, failure.status)
         out.text(f"{indent}{how:<9} {failure.name}", bold=True)
@@ -206,7 +208,7 @@ def summary(state: MissionState) -> str:
 
 
 def cost_text(cost: float | None, known: bool) -> str:
-    """Return money in words; what is not known is said so."""
+    """Format a cost; an unknown cost is called unknown."""
     if not known or cost is None:
         return "cost unknown"
     # Most missions cost cents: with two digits many would look free.
@@ -214,11 +216,11 @@ def cost_text(cost: float | None, known: bool) -> str:
 
 
 def show_checks(out: Output, state: MissionState) -> None:
-    """Write the table of the last verdict's checks beside how they end on the base."""
+    """Write the table of the last verdict's checks, with their results on the base."""
     verdict = state.last_verdict
     if verdict is None or not verdict.checks:
         return
-    # Beside the base's: a check that was red before is not the mission's fault.
+    # Compared with the base: a check that was already red is not the mission's fault.
     before = {check.name: check for base in state.verdicts if base.scope == "base" for check in base.checks}
     out.text()
     out.table(
@@ -228,13 +230,13 @@ def show_checks(out: Output, state: MissionState) -> None:
     for line in (*verdict.tolerated, *_describe_reads(verdict)):
         out.text(f"  {line}")
     if state.request is not None and state.request.only_checks is not None:
-        # Said with the result: green by other checks is another claim.
+        # Shown with the result: green by other checks is a different claim.
         out.text("  the project's own checks were replaced by --only-check")
     out.text()
 
 
 def _show_warnings(out: Output, state: MissionState) -> None:
-    """Write what inspection warns of, unless a reason of the mission's end says it."""
+    """Write inspection's warnings, except those repeated in the mission's reasons."""
     said = {(reason.code, reason.message) for reason in state.reasons}
     found = inspection_warnings(state)
     warnings = [e for e in found if (e.rule, e.text) not in said]
@@ -247,7 +249,7 @@ def _show_warnings(out: Output, state: MissionState) -> None:
 
 
 def _describe_reads(verdict: Verdict) -> list[str]:
-    """Return what is to be said of the changed code that checks did not open, or loaded from elsewhere."""
+    """Describe changed code that no check opened, or that was loaded from elsewhere."""
     if not verdict.checks or verdict.scope == "base":
         return []
     lines = []
@@ -274,13 +276,13 @@ def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[st
 
 
 def show_next(out: Output, commands: Sequence[str], *, indent: str = "") -> None:
-    """Write the commands that make sense now."""
+    """Write the commands that are possible next."""
     for number, command in enumerate(commands):
         out.text(f"{indent}{'next:' if number == 0 else '     '}     {command}")
 
 
 def base_line(base: Base) -> str:
-    """Return where a mission starts: branch, commit, how far behind, and whether changes are left out."""
+    """Describe a mission's base: branch, commit, how far behind, and whether changes are left out."""
     name = base.branch or base.revision
     parts = [f"{printable(name)} @ {base.commit[:12]}"]
     if base.upstream and base.behind:
@@ -291,13 +293,13 @@ def base_line(base: Base) -> str:
 
 
 def place_line(agent: str, checks: str) -> str:
-    """Return in which directory a mission works, and where its checks run if that is another one."""
+    """Return the directory in which a mission works, and the checks' directory if it differs."""
     other = f"; checks and setup run in {shown_path(checks or '.')}" if checks != agent else ""
     return f"works     in {shown_path(agent or '.')}{other}"
 
 
 def start_lines(start: RunStart) -> tuple[str, ...]:
-    """Return what a person is told before work begins."""
+    """Return the lines shown to a person before work begins."""
     assignment, choice = start.assignment, start.assignment.choice
     role = assignment.role
     bounds = "" if role.writes else f", read-only, ends with a {role.output}"
@@ -316,7 +318,7 @@ def start_lines(start: RunStart) -> tuple[str, ...]:
 
 
 def show_header(out: Output, state: MissionState) -> None:
-    """Write what is known of a mission before its work begins: for who begins to watch."""
+    """Write the known facts about a mission before a person starts to watch it."""
     out.text(f"mission   {state.id}", bold=True)
     if state.base is not None:
         out.text(f"base      {base_line(state.base)}")
@@ -326,7 +328,7 @@ def show_header(out: Output, state: MissionState) -> None:
 
 
 def show_details(out: Output, state: MissionState, details: MissionDetails) -> None:
-    """Write everything that is known of a mission for a person."""
+    """Write all details of a mission for a person."""
     _show_request(out, state, details)
     for place in details.places:
         out.text(f"sandbox   {place.tier}, workspace by {place.driver}")
@@ -337,7 +339,7 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
     for reason in state.reasons:
         out.text(f"reason    {reason.code}: {reason.message}")
     if (asked := state.open_question) is not None:
-        # An agent's question is the reason itself; a plan's is about one of several things that wait.
+        # An agent's question is the reason itself; a plan's question is one of several pending items.
         is_told = any(asked.text in reason.message for reason in state.reasons)
         more = (f", {asked.deadline}" if asked.deadline else "") + ("" if is_told else f": {asked.text.strip()}")
         out.text(f"question  {asked.kind}{more}")
@@ -355,7 +357,7 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
 
 
 def _show_request(out: Output, state: MissionState, details: MissionDetails) -> None:
-    """Write which mission it is, whether its log is damaged and the way out, and what was asked."""
+    """Write the mission's identity and request, and whether its log is damaged and how to recover."""
     out.text(f"{status_text(state)}  {state.id}", bold=True)
     if details.damaged:
         out.text("damaged   Its log is damaged; below is what can still be read.", fg="red")
@@ -421,21 +423,21 @@ def _show_attempt(out: Output, state: MissionState, attempt: AttemptState) -> No
     if attempt.captured is not None:
         out.text(f"            failure snapshot: chargehand artifact show {attempt.captured[:12]}")
     cause, of_mission = attempt_cause(attempt), mission_cause(state)
-    # The last one's is the mission's own, which stands above.
+    # The last attempt's cause is the mission's own, which is shown above.
     if cause is not None and (of_mission is None or cause.code != of_mission.code):
         out.text(f"            {cause_line(cause, state.id)}")
 
 
 def _show_tree_history(out: Output, state: MissionState) -> None:
-    """Write what was asked of the network, and what was found on each tree."""
+    """Write the mission's network requests and the verdicts on each tree."""
     used = state.network
     if used.allowed or used.refused:
         sizes = f"{used.bytes_out:,} bytes out, {used.bytes_in:,} in"
         out.text(f"network   {used.allowed} requests allowed, {used.refused} refused ({sizes})")
-        # The most refused come first: that is the host that a person may want to allow.
+        # The most refused come first: a person may want to allow that host.
         for place, count in sorted(used.hosts_refused.items(), key=lambda item: -item[1])[:_REFUSED_HOSTS]:
             out.text(f"            refused {count_text(count, 'time')}: {place}")
-    # The last one on each base: the one before its setup says nothing about the tree.
+    # Only the last verdict on each base: one from before its setup says nothing about the tree.
     last_on_base = {each.tree: each for each in state.verdicts if each.scope == "base"}
     for verdict in (each for each in state.verdicts if each.scope != "base" or each is last_on_base[each.tree]):
         out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
@@ -461,7 +463,7 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
 
 
 def _show_delivery(out: Output, state: MissionState, details: MissionDetails) -> None:
-    """Write which trees were kept, where the result went, what it took, and what to do next."""
+    """Write the checkpoints, the exports, the resources used, and the next commands."""
     for point in state.checkpoints:
         out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
     branch = exported_branch(state)
@@ -473,7 +475,7 @@ def _show_delivery(out: Output, state: MissionState, details: MissionDetails) ->
             out.text(f"{name:<9} {export.state} {export.ref}{why}")
     unknown = state.unknown_events - state.damaged_events
     if unknown:
-        # Said, since all above is made of the lines that can be read.
+        # Mentioned because all of the above comes from the readable lines.
         out.text(f"events    {count_text(unknown, 'line')} erased or from a later version")
     out.text(f"spent     {summary(state)}")
     show_next(out, details.next)

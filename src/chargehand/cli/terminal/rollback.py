@@ -1,4 +1,4 @@
-"""Shows what a restore or roll-back does to each file, and rolls missions back."""
+"""Shows the effect of a restore or roll-back on each file, and rolls missions back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def preview_rollback(out: Output, mission: str, task: str | None, *, with_dependents: bool) -> int:
-    """Write what a roll-back would do."""
-    # A preview only reads: `App` would load all that runs missions.
+    """Write the effect of a roll-back without doing it."""
+    # A preview only reads: `App` would load everything that runs missions.
     from chargehand.app.checkpoints import preview_roll_back
     from chargehand.app.reading import StateReader
 
@@ -26,7 +26,7 @@ def preview_rollback(out: Output, mission: str, task: str | None, *, with_depend
 
 
 def roll_back(out: Output, mission: str, task: str | None, *, with_dependents: bool) -> int:
-    """Roll back a mission, or a task of it, and write how it stands then."""
+    """Roll back a mission, or one of its tasks, and write the resulting state."""
     from chargehand.app.checkpoints import roll_back_task
     from chargehand.app.composition import App
     from chargehand.app.missions import roll_back_mission
@@ -44,12 +44,12 @@ def roll_back(out: Output, mission: str, task: str | None, *, with_dependents: b
             ),
         )
         print_result(out, state, app.store)
-    # The roll-back stands even where its branch could not be exported; a person has to look at that branch.
+    # The roll-back is valid even if its branch could not be exported; a person has to look at that branch.
     return 0 if state.export is not None and state.export.state == "done" else 3
 
 
 def show_rollback_plan(out: Output, plan: RollbackPlanDocument) -> None:
-    """Write what a restore or roll-back does to each file."""
+    """Write the effect of a restore or roll-back on each file."""
     from chargehand.core.text import shown_path
 
     rows = []

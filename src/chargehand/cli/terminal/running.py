@@ -1,4 +1,4 @@
-"""Takes a mission to where it is settled, in this process or in a worker, shown meanwhile; gives the exit code."""
+"""Runs a mission until it is settled, in this process or a worker, and shows its progress."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent | None = None) -> RunOutcome:
-    """Run one mission to where it is settled, its progress shown; `on_event` is called for its events too.
+    """Run one mission until it is settled and show its progress; `on_event` is also called for its events.
 
-    Raises for whatever was wrong before there was a mission.
+    Raises an error for a problem found before the mission exists.
     """
     from chargehand.app import runs
     from chargehand.cli.terminal.prompts import confirm_trust
@@ -33,7 +33,7 @@ def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent
 
 
 def continue_mission(app: App, out: Output, mission: str, *, on_event: OnEvent | None = None) -> RunOutcome:
-    """Run a recorded mission from where it stands to where it is settled, as `run_mission` does."""
+    """Run a recorded mission from its current state until it is settled, as `run_mission` does."""
     from chargehand.app import runs
 
     return _run_shown(app, out, lambda shown: runs.continue_mission(app, mission, observer=shown), on_event)
@@ -59,7 +59,7 @@ def _run_shown(
     from chargehand.cli.terminal.progress import ObserverWithEvents, hold_progress, progress
 
     async def watched(stop: Stop) -> RunOutcome:
-        # A cancellation is noted in the log before it is carried out: it holds even where this process dies of it.
+        # A cancellation is logged before it is carried out: it holds even if this process dies of it.
         stop.end = lambda: cancel_running(app)
         stop.release = lambda: release_running(app)
         with progress(out, store=app.store) as shown:
@@ -77,7 +77,7 @@ def _run_shown(
 
 
 def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutcome:
-    """Put what a mission waits for to the person at the terminal, until nothing is asked or they leave it."""
+    """Put a waiting mission's questions to the person at the terminal until all are answered or one is skipped."""
     import functools
 
     from msgspec.structs import replace
@@ -91,11 +91,11 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
     last = outcome
     while out.can_ask and last.failure is None and not last.interrupted and last.state.status == "waiting":
         state, asked = last.state, last.state.open_question
-        if state.waits_for_quota is not None:  # time answers that, no person
+        if state.waits_for_quota is not None:  # time answers that, no person does
             break
         if asked is not None:
             answer = ask_question(asked)
-            # It stays open in the log, for `mission answer` at any time.
+            # The question stays open in the log, for `mission answer` at any time.
             if answer is None:
                 break
             app.steering.answer(state.id, answer)
@@ -103,7 +103,7 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
             continue
         if {reason.code for reason in state.reasons} == {"setup_offline"} and confirm_registries(state):
             remember_registries(app, state)
-            # Judged again in the environment that it asks for, it waits for nobody where that is green.
+            # Judged again in the requested environment; if that is green, it waits for no person.
             promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id, ""))
             last = RunOutcome(state=promoted)
         elif PROMOTE in state.questions and confirm_promotion(state):
@@ -111,7 +111,7 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
             promoted = run_with_progress(out, app.store, functools.partial(_promote, app, state.id, shown))
             last = RunOutcome(state=promoted)
         break
-    # The last outcome may have none: a mission that is continued was recorded before.
+    # The last outcome may have no start: a resumed mission was recorded earlier.
     return replace(last, start=outcome.start)
 
 
@@ -122,7 +122,7 @@ async def _promote(app: App, mission: str, tree: str, shown: RunObserver) -> Mis
 
 
 def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
-    """Write the result, and the error behind it if there is one; return the exit code."""
+    """Write the result and its error, if any; return the exit code."""
     held = outcome.failure is not None and outcome.failure.code == "mission_held"
     if held and not outcome.interrupted:  # a worker took the recorded mission before this process did
         return follow_to_end(app, out, outcome.state.id)
@@ -132,17 +132,17 @@ def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     from chargehand.missions.services import FULL_DISK
     from chargehand.missions.waiting import goes_on_by_itself
 
-    # On a terminal these lines were shown as it began.
+    # With progress on the terminal, these lines were already shown at the start.
     if outcome.start is not None and not out.shows_progress and out.detail != "result":
         for line in start_lines(outcome.start):
             out.text(line)
     print_result(out, outcome.state, app.store)
-    # Before the failure: what a signal broke off may fail in any way, and that is no news to who sent it.
+    # Before the failure: interrupted work may fail in any way, and the sender of the signal need not hear of it.
     if outcome.interrupted:
         return INTERRUPTED
     if outcome.failure is not None:
         code = show_failure(outcome.failure, as_json=out.as_json)
-        # Not even that the mission waits could be written: any worker resumes it once there is room.
+        # Not even the waiting state could be recorded: any worker resumes the mission once there is room.
         full = outcome.failure.code in FULL_DISK and goes_on_by_itself(outcome.state)
         return WAITING if full else code
     return exit_code(outcome.state)
@@ -169,7 +169,7 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
         with watch_menu(out, mission, watching=False) as menu:
             state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
     except KeyboardInterrupt as interrupt:
-        # SIGTERM ends this process, and says nothing about the mission, which its worker goes on with.
+        # SIGTERM ends this process but not the mission, which its worker continues.
         told = signal.SIGTERM in interrupt.args
         state = app.mission_reader.state(mission) if told else cancel_mission(app, mission)
         print_result(out, state, app.store)
@@ -181,7 +181,7 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
 
 
 def leave_to_worker(app: App, out: Output, mission: str) -> int:
-    """See to it that a worker runs a recorded mission, and say how to follow it."""
+    """Ensure that a worker runs a recorded mission, and show how to follow it."""
     from chargehand.app.documents import mission_document
     from chargehand.app.worker import ensure_worker
 
@@ -189,7 +189,7 @@ def leave_to_worker(app: App, out: Output, mission: str) -> int:
     out.document(mission_document(app.mission_reader.state(mission)))
     out.text(f"mission   {mission}")
     if worker.problem is None:
-        # It may have other missions to do first, and one that was started needs a moment.
+        # The worker may have other missions to do first, and a new worker needs a moment.
         waits = None if worker.started else app.mission_reader.waits((mission,)).get(mission)
         how = "A worker was started for it" if worker.started else waits.message if waits else "A worker runs it"
         out.text(f"{how}. Follow it with: chargehand mission watch {mission}")

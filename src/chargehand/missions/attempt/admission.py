@@ -1,9 +1,8 @@
-"""Circuit breakers for agents, and the choice of who makes an attempt.
+"""Circuit breakers for agents, and the choice of agent and model for each attempt.
 
-After several failures in a row of what an agent runs on, only one mission at a time tries that agent. The state
-of a breaker follows from the log and from which workers are alive. Only failures of machinery count: an agent or
-its model could not be reached or started, or the sandbox under it failed. What the agent wrote, and how checks
-judge that, does not count.
+After several consecutive machinery failures of an agent, only one mission at a time tries that agent. A breaker's
+state follows from the log and from which workers are alive. Only machinery failures count: an agent or its model
+could not be reached or started, or its sandbox failed. The agent's changes and the checks' results do not count.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ from chargehand.missions.services import Services
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 
-# Failures in a row after which nothing more is begun, and how long that holds until one probe is let through.
+# Consecutive failures that open a breaker, and how long it stays open before one probe is allowed.
 FAILURES = 3
 COOL_DOWN = timedelta(minutes=5)
-# The code of an agent whose program cannot be run: of class agent, and still no word on its work.
+# The code for an agent whose program cannot be run: of class agent, but no statement about its work.
 PROGRAM_MISSING = "agent_missing"
-# The short form that names the agent which applies a request that is a patch.
+# The short form of the agent that applies a request that is a patch.
 PATCH_AGENT = "patch:"
-# What a person has to fix and the next attempt finds out at once, at no cost: it opens no breaker.
+# Faults that a person has to fix, and that the next attempt detects at once, at no cost: they open no breaker.
 _FIXED_BY_PERSONS = frozenset({"no_key", "no_space", "not_permitted", "store_full", "too_many_files"})
-# What a person has to mend at the provider or its entry, and is asked about: it opens no breaker either.
+# Faults that a person has to fix at the provider or its entry, and is asked about: they open no breaker either.
 _MENDED_BY_PERSONS = ("key_refused", "model_unknown", "upstream_untrusted", "upstream_page")
-# How many of a project's missions are read, the last ones that were created: a breaker is looked at before each
-# attempt, and that must not cost more with every mission.
+# Number of a project's newest missions to read: a breaker is evaluated before each attempt, which must not cost
+# more with every mission.
 _MISSIONS = 12
 _READ = {MissionCreated.type, MissionClaimed.type, StepFinished.type, AttemptFinished.type}
 _STEP_SUFFIX = "/agent"
@@ -65,7 +64,7 @@ BreakerEventKind = Literal["worked", "failed", "void", "probe", "forced"]
 
 
 class AgentModel(Struct, frozen=True, kw_only=True):
-    """What a breaker is about: an agent as the request names it, and the model it begins with."""
+    """A breaker's key: an agent as the request names it, and its first model."""
 
     agent: str
     model: str | None
@@ -75,7 +74,9 @@ class AgentModel(Struct, frozen=True, kw_only=True):
 
 
 class BreakerEvent(Struct, frozen=True, kw_only=True):
-    """What the log shows: an attempt worked, failed or says nothing (`void`); a probe began, or a `forced` one."""
+    """An event for a breaker: an attempt worked, failed or shows nothing (`void`); a probe began, or a `forced`
+    one.
+    """
 
     time: datetime
     mission: str
@@ -84,7 +85,7 @@ class BreakerEvent(Struct, frozen=True, kw_only=True):
 
 
 class AgentBreaker(Struct, frozen=True, kw_only=True):
-    """`closed`: work; `open` since then: nothing begins; `half_open`: one mission probes, nothing else begins."""
+    """A breaker. `closed`: work; `open` (since `since`): nothing starts; `half_open`: one mission probes."""
 
     state: BreakerState = "closed"
     failures: int = 0
@@ -93,7 +94,7 @@ class AgentBreaker(Struct, frozen=True, kw_only=True):
     why: str = ""
 
     def may_probe(self, now: datetime) -> bool:
-        """Tell whether a probe may begin."""
+        """Return whether a probe may begin."""
         return self.state == "open" and self.since is not None and now >= self.since + COOL_DOWN
 
     def after(self, event: BreakerEvent) -> AgentBreaker:
@@ -116,46 +117,46 @@ class AgentBreaker(Struct, frozen=True, kw_only=True):
 
 
 def fold_breaker(events: Iterable[BreakerEvent]) -> AgentBreaker:
-    """Return the breaker after all events, which come in the order of their times."""
+    """Return the breaker after all events, which are ordered by time."""
     return reduce(AgentBreaker.after, events, AgentBreaker())
 
 
 def agent_step(number: int) -> str:
-    """Return the name of the step that says who makes an attempt where that was not simply who was asked for."""
+    """Return the name of the step that records an attempt's agent if that differs from the request's."""
     return f"attempt/{number}{_STEP_SUFFIX}"
 
 
 def read_breaker_events(
     store: Store, project: str, who: AgentModel, *, live: Callable[[MissionRow], bool], config: Config
 ) -> list[BreakerEvent]:
-    """Return what the last missions of a project show of an agent with its model. Raises `StoreError`.
+    """Return the events of an agent with its model in a project's last missions. Raises `StoreError`.
 
-    A mission that ran with another entry of the agent or the model than `config` has tells nothing: with its
-    `base_url` corrected, a model is asked at once.
+    A mission whose configuration had another entry for the agent or the model than `config` is ignored: with a
+    corrected `base_url`, a model is called again at once.
     """
     entries = _entries_of(msgspec.json.decode(msgspec.json.encode(config)), who)
     found = []
     for row in store.log.missions(project=project, limit=_MISSIONS):
         events = list(_read_mission(store.log.read(row.id, types=_READ), who, entries))
-        if events and events[-1].kind in ("probe", "forced") and not live(row):  # its worker died in mid-probe
+        if events and events[-1].kind in ("probe", "forced") and not live(row):  # its worker died during the probe
             events.append(replace(events[-1], kind="void"))
         found += events
-    # Missions run side by side: their events interleave.
+    # Missions run concurrently: their events interleave.
     return sorted(found, key=lambda event: event.time)
 
 
 def _entries_of(config: object, who: AgentModel) -> list[object]:
-    """Return what a configuration, as JSON, says of an agent and of its model."""
+    """Return a configuration's (JSON) entries of an agent and of its model."""
     parts = config if isinstance(config, dict) else {}
     tables = ((parts.get("agents"), who.agent), (parts.get("models"), who.model))
     return [table.get(name) if isinstance(table, dict) else None for table, name in tables]
 
 
 def _read_mission(lines: Iterable[Event], who: AgentModel, entries: list[object]) -> Iterator[BreakerEvent]:
-    """Yield what one mission shows of `who`, if its configuration has the same `entries`."""
+    """Yield the events of `who` in one mission, if its configuration has the same `entries`."""
     current, claimed = None, False
     for line in lines:
-        # Most lines are steps that choose nobody: they are told apart by their bytes, without decoding them.
+        # Most lines are steps that choose no agent: they are recognised by their bytes, without decoding.
         if line.type == StepFinished.type and _STEP_SUFFIX.encode() not in (line.payload or b""):
             continue
         time = datetime.fromisoformat(line.time)
@@ -165,7 +166,7 @@ def _read_mission(lines: Iterable[Event], who: AgentModel, entries: list[object]
                     return
                 current = AgentModel(agent=request.agent, model=request.model)
             case MissionClaimed():
-                claimed = True  # what comes before, a fork copied: it happened in another mission
+                claimed = True  # a fork copied everything before this from another mission
             case StepFinished(step=step, output=dict(choice)) if _CHOICE_STEP.fullmatch(step):
                 model, probe = choice.get("model"), choice.get("probe")
                 current = AgentModel(agent=str(choice.get("agent")), model=None if model is None else str(model))
@@ -177,11 +178,11 @@ def _read_mission(lines: Iterable[Event], who: AgentModel, entries: list[object]
 
 
 def _judge_machinery(status: AttemptStatus, reasons: tuple[Reason, ...]) -> tuple[BreakerEventKind, str]:
-    """Return what the end of an attempt says of the machinery that made it, and why."""
+    """Judge an attempt's end by its machinery; return the event kind and the reason."""
     if status in ("succeeded", "refused"):
         return "worked", ""
     cause = attempt_cause(AttemptState(id="", number=0, agent="", workspace="", status=status, reasons=reasons))
-    # Neither a person's doing nor time nor money says anything of the machinery.
+    # A person's action, time and money show nothing about the machinery.
     if cause is None or cause.kind not in ("agent", "engine", "provider"):
         return "void", ""
     if cause.code in _FIXED_BY_PERSONS or cause.code in _MENDED_BY_PERSONS:
@@ -193,7 +194,7 @@ def _judge_machinery(status: AttemptStatus, reasons: tuple[Reason, ...]) -> tupl
 
 
 def provider_fault(attempt: AttemptState | None) -> str:
-    """Return how its provider failed under an attempt, "" where that is not why it ended."""
+    """Return the provider's fault that ended an attempt, or ""."""
     cause = None if attempt is None or attempt.status != "failed" else attempt_cause(attempt)
     if attempt is None or cause is None or cause.kind != "provider" or cause.code in _FIXED_BY_PERSONS:
         return ""
@@ -201,13 +202,13 @@ def provider_fault(attempt: AttemptState | None) -> str:
 
 
 def _mendable_fault(attempt: AttemptState | None) -> str:
-    """Return the code of a provider's fault that lasts until a person mends something, "" for any other."""
+    """Return the code of a provider's fault that lasts until a person fixes it, "" for any other."""
     codes = {reason.code for reason in attempt.reasons} if attempt is not None else set[str]()
     return next((code for code in _MENDED_BY_PERSONS if code in codes), "")
 
 
 def counts_as_failure(code: str) -> bool:
-    """Tell whether an attempt that ends with this code counts as a failure of what its agent runs on."""
+    """Return whether an attempt that ends with this code counts as a machinery failure."""
     return _judge_machinery("failed", (Reason(code=code, message=""),))[0] == "failed"
 
 
@@ -216,23 +217,23 @@ _USE = "use "
 
 
 class Admission(Struct, eq=False):
-    """Decides for one mission who makes each attempt, and records what its end changed."""
+    """Chooses the agent and model for each attempt of one mission, and records breaker changes."""
 
     services: Services
     journal: Journal
     queue: SlotQueue
 
     async def admitted(self, request: MissionRequest, number: int, *, fault: str = "") -> MissionRequest:
-        """Return the request with the agent and models that make an attempt; asked and begun once, it stays so.
+        """Return the request with the agent and models for an attempt; the choice is recorded and final.
 
-        `fault` says how the provider failed under the attempt before, where that ended the mission's work. Then,
-        and while breakers leave no model, a request that is a patch is applied without one; any other raises
-        `WaitingError` (`breaker_open`, `provider_down`): only a person can say how to go on.
+        `fault` is the provider's fault in the previous attempt, if that ended the mission's work. With a fault, or
+        while breakers leave no model, a request that is a patch is applied without a model; any other raises
+        `WaitingError` (`breaker_open`, `provider_down`): only a person can decide how to continue.
         """
         name, state = agent_step(number), self.journal.state
         if name in state.steps:
             return _with_choice(request, self.journal.recall(state.steps[name]))
-        # An attempt that was begun goes on with the agent that began it.
+        # A started attempt continues with its agent.
         if state.attempt(number) is not None:
             return request
         if not fault and self._breaker(_who(request)).state == "closed":
@@ -242,7 +243,7 @@ class Admission(Struct, eq=False):
             choice = self._take_answer(request, number) or (None if fault else self._find_model(request))
             if choice is not None:
                 return choice
-            # A request that wanted a model may be a patch, which needs none.
+            # A request for a model may be a patch, which needs no model.
             text = request.role_text and self.services.store.artifacts.get(request.role_text).decode()
             writes = not text or parse_role(request.role, text, place="").writes
             if request.model is None or not writes or not is_patch(request.text):
@@ -260,14 +261,14 @@ class Admission(Struct, eq=False):
                 return (selected,)
             return (selected, _change_event(who, replace(breaker, state="half_open")))
 
-        # The input of the step: with another request the choice would be made anew.
+        # The input of the step: for another request the choice is made again.
         given = [request.agent, request.model, *request.fallback]
-        async with self.queue.turn("probes"):  # of two missions that find the cool-down over, only one probes
+        async with self.queue.turn("probes"):  # if two missions find the cool-down over, only one probes
             choice: dict[str, Any] = await self.journal.step(name, given, choose, events=events)
         return _with_choice(request, choice)
 
     def _take_answer(self, request: MissionRequest, number: int) -> dict[str, Any] | None:
-        """Return the choice that a person answered, `None` where nobody did or the answer names none."""
+        """Return the choice in a person's answer, `None` without an answer or if it names no choice."""
         asked = [found for found in self.journal.state.questions.values() if found.id.startswith(_prefix(number))]
         answer = (asked[-1].answer or "").strip() if asked else ""
         if answer.lower() == _ANYWAY:
@@ -283,7 +284,7 @@ class Admission(Struct, eq=False):
         return _choice(request, why="a person named it", probe="forced")
 
     def _find_model(self, request: MissionRequest) -> dict[str, Any] | None:
-        """Return the first of the models whose breaker is closed, or that may be probed."""
+        """Return the first model whose breaker is closed or permits a probe."""
         now = self.services.clock.now()
         models = [request.model, *request.fallback]
         breakers = {model: self._breaker(_who(replace(request, model=model))) for model in models}
@@ -306,7 +307,7 @@ class Admission(Struct, eq=False):
         when = f"; a probe may begin at {_cool_until(breaker)[11:19]} UTC" if breaker.state == "open" else ""
         failed = fault.rstrip(".") or f"{who} failed {breaker.failures} times in a row{last}{when}"
         text = f"{failed}. Try anyway, or use another one?"
-        # What a person has to mend first has a code, and so a remedy, of its own.
+        # A fault that a person has to fix first has its own code, and so its own remedy.
         last_code = _mendable_fault(self.journal.state.attempt(number - 1)) if fault else ""
         reason = Reason(code=last_code or ("provider_down" if fault else "breaker_open"), message=text)
         others = (*self._other_agents(request), *self._other_models(request))
@@ -329,19 +330,19 @@ class Admission(Struct, eq=False):
         return sorted(name for name in ready if name != request.agent)
 
     def _other_models(self, request: MissionRequest) -> list[str]:
-        """Return the other models, where the agent has one at all."""
+        """Return the other models, if the agent uses models at all."""
         if request.model is None:
             return []
         return sorted(set(self.services.config.models) - {request.model, *request.fallback})
 
     def record_change(self, request: MissionRequest, number: int) -> None:
-        """Record how the end of an attempt, just recorded, changed its breaker."""
+        """Record how an attempt's end, just recorded, changed its breaker."""
         steps = self.journal.state.steps
         chosen = [agent_step(each) for each in range(number, 0, -1) if agent_step(each) in steps]
         who = _who(_with_choice(request, self.journal.recall(steps[chosen[0]])) if chosen else request)
-        with contextlib.suppress(StoreError):  # the state follows from what is recorded already
+        with contextlib.suppress(StoreError):  # the state follows from the events already recorded
             events = self._read_events(who)
-            # Up to this mission's own last event: what others added meanwhile is theirs to record.
+            # Up to this mission's own last event: other missions record their own changes.
             own = [place for place, event in enumerate(events) if event.mission == self.journal.mission]
             before = fold_breaker(events[: own[-1]]) if own else AgentBreaker()
             after = fold_breaker(events[: own[-1] + 1]) if own else AgentBreaker()

@@ -1,4 +1,4 @@
-"""What an attempt's agent works with: recorded steps, checkpoints after its acts, people to ask."""
+"""The agent's interface during an attempt: recorded steps, checkpoints after its acts, questions to people."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from chargehand.workspace.workspace import Workspace
 
 
 def find_last_tree(journal: Journal, number: int) -> str | None:
-    """Return the tree that the last recorded act of an attempt left, or that a person made since; else `None`."""
+    """Return the tree of an attempt's last recorded act, or a newer one made by a person; else `None`."""
     state = journal.state
     restored = next((each for each in reversed(state.restored) if each.attempt == number), None)
-    # Newest first: a later act may have set files back to an earlier tree.
+    # Newest first: a later act may have reverted files to an earlier tree.
     for position, step in reversed(tuple(enumerate(state.steps.values()))):
         if restored is not None and position < restored.steps:
             break
@@ -47,7 +47,7 @@ def find_last_tree(journal: Journal, number: int) -> str | None:
 
 @dataclass(eq=False, slots=True)
 class RecordedContext:
-    """The `AttemptContext` of one attempt: each step and act is in the log before the agent goes on."""
+    """The `AttemptContext` of one attempt: each step and act is in the log before the agent continues."""
 
     services: Services
     journal: Journal
@@ -71,7 +71,7 @@ class RecordedContext:
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; see `AttemptContext.step`."""
-        # A pause is waited out between steps, never inside one: a step that was cut in half is done again.
+        # A pause takes effect between steps, never inside one: an interrupted step is done again.
         await self.control.may_go_on()
         return await self.journal.step(acts_prefix(self.number) + name, input, work)
 
@@ -82,7 +82,7 @@ class RecordedContext:
             return {"output": await work(), **await self._checkpoint("action")}
 
         done = await self._record_act(name, input, act_and_keep)
-        # Inspected only once the act is recorded: what it did stays in the log even where it ends the attempt.
+        # Inspected only once the act is recorded: it stays in the log even if it ends the attempt.
         scan, self._uninspected = self._uninspected, None
         if scan is not None:
             await self.inspector.inspect_scan(scan)
@@ -108,25 +108,25 @@ class RecordedContext:
             return (CheckpointMade(attempt=self.attempt, checkpoint=made, seconds=done["seconds"]),)
 
         await self.control.may_go_on()
-        # Output and checkpoint in one append: a resumed agent never has an output whose files are not there.
+        # Output and checkpoint in one append: a resumed agent never has an output without its files.
         done = await self.journal.step(acts_prefix(self.number) + name, input, work, events=events)
         self.tree = done["tree"]
         return done
 
     async def _checkpoint(self, trigger: str) -> dict[str, Any]:
-        """Checkpoint the workspace unless it is as it was; return what the recorded step says of it."""
+        """Checkpoint the workspace if it changed; return the fields for the recorded step."""
         began = self.services.clock.monotonic()
         async with self.control.frozen(self.sandbox):
             scan = await scan_workspace(self.workspace)
-            self._uninspected = scan  # also where the tree is as it was: what breaks a rule does not enter it
-            # A mere look leaves the tree as it was: no checkpoint, and one line less in the log.
+            self._uninspected = scan  # also for an unchanged tree, which may lack the violations
+            # A read-only act leaves the tree unchanged: no checkpoint, and one line less in the log.
             if scan.tree == self.tree:
                 return {"tree": scan.tree}
             made = await asyncio.to_thread(self.workspace.checkpoint, trigger, scan=scan)
         return {"tree": made.tree, "checkpoint": made, "seconds": self.services.clock.monotonic() - began}
 
     def is_recorded(self, name: str) -> bool:
-        """Tell whether a step is in the log; see `AttemptContext.is_recorded`."""
+        """Return whether a step is in the log; see `AttemptContext.is_recorded`."""
         return acts_prefix(self.number) + name in self.journal.state.steps
 
     def recorded(self, attempt: int) -> Sequence[tuple[str, Any]]:
@@ -134,7 +134,7 @@ class RecordedContext:
         return self.journal.recorded(acts_prefix(attempt))
 
     def keep(self, content: bytes) -> str:
-        """Keep what is too large for the log; see `AttemptContext.keep`."""
+        """Store content that is too large for the log; see `AttemptContext.keep`."""
         return self.services.store.artifacts.put(content, kind="agent", mission=self.journal.mission)
 
     def artifact(self, id: str) -> bytes:
@@ -142,11 +142,11 @@ class RecordedContext:
         return self.services.store.artifacts.get(id)
 
     def person_messages(self) -> Sequence[str]:
-        """Return what people have said; see `AttemptContext.person_messages`."""
+        """Return people's messages; see `AttemptContext.person_messages`."""
         return [message.text for message in self._messages()]
 
     def _messages(self) -> Iterator[MessageSent]:
-        """Yield the messages up to the first one that a person wants delivered with the next attempt."""
+        """Yield the messages before the first message that a person moved to the next attempt."""
         state = self.journal.state
         for message in state.messages:
             if answer_about(state, self.attempt, message.message) == NEXT:
@@ -171,12 +171,12 @@ class RecordedContext:
         return await self._ask_person(question, text, options, permission=False)
 
     async def ask_permission(self, question: str, text: str, options: Sequence[str]) -> str:
-        """Return whether a person allows an act; what nobody allows in time is not allowed."""
+        """Return whether a person allows an act; without an answer in time it is refused."""
         return await self._ask_person(question, text, options, permission=True)
 
     async def _ask_person(self, question: str, text: str, options: Sequence[str], *, permission: bool) -> str:
         await self.control.may_go_on()
-        # Named after the attempt: the same question of the next attempt is a new one.
+        # Named after the attempt: the next attempt's same question is a new one.
         name = f"{self.attempt}/{question}"
         asked = self.journal.state.questions.get(name)
         if asked is not None and asked.answer is not None:
@@ -198,10 +198,10 @@ class RecordedContext:
         raise WaitingError(text, code="question")
 
     async def park(self, name: str, rest: QuotaRest, *, seconds: float = 0.0) -> NoReturn:
-        """Let the mission wait until there is quota again; see `AttemptContext.park`."""
+        """Let the mission wait until quota is available again; see `AttemptContext.park`."""
         await self.control.may_go_on()
         if seconds:
-            # A program begins anew when it is resumed, and has used its time up all the same.
+            # A resumed program starts from the beginning, but the time it used still counts.
             prefix = f"{acts_prefix(self.number)}{name}/"
             number = sum(step.startswith(prefix) for step in self.journal.state.steps) + 1
             output = {"model": rest.model, "provider": rest.provider, "until": rest.until.isoformat()}
@@ -231,5 +231,5 @@ class RecordedContext:
         self.journal.record(denied)
 
     def limited(self, seconds: float) -> AbstractAsyncContextManager[None]:
-        """Bound a block, pauses not counted; see `AttemptContext.limited`."""
+        """Limit a block to `seconds`, pauses not counted; see `AttemptContext.limited`."""
         return self.control.limited(seconds)

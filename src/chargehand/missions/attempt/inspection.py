@@ -28,11 +28,11 @@ RUNNING_SECONDS = 5.0
 RUNNING_FILES = 100
 FULL_SECONDS = 300.0
 _STORE_SECONDS = 2.0
-_MARGIN = 0.9  # the share of a limit after which inspection stops by itself, with what it has by then
+_MARGIN = 0.9  # the share of a limit after which inspection stops by itself and returns its results so far
 
 
 class CriticalFoundError(ChargehandError):
-    """A running attempt did what discards it at once; `findings` say what."""
+    """A running attempt made a critical change, which discards it at once; see `findings`."""
 
     default_code = "critical_found"
 
@@ -45,9 +45,9 @@ class CriticalFoundError(ChargehandError):
 
 
 class Inspector:
-    """Inspects changes from one base in a thread of its own; results are cached by content, in the store too.
+    """Inspects changes from one base in a separate thread; results are cached by content, in the store too.
 
-    `seconds_left` tells what is left of the mission's time: the thread does not go on after it.
+    `seconds_left` returns the rest of the mission's time: the thread stops at that point.
     """
 
     def __init__(
@@ -68,28 +68,28 @@ class Inspector:
         self._running_seconds = running_seconds
         self._seconds_left = seconds_left
         self._cache = LayeredCache(MemoryCache(), _StoredEntries(services.store, services.project))
-        # One thread: where a disk hangs, the next inspection waits behind the last one and is degraded as well.
+        # One thread: if a disk hangs, the next inspection waits behind the last one and is degraded as well.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection")
 
     async def inspect_all(self, changes: Sequence[Change]) -> Inspection:
-        """Return what the rules say of all changes; where the machine holds it up for too long it is `degraded`.
+        """Inspect all changes by all rules; the result is `degraded` if the machine delays it for too long.
 
-        A degraded inspection says nothing good of a tree: it must not be promoted. Raises `ConfigError`.
+        A degraded inspection does not approve a tree: it must not be promoted. Raises `ConfigError`.
         """
         # A thread cannot be cancelled: past the mission's end it would keep its process from ending.
         limits = Limits(seconds=min(_MARGIN * self._full_seconds, self._seconds_left()))
         return await self._within(self._full_seconds, changes, limits)
 
     async def inspect_sample(self, changes: Sequence[Change], *, tree: str) -> Inspection:
-        """Return what a quick inspection of a running attempt finds: beyond 100 changes a sample, by risk."""
-        # Seeded by the tree: the same tree gives the same sample, also to a worker that takes over.
+        """Return a quick inspection of a running attempt: beyond 100 changes it checks a sample, by risk."""
+        # Seeded by the tree: the same tree gives the same sample, also in another worker.
         limits = Limits(seconds=_MARGIN * self._running_seconds, files=RUNNING_FILES, seed=tree)
         return await self._within(self._running_seconds, changes, limits)
 
     async def inspect_scan(self, scan: Scan) -> Inspection:
-        """Return a quick inspection of what a running attempt has written, the findings of the scan included.
+        """Return a quick inspection of a running attempt's changes, with the findings of the scan.
 
-        Raises `CriticalFoundError` where anything is found that discards the attempt.
+        Raises `CriticalFoundError` for a finding that discards the attempt.
         """
         found = await self.inspect_sample(scan.changes, tree=scan.tree)
         found = replace(found, findings=(*scan.findings, *found.findings))
@@ -118,7 +118,7 @@ class Inspector:
 
 
 async def scan_workspace(workspace: Workspace, *, trust_cache: bool = True) -> Scan:
-    """Scan a workspace in a thread, which ends with the call: also where that is cancelled, as by a time limit."""
+    """Scan a workspace in a thread that stops with the call, even if a time limit cancels it."""
     stop = threading.Event()
     try:
         return await asyncio.to_thread(workspace.scan, trust_cache=trust_cache, stop=stop)
@@ -127,17 +127,17 @@ async def scan_workspace(workspace: Workspace, *, trust_cache: bool = True) -> S
 
 
 class _StoredEntries:
-    """The store as an `InspectionCache`: given up once it fails or is slow, as it only saves time."""
+    """The store as an `InspectionCache`: abandoned once it fails or is slow, as it only saves time."""
 
     def __init__(self, store: Store, project: str) -> None:
         self._kept = store.inspections
         self._project = project
         self._usable = True
-        # A thread of its own: a store that hangs costs two seconds once, not the inspection.
+        # A separate thread: a store that hangs costs two seconds once, not the inspection.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="inspection-store")
 
     def get(self, keys: Collection[str], /) -> Mapping[str, bytes]:
-        """Return the entries that are there, none where the store does not answer."""
+        """Return the known entries, {} if the store does not answer."""
         if not self._usable:
             return {}
         try:
@@ -147,7 +147,7 @@ class _StoredEntries:
             return {}
 
     def put(self, entries: Mapping[str, bytes], /) -> None:
-        """Keep entries where the store takes them."""
+        """Store entries if the store accepts them."""
         if not self._usable or not entries:
             return
         try:
@@ -158,13 +158,13 @@ class _StoredEntries:
 
 @contextlib.asynccontextmanager
 async def stopped_by(watching: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run a block beside a watcher: a `CriticalFoundError` of the watcher cancels the block and is raised.
+    """Run a block together with a watcher: its `CriticalFoundError` cancels the block and is raised.
 
     Any other error of the watcher is raised when the block ends by itself.
     """
     body = asyncio.current_task()
     assert body is not None
-    # Cancellations from before the block are not the watcher's to take back.
+    # Cancellations from before the block must not be undone here.
     asked_before = body.cancelling()
     watcher = asyncio.create_task(watching)
 
@@ -177,7 +177,7 @@ async def stopped_by(watching: Coroutine[Any, Any, None]) -> AsyncIterator[None]
         yield
     except asyncio.CancelledError:
         found = _critical_of(watcher)
-        # Somebody else who cancels as well, a person or a limit, comes first.
+        # A cancellation by a person or a limit takes precedence.
         if found is None or body.uncancel() > asked_before:
             raise
         raise found from None

@@ -1,4 +1,4 @@
-"""What an attempt left behind, and its form in the log."""
+"""An attempt's result, and its form in the log."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from chargehand.workspace.depot import Depot
 
 
 class AttemptResult(Struct, frozen=True, kw_only=True):
-    """What an agent left behind, after inspection: the tree to judge and how it differs from the base.
+    """The result of an attempt after inspection: the tree to judge and its difference from the base.
 
-    `degraded` says what inspection did not see, "" where it saw everything. `report` is the artifact with the
-    report of an agent whose role changes nothing.
+    `degraded` describes what inspection could not see, or is "". `report` is the artifact with the report of an
+    agent whose role changes nothing.
     """
 
     outcome: AgentOutcome
@@ -30,7 +30,7 @@ class AttemptResult(Struct, frozen=True, kw_only=True):
     report: str | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """Return it as JSON for the log; the agent's output is an artifact, the changes are in the depot."""
+        """Return the result as JSON for the log; the agent's output is an artifact, changes are in the depot."""
         return {
             "outcome": replace(self.outcome, output=b"", said=""),
             "tree": self.tree,
@@ -43,7 +43,7 @@ class AttemptResult(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_record(cls, record: dict[str, Any], *, base: Base, depot: Depot) -> AttemptResult:
-        """Return what `to_record` made a document of; the changes are read from the depot."""
+        """Return the result of a `to_record` document; the changes are read from the depot."""
         return cls(
             outcome=convert_to(record["outcome"], AgentOutcome),
             tree=record["tree"],
@@ -57,7 +57,7 @@ class AttemptResult(Struct, frozen=True, kw_only=True):
 
     @property
     def unclear_end(self) -> tuple[Finding, ...]:
-        """What tells people and the next attempt that the agent's end could not be read or says too little."""
+        """Findings for people and the next attempt: the agent's end was unreadable or says too little."""
         outcome = self.outcome
         if outcome.code not in ENDS_WITHOUT_A_WORD:
             return ()
@@ -66,5 +66,5 @@ class AttemptResult(Struct, frozen=True, kw_only=True):
 
     @property
     def set_back(self) -> tuple[Reverted, ...]:
-        """What inspection reverted, by path or, where it discarded everything, by what was critical."""
+        """The changes that inspection reverted, by path, or by critical finding if it discarded everything."""
         return self.reverted or tuple(Reverted(path=each.path, rule=each.rule) for each in self.discarded)

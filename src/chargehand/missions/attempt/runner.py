@@ -1,7 +1,7 @@
-"""One run of an agent: workspace, sandbox, checkpoints on the way, inspection of the result.
+"""One run of an agent: workspace, sandbox, intermediate checkpoints, inspection of the result.
 
-Read `AttemptRunner.run` first. The order inside it is the point: the agent's way out (models, hosts) is closed and
-its sandbox frozen before the last scan, so the tree that is inspected is the tree that the agent left.
+Read `AttemptRunner.run` first. The order in it matters: the agent's access to models and hosts is closed and its
+sandbox frozen before the last scan, so the inspected tree is the agent's final tree.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.workspace.scan import Scan
 from chargehand.workspace.workspace import Workspace
 
-if TYPE_CHECKING:  # replaying loads every dialect, which a mission without a recording never needs
+if TYPE_CHECKING:  # replay loads every dialect, which a mission without a recording never needs
     from chargehand.models.request_matching import Divergence
 
 _LOG = logging.getLogger("chargehand.missions")
@@ -95,10 +95,10 @@ class AttemptRunner:
     on_output: OnOutput | None
 
     async def run(self, agent: Agent, assignment: Assignment, *, tree: str) -> AttemptResult:
-        """Let the agent work on `tree` and return what is left of its changes after inspection.
+        """Let the agent work on `tree` and return its changes that pass inspection.
 
-        An attempt whose worker was lost, or that waited for a person, goes on in its own workspace: at the tree
-        of its agent's last recorded act, where that records any, else from the start.
+        An attempt whose worker was lost, or that waited for a person, resumes in its own workspace: at the tree of
+        its agent's last recorded act if there is one, otherwise from the start.
         """
         lost = self.journal.state.attempt(assignment.number)
         if lost is not None:
@@ -129,22 +129,22 @@ class AttemptRunner:
         return replace(result, report=artifacts.put(report, kind=kind, mission=self.journal.mission))
 
     def _resume_tree(self, agent: Agent, lost: AttemptState) -> str | None:
-        # The recorded steps of a driven agent fit only the tree that its last act left.
+        # The recorded steps of a driven agent fit only the tree of its last act.
         return None if agent.checkpoints_itself else find_stopped_tree(self.journal.state, lost)
 
     async def _keep_interrupted(self, agent: Agent, attempt: str, workspace: Workspace, trigger: str) -> None:
-        """Checkpoint what was written, however the attempt was interrupted; nothing may run in its sandbox."""
-        if self.journal.fenced or self.control.stopped == "lost":  # the workspace is another worker's by now
+        """Checkpoint an interrupted attempt's changes; no process may run in its sandbox."""
+        if self.journal.fenced or self.control.stopped == "lost":  # another worker now owns the workspace
             return
 
         async def keep() -> None:
-            # The trigger says where an agent resumes that records no steps.
+            # The trigger marks the tree from which an agent without recorded steps resumes.
             mark = not agent.checkpoints_itself
             made = await asyncio.to_thread(keep_workspace, workspace, trigger, start=workspace.start, mark=mark)
             if made is not None:
                 self._record_checkpoint(attempt, made)
 
-        # What interrupted the attempt is raised; that it could not be kept (a full disk, say) says less.
+        # The interrupting error is raised; a failure to checkpoint (a full disk, say) matters less.
         with contextlib.suppress(ChargehandError, OSError):
             await complete(keep())
 
@@ -152,7 +152,7 @@ class AttemptRunner:
     async def _open_workspace(
         self, agent: Agent, assignment: Assignment, lost: AttemptState | None, tree: str
     ) -> AsyncIterator[tuple[Workspace, Resumed | None]]:
-        """Open a new workspace or that of a lost attempt, and record that the attempt begins or goes on there."""
+        """Open a new workspace or that of a lost attempt, and record that the attempt starts or resumes there."""
         if lost is None:
             purpose = attempt_purpose(assignment.number)
             async with self.provisioner.workspace(self.environment, purpose=purpose, tree=tree) as workspace:
@@ -168,7 +168,7 @@ class AttemptRunner:
                 yield workspace, None
             return
         before = self.journal.state.worker_before
-        # A worker that was given up, but whose processes may live on, could still write there.
+        # An abandoned worker whose processes may still be alive could still write there.
         idle = before is None or self.services.workers.gone(before)
         again = self.provisioner.resume_workspace(lost.workspace, self.environment, tree=tree, idle=idle)
         async with again as (workspace, kept):
@@ -185,12 +185,12 @@ class AttemptRunner:
     async def _run_sandboxed(
         self, agent: Agent, assignment: Assignment, workspace: Workspace, tree: str, resumed: Resumed | None
     ) -> tuple[AgentOutcome, Scan, tuple[Finding, ...]]:
-        """Run the agent in a sandbox of its own; return its outcome, the last scan, and critical findings."""
+        """Run the agent in its own sandbox; return its outcome, the last scan, and critical findings."""
         attempt = assignment.attempt
         own = (self.services, self.journal, self.control)
         async with contextlib.AsyncExitStack() as stack:
             endpoint = await stack.enter_async_context(self._open_endpoint(agent, assignment))
-            # Where nothing inside calls models, nothing inside can reach them.
+            # If the models are called outside the sandbox, nothing inside can reach them.
             gateway = None if endpoint is None or agent.checkpoints_itself else endpoint.socket
             egress = await stack.enter_async_context(self.provisioner.egress(purpose=AGENT, attempt=attempt))
             sandbox = await stack.enter_async_context(
@@ -233,12 +233,12 @@ class AttemptRunner:
                 if egress is not None:
                     await egress.close()
                 await self.control.may_go_on()
-                self.control.detach(sandbox)  # frozen for good: a resume must not thaw it
+                self.control.detach(sandbox)  # frozen permanently: a resume must not thaw it
                 self._record_command(agent, sandbox, outcome)
                 await sandbox.freeze()
                 await watch.finish()
             since = self.services.clock.monotonic()
-            # A file mapped into memory changes without a new time stamp: the last scan trusts none.
+            # A file mapped into memory changes without a new time stamp: the last scan does not trust time stamps.
             scan = await scan_workspace(workspace, trust_cache=False)
             trigger = "timeout" if outcome.claim == "timed_out" else "end"
             await self._checkpoint(attempt, workspace, trigger, scan, since=since)
@@ -246,7 +246,7 @@ class AttemptRunner:
 
     @contextlib.asynccontextmanager
     async def _open_endpoint(self, agent: Agent, assignment: Assignment) -> AsyncIterator[Endpoint | None]:
-        """Open the attempt's own gateway where its agent calls models."""
+        """Open the attempt's own gateway if its agent calls models."""
         if not agent.models:
             yield None
             return
@@ -255,7 +255,7 @@ class AttemptRunner:
         loop = asyncio.get_running_loop()
 
         def record(payload: Payload) -> None:
-            with contextlib.suppress(FencedError):  # whoever took the mission over finds the call in the ledger
+            with contextlib.suppress(FencedError):  # the new worker finds the call in the ledger
                 self.journal.record(payload)
 
         def record_divergence(found: Divergence) -> None:
@@ -266,7 +266,7 @@ class AttemptRunner:
                 recorded=found.recorded,
                 sent=found.sent,
             )
-            # The gateway calls from a thread of its own; the journal belongs to the event loop.
+            # The gateway calls from its own thread; the journal belongs to the event loop.
             loop.call_soon_threadsafe(record, event)
 
         wanted = EndpointRequest(
@@ -290,7 +290,7 @@ class AttemptRunner:
             yield endpoint
 
     async def _open_snippets(self, agent: Agent, attempt: str) -> Snippets | None:
-        """Return what runs a native agent's snippets; where there can be none, the log says why."""
+        """Return the runner of a native agent's snippets; if it is unavailable, log the reason."""
         opening = self.services.open_snippets
         if agent.kind != "native" or opening is None:
             return None
@@ -323,7 +323,7 @@ class AttemptRunner:
             attempt=attempt,
             workspace=workspace,
             sandbox=sandbox,
-            # A driven agent has a checkpoint after each act; any other gets them by what is seen.
+            # A driven agent has a checkpoint after each act; any other gets them from observed changes.
             keep=None if agent.checkpoints_itself else keep,
             inspect=self.inspector.inspect_scan,
             pace=PACE,
@@ -337,7 +337,7 @@ class AttemptRunner:
         snapshot: FailureSnapshot,
         watch: WorkspaceWatch,
     ) -> tuple[AgentOutcome, tuple[Finding, ...]]:
-        """Let the agent work to its end, or until it writes too much, or what is critical (returned too)."""
+        """Let the agent work until it ends, exceeds its quota, or makes a critical change (returned too)."""
         began = self.services.clock.monotonic()
         work = functools.partial(self._run_supervised, agent, assignment, context, snapshot)
         try:
@@ -354,7 +354,7 @@ class AttemptRunner:
     async def _run_supervised(
         self, agent: Agent, assignment: Assignment, context: RecordedContext, snapshot: FailureSnapshot
     ) -> AgentOutcome:
-        """Let the agent work; where it times out or what it runs on fails, a snapshot of its sandbox is kept."""
+        """Let the agent work; after a timeout or a failure of its sandbox or machinery, store a snapshot."""
         guard = CriticalMessageGuard(
             self.journal,
             self.control,
@@ -368,8 +368,8 @@ class AttemptRunner:
                 if not agent.abilities.acknowledges:
                     context.mark_delivered(len(assignment.messages), acknowledged=False)
                 outcome = reject_repeated_message(await agent.run(assignment, context), self.journal.state)
-                # A program of another vendor tells a failed model call in its own words and with its own exit
-                # code, 0 among them.
+                # Another vendor's program reports a failed model call in its own words and with its own exit code,
+                # possibly 0.
                 fault = context.endpoint.meter().fault if context.endpoint is not None else ""
                 reason = f"{outcome.reason}; its last model call failed: {fault}"
                 if fault and outcome.claim == "done" and not outcome.code:
@@ -388,7 +388,7 @@ class AttemptRunner:
     def _record_command(self, agent: Agent, sandbox: Sandbox, outcome: AgentOutcome) -> None:
         if outcome.exit_code is None and agent.checkpoints_itself:  # its steps contain all of it
             return
-        # Stored before the event that names it: the log never names an artifact that is not there.
+        # Stored before the event that names it: the log never names a missing artifact.
         artifacts, artifact = self.services.store.artifacts, None
         if outcome.output:
             artifact = artifacts.put(outcome.output, kind="agent", mission=self.journal.mission)
@@ -426,10 +426,12 @@ class AttemptRunner:
         scan: Scan,
         critical: tuple[Finding, ...],
     ) -> AttemptResult:
-        """Act on what inspection finds: critical, on the way too, discards everything, error sets a path back."""
+        """Act on inspection's findings: a critical one, also from earlier, discards everything; an error reverts a
+        path.
+        """
         base_tree = self.environment.base.tree
         inspection = await self.inspector.inspect_all(scan.changes)
-        # A finding of the quick inspections on the way comes again here: it is listed once.
+        # A finding of an earlier quick inspection appears here again: it is listed once.
         findings = tuple(dict.fromkeys((*critical, *scan.findings, *inspection.findings)))
         critical = tuple(found for found in findings if found.severity == "critical")
         if critical:
@@ -445,7 +447,7 @@ class AttemptRunner:
             made = await asyncio.to_thread(workspace.reset_paths, paths, base_tree, "reverted")
             self._record_checkpoint(attempt, made)
             reverted = tuple(Reverted(path=found.path, rule=found.rule) for found in wrong)
-            # Inspected once more without them: what a reverted path leaves behind may break another rule.
+            # Inspected again without them: the state after a revert may break another rule.
             scan = await scan_workspace(workspace)
             inspection = await self.inspector.inspect_all(scan.changes)
             findings = (*scan.findings, *inspection.findings)

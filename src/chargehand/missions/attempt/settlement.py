@@ -1,4 +1,4 @@
-"""Settles attempts: records how one ended, with its time and cost, also where it was broken off."""
+"""Settles attempts: records how one ended, with its time and cost, even if it was interrupted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chargehand.missions.services import Services
 
 
 class AttemptSettlement:
-    """Records the ends of one mission's attempts, and what each end means for who may work next."""
+    """Records the ends of one mission's attempts, and their effect on breakers."""
 
     def __init__(self, services: Services, journal: Journal, admission: Admission) -> None:
         self._services = services
@@ -23,7 +23,7 @@ class AttemptSettlement:
         self.begin()
 
     def begin(self) -> None:
-        """Count the time of an attempt from now on, should it be broken off."""
+        """Start the clock of an attempt, in case it is interrupted."""
         self._began = self._services.clock.monotonic() - self._journal.queued_seconds
 
     def finish(self, number: int, status: AttemptStatus, reasons: tuple[Reason, ...]) -> None:
@@ -36,13 +36,13 @@ class AttemptSettlement:
         self._record_change(number)
 
     def break_off(self, status: AttemptStatus, reason: Reason) -> None:
-        """Record the end of each attempt that is still running, with what a provider may charge for it."""
+        """Record the end of each running attempt, with the calls that a provider may charge for."""
         state = self._journal.state
         # The workspaces are removed at the mission's end, which a full disk must not prevent.
         with contextlib.suppress(ChargehandError, OSError):
             self._journal.record(*keep_unfinished(self._services.depot, state))
         for running in [each for each in state.attempts if each.status == "running"]:
-            # Its step has no end and so no duration: what counts is this worker's own clock.
+            # Its step has no end and so no duration: this worker's own clock counts.
             seconds = self._services.clock.monotonic() - self._journal.queued_seconds - self._began
             self._journal.record(*settle_lost_calls(self._services.store, state, running.id))
             counted = self._journal.state.attempt(running.number) or running

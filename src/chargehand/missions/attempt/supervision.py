@@ -1,7 +1,7 @@
-"""What stops or pauses a running agent, and the snapshot of a failed one.
+"""Guards that stop or pause a running agent, and the snapshot of a failed one.
 
 `CriticalMessageGuard` pauses an agent that does not acknowledge a critical message, `run_within_quota` ends one
-that fills the disk, `FailureSnapshot` keeps what ran in the sandbox of one that timed out or failed.
+that fills the disk, `FailureSnapshot` records the processes in the sandbox of one that timed out or failed.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _SYSTEM = "chargehand"
 
 @dataclass(eq=False, slots=True)
 class CriticalMessageGuard:
-    """Watches over the critical messages of one attempt.
+    """Enforces the critical messages of one attempt.
 
-    `able` says that its agent acknowledges; for one that cannot, a message that comes while it works stops it at
-    once. `before` is how many messages the attempt began with. What is still open follows from the log: a worker
-    that takes the mission over asks again only what nobody answered.
+    `able` means that its agent acknowledges messages; an agent that cannot is stopped at once by a new message.
+    `before` is the number of messages at the attempt's start. Open messages follow from the log: a worker that
+    takes the mission over asks again only unanswered questions.
     """
 
     journal: Journal
@@ -55,10 +55,10 @@ class CriticalMessageGuard:
     seconds: float = ACKNOWLEDGE_SECONDS
 
     async def follow(self) -> None:
-        """Handle one critical message after the other, for as long as the attempt runs."""
+        """Handle critical messages one after the other while the attempt runs."""
         while True:
             state = self.journal.state
-            # An agent that cannot acknowledge has the messages that it began with in its request.
+            # An agent that cannot acknowledge has the messages from before its start in its request.
             messages = state.messages if self.able else state.messages[self.before :]
             message = next((each for each in messages if each.critical and not self._is_settled(each)), None)
             if message is None:
@@ -72,9 +72,9 @@ class CriticalMessageGuard:
         return answered or message.message in state.acknowledged
 
     async def _wait_for_acknowledgement(self, message: MessageSent) -> bool:
-        """Wait for the acknowledgement; in the middle of the time the message is sent once more."""
+        """Wait for the acknowledgement; halfway through the time the message is sent once more."""
         if question_about(self.attempt, message.message) in self.journal.state.questions:
-            return False  # a worker before asked already
+            return False  # an earlier worker already asked
         for number in range(1, _TRIES + 1):
             with contextlib.suppress(TimeoutError):
                 async with self.control.limited(self.seconds / _TRIES):
@@ -94,7 +94,7 @@ class CriticalMessageGuard:
             await self.control.wait_for_news()
 
     async def _ask_person(self, message: MessageSent) -> None:
-        """Freeze what runs and let a person say how to go on."""
+        """Freeze the sandbox and let a person decide how to continue."""
         name = question_about(self.attempt, message.message)
         why = (
             f"the agent did not acknowledge a critical message within {self.seconds:.0f} s"
@@ -122,7 +122,7 @@ class CriticalMessageGuard:
             answer = answer_about(self.journal.state, self.attempt, message.message)
             if answer is not None:
                 break
-            if not self.control.paused:  # a person resumed it without a word
+            if not self.control.paused:  # a person resumed it without an answer
                 self.journal.record(QuestionAnswered(question=name, text=GO_ON, identity=_SYSTEM))
                 return
         if answer == CANCEL:
@@ -134,13 +134,13 @@ class CriticalMessageGuard:
 # --- snapshots of failed attempts
 
 _TAIL_BYTES = 4096
-# A time limit kills what runs, so processes are listed before it: a second, or a tenth of a short limit.
+# A time limit kills all processes, so they are listed before it: a second, or a tenth of a short limit.
 _LEAD_SECONDS, _LEAD_SHARE = 1.0, 0.1
 
 
 @dataclass(eq=False, slots=True)
 class FailureSnapshot:
-    """Stores what ran in a failed attempt's sandbox, and the end of its output, as an artifact."""
+    """Stores the processes of a failed attempt's sandbox, and the end of its output, as an artifact."""
 
     services: Services
     journal: Journal
@@ -154,7 +154,7 @@ class FailureSnapshot:
     _before_timeout: tuple[RunningProcess, ...] | None = field(init=False, default=None)
 
     def on_output(self, stream: Stream, piece: bytes) -> None:
-        """Remember the end of the output, and hand the piece on."""
+        """Remember the end of the output, and pass the piece on."""
         self._tail += piece[-_TAIL_BYTES:]
         del self._tail[:-_TAIL_BYTES]
         if self.next_output is not None:
@@ -179,17 +179,17 @@ class FailureSnapshot:
                 await listing
 
     def _list_processes(self) -> tuple[RunningProcess, ...] | None:
-        """Return what runs in the sandbox, `None` where its tier cannot tell."""
+        """Return the processes in the sandbox, `None` if its tier cannot list them."""
         sandbox = self.sandbox
         return sandbox.processes() if isinstance(sandbox, ShowsProcesses) else None
 
     async def store(self, why: Literal["timeout", "sandbox_died", "failed"]) -> None:
-        """Store what is known now as an artifact, and record it."""
+        """Store the current facts as an artifact, and record it."""
         timed_out = why == "timeout"
         processes = self._before_timeout if timed_out else await asyncio.to_thread(self._list_processes)
 
         def encode() -> bytes:
-            # In a thread: counting a workspace takes as long as it has files.
+            # In a thread: measuring a workspace takes time for each file.
             entries, size = self.workspace.usage()
             disk = shutil.disk_usage(self.workspace.directory)
             document = {
@@ -200,7 +200,7 @@ class FailureSnapshot:
                 "disk": {"written_entries": entries, "written_bytes": size, "free_bytes": disk.free},
                 "output": bytes(self._tail).decode(errors="replace"),
             }
-            # A command line may hold what looks like a key; nothing of it is needed to see what hangs.
+            # A command line may contain something that looks like a key; finding the hang does not need it.
             return encode_json(Redactor().tree(msgspec.to_builtins(document)))
 
         content = await asyncio.to_thread(encode)
@@ -215,7 +215,7 @@ _POLL_SECONDS = 2.0
 
 
 async def open_quota(workspace: Workspace) -> AttemptQuota:
-    """Return what bounds an attempt in a workspace; what a plain directory holds already is not its own."""
+    """Return an attempt's quota in a workspace; a plain directory's existing content does not count."""
     before = await asyncio.to_thread(workspace.usage) if workspace.holds_base else (0, 0)
     return AttemptQuota(workspace.scan_root(), workspace.limits, before=before)
 
@@ -223,10 +223,10 @@ async def open_quota(workspace: Workspace) -> AttemptQuota:
 async def run_within_quota(
     quota: AttemptQuota, work: Coroutine[Any, Any, AgentOutcome], *, clock: Clock
 ) -> AgentOutcome:
-    """Return how the agent ended: as failed by `disk` where it wrote too much, stopped within seconds if it runs.
+    """Return the agent's outcome; an agent that exceeds the quota fails with `disk` and is stopped within seconds.
 
-    Raises `InfrastructureError` (`no_space`) when the disk is full: nothing the agent did caused that, and what
-    it makes of it says nothing.
+    Raises `InfrastructureError` (`no_space`) if the disk itself is full: the agent did not cause that, and its
+    reaction means nothing.
     """
 
     async def find_problem() -> RefusedError | None:
@@ -254,7 +254,7 @@ async def run_within_quota(
         seconds = clock.monotonic() - began
         return AgentOutcome(claim="failed", reason=problem.message, code=problem.code, output=b"", seconds=seconds)
     finally:
-        # Cancelling the agent kills what it runs; it is awaited so that nothing writes any more afterwards.
+        # Cancelling the agent kills its processes; it is awaited so that nothing writes afterwards.
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Watches an agent's files: logs what changes, and makes checkpoints when they are due."""
+"""Watches an agent's files: logs their changes, and makes checkpoints when they are due."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from chargehand.workspace.scan import Scan
 from chargehand.workspace.watch import Watcher
 from chargehand.workspace.workspace import Workspace
 
-# Makes a checkpoint with the trigger that it is given and returns the scan.
+# Makes a checkpoint with the given trigger and returns the scan.
 Keep = Callable[[str], Awaitable[Scan]]
 
-_LINE_BYTES = 7 * 1024  # the log takes up to 8 kB in a line; an event holds more than its list of changes
+_LINE_BYTES = 7 * 1024  # the log takes up to 8 kB per line; an event contains more than its list of changes
 _LOG_BYTES = 16 * 1024 * 1024
 _PATH_CHARACTERS = 1024
 _SYNC_ROUNDS = 20
 
 
 class CheckpointPacing(Struct, frozen=True, kw_only=True):
-    """When an agent that nobody drives gets a checkpoint, in files and seconds.
+    """When an agent without recorded steps gets a checkpoint, in files and seconds.
 
-    After `files` changed paths, as soon as nothing changed for `quiet` seconds or, at the latest, `settle` after
-    that; `seconds` after the first change that no checkpoint holds. `look`: how often the workspace is scanned
-    where nothing can be watched. `note`: how often changes go into the log.
+    After `files` changed paths, as soon as nothing has changed for `quiet` seconds or, at the latest, `settle`
+    seconds later; `seconds` after the first change that no checkpoint contains. `look`: how often the workspace is
+    scanned if it cannot be watched. `note`: how often changes are logged.
     """
 
     files: int = 50
@@ -53,21 +53,21 @@ PACE = CheckpointPacing()
 
 
 class CheckpointTimer:
-    """Says when a checkpoint is due, from the changes that were seen."""
+    """Computes when a checkpoint is due, from the observed changes."""
 
     def __init__(self, pace: CheckpointPacing) -> None:
         self._pace = pace
         self.reset()
 
     def reset(self) -> None:
-        """Start anew: a checkpoint holds all that was seen."""
+        """Start over: a checkpoint contains all observed changes."""
         self._paths: set[str] = set()
         self._first: float | None = None
         self._last = 0.0
         self._reached: float | None = None
 
     def see(self, batch: Batch, *, now: float) -> None:
-        """Take in a batch; changes outside the tree ask for no checkpoint."""
+        """Count a batch's changes; changes outside the tree require no checkpoint."""
         for event in batch.events:
             self._first = now if self._first is None else self._first
             self._last = now
@@ -78,7 +78,7 @@ class CheckpointTimer:
 
     @property
     def at(self) -> tuple[float, str] | None:
-        """When the next checkpoint is due as things are, and its trigger; `None` while nothing changed."""
+        """The current due time and trigger of the next checkpoint; `None` while nothing has changed."""
         if self._first is None:
             return None
         by_time = self._first + self._pace.seconds
@@ -89,7 +89,7 @@ class CheckpointTimer:
 
 
 class FileChangeLog:
-    """Records the changes that were seen, in events of bounded size; beyond a total only numbers."""
+    """Records the observed changes, in events of bounded size; beyond a total only numbers."""
 
     def __init__(self, journal: Journal, attempt: str, *, most: int = _LOG_BYTES) -> None:
         self._journal = journal
@@ -104,11 +104,11 @@ class FileChangeLog:
 
     @property
     def has_batches(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether any batch is waiting to be written."""
         return bool(self._batches)
 
     def write_gap(self, reason: str) -> None:
-        """Write that from here on changes may be missed."""
+        """Record that changes may be missed from here on."""
         self.write()
         self._journal.record(FilesSeen(attempt=self._attempt, gap=True, reasons=(reason,)))
 
@@ -162,12 +162,11 @@ class FileChangeLog:
 
 @dataclass(eq=False, slots=True)
 class WorkspaceWatch:
-    """Watches one attempt: `follow` while its agent works, `finish` once everything in its sandbox is frozen.
+    """Watches one attempt: `follow` while its agent works, `finish` once its sandbox is frozen.
 
-    `keep` makes a checkpoint with the trigger it is given, while the sandbox is frozen; without it (an agent that
-    is driven has one after each act) changes only go into the log. `inspect` looks at what a checkpoint holds,
-    while the agent works on. What goes wrong on the way (the mission was taken over, the depot is full, something
-    critical was found) ends `follow`.
+    `keep` makes a checkpoint with the given trigger, while the sandbox is frozen; without it (a driven agent has
+    one after each act) changes are only logged. `inspect` inspects a checkpoint's scan while the agent works on.
+    An error on the way (the mission was taken over, the depot is full, a critical change was found) ends `follow`.
     """
 
     depot: Depot
@@ -201,7 +200,7 @@ class WorkspaceWatch:
         await asyncio.shield(self._close())
 
     async def follow(self) -> None:
-        """Record what is seen and make checkpoints until cancelled: until the agent has ended."""
+        """Record observed changes and make checkpoints until cancelled at the agent's end."""
         if self._watcher is not None:
             await self._follow()
         if self.keep is None:
@@ -209,7 +208,7 @@ class WorkspaceWatch:
         last, files = self.clock.monotonic(), 0
         while True:
             await asyncio.sleep(self.pace.look)
-            # Without a watcher nobody knows what changed: the number of files stands for the number of changes.
+            # Without a watcher the changes are unknown: the number of files approximates the number of changes.
             now = (await scan_workspace(self.workspace)).files
             due = self.clock.monotonic() - last >= self.pace.seconds
             if not due and abs(now - files) < self.pace.files:
@@ -221,7 +220,7 @@ class WorkspaceWatch:
             last, files = self.clock.monotonic(), now
 
     async def finish(self) -> None:
-        """Record what was seen up to now and watch no further."""
+        """Record the changes seen so far and stop watching."""
         await self._sync()
         await self._close()
         self._gather()
@@ -230,11 +229,11 @@ class WorkspaceWatch:
     # --- the watcher
 
     async def _open(self) -> None:
-        """Start to watch; where there can be no watcher the log says so, once."""
+        """Start to watch; if no watcher is possible, log that once."""
         loop = asyncio.get_running_loop()
 
         def ready() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed and has no listener any more
                 loop.call_soon_threadsafe(self._ready.set)
 
         self._root = self.workspace.scan_root()
@@ -247,7 +246,7 @@ class WorkspaceWatch:
             self._log.write_gap("no_watcher")
         except asyncio.CancelledError:
             with contextlib.suppress(InfrastructureError):
-                (await opening).close()  # a thread cannot be cancelled: what it opened is closed all the same
+                (await opening).close()  # a thread cannot be cancelled: the watcher it opened is still closed
             raise
 
     async def _close(self) -> None:
@@ -255,7 +254,7 @@ class WorkspaceWatch:
             await asyncio.to_thread(self._watcher.close)
 
     async def _sync(self) -> None:
-        """Take in all changes up to now; more than the buffer holds comes in several rounds."""
+        """Take in all changes so far; if they exceed the buffer, they come in several rounds."""
         for _ in range(_SYNC_ROUNDS):
             if self._watcher is None or await asyncio.to_thread(self._watcher.sync) or not self._watcher.alive:
                 break
@@ -272,7 +271,7 @@ class WorkspaceWatch:
 
     async def _follow(self) -> None:
         while self._watcher is not None and self._watcher.alive:
-            # Until something changes, nothing needs to be done before the first of these moments.
+            # Unless something changes, nothing has to be done before the first of these times.
             now, waits = self.clock.monotonic(), [self.pace.look]
             if self._log.has_batches:
                 waits.append(self._logged + self.pace.note - now)
@@ -282,7 +281,7 @@ class WorkspaceWatch:
                 async with asyncio.timeout(max(0.0, min(waits))):
                     await self._ready.wait()
             self._ready.clear()
-            # A reset lays the files out anew in another directory, which the old watcher does not see.
+            # A reset writes the files to another directory, which the old watcher does not see.
             if self.workspace.scan_root() != self._root:
                 self._gather()
                 await self._close()
@@ -298,13 +297,13 @@ class WorkspaceWatch:
             due = self._timer.at
             if self.keep is not None and due is not None and self.clock.monotonic() >= due[0]:
                 await self.control.may_go_on()
-                # Frozen, so that the checkpoint holds a tree that existed at one moment.
+                # Frozen, so that the checkpoint contains a tree that existed at one moment.
                 async with self.control.frozen(self.sandbox):
                     await self._sync()
                     self._log.write()
                     scan = await self.keep(due[1])
                     self._timer.reset()
-                # Inspected after the thaw: the agent need not stand still for the rules.
+                # Inspected after the thaw: the agent need not wait for the rules.
                 await self.inspect(scan)
             await asyncio.sleep(min(0.05, self.pace.quiet))  # a busy agent must not keep this loop spinning
         if self._watcher is not None:

@@ -1,1 +1,1 @@
-"""How a mission with a plan goes on: what may start, what is merged, what is tried next."""
+"""Control of a mission with a plan: starting tasks, merging results, choosing what to try next."""

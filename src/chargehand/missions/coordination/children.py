@@ -1,4 +1,4 @@
-"""The child missions of a coordinator: their ids, what they are asked, and how they are recorded."""
+"""The child missions of a coordinator: their ids, their requests, and their creation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from chargehand.missions.steering import last_whole_attempt
 from chargehand.missions.verdict.failure_policy import failure_policy
 from chargehand.store.store import Store
 
-# Kinds of agents that do the same again whatever a request tells them.
+# Kinds of agents that do the same work whatever a request says.
 _DEAF = ("command", "patch")
 _MOST_TEXT_BYTES = 90_000
 _LONGEST_NOTE_CHARACTERS = 4_000
@@ -53,7 +53,7 @@ def child_id(coordinator: str, task: str, round: int, candidate: int) -> str:
 
 
 def failed_agents(store: Store, coordinator: MissionState, task: Task) -> frozenset[str]:
-    """Return the agents that did not do a task that needs a capability: another that has it is tried first."""
+    """Return the agents that failed a task with `needs`: others that have the capability are tried first."""
     if not task.needs or coordinator.plan is None:
         return frozenset()
     runs = coordinator.plan.tasks.get(task.id, TaskProgress()).runs
@@ -62,7 +62,7 @@ def failed_agents(store: Store, coordinator: MissionState, task: Task) -> frozen
 
 
 def listens(config: Config, agent: str) -> bool:
-    """Tell whether an agent does something else when it is told something else."""
+    """Return whether an agent's work depends on its request."""
     kind, colon, _ = agent.partition(":")
     if not colon:
         named = config.agents.get(agent)
@@ -80,10 +80,11 @@ def create_child(
     move: Start,
     model: str | None,
 ) -> str:
-    """Record the mission that does a task from `tip` on, unless it is; return the commit that it begins at.
+    """Create the mission that does a task from `tip` on, if it does not exist; return the commit that it starts
+    at.
 
-    The failing tests that were added for it are in its base: what is in the base it cannot weaken. Raises
-    `RefusedError` (`tests_conflict`) where they conflict, unless a person had it begin without those.
+    Failing tests added for the task are part of its base: the task cannot weaken its base. Raises `RefusedError`
+    (`tests_conflict`) if they conflict, unless a person decided to start without them.
     """
     store, depot = services.store, services.depot
     assert coordinator.request is not None
@@ -97,12 +98,13 @@ def create_child(
     )
     text = _child_text(services, coordinator, task, move, tests)
     accepted = failure_policy(services.config, coordinator.request, coordinator).accepted
-    # Failing tests that were added for a task are on its base, and making them pass is the task.
+    # Failing tests added for a task are on its base, and making them pass is the task.
     red_base: RedBase = "accept_known" if accepted and not tests else "go"
     request = replace(
         request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base=red_base
     )
-    # Its result is merged only if it keeps the checks of what is merged already: its agent gets to know at once.
+    # Its result is merged only if it passes the checks of already merged tasks: its agent learns about them at
+    # once.
     own = sorted({*merged_checks(coordinator), *request.extra_checks} - {*coordinator.request.extra_checks})
     request = replace(request, extra_checks=(*coordinator.request.extra_checks, *own))
     depot.keep_base(tip.commit)
@@ -113,7 +115,7 @@ def create_child(
         else:
             record_child(services, coordinator, task, request, tip, mission=mission)
     except UsageError as error:
-        if error.code != "mission_exists":  # an earlier worker recorded it already
+        if error.code != "mission_exists":  # an earlier worker already recorded it
             raise
     base = MissionReader(store=store, workers=services.workers).at_rest(mission).base
     return base.commit if base is not None else tip.commit
@@ -122,7 +124,9 @@ def create_child(
 def create_review(
     services: Services, coordinator: MissionState, task: Task, made: MissionState, *, mission: str, role: str
 ) -> None:
-    """Record the mission that looks at what the child mission `made` promoted, in a role, unless it is."""
+    """Create the mission that reviews the promoted result of the child mission `made` in a role, if it does not
+    exist.
+    """
     depot = services.depot
     assert coordinator.request is not None
     assert coordinator.plan is not None
@@ -160,9 +164,9 @@ def record_child(
     *,
     mission: str,
 ) -> None:
-    """Record the mission of a task from `base` on; raises `UsageError` (`mission_exists`) where it is recorded."""
-    # The coordinator's configuration as its first event has it, with the task's own limit of money, and with the
-    # whole one that a person gave since.
+    """Record the mission of a task, starting at `base`; raises `UsageError` (`mission_exists`) if it exists."""
+    # The coordinator's configuration as in its first event, with the task's own money limit, and with the latest
+    # total limit from a person.
     first = services.store.log.read(coordinator.id, types=("mission.created",))[0]
     created = read_payload(first)
     config: dict[str, object] = dict(created.config) if isinstance(created, MissionCreated) else {}
@@ -200,7 +204,7 @@ def _limit(services: Services, coordinator: MissionState, request: MissionReques
 
 
 class _HandedTests(Struct, frozen=True):
-    """The tree of somebody who added a failing test to `base`."""
+    """A tree with failing tests added to `base`, and its author."""
 
     base: Base
     tree: str
@@ -208,7 +212,9 @@ class _HandedTests(Struct, frozen=True):
 
 
 def _failing_tests(services: Services, coordinator: MissionState, task: Task) -> list[_HandedTests]:
-    """Return the failing tests that a task has to make pass: of tasks just before it, and of its reviewers."""
+    """Return the failing tests that a task has to make pass: those of its direct predecessors and of its
+    reviewers.
+    """
     assert coordinator.plan is not None
     reader = MissionReader(store=services.store, workers=services.workers)
     tasks = coordinator.plan.tasks
@@ -230,7 +236,7 @@ def _failing_tests(services: Services, coordinator: MissionState, task: Task) ->
 def _add_tests(
     services: Services, coordinator: str, tests: list[_HandedTests], on: Base, *, partly: bool = False
 ) -> Base:
-    """Return a base with the tests on top; `partly` leaves out what conflicts with it, which else is refused."""
+    """Return a base with the tests on top; a conflict is refused, or its part omitted if `partly`."""
     for each in tests:
         rebase = rebase_onto(services, each.base, on, each.tree, mission=coordinator)
         if rebase is not None and rebase.count and not partly:
@@ -255,7 +261,7 @@ def _create_returned(
     *,
     mission: str,
 ) -> None:
-    """Record a mission that goes on where another one ended, on top of what was merged since."""
+    """Record a mission that continues a finished one, on top of later merges."""
     store, depot = services.store, services.depot
     source = MissionReader(store=store, workers=services.workers).at_rest(back.mission)
     after = last_whole_attempt(source)
@@ -278,7 +284,7 @@ def _create_returned(
 def _child_text(
     services: Services, coordinator: MissionState, task: Task, move: Start, tests: list[_HandedTests]
 ) -> str:
-    """Return what the agent of a task is asked: the task, what it must fulfil, and what it should know."""
+    """Return the request for a task's agent: the task, its acceptance criteria, and useful facts."""
     assert coordinator.request is not None
     assert coordinator.plan is not None
     plan = coordinator.plan.plan
@@ -324,7 +330,7 @@ def _child_text(
 
 
 def _place_in_plan(plan: Plan, task: Task) -> list[str]:
-    """Return the parts of a request that say what others of its plan have to do with a task."""
+    """Return the parts of a request that relate a task to others of its plan."""
     parts = []
     if task.contracts:
         parts.append(f"It touches what others rely on: {', '.join(task.contracts)}.")
@@ -339,7 +345,7 @@ def _place_in_plan(plan: Plan, task: Task) -> list[str]:
 
 
 def _notes_for(progress: PlanProgress, *readers: str) -> list[str]:
-    """Return the part of a request that has what others of the plan left for whoever goes by these names."""
+    """Return the part of a request with other tasks' notes for readers with these names."""
     lines = [
         f"{noted.task}: {text[:_LONGEST_NOTE_CHARACTERS]}"
         for noted in progress.notes_for(EVERYONE, *readers)
@@ -353,7 +359,7 @@ def _notes_for(progress: PlanProgress, *readers: str) -> list[str]:
 
 
 def _note(services: Services, coordinator: MissionState, task: str) -> str:
-    """Return the report that a task of before ended with, where its role reports."""
+    """Return the final report of a preceding task, if its role reports."""
     assert coordinator.plan is not None
     known = coordinator.plan.tasks.get(task, TaskProgress())
     if not known.current:

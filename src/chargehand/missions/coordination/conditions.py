@@ -18,8 +18,8 @@ from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.verdict.validation import Validator
 
 _CANNOT_EXECUTE, _NOT_FOUND, _SIGNALLED = 126, 127, 128
-# What the shell says for a program that it cannot start, under the name that it is given here. In `! typo` and in
-# `typo | sort` the exit code does not show that.
+# The shell's message for a program that it cannot start, under the name given here. In `! typo` and in `typo |
+# sort` the exit code does not show the failure.
 _NAME = "chargehand-condition"
 _NOT_STARTED = re.compile(
     rb"^chargehand-condition: (?:line )?\d+: (?!cannot )([^\n]*: (?:(?:command )?not found|Permission denied))$",
@@ -30,7 +30,7 @@ _LONGEST_LINE = 200
 
 
 class PlanConditions:
-    """Asks the conditions of one plan's tasks; each answer is a recorded step."""
+    """Evaluates the conditions of one plan's tasks; each answer is a recorded step."""
 
     def __init__(self, journal: Journal, judge: TreeJudge) -> None:
         self._journal = journal
@@ -42,7 +42,7 @@ class PlanConditions:
         return self._journal.state.plan
 
     async def find_needless(self, task: Task, tip: Base, *, round: int) -> tuple[TaskOutcome, Reason] | None:
-        """Return how and why a task ends that has nothing to do on `tip`, `None` if it is to begin.
+        """Return the outcome and reason of a task that need not start on `tip`, `None` if it must start.
 
         Raises `RefusedError` (`condition_failed`) for a condition that cannot run.
         """
@@ -50,14 +50,14 @@ class PlanConditions:
         commands = {
             "done_when": task.done_when,
             "when": "" if first is not None else task.when,
-            # After the first round the last merge decided whether the loop goes on.
+            # After the first round the last merge has already decided whether the loop continues.
             "while": task.loop.while_ if task.loop is not None and round == 1 else "",
         }
         held = await self._ask(f"condition/{task.id}/{round}", task, tip, commands, key=tip.tree)
         if held.get("done_when"):
             return "done", Reason(code="task_done", message=f"{task.done_when} succeeds already")
         if first is not None:
-            # Both branches of a `decide` heed one answer: what the first one merges may change the condition.
+            # Both branches of a `decide` use one answer: merging the first one may change the condition.
             decided = await self._ask(f"decision/{first.id}", first, tip, {"when": first.when}, key="")
             held["when"] = decided["when"] == (task.id == first.id)
             commands["when"] = first.when
@@ -69,10 +69,10 @@ class PlanConditions:
         return None
 
     async def loop_goes_on(self, task: Task, tip: Base, merged: TaskMerged) -> bool:
-        """Return whether a task begins another round after `merged`, which is not recorded yet.
+        """Return whether a task starts another round after `merged`, which is not recorded yet.
 
-        Raises `RefusedError`: `loop_bound` for a loop whose rounds are used up before its condition says that it
-        is done, `condition_failed` for a condition that cannot run.
+        Raises `RefusedError`: `loop_bound` for a loop whose rounds are used up before its condition ends it,
+        `condition_failed` for a condition that cannot run.
         """
         loop = task.loop
         if loop is None:
@@ -118,9 +118,9 @@ class PlanConditions:
 
 
 async def run_condition(validator: Validator, command: str, tree: str) -> bool | str:
-    """Return whether a command succeeds on a tree, or a text that says why it could not run.
+    """Return whether a command succeeds on a tree, or a text that explains why it could not run.
 
-    It cannot run if the shell cannot read it, if a program in it is missing, and if a signal or a limit ends it.
+    It cannot run if the shell cannot parse it, if a program in it is missing, or if a signal or a limit ends it.
     """
     runs = validator.runs
     seconds = runs.gates.plan.seconds_each

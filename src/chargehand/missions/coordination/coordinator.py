@@ -1,8 +1,8 @@
-"""The coordinator: carries out what `decide` says, each decision an event before or with what it brings about.
+"""The coordinator: carries out the moves of `decide`, recording each decision before or with its effect.
 
-A task is a child mission, which any worker runs. The coordinator starts children, merges what they promote on its
-own branch, one after the other, each judged as the exact merged tree, and alone exports. While only children have
-something to do it sleeps: no worker holds it, and a child that comes to rest wakes it.
+A task is a child mission, which any worker runs. The coordinator starts children, merges their promoted results on
+its own branch, one after the other, each judged as the exact merged tree, and is the only one to export. While
+only children have work to do it sleeps: no worker holds it, and a child that comes to rest wakes it.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.services import Services
 from chargehand.missions.verdict.red_base import heed_red_base
 
-# The coordinator's own answer to a question that no person has to answer any more.
+# The coordinator's own answer to a question that no longer needs a person.
 _NEEDLESS = "it went on without an answer"
 
 
 class Coordinator:
-    """Carries one mission's plan on, until it is settled or only its children or people have something to do."""
+    """Runs one mission's plan until it is settled or only its children or people have work to do."""
 
     def __init__(
         self, services: Services, journal: Journal, control: Control, judge: TreeJudge, delivery: ResultDelivery
@@ -86,7 +86,7 @@ class Coordinator:
         self._next: list[d.Merge] = []
 
     async def run(self) -> None:
-        """Decide and carry out, until the mission is settled or sleeps, or the time of its plan is over."""
+        """Decide and carry out moves until the mission is settled or sleeps, or its plan's time is over."""
         # First the merge that a dead worker did not record: later results are merged on top of it, and a person
         # may roll back its task alone.
         if (half := self._journal.state.half_merged) is not None:
@@ -118,7 +118,7 @@ class Coordinator:
 
     async def _go_on(self) -> None:
         while True:
-            # Noted as told before anything is read: news that come from here on belong to the next round.
+            # Marked as seen before anything is read: later news belong to the next round.
             rows = self._services.store.log.children(self._journal.mission)
             told = tuple(row.id for row in rows if row.news)
             if told:
@@ -136,7 +136,8 @@ class Coordinator:
                 moves, decided = d.decide(now), now.elapsed
             merges = [each for each in moves if isinstance(each, d.Merge)]
             self._next = merges[1:]
-            # Merges come last, and one at a time: tasks that one merge lets begin do so before the next merge.
+            # Merges come last, and one at a time: tasks that become ready through a merge start before the next
+            # merge.
             for move in moves[: len(moves) - len(merges) + 1]:
                 await self._control.may_go_on()
                 if changes != self._control.changes:
@@ -147,14 +148,14 @@ class Coordinator:
                         return
                     break
                 if isinstance(move, d.Finish):
-                    self._control.ends = True  # what comes now would not be looked at any more
+                    self._control.ends = True  # later changes would be ignored
                     await self._finish(move)
                     return
                 async with self._holding(move, decided):
                     await self._carry_out(move)
 
     def _heed_breakpoints(self, move: d.Move) -> None:
-        """Stop before a task starts, and before the result is delivered, where a person wants that."""
+        """Stop at a person's breakpoints: before a task starts, and before the result is delivered."""
         if isinstance(move, d.Start):
             stop_at(self._journal, PLAN)
             stop_at(self._journal, task_breakpoint(move.task))
@@ -178,10 +179,10 @@ class Coordinator:
             case d.StopChild():
                 await asyncio.to_thread(self._services.stop_mission, move.mission, move.why)
             case d.EndTask():
-                # Of a task of which nothing was merged; one that is done may still hand parts on.
+                # For a task without merges; a finished one may still delegate parts.
                 missions = [run.mission for run in self._progress.tasks.get(move.task, TaskProgress()).current]
                 notes = await asyncio.to_thread(read_notes, self._look, move.task, *missions)
-                # Of several side by side only the one that counts hands on.
+                # With several candidates only the chosen one delegates.
                 added = await self._add_delegations(move.task, *((move.mission,) if move.mission else ()))
                 self._journal.record(*notes, *added, self._end_of(move.task, move.outcome, move.reason))
             case d.Ask():
@@ -189,7 +190,7 @@ class Coordinator:
 
     @contextlib.asynccontextmanager
     async def _holding(self, move: d.Move, elapsed: float) -> AsyncIterator[None]:
-        """Mark the task of a move as in hand, and stop other tasks at their deadlines while it is carried out.
+        """Mark a move's task as in hand, and stop other tasks at their deadlines while it is carried out.
 
         The checks of a merge take long. `elapsed` is the second of the plan's clock at which the move was decided.
         """
@@ -230,7 +231,7 @@ class Coordinator:
     # --- doing
 
     async def _heed_base(self) -> None:
-        """Run the checks on the base before any task begins: an answer about a red base counts for all tasks.
+        """Run the checks on the base before any task starts: an answer about a red base applies to all tasks.
 
         Raises as `heed_red_base`.
         """
@@ -241,7 +242,7 @@ class Coordinator:
         await heed_red_base(self._journal, self._services.store, self._request, context.validator)
 
     def _ask_about_plan(self) -> bool:
-        """Ask a person what the plan leaves open, one after the other; tell whether something is open still."""
+        """Ask a person the plan's open questions one after the other; return whether one is still open."""
         asked = self._journal.state.questions
         for each in self._progress.plan.ambiguities:
             name = f"{PLAN_QUESTION}{each.id}"
@@ -284,7 +285,7 @@ class Coordinator:
             except RefusedError as error:
                 if error.code != "tests_conflict":
                     raise
-                # A person says what becomes of a task that cannot be given its failing tests.
+                # A person decides about a task that cannot be given its failing tests.
                 self._ask_to_begin(move, error, without="those")
                 return
             started.append(
@@ -306,7 +307,7 @@ class Coordinator:
         self._journal.record(*started, *(MessageDelivered(message=each, attempt=first) for each in told))
 
     def _ask_to_begin(self, move: d.Start, error: RefusedError, *, without: str) -> None:
-        """Ask a person what becomes of a task that cannot begin as its plan says."""
+        """Ask a person how to handle a task that cannot start as planned."""
         asked = QuestionAsked(
             question=question_about(move.task, move.round - 1),
             tree=self._observer.tip().tree,
@@ -319,9 +320,10 @@ class Coordinator:
         self._journal.record(self._journal.limited(asked), durable=True)
 
     def _settle_questions(self, task: str) -> None:
-        """Close what is asked about a task that goes on without the answer: somebody continued its mission, say.
+        """Close the questions about a task that continues without the answer, e.g. after a person continued its
+        mission.
 
-        Left open, it would take the next answer that is meant for another question.
+        An open one would take the next answer, which is meant for another question.
         """
         about = f"{TASK_QUESTION}{task}/"
         for name, asked in tuple(self._journal.state.questions.items()):
@@ -329,7 +331,7 @@ class Coordinator:
                 self._journal.record(QuestionAnswered(question=name, text=_NEEDLESS, identity=ITSELF))
 
     def _ask_about_task(self, move: d.Ask) -> None:
-        """Ask a person what becomes of a task."""
+        """Ask a person how to handle a task."""
         why = "; ".join(dict.fromkeys(reason.message for reason in move.reasons[:3]))
         end = f"did not come to a good end{f': {why}' if why else ''}"
         text = f"Task {move.task} {end}. Try it again (retry), leave it out (skip), or stop everything?"
@@ -353,14 +355,14 @@ class Coordinator:
         self._journal.record(self._journal.limited(asked), durable=True)
 
     def _refused_result(self, task: str) -> str | None:
-        """Return the mission of a task whose result was refused, and which a person may promote all the same."""
+        """Return the mission of a task whose refused result a person may still promote."""
         children = self._observer.children()
         runs = [run.mission for run in self._progress.tasks.get(task, TaskProgress()).current]
         ended = [children[each] for each in runs if each in children]
         return next((each.id for each in ended if each.status == "refused" and each.checkpoint_count), None)
 
     def _start_reviews(self, move: d.Review) -> None:
-        """Record a mission for each reviewer of what a child mission promoted."""
+        """Record a mission for each reviewer of a child mission's promoted result."""
         task, made = self._progress.plan.task(move.task), self._look.at_rest(move.mission)
         assert task is not None
         started = []
@@ -372,7 +374,7 @@ class Coordinator:
         self._journal.record(*started)
 
     def _weigh(self, move: d.Weigh) -> None:
-        """Record what the reviewers came to; where it goes back, with their objections."""
+        """Record the reviewers' decision, and their objections if the result is returned."""
         known, made = self._progress.tasks[move.task], self._look.at_rest(move.mission)
         assert made.promoted_on is not None
         assert made.tree is not None
@@ -416,27 +418,27 @@ class Coordinator:
         except RefusedError as error:
             after = (self._question_about_loop(task.id, error),)
         added = await self._add_delegations(task.id, child.id)
-        # All at once: whoever takes over finds all of it, or merges and adds again what it finds there.
+        # All at once: a worker that takes over finds either all of it or must repeat all of it.
         self._journal.record(merged, *notes, *added, *after, durable=True)
 
     def _next_result(self, move: d.Merge) -> str | None:
-        """Return the mission whose result will be merged after this one, as far as that is known; may block."""
+        """Return the mission that will probably be merged after this one; may block."""
         found = self._next or [each for each in d.decide(self._observer.situation()) if isinstance(each, d.Merge)]
         return next((each.mission for each in found if each != move), None)
 
     async def _add_delegations(self, task: str, *missions: str) -> list[Payload]:
-        """Return the events with which what agents of a task hand on joins the plan, to be recorded at once."""
+        """Return the events that add delegated parts of a task to the plan, to be recorded at once."""
         while True:
             now, look = self._progress, self._look
             added = await asyncio.to_thread(
                 add_delegations, self._services, look, self._request, now, task, missions
             )
-            if self._progress.plan is now.plan:  # else a person set another one meanwhile
-                self._control.changes += bool(added)  # what was decided on the plan as it was is decided again
+            if self._progress.plan is now.plan:  # otherwise a person set another plan meanwhile
+                self._control.changes += bool(added)  # decisions made on the old plan are made again
                 return added
 
     def _end_of(self, task: str, outcome: TaskOutcome, reason: Reason | None = None) -> TaskEnded:
-        """Return the end of a task, with the cost of all its missions; what it merged before stays merged."""
+        """Return the end of a task, with the cost of all its missions; merged rounds stay merged."""
         if outcome in ("done", "left_out") and self._progress.tasks[task].merged:
             outcome = "merged"
         cost = total_cost(child for child in self._observer.children().values() if child.task == task)
@@ -468,7 +470,7 @@ class Coordinator:
     # --- sleeping
 
     def _rest(self, move: d.Wait, told: tuple[str, ...]) -> bool:
-        """Let go of the mission until there is news; `False` where some came meanwhile."""
+        """Release the mission until there is news; return `False` if there is some already."""
         if move.people:
             self._journal.record(rest_for_person(self._journal.state, *move.people), durable=True)
         else:
@@ -482,7 +484,7 @@ class Coordinator:
             moments = [next_expiry(self._journal.state), *(each.isoformat() for each in later)]
             wakes = min(filter(None, moments), default="")
             self._journal.record(CoordinatorSlept(tasks=move.tasks, wakes=wakes), durable=True)
-        # A child with news from now on finds the coordinator asleep and wakes it; earlier news are found here.
+        # A child with later news finds the coordinator asleep and wakes it; earlier news are found here.
         if not any(row.news for row in self._services.store.log.children(self._journal.mission)):
             return True
         self._journal.record(CoordinatorWoken(mission=self._journal.mission))

@@ -1,4 +1,4 @@
-"""What a coordinator does next, as a pure function of its plan, its log and how its child missions stand.
+"""The coordinator's next moves, as a pure function of its plan, its log and the states of its child missions.
 
 Nothing here reads a clock, a file or the store, so every decision can be tried out in a test, and a worker that
 takes a coordinator over decides the same.
@@ -26,17 +26,17 @@ from chargehand.missions.coordination.situation import (
     wait_for_turn,
 )
 
-# How often what was merged with others and was not good is given back to who made it, before a person is asked.
+# How often a result that failed after merging is returned to its author before a person is asked.
 MOST_RETURNS = 2
-# How many work side by side where a task is tried by several, the ladder's last rung before a person.
+# How many candidates work side by side on one task, the ladder's last rung before a person.
 BEST_OF = 3
-# After so long it is looked whether a mission that was told to stop has ended.
+# How soon to check whether a mission that was asked to stop has ended.
 _STOP_SECONDS = 60.0
 RETRY, SKIP, STOP, ACCEPT = "retry", "skip", "stop", "accept"
 
 
 class Start(Struct, frozen=True, kw_only=True):
-    """Begin a round of a task: one child mission for each of `models`, `None` for the one it has anyway.
+    """Start a round of a task: one child mission for each of `models`, `None` for its default model.
 
     It is stopped at second `due` of the plan's clock, `None` for never.
     """
@@ -51,28 +51,28 @@ class Start(Struct, frozen=True, kw_only=True):
 
 
 class Hold(Struct, frozen=True, kw_only=True):
-    """Let a task wait that could start."""
+    """Hold back a task that could start."""
 
     task: str
     reason: Reason
 
 
 class Merge(Struct, frozen=True, kw_only=True):
-    """Merge what a child mission promoted."""
+    """Merge a child mission's promoted result."""
 
     task: str
     mission: str
 
 
 class StopChild(Struct, frozen=True, kw_only=True):
-    """Stop a child mission whose result nobody needs any more; what it did is kept."""
+    """Stop a child mission whose result is no longer needed; its work is kept."""
 
     mission: str
     why: str
 
 
 class Review(Struct, frozen=True, kw_only=True):
-    """Let a task's reviewers look at what a child mission promoted, before it is merged."""
+    """Let a task's reviewers review a child mission's promoted result before it is merged."""
 
     task: str
     mission: str
@@ -80,14 +80,14 @@ class Review(Struct, frozen=True, kw_only=True):
 
 
 class Weigh(Struct, frozen=True, kw_only=True):
-    """Come to a decision on what a child mission promoted: all its reviewers are done."""
+    """Decide on a child mission's promoted result: all its reviewers are done."""
 
     task: str
     mission: str
 
 
 class EndTask(Struct, frozen=True, kw_only=True):
-    """Note that a task needs nothing more although nothing of it was merged; `mission` is whose result counts."""
+    """End a task without a merge; `mission` is the child mission whose result counts."""
 
     task: str
     outcome: TaskOutcome
@@ -96,7 +96,7 @@ class EndTask(Struct, frozen=True, kw_only=True):
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """Ask a person what becomes of a task."""
+    """Ask a person how to handle a task."""
 
     task: str
     question: str
@@ -105,15 +105,15 @@ class Ask(Struct, frozen=True, kw_only=True):
 
 
 class Finish(Struct, frozen=True, kw_only=True):
-    """End the mission: its tasks are all done, or a person had it stopped over one."""
+    """End the mission: all its tasks are done, or a person stopped it over one."""
 
     stopped: Reason | None = None
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    """Do nothing until there is news: of children, or of a person where only people have something to do.
+    """Do nothing until there is news: from children, or from `people` if only people have work to do.
 
-    At second `due` of the plan's clock the deadline of a task is over, `None` for none.
+    At second `due` of the plan's clock the next deadline of a task is over; `None` means no deadline.
     """
 
     tasks: tuple[str, ...]
@@ -126,7 +126,7 @@ Move = Start | Hold | Merge | StopChild | Review | Weigh | EndTask | Ask | Finis
 
 
 def decide(now: Situation) -> list[Move]:
-    """Return what to do next, in this order; never nothing. `Finish` and `Wait` come last and alone."""
+    """Return the next moves in order, at least one. `Finish` and `Wait` come last and alone."""
     plan = now.progress.plan
     moves = _postpone(now, [move for task in plan.tasks if now.works(task.id) for move in _go_on(now, task)])
     failed = [move for move in moves if isinstance(move, EndTask) and move.outcome == "failed"]
@@ -153,7 +153,7 @@ def decide(now: Situation) -> list[Move]:
     ]
     moves += _begin(now, _free_places(now, moves))
     if moves:
-        # A merge takes as long as its checks: what can begin works meanwhile.
+        # A merge takes as long as its checks: ready tasks work meanwhile.
         return sorted(moves, key=lambda move: isinstance(move, Merge))
     if all(now.of(task.id).end is not None for task in plan.tasks):
         unneeded: list[Move] = [StopChild(mission=each, why="all tasks are done") for each in _open_children(now)]
@@ -162,14 +162,14 @@ def decide(now: Situation) -> list[Move]:
 
 
 def next_due(progress: PlanProgress, elapsed: float) -> float | None:
-    """Return the second of the plan's clock at which the next task that works is overdue, `None` for never."""
+    """Return the second of the plan's clock at which the next running task is overdue, `None` for never."""
     known = (progress.tasks.get(task.id, TaskProgress()) for task in progress.plan.tasks)
     dues = (run.due for each in known if each.end is None for run in each.current if run.due is not None)
     return min((due for due in dues if due > elapsed), default=None)
 
 
 def stop_late(now: Situation) -> list[StopChild]:
-    """Return what `decide` stops for its deadline, whatever else is being carried out."""
+    """Return the moves of `decide` that stop missions at their deadlines, for use during another move."""
     late = (task for task in now.progress.plan.tasks if now.works(task.id) and now.overdue(task) is not None)
     return [move for task in late for move in _go_on(now, task) if isinstance(move, StopChild)]
 
@@ -181,12 +181,12 @@ def _open_children(now: Situation) -> Iterable[str]:
 def _wait(now: Situation) -> Wait:
     begun = [task for task in now.progress.plan.tasks if now.works(task.id)]
     working = [task.id for task in begun]
-    # There is a next round, or there would be a move, and no place for it.
+    # Each has a next round (otherwise there would be another move), but no free place for it.
     postponed = {task.id for task in begun for move in _go_on(now, task) if isinstance(move, Start)}
     people: list[Reason] = []
     for task in working:
         if now.goes_on(task):
-            # A child that was told to stop may have died without recording its end: it is looked at again.
+            # A child that was asked to stop may have died without recording its end: it is checked again.
             stopping = any(run.is_open and run.stopping for name in working for run in now.runs(name))
             dues = [next_due(now.progress, now.elapsed), now.elapsed + _STOP_SECONDS if stopping else None]
             return Wait(tasks=tuple(working), due=min((due for due in dues if due is not None), default=None))
@@ -195,13 +195,13 @@ def _wait(now: Situation) -> Wait:
         for run in waiting:
             why = run.reasons[0].message if run.reasons else f"it is {run.status}"
             people.append(Reason(code="task_waits", message=f"task {task} ({run.id}): {why}"))
-        # Else its question is open, or there would be a move.
+        # Otherwise its question is open, or there would be a move.
         if not (waiting or task in postponed or now.waits_for_turn(task)):
             late = next((now.overdue(each) for each in now.progress.plan.tasks if each.id == task), None)
             reasons = (*((late,) if late is not None else ()), *(reason for run in runs for reason in run.reasons))
             why = f": {reasons[0].message}" if reasons else ""
             people.append(Reason(code="task_stuck", message=f"task {task} needs a person's decision{why}"))
-    # Tasks that could not begin, about which a person is asked.
+    # Tasks that could not start, about which a person is asked.
     unbegun = (
         each.id for each in now.progress.plan.tasks if now.of(each.id).end is None and not now.works(each.id)
     )
@@ -212,11 +212,11 @@ def _wait(now: Situation) -> Wait:
 
 
 def _go_on(now: Situation, task: Task) -> list[Move]:
-    """Return what becomes of a task whose child missions have news."""
+    """Return the next moves for a task whose child missions have news."""
     known, runs = now.of(task.id), now.runs(task.id)
     decided = {each.mission for each in known.merged} | {each.mission for each in known.returned}
     if decided & {run.id for run in runs}:
-        return _next_round(now, task)  # what came of this one is decided
+        return _next_round(now, task)  # this round is already decided
     good = [run for run in runs if run.status == "promoted"]
     if good:
         chosen = good[0]
@@ -229,7 +229,7 @@ def _go_on(now: Situation, task: Task) -> list[Move]:
             return [*others, *_let_in(now, task, chosen)]
         handed = next((reason for reason in chosen.reasons if reason.code == FAILING_TEST), None)
         if handed is not None and not any(task.id in other.after for other in now.progress.plan.tasks):
-            return [*others, *_ask(now, task, (handed,))]  # nobody would make its test pass
+            return [*others, *_ask(now, task, (handed,))]  # no task would make its test pass
         message = f"{chosen.id} ended well and changed nothing"
         reason = handed or Reason(code="report", message=message)
         return [*others, EndTask(task=task.id, outcome="done", reason=reason, mission=chosen.id)]
@@ -241,7 +241,7 @@ def _go_on(now: Situation, task: Task) -> list[Move]:
 
 
 def _let_in(now: Situation, task: Task, chosen: ChildMission) -> list[Move]:
-    """Return what becomes of a good result: it is merged, where the task has reviewers once they let it in."""
+    """Return the moves for a good result: merge it, after its reviewers accept it if the task has any."""
     known = now.of(task.id)
     decided = known.decision_on(chosen.id)
     if not task.reviewers or (decided is not None and decided.decision == "accepted"):
@@ -260,7 +260,7 @@ def _let_in(now: Situation, task: Task, chosen: ChildMission) -> list[Move]:
 
 
 def _next_round(now: Situation, task: Task) -> list[Move]:
-    """Return the round after one whose result was merged, in a loop, or given back."""
+    """Return the move after a round whose result was merged, in a loop, or was returned."""
     known = now.of(task.id)
     if question_about(task.id, known.round) in now.answers:
         return _ask(now, task, ())
@@ -281,13 +281,13 @@ def _next_round(now: Situation, task: Task) -> list[Move]:
 
 
 def _side_by_side(now: Situation, task: Task) -> tuple[str | None, ...]:
-    """Return the models of those who work on a task side by side from the beginning, where the plan says so."""
+    """Return the models of the candidates that the plan starts side by side on a task."""
     models = now.ladders(task).models
     return tuple(models[each % len(models)] if models else None for each in range(task.candidates))
 
 
 def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Move]:
-    """Return what is tried after a round without a good result."""
+    """Return the next thing to try after a round without a good result."""
     known, ladder = now.of(task.id), now.ladders(task)
     if question_about(task.id, known.round) in now.answers:
         return _ask(now, task, ())
@@ -344,7 +344,7 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
 def _ask(
     now: Situation, task: Task, reasons: tuple[Reason, ...], *, accept: ChildMission | None = None
 ) -> list[Move]:
-    """Ask a person about a task, once for each round, and do what they said; what is disputed they may accept."""
+    """Ask a person about a task, once per round, and follow the answer; a disputed result may be accepted."""
     known = now.of(task.id)
     question = question_about(task.id, known.round)
     options = (RETRY, SKIP, STOP) if accept is None else (ACCEPT, RETRY, SKIP, STOP)
@@ -366,11 +366,11 @@ def _ask(
 
 
 def _free_places(now: Situation, moves: Sequence[Move]) -> int:
-    """Return how many more tasks may work side by side, given the moves of those that were begun.
+    """Return how many more tasks may work side by side, given the moves of the running ones.
 
     A result that waits for its merge takes no place: merges, one after the other, would keep agents idle. From the
-    `at_once`-th on each takes one, since a task that begins now would begin on a branch that is far behind. So if
-    there is one place, each task begins on the result of the one before.
+    `at_once`-th on each takes one, since a new task would start on a branch that is far behind. So with one place,
+    each task starts on the result of the previous one.
     """
     merging = {move.task for move in moves if isinstance(move, Merge)}
     moved = {move.task for move in moves if isinstance(move, _MOVES_THAT_WORK)}
@@ -387,16 +387,16 @@ def _free_places(now: Situation, moves: Sequence[Move]) -> int:
 
 
 def _postpone(now: Situation, moves: list[Move]) -> list[Move]:
-    """Leave out next rounds without a place: others took that of their task while its result waited."""
+    """Omit next rounds without a free place: other tasks took it while the result waited."""
     rounds = [move for move in moves if isinstance(move, Start)]
-    # Each of them counts as taking a place: so many are one too many.
+    # Each of them counts as taking a place: this many are too many.
     missing = max(0, -_free_places(now, moves))
     postponed = rounds[max(0, len(rounds) - missing) :]
     return [move for move in moves if move not in postponed]
 
 
 def _begin(now: Situation, free: int) -> list[Move]:
-    """Return the tasks that start, at most `free`, and those that could and are held."""
+    """Return the tasks that start, at most `free`, and those that could start but are held."""
     plan = now.progress.plan
     working = [task for task in plan.tasks if now.works(task.id)]
     moves: list[Move] = []

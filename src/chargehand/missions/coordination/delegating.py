@@ -1,4 +1,4 @@
-"""What the agents of a task leave for others: notes, and parts that they hand on, as events of the coordinator."""
+"""Notes and delegated parts from the agents of a task, as events of the coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chargehand.missions.services import Services
 
 
 def read_notes(look: MissionReader, task: str, *missions: str) -> list[TaskNoted]:
-    """Return what child missions of a task, or of its review, left for others in their last messages."""
+    """Return the notes for others in the last messages of a task's or review's child missions."""
     notes = ((name, last_completion(look.at_rest(name))) for name in missions)
     return [TaskNoted(task=task, mission=name, notes=each.notes) for name, each in notes if each and each.notes]
 
@@ -31,9 +31,9 @@ def add_delegations(
     task: str,
     missions: Sequence[str],
 ) -> list[Payload]:
-    """Return the events with which what child missions of a task hand on joins the plan, or is refused; may block.
+    """Return the events that add delegated parts of a task to the plan, or refuse them; may block.
 
-    A refusal stands in the log, and its task stays merged. Raises `InfrastructureError`.
+    A refusal is recorded in the log, and its task stays merged. Raises `InfrastructureError`.
     """
     events: list[Payload] = []
     for mission in missions:
@@ -43,9 +43,9 @@ def add_delegations(
         try:
             plan = plan_with_delegations(progress, task, said.delegate)
             added = tuple(each for each in plan.tasks if progress.plan.task(each.id) is None)
-            # Somebody must be able to do them.
+            # Some agent must be able to do them.
             services.check_plan(request, replace(plan, tasks=added))
-        except InfrastructureError:  # ours: the same parts may be good once it is mended
+        except InfrastructureError:  # our fault: the same parts may be valid once it is fixed
             raise
         except ChargehandError as error:
             refused = Reason(code=error.code, message=printable(error.message))

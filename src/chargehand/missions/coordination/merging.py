@@ -29,14 +29,14 @@ from chargehand.missions.services import Services
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
 from chargehand.missions.verdict.validation import Validator
 
-# A line of the log has room for so many paths of that length.
+# A log line has room for this many paths of this length.
 _MOST_PATHS, _LONGEST_PATH = 20, 200
-# Between two looks for results that come while one is judged: a query of less than a millisecond.
+# Polling interval for results that arrive during a judgement: a query of less than a millisecond.
 _LOOK_SECONDS = 0.2
 
 
 class MergeQueue:
-    """Brings what child missions promoted to the coordinator's branch."""
+    """Merges child missions' promoted results into the coordinator's branch."""
 
     def __init__(
         self, services: Services, journal: Journal, control: Control, judge: TreeJudge, promoter: Promoter
@@ -50,7 +50,7 @@ class MergeQueue:
     async def merge(
         self, task: Task, child: MissionState, tip: Base, *, find_next: Callable[[], str | None]
     ) -> TaskMerged | TaskReturned:
-        """Merge what a child promoted with `tip`; what is not good together goes back with the evidence.
+        """Merge a child's promoted result with `tip`; if the merged tree is not good, return it with the evidence.
 
         `find_next` returns the mission whose result comes next: its checks run ahead. It may block.
         """
@@ -64,14 +64,14 @@ class MergeQueue:
         # Trees of the child that a person approved.
         events = map(read_payload, self._services.store.log.read(child.id, types=(ApprovalGiven.type,)))
         approved = frozenset(event.tree for event in events if isinstance(event, ApprovalGiven))
-        # What its mission did not have to pass: the checks of tasks that were merged since, at most.
+        # Checks that its mission did not run: at most those of tasks merged since.
         request, merged = child.request, merged_checks(self._journal.state)
         unchecked = {*merged} - {*(request.extra_checks if request is not None else ())}
-        if (changed := changed_since_promotion(child)) is not None:  # such as what a person took back
+        if (changed := changed_since_promotion(child)) is not None:  # e.g. after a person's partial roll-back
             base, tree = child.stands.get(changed.commit, base), changed.tree
         if base.commit == tip.commit and not unchecked and changed is None:
             verdict = next(each for each in reversed(child.verdicts) if each.tree == tree)
-            # The log of whoever promotes a tree holds its verdict: the coordinator's takes over the child's.
+            # The log of the mission that promotes a tree contains its verdict: the coordinator copies the child's.
             self._journal.record(VerdictGiven(verdict=verdict))
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
         rebase = await asyncio.to_thread(
@@ -100,11 +100,11 @@ class MergeQueue:
         good = person_may_promote(verdict) if tree in approved else judge_verdict(verdict).mission == "promoted"
         if good:
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
-        await self._judge.ahead.stop()  # the result that comes next will be merged into another tree
+        await self._judge.ahead.stop()  # the next result will be merged into another tree
         return self._return_red(task, child, tip, verdict, context)
 
     async def _accept_tip(self, task: Task, child: MissionState, tip: Base) -> TaskMerged | TaskReturned:
-        """Count a task as merged whose whole change the branch already holds, if its checks pass there."""
+        """Count a task as merged if the branch already contains its whole change and its checks pass there."""
         if {*task.checks} - {*merged_checks(self._journal.state)}:
             verdict, context = await self._judge.judge_again(tip, tip.tree, scope="merged", added=task.checks)
             if not person_may_promote(verdict):  # the branch has it all: no question is left to ask
@@ -112,16 +112,16 @@ class MergeQueue:
         return TaskMerged(task=task.id, mission=child.id, commit=tip.commit, tree=tip.tree)
 
     async def _run_ahead(self, rebase: Rebase, find_next: Callable[[], str | None], validator: Validator) -> None:
-        """Run the checks of the result that comes next ahead, as if the one that is judged now were merged.
+        """Run the checks of the next result ahead, assuming that the current one is merged.
 
-        It may come while this one is judged.
+        The next result may arrive while the current one is judged.
         """
         await self._judge.ahead.stop(but=rebase.tree)
         if not self._services.config.engine.checks_ahead:
             return
         news: frozenset[str] | None = None
         while True:
-            # One result ahead: more would take check slots from agents at work, in vain once a result is returned.
+            # One result ahead: more would take check slots from agents, in vain once a result is returned.
             before, news = news, await asyncio.to_thread(self._children_with_news)
             if news != before and (mission := await asyncio.to_thread(find_next)) is not None:
                 await self._run_next_ahead(rebase, mission, validator)
@@ -161,7 +161,7 @@ class MergeQueue:
             )
             await self._promoter.sign(made[0])
 
-        # Once begun it is finished, whoever cancels: half a promotion helps nobody.
+        # Once begun it is finished despite cancellation: half a promotion is useless.
         await self._control.finish(promote())
         return TaskMerged(task=task.id, mission=child.id, commit=made[0], tree=verdict.tree)
 
@@ -184,7 +184,7 @@ class MergeQueue:
         *,
         paths: tuple[str, ...] = (),
     ) -> TaskReturned:
-        """Return the event that gives a result back to its task; tree and evidence are kept for the next round."""
+        """Return the event that returns a result to its task; tree and evidence are kept for the next round."""
         kept = self._services.store.artifacts.put(evidence, kind="report", mission=self._journal.mission)
         self._services.depot.keep_base(tip.commit)
         return TaskReturned(

@@ -1,4 +1,4 @@
-"""What a coordinator's decisions depend on: its plan's progress, and what its child missions have come to."""
+"""Gathers the inputs of a coordinator's decisions: its plan's progress, and the states of its child missions."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds
 from chargehand.missions.services import Services
 from chargehand.store.rows import MissionFilter
 
-# The identity under which a coordinator closes questions that no person has to answer any more.
+# The identity under which a coordinator closes questions that no longer need a person.
 ITSELF = "coordinator"
 
 
 class PlanObserver:
-    """Looks at one mission that has a plan, and at its children; every method may block."""
+    """Observes one mission that has a plan, and its children; every method may block."""
 
     def __init__(self, services: Services, journal: Journal, reader: MissionReader) -> None:
         self._services = services
         self._journal = journal
         self._look = reader
-        # By child mission: the last line that was looked at, and the paths that were changed by then.
+        # By child mission: the last line read, and the paths changed up to it.
         self._written: dict[str, tuple[int, frozenset[str]]] = {}
 
     def tip(self) -> Base:
-        """Return the coordinator's branch as it is now, as a base."""
+        """Return the current tip of the coordinator's branch, as a base."""
         depot, first = self._services.depot, self._journal.state.first_base
         assert first is not None
         tip = depot.read_ref(mission_ref(self._journal.mission))
@@ -39,7 +39,7 @@ class PlanObserver:
         return Base(commit=tip, tree=depot.tree_of(tip), revision=f"mission {self._journal.mission}")
 
     def children(self) -> dict[str, MissionSummary]:
-        """Return the child missions by their ids, as their logs and workers are now."""
+        """Return the child missions by their ids, in their current state."""
         log, live = self._services.store.log, self._services.workers.live
         return {
             each.summary.id: each.summary
@@ -47,12 +47,12 @@ class PlanObserver:
         }
 
     def runs(self) -> dict[str, ChildMission]:
-        """Return what decisions look at of the child missions, by their ids."""
+        """Return the child missions by their ids, as decisions see them."""
         children: dict[str, ChildMission] = {}
         for name, summary in self.children().items():
             status: MissionStatus = summary.status
             codes = {reason.code for reason in summary.reasons}
-            # A mission that waits for quota or for a worker goes on by itself: no person has to act.
+            # A mission that waits for quota or for a worker continues by itself: no person has to act.
             if status in ("waiting", "paused") and (summary.waits_for_quota or "worker_lost" in codes):
                 status = "planned"
             cause = mission_cause(summary)
@@ -67,7 +67,7 @@ class PlanObserver:
         return children
 
     def situation(self) -> Situation:
-        """Return all that a decision depends on."""
+        """Return all inputs of a decision."""
         progress = self._journal.state.plan
         assert progress is not None
         written: dict[str, tuple[str, ...]] = {}
@@ -76,7 +76,7 @@ class PlanObserver:
 
         def footprint_of(task: Task) -> tuple[str, ...]:
             if task.id not in written:
-                # Of all rounds: one that has just begun has written nothing yet, and will write the same.
+                # Of all rounds: a new round has written nothing yet, and will write the same.
                 runs = progress.tasks[task.id].runs if task.id in progress.tasks else ()
                 paths = (path for run in runs for path in self._find_written(run.mission))
                 written[task.id] = tuple(sorted(set(paths)))
@@ -104,7 +104,7 @@ class PlanObserver:
         )
 
     def _find_written(self, mission: str) -> frozenset[str]:
-        """Return the paths that a child mission has changed; its log is read again only where it went on."""
+        """Return the paths that a child mission has changed; its log is read again only if it grew."""
         seq = self._services.store.log.last_seq(mission)
         if mission not in self._written or self._written[mission][0] != seq:
             state, paths = self._look.state(mission), frozenset[str]()
@@ -117,7 +117,7 @@ class PlanObserver:
     def _ladder(self, task: Task) -> Ladder:
         request = self._journal.state.request
         assert request is not None
-        # What its own role and agent give it, not what the whole has.
+        # The models of the task's own role and agent, not the mission's.
         tried = failed_agents(self._services.store, self._journal.state, task)
         assigned = self._services.prepare_task(request, task, None, tried)
         own = (*((assigned.model,) if assigned.model else ()), *assigned.fallback)

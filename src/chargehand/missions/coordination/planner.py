@@ -22,11 +22,11 @@ from chargehand.missions.plan_documents import parse_plan
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.services import Services
 
-# How often a planner is asked for another plan, because what it made cannot be used.
+# How often a planner is asked for another plan because the previous one is unusable.
 MOST_REPAIRS = 2
-# Ends of a planner's mission after which another one may do better.
+# Causes of a planner's end after which another attempt may succeed.
 _REPAIRABLE = {"agent", "check", "provider"}
-# A block of its own lines: models put one around a document, and words before and after it. What is indented
+# A fence on separate lines: models put one around a document, with words before and after it. An indented fence
 # belongs to the plan.
 _BLOCK = re.compile(r"^```(?:ya?ml|json)?[ \t]*\r?\n(.*?)^```[ \t]*\r?$", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 _MOST_TEXT_BYTES = 90_000
@@ -37,13 +37,13 @@ plan again, mended.\
 
 
 def find_plan(report: str) -> str:
-    """Return the plan in a planner's report: what its last block fences in, all of it where there is none."""
+    """Return the plan in a planner's report: the content of its last fenced block, or the whole report."""
     blocks = _BLOCK.findall(report)
     return blocks[-1] if blocks else report
 
 
 class PlannerRuns:
-    """Has a plan made for a coordinator that wants one; every decision is an event, as for its tasks."""
+    """Makes a plan for a coordinator without one; every decision is an event, as for its tasks."""
 
     def __init__(self, services: Services, journal: Journal) -> None:
         self._services = services
@@ -51,7 +51,7 @@ class PlannerRuns:
         self._look = MissionReader(store=services.store, workers=services.workers)
 
     def go_on(self, children: Mapping[str, ChildMission]) -> list[Move]:
-        """Ask a planner, or take what it made; return what is left to do, nothing once there is a plan.
+        """Ask a planner, or take its plan; return the moves left, empty once there is a plan.
 
         May block.
         """
@@ -72,7 +72,7 @@ class PlannerRuns:
         made, plan, problem = self._look.at_rest(last.mission), None, None
         try:
             plan = self._read_plan(made, state.request)
-        except InfrastructureError:  # ours: no plan would be better
+        except InfrastructureError:  # our fault: another plan would fail too
             raise
         except ChargehandError as error:
             problem = error
@@ -89,15 +89,15 @@ class PlannerRuns:
         return []
 
     def _read_plan(self, made: MissionState, request: MissionRequest) -> Plan:
-        """Return the plan that a mission ended with; raises `ChargehandError` that says why it cannot be used."""
+        """Return the plan of a finished mission; raises `ChargehandError` that explains why it is unusable."""
         report = made.report
         if made.status != "promoted" or report is None or report.artifact is None:
             why = made.reasons[0] if made.reasons else Reason(code="no_report", message="it reported nothing")
             raise UsageError(f"the planner came to no plan: {why.message}", code=why.code)
         content = self._services.store.artifacts.get(report.artifact).decode(errors="replace")
         plan = parse_plan(find_plan(content).encode(), "plan")
-        # The text of a repository may speak through it: which program works, and which provider sees the code, it
-        # does not decide.
+        # A repository's text may influence the plan: so it does not decide which program works, or which provider
+        # sees the code.
         known = {*self._services.config.models, *request.fallback, *((request.model,) if request.model else ())}
         choices = [(f"task {task.id!r}", task.agent, task.models) for task in plan.tasks]
         choices += [(f"team {each.role!r}", each.agent, each.models) for each in plan.team]
@@ -111,7 +111,7 @@ class PlannerRuns:
                 message = f"plan: {name}: 'models' names {foreign!r}, which is not configured"
                 raise UsageError(message, code="plan_invalid", hint=f"leave it out, or use one of: {names}")
         self._services.check_plan(request, plan)
-        # A person's limits hold for what no person wrote.
+        # A person's limits apply to plans that no person wrote.
         tasks = (
             replace(
                 task,
@@ -125,7 +125,7 @@ class PlannerRuns:
     def _refuse_plan(
         self, last: PlannerStarted, child: ChildMission, made: MissionState, error: ChargehandError
     ) -> list[Move]:
-        """Ask for another plan, with what is wrong with this one; end the mission where that was done enough."""
+        """Ask for another plan, reporting this one's problem; end the mission after too many attempts."""
         reason = Reason(code=error.code, message=printable(error.message))
         parts = [error.message, error.hint]
         if made.report is not None and made.report.artifact is not None:
@@ -148,7 +148,7 @@ class PlannerRuns:
         return [Finish(stopped=Reason(code="plan_failed", message=message))]
 
     def _start(self, round: int, before: tuple[Payload, ...], evidence: str = "") -> list[Move]:
-        """Record a planner's mission under an id that follows from its round, unless a worker before did."""
+        """Record a planner's mission under an id that follows from its round, unless an earlier worker did."""
         services, state = self._services, self._journal.state
         assert state.request is not None
         assert state.first_base is not None
@@ -159,7 +159,7 @@ class PlannerRuns:
         text = text.encode(errors="replace")[:_MOST_TEXT_BYTES].decode(errors="ignore")
         request = replace(request, text=text, slug=whole.slug, apply=False, red_base="go")
         try:
-            # It does none of the tasks: those come from it.
+            # It does not do any task: it plans them.
             task = replace(PLANNER, id="")
             record_child(services, state, task, request, state.first_base, mission=mission)
         except UsageError as error:

@@ -1,4 +1,4 @@
-"""Reviews: what the reviewers of a task's result said, and what becomes of the result."""
+"""Reviews: the votes of a task's reviewers, and the decision on the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chargehand.core.state import MissionState
 from chargehand.core.text import printable
 from chargehand.missions.causes import FAILING_TEST
 
-# How often objections send a result back to who made it, before the reviewers' votes are counted.
+# How often objections return a result to its author before the reviewers' votes are counted.
 MOST_REVISIONS = 2
 # The code of `objection`.
 OBJECTED = "review_objected"
@@ -21,11 +21,10 @@ _LONGEST_POINT_CHARACTERS = 2_000
 
 
 def read_vote(review: ReviewStarted, child: MissionState) -> ReviewVote:
-    """Return what a reviewer said, by the fields of its last message and never by its words.
+    """Return a reviewer's vote, from the fields of its last message and never from its words.
 
-    Who ends with `open_points` objects, who ends without any and with `evidence` of what it looked at approves.
-    Any other end, such as the plain text of some programs, is neither. A test that was seen to fail is an
-    objection that is proven.
+    A message with `open_points` objects; one without them and with `evidence` approves. Any other end, such as the
+    plain text of some programs, abstains. A test that was seen to fail is a proven objection.
     """
     tests = [reason.message for reason in child.reasons if reason.code == FAILING_TEST]
     if tests:
@@ -40,7 +39,7 @@ def read_vote(review: ReviewStarted, child: MissionState) -> ReviewVote:
 
 
 def last_completion(child: MissionState) -> Completion | None:
-    """Return what the agent of a mission that came to a good end said last, if it used the fields for it."""
+    """Return the last message of a successful mission's agent, if it has the fields of a completion."""
     if child.status != "promoted" or not child.received:
         return None
     message = message_of(child.received[-1].message)
@@ -48,10 +47,10 @@ def last_completion(child: MissionState) -> Completion | None:
 
 
 def weigh(votes: Sequence[ReviewVote], *, revisions: int) -> tuple[ReviewDecision, str]:
-    """Return what becomes of a result and why, as its `revisions` have been up to now.
+    """Return the decision on a result and its reason, given the number of `revisions` so far.
 
-    A test that fails decides, whatever the votes. Other objections send it back, `MOST_REVISIONS` times; then more
-    approvals than objections let it in, and else a person decides, as where nobody said anything.
+    A failing test decides, whatever the votes. Other objections return the result, up to `MOST_REVISIONS` times;
+    then more approvals than objections accept it, and otherwise a person decides, as if all abstained.
     """
     proven = next((vote for vote in votes if vote.proven), None)
     approvals = sum(vote.vote == "approves" for vote in votes)
@@ -69,12 +68,12 @@ def weigh(votes: Sequence[ReviewVote], *, revisions: int) -> tuple[ReviewDecisio
 
 
 def objection(why: str) -> Reason:
-    """Return the reason for which a result goes back that reviewers object to."""
+    """Return the reason for returning a result because of objections."""
     return Reason(code="review_objected", message=why)
 
 
 def objections_report(votes: Sequence[ReviewVote]) -> str:
-    """Return the objections as whoever has to answer them reads them."""
+    """Return the objections as text for the agent that has to answer them."""
     parts = []
     for vote in votes:
         if vote.points:

@@ -1,4 +1,4 @@
-"""What a coordinator decides by: its plan's progress, how its child missions stand, and what people said."""
+"""The inputs of a coordinator's decisions: its plan's progress, its child missions, and people's answers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "p
 
 
 class ChildMission(Struct, frozen=True, kw_only=True):
-    """How the mission of a task stands; `changes` says whether it promoted a change, `cause` why it did not.
+    """The state of a task's mission; `changes` says whether it promoted a change, `cause` why it did not.
 
-    One that is `stopping` was told to and will have ended in a moment.
+    A mission that is `stopping` was asked to stop and will end shortly.
     """
 
     id: str
@@ -31,15 +31,15 @@ class ChildMission(Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still come to a result."""
+        """Whether it may still produce a result."""
         return self.status in _OPEN
 
 
 class Ladder(Struct, frozen=True, kw_only=True):
-    """What may be tried for a task: its models in order.
+    """The options left for a task: its models in order.
 
-    `listens` says whether its agent can be told to take another approach, `has_other` whether another agent that
-    was not tried yet has what the task needs, `money_left` whether the mission's budget has anything left.
+    `listens` says whether its agent can be asked to take another approach, `has_other` whether an untried agent
+    has the capabilities that the task needs, `money_left` whether the mission's budget has anything left.
     """
 
     models: tuple[str, ...] = ()
@@ -48,17 +48,17 @@ class Ladder(Struct, frozen=True, kw_only=True):
     money_left: bool = True
 
 
-# Tells whether two tasks must not work side by side; the second is one that works.
+# Returns why two tasks must not work side by side, if so; the second is running.
 Collides = Callable[[Task, Task], Reason | None]
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """All that a decision depends on; `answers` are those of a person, by question, `None` while one is open.
+    """All inputs of a decision; `answers` are a person's, by question, `None` while a question is open.
 
-    Of `at_once` tasks those that wait for a person are part only if the plan itself sets that limit (`is_strict`).
-    Tasks whose results wait for their merge are no part of it, as long as they are fewer than `at_once`.
-    `elapsed` is what the plan's clock has: seconds that it was worked on. `tip` is the commit of what is merged,
-    `changes` tells which paths a child mission has changed.
+    Tasks that wait for a person count towards `at_once` only if the plan itself sets that limit (`is_strict`).
+    Tasks whose results wait for their merge do not count, as long as they are fewer than `at_once`. `elapsed` is
+    the plan's clock: seconds of work on it. `tip` is the commit of the merged results, `changes` returns the paths
+    changed by a child mission.
     """
 
     progress: PlanProgress
@@ -73,43 +73,43 @@ class Situation(Struct, frozen=True, kw_only=True):
     changes: Callable[[str], Collection[str]] = lambda mission: ()
 
     def of(self, task: str) -> TaskProgress:
-        """Return what was decided about a task."""
+        """Return the progress of a task."""
         return self.progress.tasks.get(task, TaskProgress())
 
     def works(self, task: str) -> bool:
-        """Tell whether a task was begun and has not ended."""
+        """Return whether a task was started and has not ended."""
         known = self.of(task)
         return bool(known.runs) and known.end is None
 
     def runs(self, task: str) -> tuple[ChildMission, ...]:
-        """Return the child missions of a task's last round; one that is not recorded yet is open."""
+        """Return the child missions of a task's last round; an unrecorded one counts as open."""
         return tuple(self._child(run.mission) for run in self.of(task).current)
 
     def reviews(self, task: str) -> tuple[ChildMission, ...]:
-        """Return the child missions that look at the results of a task's last round, as `runs` does."""
+        """Return the child missions that review the results of a task's last round, as `runs` does."""
         current = {run.mission for run in self.of(task).current}
         return tuple(self._child(each.mission) for each in self.of(task).reviews if each.of in current)
 
     def goes_on(self, task: str) -> bool:
-        """Tell whether something of a task goes on by itself, without a person."""
+        """Return whether any mission of a task continues by itself, without a person."""
         return any(
             run.is_open and (run.stopping or run.status not in ("waiting", "paused"))
             for run in (*self.runs(task), *self.reviews(task))
         )
 
     def needs_person(self, task: str) -> bool:
-        """Tell whether a person is asked about a task, or a child mission of it waits for one."""
+        """Return whether a person is asked about a task, or a child mission of it waits for a person."""
         if self.answers.get(question_about(task, self.of(task).round), "") is None:
             return True
         return any(run.status in ("waiting", "paused") for run in (*self.runs(task), *self.reviews(task)))
 
     def waits_for_turn(self, task: str) -> bool:
-        """Tell whether a task waits for others that conflicted with it."""
+        """Return whether a task waits for others that conflicted with it."""
         held = self.of(task).held
         return held is not None and held.code == "collision_conflict" and not self.needs_person(task)
 
     def overdue(self, task: Task) -> Reason | None:
-        """Return why a task that has no good result goes on no longer, `None` where its deadline is not over."""
+        """Return why a task without a good result must stop, `None` before its deadline."""
         known = self.of(task.id)
         due = known.current[-1].due if known.current else None
         if due is None or task.deadline is None or due > self.elapsed:
@@ -117,7 +117,7 @@ class Situation(Struct, frozen=True, kw_only=True):
         return Reason(code="deadline", message=f"it was not done within {format_seconds(task.deadline)}")
 
     def due(self, task: Task) -> float | None:
-        """Return when a task is overdue that begins now, or that a person has begun again."""
+        """Return when a task is overdue if it starts, or is restarted by a person, now."""
         return None if task.deadline is None else self.elapsed + task.deadline
 
     def _child(self, mission: str) -> ChildMission:
@@ -125,15 +125,15 @@ class Situation(Struct, frozen=True, kw_only=True):
 
 
 def question_about(task: str, round: int) -> str:
-    """Return the id of the question about a task after so many rounds."""
+    """Return the id of the question about a task after this many rounds."""
     return f"{TASK_QUESTION}{task}/{round}"
 
 
 def wait_for_turn(now: Situation, task: Task, changes: Callable[[], Collection[str]]) -> Reason | None:
-    """Return why a task with these changed paths waits for others that conflicted, `None` where it is its turn.
+    """Return why a task with these changed paths waits for conflicting ones, `None` if it is its turn.
 
-    Tasks that conflict in one file are done again one after the other: only one of several could be merged. What
-    changes such a file for the first time is merged after them, as they would conflict once more.
+    Tasks that conflict in one file are redone one after the other: only one of several could be merged. A task
+    that changes such a file for the first time is merged after them, as they would otherwise conflict again.
     """
     order = [each.id for each in now.progress.plan.tasks]
     for other in order:

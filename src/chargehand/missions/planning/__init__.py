@@ -1,1 +1,1 @@
-"""Plans as people and planners write them: read, expanded, checked."""
+"""Plans as people and planners write them: reading, expansion, validation."""

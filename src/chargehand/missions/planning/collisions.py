@@ -1,4 +1,4 @@
-"""Collisions: which tasks must not work side by side, told from what they declare and what they wrote."""
+"""Collisions: tasks that must not work side by side, by their declarations and their changes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from chargehand.missions.planning.patterns import (
 
 
 class Footprint(Struct, frozen=True, kw_only=True):
-    """What a task touches: `paths` it means to make, change or delete, `contracts`, and what it has `written`.
+    """The paths and contracts that a task touches: `paths` it intends to change, and those it has `written`.
 
-    `areas` are there only where it names no path: what it may change then stands for what it means to.
+    `areas` are set only if it names no path: its permitted areas then replace its intentions.
     """
 
     task: str
@@ -34,7 +34,7 @@ class Footprint(Struct, frozen=True, kw_only=True):
 
 
 def footprint(task: Task, written: Sequence[str] = ()) -> Footprint:
-    """Return what a task touches by plan, and by the paths that it has written so far."""
+    """Return a task's footprint, from its plan and from the paths that it has written so far."""
     paths = tuple(dict.fromkeys((*task.make, *task.change, *task.delete)))
     return Footprint(
         task=task.id,
@@ -46,10 +46,10 @@ def footprint(task: Task, written: Sequence[str] = ()) -> Footprint:
 
 
 def collision(a: Footprint, b: Footprint, *, between: str = "") -> Reason | None:
-    """Return why two tasks must not work side by side, `None` where they may; the order of the two is no matter.
+    """Return why two tasks must not work side by side, `None` if they may; their order does not matter.
 
-    `between` names the two where they are no tasks of one plan. Codes: `collision_file` for a path that both name
-    or wrote, `collision_area` where at least one names areas only, `collision_contract` for a contract of both.
+    `between` describes the two if they are not tasks of one plan. Codes: `collision_file` for a path that both
+    name or wrote, `collision_area` if at least one names areas only, `collision_contract` for a contract of both.
     """
     first, second = (a, b) if a.task <= b.task else (b, a)
     tasks = between or f"the tasks {first.task!r} and {second.task!r}"
@@ -69,7 +69,7 @@ def collision(a: Footprint, b: Footprint, *, between: str = "") -> Reason | None
 
 
 def planned_collisions(plan: Plan) -> Iterator[tuple[str, str, Reason]]:
-    """Yield each two tasks of a plan that nothing orders and that collide by plan, in the order of the plan."""
+    """Yield each pair of unordered tasks that collide by plan, in the order of the plan."""
     before = predecessors(plan)
     prints = [footprint(task) for task in plan.tasks]
     touching = [each for each in prints if each.paths or each.areas or each.contracts]
@@ -83,7 +83,7 @@ def planned_collisions(plan: Plan) -> Iterator[tuple[str, str, Reason]]:
 
 
 class _PatternIndex(Struct, frozen=True):
-    """Patterns by what they are: plain paths can be looked up, as can they and the directories `above` them."""
+    """Patterns by kind: plain paths can be looked up, and so can the directories `above` them."""
 
     plain: dict[CompiledPattern, str]
     above: dict[CompiledPattern, str]
@@ -113,7 +113,7 @@ def _index_patterns(patterns: tuple[str, ...], paths: tuple[str, ...], *, floati
 
 
 def _find_shared(left: _PatternIndex, right: _PatternIndex) -> str:
-    """Return what two lists of patterns have in common as it is shown, "" for nothing."""
+    """Return the display form of a pattern shared by two lists, or ""."""
     for one, other in ((left, right), (right, left)):
         if not one.plain.keys().isdisjoint(other.above):
             return next(

@@ -1,4 +1,4 @@
-"""Parts of a task that its agent hands on to others: they become tasks of the plan, within bounds."""
+"""Parts of a task that its agent delegates: they become tasks of the plan, within bounds."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from chargehand.missions.planning.reading import DraftPlan, read_plan
 from chargehand.missions.planning.teams import fill_task
 from chargehand.missions.planning.validation import check_plan
 
-# How many parts the agents of one task hand on, in all its rounds, and how often a part is handed on again.
+# How many parts one task's agents may delegate, in all rounds, and how deep delegation may nest.
 MOST_DELEGATED = 3
 DEEPEST_DELEGATION = 2
 
 
 def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Delegation]) -> Plan:
-    """Return the plan in which parts of a task are tasks of their own, named after it, that come after it.
+    """Return the plan with delegated parts of a task as new tasks, named after it, that follow it.
 
-    What was to come after it, and has not begun, comes after them too. They have no more than it: its areas,
-    checks, limits and, where their role has none, its reviewers; they share its budget. Their agents and models
-    are those of their role or of the whole. Raises `UsageError`: `delegation_refused` for what is out of bounds,
+    Its unstarted successors also follow the parts. Parts have no more rights than the task: its areas, checks and
+    limits, and its reviewers unless their role has its own; they share its budget. Their agents and models are
+    those of their role or of the whole. Raises `UsageError`: `delegation_refused` beyond the bounds,
     `plan_invalid` as for a file.
     """
     plan, whole = progress.plan, progress.plan.task(task)
@@ -37,8 +37,8 @@ def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Del
     count = len(asked) + sum(len(each.tasks) for each in progress.tasks[task].delegated)
     if count > MOST_DELEGATED:
         raise _refuse(f"task {task!r} hands on {count} parts, more than {MOST_DELEGATED}")
-    # How often the task was handed on: not at all where a person or a planner wrote it. Counted no further than it
-    # matters, for a file may name what it likes, itself too.
+    # The task's delegation depth: 0 if a person or a planner wrote it. Counted only up to the limit, because a
+    # file may name any task here, even itself.
     depth, above = 0, plan.task(whole.id)
     while above is not None and above.delegated_by and depth < DEEPEST_DELEGATION:
         depth, above = depth + 1, plan.task(above.delegated_by)
@@ -48,7 +48,7 @@ def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Del
     if nobody is not None:
         raise _refuse(f"part {nobody!r} says neither in which role nor what its agent needs")
     names = {each.id: f"{task}.{each.id}" for each in asked}
-    # What was begun under its id would count as its own.
+    # Earlier runs under its id would count as its own.
     dropped = next(
         (each for each in names.values() if plan.task(each) is None and _was_begun(progress, each)), None
     )
@@ -90,7 +90,7 @@ def _make_task(plan: Plan, whole: Task, asked: Delegation, names: dict[str, str]
         risk=whole.risk,
         delegated_by=whole.id,
     )
-    # Handing on is no way around a review.
+    # Delegation must not bypass a review.
     made = fill_task(made, plan)
     return replace(made, reviewers=made.reviewers or whole.reviewers)
 

@@ -1,4 +1,4 @@
-"""Control flow of a plan file written out: `sequence`, `each`, `decide`, `delegate` … become plain tasks."""
+"""Expands the control flow of a plan file: `sequence`, `each`, `decide`, `delegate` … become plain tasks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from chargehand.missions.planning.problems import PlanProblems, quote_value
 GROUPS = ("sequence", "parallel", "each", "decide")
 _EACH_KEYS = ("in", "as", "do")
 _DECIDE_KEYS = ("if", "then", "else")
-# What `delegate` says, and what a task calls it.
+# Keys of `delegate`, and the corresponding keys of a task.
 _DELEGATE_KEYS = {"to": "role", "needs": "needs", "deadline": "deadline", "text": "text"}
 _NAME = late_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 _DEFAULT_NAME = "item"
-# Of a value of `each`, and of all texts that values are filled into: a file of 1 MB could stand for gigabytes.
+# Limits of an `each` value, and of all texts with filled-in values: a file of 1 MB could expand to gigabytes.
 _LONGEST_VALUE = 500
 _MOST_FILLED = 4_000_000
-# Keys that hold ids, in which a filled-in path or title is written as an id can be.
+# Keys that contain ids, in which a filled-in path or title is turned into a valid id.
 _ID_KEYS = {"id", "after"}
 _TASK_FORM = "write {id: add-login, text: what is to be done}"
 
 
 class TaskDraft(Struct, kw_only=True):
-    """One task as the file has it, with what the groups around it say: what it follows, and when it is done."""
+    """One task as written in the file, with its predecessors and conditions from the surrounding groups."""
 
     table: PlanTable
     id: str
@@ -42,7 +42,7 @@ class TaskDraft(Struct, kw_only=True):
 
 
 class PlanExpansion:
-    """Walks the items of `tasks`; `drafts` are the tasks in order, `ends` by group the tasks that it ends with."""
+    """Walks the items of `tasks`; `drafts` are the tasks in order, `ends` maps each group to its last tasks."""
 
     def __init__(self, problems: PlanProblems) -> None:
         self.drafts: list[TaskDraft] = []
@@ -63,7 +63,7 @@ class PlanExpansion:
             self._expand_item(item, f"tasks[{number}]", ())
 
     def _expand_item(self, item: Any, where: str, after: tuple[str, ...], when: str = "") -> tuple[str, ...]:
-        """Expand one item that follows `after`; return the ids that whatever follows it has to wait for."""
+        """Expand one item that follows `after`; return the ids that its successor has to wait for."""
         if not isinstance(item, PlanTable):
             self._problems.add(where, f"a task must be a table, got {quote_value(item)}", _TASK_FORM)
             return after
@@ -148,8 +148,8 @@ class PlanExpansion:
         begun = len(self.drafts)
         ends = self._expand_item(body["then"], f"{where}.then", after, command)
         if body.get("else") is not None:
-            # Another shell of the kind that runs checks: negated in place, the command would run without `-e`,
-            # and one that the shell cannot read would leave out both tasks.
+            # A separate shell of the kind that runs checks: negated in place, the command would run without `-e`,
+            # and a command that the shell cannot parse would leave out both tasks.
             negated = f"! ${{BASH:-sh}} -e${{BASH:+o pipefail}} -c {shlex.quote(command)}"
             ends += self._expand_item(body["else"], f"{where}.else", after, negated)
             for draft in self.drafts[begun:]:
@@ -157,7 +157,7 @@ class PlanExpansion:
         return ends
 
     def _read_delegate(self, item: PlanTable, where: str) -> PlanTable:
-        """Return the table of the task that `delegate` is: who does it, by when, and what; a text is the role."""
+        """Return the task's table for a `delegate` item: role, deadline and text; a plain text is the role."""
         body = item["delegate"]
         body = {"to": body} if isinstance(body, str) else body
         made = PlanTable({key: value for key, value in item.items() if key != "delegate"})
@@ -186,7 +186,7 @@ class PlanExpansion:
             proposed = to_id(text if isinstance(text, str) else "") or "add-login"
             shown = "has no id" if name in (None, "") else f"the id is no text: {quote_value(name)}"
             self._problems.add(where, shown, f"write id: {proposed}", line=table.line)
-            name = where  # no valid id, so that nothing else is mistaken for it
+            name = where  # not a valid id, so that no other task is mistaken for it
         else:
             where = f"task {name!r}"
         if when and table.get("when"):
@@ -227,12 +227,12 @@ class PlanExpansion:
 
 
 def to_id(text: str) -> str:
-    """Return what of a text can be an id: `src/Über uns.py` becomes `src-ber-uns.py`."""
+    """Return an id made from a text: `src/Über uns.py` becomes `src-ber-uns.py`."""
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("._-")[:64].rstrip("._-")
 
 
 def _count_tasks(item: Any) -> int:
-    """Return how many tasks an item stands for, told before any is made."""
+    """Return the number of tasks that an item expands to, before any is made."""
     if not isinstance(item, dict):
         return 1
     count = 0

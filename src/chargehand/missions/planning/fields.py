@@ -1,4 +1,4 @@
-"""The keys of one table of a plan file, each read as what it holds; what is wrong is noted and left out."""
+"""Typed readers for the keys of one table of a plan file; invalid values are reported and left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chargehand.missions.planning.problems import PlanProblems, quote_value
 LONGEST_TEXT = 50_000
 _LONGEST_LINE = 1_000
 _MOST_ENTRIES = 200
-# Newlines and tabs may stand in texts, nothing else that no page shows.
+# Texts may contain newlines and tabs, but no other invisible characters.
 _NOT_IN_TEXT = late_pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _WHOLE = late_pattern(r"[+-]?[0-9]{1,18}")
 _C = TypeVar("_C", bound=str)
@@ -42,11 +42,11 @@ class PlanFields:
         self._problems.add(self._where, message, hint, line=self._line)
 
     def has(self, key: str) -> bool:
-        """Tell whether the table says anything for a key."""
+        """Return whether the table has a value for a key."""
         return self._table.get(key) not in (None, "")
 
     def read_text(self, key: str, *, needed: bool = False) -> str:
-        """Return a text of any number of lines, without blanks at its ends; "" where there is none."""
+        """Return a text of any number of lines, stripped; "" if missing."""
         value = self._table.get(key)
         text = "" if value is None else self._check_text(key, value)
         if needed and not text and not isinstance(value, list | dict):
@@ -54,7 +54,7 @@ class PlanFields:
         return text
 
     def read_line(self, key: str, *, needed: bool = False) -> str:
-        """Return a text of one line; "" where there is none."""
+        """Return a text of one line; "" if missing."""
         text = self.read_text(key, needed=needed)
         return text if self._is_line(key, text) else ""
 
@@ -92,7 +92,7 @@ class PlanFields:
         return tuple(good)
 
     def read_count(self, key: str, *, least: int, most: int, default: _D) -> int | _D:
-        """Return a whole number in a range, `default` where there is none."""
+        """Return a whole number in a range, `default` if missing."""
         value = self._table.get(key)
         if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
             value = int(value)
@@ -107,7 +107,7 @@ class PlanFields:
         return default
 
     def read_seconds(self, key: str) -> float | None:
-        """Return a duration in seconds, `None` where there is none."""
+        """Return a duration in seconds, `None` if missing."""
         value = self._table.get(key)
         if value is None:
             return None
@@ -122,7 +122,7 @@ class PlanFields:
         return seconds
 
     def read_usd(self, key: str) -> float | None:
-        """Return an amount in USD, `None` where there is none."""
+        """Return an amount in USD, `None` if missing."""
         value = self._table.get(key)
         usd = parse_number(value.strip()) if isinstance(value, str) else value
         if value is None:
@@ -142,7 +142,7 @@ class PlanFields:
         return float(usd)
 
     def read_choice(self, key: str, choices: tuple[_C, ...]) -> _C:
-        """Return one of `choices`, the first where there is none."""
+        """Return one of `choices`, the first if missing."""
         text = self.read_line(key)
         for choice in choices:
             if text == choice:
@@ -152,7 +152,7 @@ class PlanFields:
         return choices[0]
 
     def read_table(self, key: str, known: Iterable[str]) -> PlanFields | None:
-        """Return what reads the table that a key holds, `None` where there is none."""
+        """Return a reader of the table under a key, `None` if missing."""
         value = self._table.get(key)
         if value is None:
             return None
@@ -164,7 +164,7 @@ class PlanFields:
         return PlanFields(value, known, f"{self._where}: {key!r}", self._problems, line=self._line)
 
     def read_items(self, key: str, text_key: str) -> list[Any]:
-        """Return the entries of a list of tables, or of a table of them by id; a text there is its `text_key`."""
+        """Return the entries of a list of tables, or of a mapping from ids to tables or texts (`text_key`)."""
         value = self._table.get(key)
         if isinstance(value, dict):
             entries: list[Any] = []

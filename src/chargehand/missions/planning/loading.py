@@ -1,8 +1,8 @@
-"""Plan files taken apart: YAML or JSON becomes tables, lists and texts.
+"""Parses plan files: YAML or JSON becomes tables, lists and texts.
 
-YAML's scalars stay texts, and what a key holds decides how its text is read: `id: no` is no boolean, `id: 1.10` no
-number. The events of the parser are put together here and not by PyYAML's own loaders, which make objects by tag,
-take the last of two equal keys, follow aliases into trees of any size and nest as deeply as the file says.
+YAML's scalars stay texts, and each key decides how its text is read: `id: no` is not a boolean, `id: 1.10` not a
+number. The parser's events are assembled here and not by PyYAML's own loaders, which make objects by tag, take the
+last of two equal keys, expand aliases into trees of any size and nest as deeply as the file says.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _FORM = "see docs/how-to/plans.md"
 
 
 class PlanTable(dict[str, Any]):
-    """A mapping of the file, with the line on which it begins; 0 where that is not known."""
+    """A mapping of the file, with the line on which it begins; 0 if unknown."""
 
     line: int = 0
 
 
 def load_plan(content: bytes, name: str) -> Any:
-    """Return what the file holds: `PlanTable`, `list`, `str`, `None`, and what else JSON has.
+    """Return the content of the file: `PlanTable`, `list`, `str`, `None`, and other JSON values.
 
-    Raises `UsageError` (`plan_invalid`) for what is too large or too deep, no UTF-8, no YAML or JSON, or says one
-    key twice.
+    Raises `UsageError` (`plan_invalid`) for a file that is too large or too deep, is not UTF-8, YAML or JSON, or
+    repeats a key.
     """
     if len(content) > LARGEST_PLAN:
         raise plan_error(
@@ -70,7 +70,7 @@ def plan_error(place: str, message: str, hint: str) -> UsageError:
 
 
 class _NotJsonError(UsageError):
-    """The text is not JSON at all, as opposed to JSON that is no plan."""
+    """The text is not JSON at all, as opposed to JSON that is not a plan."""
 
     default_code = "plan_not_json"
 
@@ -111,7 +111,7 @@ def _load_json(text: str, name: str) -> Any:
 
 
 class _Builder:
-    """Puts the events of one document together, with a stack of its own in place of recursion."""
+    """Assembles the events of one document, with an explicit stack in place of recursion."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -150,7 +150,7 @@ class _Builder:
     def _take_scalar(self, event: ScalarEvent, line: int) -> None:
         holder, key = self._open[-1] if self._open else (None, None)
         if not isinstance(holder, PlanTable) or key is not None:
-            # Quoted, a text is a text: only what stands plainly can say that there is nothing.
+            # A quoted text is a text: only a plain scalar can be null.
             self._put(None if not event.style and event.value in _NULLS else event.value, line)
             return
         if event.value in holder:

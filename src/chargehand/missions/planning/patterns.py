@@ -1,8 +1,8 @@
-"""Path patterns of plans: what is wrong with one, and whether two may match one path.
+"""Path patterns of plans: validation, and whether two may match the same path.
 
-The syntax is that of `.gitignore`: `*`, `?` and `[…]` within a name, `**` between names, and what matches a
-directory matches everything below it. Two paths count as one where a file system that ignores case or the form of
-accents would make them one file.
+The syntax is that of `.gitignore`: `*`, `?` and `[…]` within a name, `**` between names, and a pattern that
+matches a directory matches everything below it. Two paths count as the same if a file system that ignores case or
+the form of accents would treat them as one file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LONGEST_PATTERN = 400
 _CONTROL = late_pattern(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ODD_IN_BRACKETS = late_pattern(r"[\[\\]|--|&&|~~|\|\|")
 _RANGE = late_pattern(r"(.)(?:-(.))?", re.DOTALL)
-# A class of more characters is not listed: it is taken to share one with any other of its kind.
+# A class of more characters is not listed: it is assumed to overlap any other class.
 _MOST_LISTED = 600
 
 
 class _CharacterClass(Struct, frozen=True):
-    """What stands in brackets; `folded` are its characters without case, `None` where these are too many."""
+    """The content of brackets; `folded` are its characters without case, `None` if there are too many."""
 
     ranges: tuple[tuple[str, str], ...]
     negated: bool
@@ -41,8 +41,8 @@ class _CharacterClass(Struct, frozen=True):
         )
 
 
-# Within a name: a character without case, `?`, `*` or a class. Between names: a name or `**`.
-# No name holds a "/", so none of these is one.
+# Within a name: a character without case, `?`, `*` or a class. Between names: a name or `**`. No name contains a
+# "/", so a name cannot equal one of these constants.
 _ANY, _STAR, _GAP = "/?", "/*", "/**"
 _Token = str | _CharacterClass
 _Segment = str | tuple[_Token, ...]
@@ -50,7 +50,7 @@ CompiledPattern = tuple[_Segment, ...]
 
 
 def pattern_problem(text: str, *, areas: bool = False) -> tuple[str, str]:
-    """Return what is wrong with a pattern and the way out, both empty where nothing is.
+    """Return the problem of a pattern and the way out, both empty if it is valid.
 
     Patterns of `areas` may begin with `/`, as in `.gitignore`; other paths begin at the top of the repository.
     """
@@ -79,9 +79,9 @@ def pattern_problem(text: str, *, areas: bool = False) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def compile_pattern(text: str, *, floating: bool = False) -> CompiledPattern:
-    """Return a pattern taken apart; a `floating` one without `/` matches at any depth, as in `.gitignore`.
+    """Return a compiled pattern; a `floating` one without `/` matches at any depth, as in `.gitignore`.
 
-    Raises `ValueError` for a bracket that is not closed or not in order, and for a backslash at the end.
+    Raises `ValueError` for an unclosed or unordered bracket, and for a backslash at the end.
     """
     body = text.strip("/").split("/")
     segments: list[_Segment] = [_GAP] if floating and "/" not in text.rstrip("/") else []
@@ -92,29 +92,29 @@ def compile_pattern(text: str, *, floating: bool = False) -> CompiledPattern:
 
 
 def compile_path(path: str) -> CompiledPattern:
-    """Return one path as a pattern that matches it and what lies below it."""
+    """Return a path as a pattern that matches it and everything below it."""
     return (*(_fold(part) for part in path.strip("/").split("/")), _GAP)
 
 
 def is_plain(pattern: CompiledPattern) -> bool:
-    """Tell whether a pattern is one path and what lies below it."""
+    """Return whether a pattern is a single path with everything below it."""
     return all(isinstance(part, str) for part in pattern) and pattern.index(_GAP) == len(pattern) - 1
 
 
 def patterns_meet(left: CompiledPattern, right: CompiledPattern) -> bool:
-    """Tell whether two patterns may match one path."""
+    """Return whether two patterns may match the same path."""
     for one, other in zip(left, right, strict=False):
         if not isinstance(one, str) or not isinstance(other, str) or _GAP in (one, other):
             break
         if one != other:
-            return False  # the usual case, told by the first names that differ
+            return False  # the usual case, decided by the first differing names
     return _sequences_meet(left, right, gap=_GAP, agree=_names_meet)
 
 
 def _sequences_meet(
     left: Sequence[Any], right: Sequence[Any], *, gap: str, agree: Callable[[Any, Any], bool]
 ) -> bool:
-    """Tell whether two sequences have a common reading, where `gap` stands for any number of symbols."""
+    """Return whether two sequences have a common reading, if `gap` matches any number of symbols."""
     seen = {(0, 0)}
     pending = [(0, 0)]
     while pending:
@@ -159,7 +159,7 @@ def _characters_meet(left: _Token, right: _Token) -> bool:
 
 
 def _compile_name(name: str) -> _Segment:
-    """Return a name without case where it is plain, else its tokens."""
+    """Return a plain name without case, or the tokens of any other."""
     text = unicodedata.normalize("NFC", name)
     tokens: list[_Token] = []
     plain = True
@@ -186,7 +186,7 @@ def _compile_name(name: str) -> _Segment:
 
 
 def _compile_class(text: str, at: int) -> tuple[_Token, int]:
-    """Return what stands in brackets from `at` on, and where it ends."""
+    """Return the content of brackets from `at` on, and the position after them."""
     end = text.find("]", at + 1 + (text[at : at + 1] in ("!", "^")))
     if end < 0:
         raise ValueError("has a bracket that is not closed")
@@ -206,7 +206,7 @@ def _compile_class(text: str, at: int) -> tuple[_Token, int]:
 
 
 def _fold(text: str) -> str:
-    """Return a text in which characters that differ by case alone are equal, with as many of them as before."""
+    """Return a text without differences of case, with the same number of characters."""
     out = []
     for char in unicodedata.normalize("NFC", text):
         upper = char.upper()

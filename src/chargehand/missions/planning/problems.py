@@ -1,16 +1,16 @@
-"""What is wrong with a plan, collected so that one error tells all of it."""
+"""The problems of a plan, collected so that one error reports them all."""
 
 from __future__ import annotations
 
 from chargehand.core.errors import UsageError
 from chargehand.core.text import printable
 
-# More in one error is not read: the rest follow from these, or show once these are mended.
+# No one reads more in one error: the rest follow from these, or show up once these are fixed.
 MOST_PROBLEMS = 20
 
 
 class PlanProblems:
-    """Problems in the order in which they are found, each with its place, the value and the way out."""
+    """Problems in the order of discovery, each with its place, the value and the way out."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -18,7 +18,7 @@ class PlanProblems:
         self._shown: list[tuple[str, str]] = []
 
     def add(self, where: str, message: str, hint: str, *, line: int = 0) -> None:
-        """Note one problem at `where`, such as `task 'api'`; `line` is 0 where it is not known."""
+        """Note one problem at `where`, such as `task 'api'`; `line` is 0 if unknown."""
         self.count += 1
         if len(self._shown) < MOST_PROBLEMS:
             place = f"{self.name}:{line}" if line else self.name

@@ -18,21 +18,21 @@ from chargehand.missions.planning.problems import PlanProblems, quote_value
 from chargehand.missions.planning.teams import fill_task
 
 MOST_CANDIDATES = 8
-# How many look at one result: each is a mission.
+# Largest number of reviewers of one result: each is a mission.
 MOST_REVIEWERS = 5
 MOST_LOOPS = 20
 MOST_AT_ONCE = 64
 _MOST_PRIORITY = 1_000
-# How often a task is done `while` or `until` something holds, where the file does not say.
+# The bound of a `while` or `until` loop if the file does not give one.
 USUAL_LOOPS = 5
-# What people write for a field, by the field.
+# Alternative names that people write for a field.
 SUGAR = {"timeout": "seconds", "budget": "budget_usd"}
 LOOP_KEYS = ("repeat", "while", "until")
 RISKS: tuple[Risk, ...] = get_args(Risk)
 
 
 class DraftPlan(Struct, kw_only=True):
-    """A plan as far as it could be read, with the drafts of its tasks and the ids of its groups."""
+    """The readable part of a plan, with the drafts of its tasks and the ids of its groups."""
 
     plan: Plan
     drafts: list[TaskDraft]
@@ -40,9 +40,9 @@ class DraftPlan(Struct, kw_only=True):
 
 
 def read_plan(data: Any, problems: PlanProblems) -> DraftPlan:
-    """Return what a loaded file says; what is wrong with it is noted in `problems`, and left out.
+    """Return the plan in a loaded file; problems are noted in `problems`, and invalid parts omitted.
 
-    Raises `UsageError` (`plan_invalid`) where it has more tasks than a plan may have.
+    Raises `UsageError` (`plan_invalid`) if it has more tasks than a plan may have.
     """
     if isinstance(data, list):
         data = PlanTable(tasks=data)
@@ -53,7 +53,7 @@ def read_plan(data: Any, problems: PlanProblems) -> DraftPlan:
     fields = PlanFields(data, _field_names(Plan), "", problems)
     expansion = PlanExpansion(problems)
     tasks = data.get("tasks")
-    # All of a plan may be one group: `tasks: {sequence: […]}`.
+    # A whole plan may be one group: `tasks: {sequence: […]}`.
     alone = isinstance(tasks, PlanTable) and not set(GROUPS).isdisjoint(tasks)
     expansion.expand([tasks] if alone else fields.read_items("tasks", "text"))
     plan = Plan(
@@ -111,7 +111,7 @@ def _read_task(draft: TaskDraft, groups: dict[str, tuple[str, ...]], problems: P
     role = fields.read_line("role")
     if role and not ROLE_NAME.fullmatch(role):
         fields.note(f"'role' is no name of a role: {quote_value(role)}", "`chargehand role list` lists them")
-    # A group stands for what it ends with.
+    # A group is represented by its last tasks.
     after = dict.fromkeys(each for name in draft.after for each in groups.get(name, (name,)))
     return Task(
         id=draft.id,

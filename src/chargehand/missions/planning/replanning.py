@@ -1,4 +1,4 @@
-"""Another plan for a coordinator that works: what it may change, and the events that record it."""
+"""A new plan for a running coordinator: the permitted changes, and the events that record it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _DROPPED = "it was dropped from the plan"
 
 
 def events_of_new_plan(state: MissionState, made: PlanMade, *, in_hand: str = "") -> tuple[Payload, ...]:
-    """Return the events with which a plan takes the place of the one that a mission has.
+    """Return the events that replace a mission's plan.
 
-    `in_hand` is the task that its coordinator starts or merges at this moment. Raises `RefusedError` (`no_plan`,
-    `not_plannable`, and what `check_new_plan` does).
+    `in_hand` is the task that its coordinator is starting or merging. Raises `RefusedError` (`no_plan`,
+    `not_plannable`, and the errors of `check_new_plan`).
     """
     # A merge that a dead worker did not record is in hand too: the next worker records it first.
     in_hand = state.half_merged.task if state.half_merged is not None else in_hand
     check_new_plan(_open_plan(state), made.plan, in_hand=in_hand)
     open_points, answers = {each.id for each in made.plan.ambiguities}, list[Payload]()
     for name, asked in state.questions.items():
-        # An open question about a task or point that the new plan does not have needs no answer any more.
+        # An open question about a task or point that the new plan lacks needs no answer any more.
         about = name.removeprefix(TASK_QUESTION).rpartition("/")[0]
         no_task = name.startswith(TASK_QUESTION) and made.plan.task(about) is None
         no_point = name.startswith(PLAN_QUESTION) and name.removeprefix(PLAN_QUESTION) not in open_points
@@ -51,17 +51,17 @@ def _open_plan(state: MissionState) -> PlanProgress:
 
 
 def _waking(state: MissionState) -> tuple[Payload, ...]:
-    """Return what has a coordinator look again; one that is held and at work does by itself."""
+    """Return the events that make a coordinator look again; a running one does so by itself."""
     rests = state.asleep or state.status == "waiting" or state.held is not None
     return (CoordinatorWoken(mission=state.id),) if rests else ()
 
 
 def check_new_plan(progress: PlanProgress, plan: Plan, *, in_hand: str = "") -> None:
-    """Return if a plan may take the place of the one that is worked on.
+    """Return if a plan may replace the current one.
 
-    What a task was that began stays true: its mission has its text, and what came after it was begun on what it
-    left. Raises `RefusedError`: `plan_fixed` with the first task that may not be as it is now, `task_busy` where
-    that is the one in hand, which is over soon.
+    The past of a started task stays true: its mission has its text, and its successors started from its result.
+    Raises `RefusedError`: `plan_fixed` with the first task that may not change, `task_busy` if that is the one in
+    hand, which is over soon.
     """
     for name, known in progress.tasks.items():
         before, now = progress.plan.task(name), plan.task(name)
@@ -78,9 +78,9 @@ def check_new_plan(progress: PlanProgress, plan: Plan, *, in_hand: str = "") -> 
 
 
 def events_of_permission(state: MissionState, task: str, *, identity: str) -> tuple[Payload, ...]:
-    """Return the events with which a person lets a held task begin, beside those that work on what it touches.
+    """Return the events by which a person starts a held task despite the running tasks that it collides with.
 
-    Raises `RefusedError` (`no_plan`, `not_plannable`, `not_held`), `NotFoundError` for a task that is not there.
+    Raises `RefusedError` (`no_plan`, `not_plannable`, `not_held`), `NotFoundError` for an unknown task.
     """
     progress = _open_plan(state)
     known, wanted = progress.tasks.get(task), progress.plan.task(task)
@@ -97,7 +97,7 @@ def events_of_permission(state: MissionState, task: str, *, identity: str) -> tu
 
 
 def _why_fixed(known: TaskProgress, *, was_dropped: bool, is_dropped: bool) -> tuple[str, str] | None:
-    """Return why a task cannot be another one now, or be dropped, and the way out; `None` where it can."""
+    """Return why a task cannot be changed or dropped, and the way out; `None` if it can."""
     if was_dropped:
         begun = bool(known.runs) and not is_dropped
         return ("was begun and dropped before", "give the new task another id") if begun else None

@@ -1,4 +1,4 @@
-"""Teams: files that say in which roles a request is worked on, by whom, and who looks at whose results."""
+"""Teams: files that define the roles for a request, their agents and models, and the reviewers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def parse_team(text: str, place: str) -> Team:
-    """Return the team that a file says; raises `ConfigError` (`team_invalid`) naming `place`."""
+    """Return the team defined in a file; raises `ConfigError` (`team_invalid`) naming `place`."""
     try:
         team = convert_to(tomllib.loads(text), Team)
     except (ValueError, RecursionError) as error:
@@ -44,7 +44,7 @@ def parse_team(text: str, place: str) -> Team:
 
 
 def plan_for_team(team: Team, text: str) -> Plan:
-    """Return the plan by which a team works on a request: each step after the one before."""
+    """Return the plan by which a team works on a request: each step after the previous one."""
     tasks: list[Task] = []
     for number, role in enumerate(team.steps, 1):
         name = role if role not in team.steps[: number - 1] else f"{role}-{number}"
@@ -53,14 +53,14 @@ def plan_for_team(team: Team, text: str) -> Plan:
 
 
 def with_team(plan: Plan, team: Team) -> Plan:
-    """Return a plan whose tasks take what they leave open from the members of a team, its own members first."""
+    """Return a plan whose tasks take missing values from a team's members; the plan's own members come first."""
     own = {each.role for each in plan.team}
     whole = replace(plan, team=(*plan.team, *(each for each in team.members if each.role not in own)))
     return replace(whole, tasks=tuple(fill_task(task, whole) for task in whole.tasks))
 
 
 def fill_task(task: Task, plan: Plan) -> Task:
-    """Return a task with what its team says of the role that it is done in, where it says nothing itself."""
+    """Return a task with missing values taken from the team member for its role."""
     member = plan.member(task.role or DEVELOPER)
     return replace(
         task,

@@ -1,4 +1,4 @@
-"""What the tasks of a plan have to be together: ids, order, obligations, and who makes and deletes what."""
+"""Validation across a plan's tasks: ids, order, obligations, and which tasks make and delete a path."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from chargehand.missions.planning.reading import DraftPlan
 
 PLAN_ID = late_pattern(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PLAIN_PATH = late_pattern(r"[^*?\[\\]+")
-# Without a slash at its end, and with an ending: whoever means a directory writes the slash.
+# Without a trailing slash, and with an extension: a directory is written with the slash.
 _FILE = late_pattern(r"[^/]\.[^./]+\Z")
 
 
 def check_plan(draft: DraftPlan, problems: PlanProblems) -> None:
-    """Note in `problems` what is wrong with a plan that each key by itself does not show."""
+    """Note in `problems` the errors of a plan that single keys do not show."""
     plan = draft.plan
     lines = {task.id: task.table.line for task in draft.drafts}
     if not plan.tasks and not problems.count:
@@ -60,7 +60,7 @@ def _check_ids(kind: str, ids: Iterable[str], problems: PlanProblems, lines: dic
 
 
 def _check_alone(task: Task, problems: PlanProblems, line: int) -> None:
-    """Note what of one task contradicts itself: nobody could do it."""
+    """Note contradictions within one task: no agent could do it."""
     where = f"task {task.id!r}"
     made = {path.rstrip("/") for path in (*task.make, *task.change)}
     for path in task.delete:
@@ -78,12 +78,12 @@ def _check_alone(task: Task, problems: PlanProblems, line: int) -> None:
 
 
 def outside_areas(task: Task, areas: Sequence[str]) -> str | None:
-    """Return what a task means to do outside of the areas that it may change, such as `make 'a.py'`."""
+    """Return an intended change of a task outside its areas, such as `make 'a.py'`, or `None`."""
     allowed = [compile_pattern(area, floating=True) for area in areas]
     for verb, paths in (("make", task.make), ("change", task.change), ("delete", task.delete)):
         for path in paths if allowed else ():
             pattern = compile_pattern(path)
-            # A directory may hold what lies in an area: `change: src` with the areas `src/api/` and `*.py`.
+            # A directory may contain something within an area: `change: src` with the areas `src/api/` and `*.py`.
             pattern = pattern[:-1] if _FILE.search(path) else pattern
             if not any(patterns_meet(pattern, area) for area in allowed):
                 return f"{verb} {path!r}"
@@ -112,7 +112,7 @@ def _check_obligations(plan: Plan, problems: PlanProblems, lines: dict[str, int]
 def _check_order(
     plan: Plan, groups: dict[str, tuple[str, ...]], problems: PlanProblems, lines: dict[str, int]
 ) -> bool:
-    """Check what tasks wait for; return whether there is an order at all."""
+    """Check the order of the tasks; return whether there is one."""
     whole = len(lines) == len(plan.tasks)
     for task in plan.tasks:
         for name in task.after:
@@ -127,7 +127,7 @@ def _check_order(
     try:
         predecessors(plan)
     except CycleError as error:
-        # The error names each before what waits for it; people read who waits for whom.
+        # The error lists each task before its dependents; people read the dependents first.
         cycle = error.args[1][::-1]
         start = cycle.index(min(cycle))
         cycle = [*cycle[start:-1], *cycle[:start], cycle[start]]
@@ -139,7 +139,7 @@ def _check_order(
 
 
 def _check_writers(plan: Plan, problems: PlanProblems, lines: dict[str, int]) -> None:
-    """Note plain paths that two tasks make or delete while nothing says which of them is first."""
+    """Note plain paths that two unordered tasks make or delete."""
     ordered: dict[str, set[str]] = {task.id: {task.id} for task in plan.tasks}
     for name, before in predecessors(plan).items():
         ordered[name] |= before
@@ -153,11 +153,11 @@ def _check_writers(plan: Plan, problems: PlanProblems, lines: dict[str, int]) ->
     told: set[frozenset[str]] = set()
     for (path, verb), names in sorted(users.items()):
         parts = path.split("/")
-        # Who deletes a directory deletes what lies in it.
+        # A task that deletes a directory deletes everything in it.
         above = ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
         deleting = {each for directory in above for each in users.get((directory, "delete"), ())}
         rivals = deleting | names if verb == "make" else deleting
-        # One of them is told: once two are in order, the next try shows whether others are.
+        # Only one is reported: once two are in order, the next try shows whether others are.
         clash = next(((each, min(found)) for each in sorted(names) if (found := rivals - ordered[each])), None)
         if clash is None or frozenset(clash) in told:
             continue

@@ -1,4 +1,4 @@
-"""Promotion: merge, verdict on the merged tree, journal, compare-and-swap, export; and its undoing.
+"""Promotion: merge, verdict on the merged tree, journal, compare-and-swap, export; and roll-back.
 
 The journal is the event `promotion.prepared`, on disk before the swap. After a crash the branch decides: at the
 new commit the promotion happened and is finished (`Promoter.settle_prepared`); at the old one it did not and is
@@ -74,16 +74,16 @@ class Promoter:
         approved: bool = False,
         done_by: tuple[Task, MissionState] | None = None,
     ) -> str:
-        """Promote `tree` and return the new commit of the mission branch, whose message names who did it.
+        """Promote `tree` and return the new commit of the mission branch, whose message names its author.
 
-        That is the mission itself, or one of its tasks with its child mission.
+        The author is the mission itself, or one of its tasks with its child mission (`done_by`).
 
-        `validate` gives the verdict of the merged tree where it is another one; `approved` says that a person
-        approved what `person_may_promote` allows. Raises `RefusedError` (`merge_conflict`, `merged_red`,
-        `no_change`); the branch is then as it was.
+        `validate` returns the verdict of the merged tree if it differs from `tree`; `approved` says that a person
+        approved the exceptions of `person_may_promote`. Raises `RefusedError` (`merge_conflict`, `merged_red`,
+        `no_change`); the branch is then unchanged.
         """
         depot = self._services.depot
-        # Before the first promotion there is no branch: the swap then expects none.
+        # Before the first promotion there is no branch: the swap then expects it to be missing.
         old = depot.read_ref(self._ref)
         tip = old or base.commit
         hint = f"to get that tree alone: chargehand mission rollback {self._journal.mission}, then promote again"
@@ -92,11 +92,11 @@ class Promoter:
             verdict = await validate(merged)
         if merged == depot.tree_of(tip):
             raise RefusedError("the mission branch already contains this change", code="no_change", hint=hint)
-        # An approval is for the tree that the person saw: what a merge makes of it needs a good verdict.
+        # An approval is for the tree that the person saw: a tree merged from it needs a good verdict.
         by_person = approved and merged == tree
         good = person_may_promote(verdict) if by_person else verdict.is_good
         good = good and (by_person or not (approved and verdict.needs_person))
-        # The verdict must be of this very tree: one of another tree, however similar, promotes nothing.
+        # The verdict must be of exactly this tree: one of another tree, however similar, promotes nothing.
         if verdict.tree != merged or not good:
             message = f"the merged tree {merged[:12]!r} has no green verdict"
             raise RefusedError(message, code="merged_red", hint=hint)
@@ -111,7 +111,7 @@ class Promoter:
         return await self._swap(commit, old, merged, done_by)
 
     async def _merge(self, base: Base, tip: str, tree: str, hint: str) -> str:
-        """Return the tree of an earlier promotion's tip merged with this one; `tree` where there is none."""
+        """Return the tree of an earlier promotion's tip merged with this one; without a promotion, `tree`."""
         depot = self._services.depot
         if depot.tree_of(tip) == base.tree:
             return tree
@@ -137,7 +137,7 @@ class Promoter:
     async def _swap(
         self, commit: str, old: str | None, tree: str, done_by: tuple[Task, MissionState] | None
     ) -> str:
-        """Move the branch, with the intent on disk before and the fact after; return where the branch is."""
+        """Move the branch, with the intent on disk before and the fact after; return the branch's commit."""
         depot = self._services.depot
         await self._sign_last()
 
@@ -145,7 +145,7 @@ class Promoter:
             try:
                 depot.swap(self._ref, commit, old, durable=True)
             except RefMovedError:
-                # A worker that others gave up in mid-promotion may have moved the branch first, to the same tree.
+                # A worker given up by others during a promotion may have moved the branch first, to the same tree.
                 there = depot.read_ref(self._ref)
                 if there is None or there == old or depot.tree_of(there) != tree:
                     raise
@@ -164,9 +164,9 @@ class Promoter:
         return commit
 
     def settle_prepared(self) -> bool:
-        """Find out whether a promotion that was begun came to its swap; one that did not is forgotten.
+        """Finish or discard an interrupted promotion, depending on whether the ref moved.
 
-        Returns whether a promotion stands that was not brought to its end.
+        Return whether there is a valid promotion that was not completed.
         """
         state = self._journal.state
         prepared = state.prepared
@@ -177,11 +177,11 @@ class Promoter:
         return state.commit is not None and state.status != "promoted"
 
     async def deliver(self) -> None:
-        """Sign what is promoted, export it, and apply it where asked; what is done already is left alone."""
+        """Sign the promoted result, export it, and apply it if requested; completed steps are skipped."""
         state = self._journal.state
         assert state.request is not None
         assert state.commit is not None
-        # Signed first: the signature is a note on the commit, and the export takes the note along.
+        # Signed first: the signature is a note on the commit, and the export includes the note.
         await self.sign(state.commit)
         if not is_exported(state):
             await self.export()
@@ -189,21 +189,21 @@ class Promoter:
             await self.apply()
 
     async def _sign_last(self) -> None:
-        """Sign where the branch is, before it moves on: a worker before may have ended before it did."""
+        """Sign the branch's commit before the branch moves on: an earlier worker may have ended before signing."""
         if (commit := self._journal.state.commit) is not None:
             await self.sign(commit)
 
     async def sign(self, commit: str) -> None:
-        """Sign the log, and of it the provenance of the commit, and note both on it, once.
+        """Sign the log and the commit's provenance from it, and note both on the commit, once.
 
-        A failure is recorded and undoes no promotion.
+        A failure is recorded and does not undo the promotion.
         """
         if self._journal.state.signed == commit:
             return
         depot, store, mission = self._services.depot, self._services.store, self._journal.mission
 
         def annotate() -> SignedHead:
-            # Notes that were put there before a crash are taken as they are: one commit has one of each.
+            # Notes from before a crash are reused: a commit has one of each.
             noted = map(SignedHead.decode, (depot.annotation(commit) or "").encode().splitlines())
             head = next((each for each in noted if each.mission == mission), None) or store.sign_head(mission)
             known = depot.provenance(commit)
@@ -223,7 +223,7 @@ class Promoter:
             self._journal.record(HeadSigned(commit=commit, seq=head.seq, key=head.key))
 
     async def export(self) -> Export:
-        """Write the mission branch into the user's repository and record how that went."""
+        """Write the mission branch into the user's repository and record the outcome."""
         state = self._journal.state
         assert state.commit is not None
         assert state.request is not None
@@ -232,11 +232,11 @@ class Promoter:
         else:
             branch = f"{PREFIX}{state.request.slug}"
             export = await self._write(state.commit, branch, None)
-            if export.state == "blocked":  # the name is taken, say: the mission's id makes it another one
+            if export.state == "blocked":  # e.g. the name is taken: the mission's id makes it unique
                 other = await self._write(state.commit, f"{branch}-{self._journal.mission[-6:]}", None)
                 export = other if other.state == "done" else export
         self._fault("exported")
-        # Either command delivers what stands on the branch; the one that was given is the one to repeat.
+        # Either command delivers the branch's commit; the retry repeats the command that was given.
         export = self._add_retry(export, "rollback" if is_rolled_back(state) else "promote")
         self._journal.record(ExportChanged(export=export, commit=state.commit), durable=True)
         return export
@@ -250,21 +250,21 @@ class Promoter:
             reason = ""
             try:
                 await asyncio.to_thread(export_notes, depot, commit)
-            except ChargehandError as error:  # the branch is there all the same
+            except ChargehandError as error:  # the branch was exported anyway
                 reason = f"without the notes of signed log and provenance: {error.message}"
             return replace(export, reason=reason)
-        except ChargehandError as error:  # the promotion stands all the same, and can be delivered later
+        except ChargehandError as error:  # the promotion is still valid, and can be delivered later
             return Export(ref=f"{HEADS}{branch}", state="blocked", reason=error.message)
 
     def _add_retry(self, export: Export, verb: str) -> Export:
-        """Add the command that tries again to the reason of a blocked export."""
+        """Add the command for a retry to the reason of a blocked export."""
         if export.state != "blocked":
             return export
         command = f"chargehand mission {verb} {self._journal.mission}"
         return replace(export, reason=f"{export.reason}; once that is resolved: {command}")
 
     async def apply(self) -> Export:
-        """Fast-forward the user's own branch, where it is where it was and the touched paths are clean."""
+        """Fast-forward the user's own branch if it has not moved and the touched paths are clean."""
         state = self._journal.state
         base = state.promoted_on
         assert state.commit is not None
@@ -281,12 +281,12 @@ class Promoter:
         return applied
 
     async def roll_back(self) -> str:
-        """Put a commit on the mission branch that has the base's tree again; return it, exported."""
+        """Put a commit with the base's tree on the mission branch, export it, and return it."""
         state = self._journal.state
         base = state.promoted_on
         if state.commit is None or base is None:
             raise not_promoted_error(state)
-        if is_rolled_back(state):  # but perhaps its export was blocked
+        if is_rolled_back(state):  # but its export may have been blocked
             if is_exported(state):
                 raise already_rolled_back_error(state)
             await self.export()
@@ -306,7 +306,7 @@ class Promoter:
         await self._revert(base, plan.tree, message, undo, tasks=plan.tasks)
 
     async def _revert(self, base: Base, tree: str, message: str, undo: str, *, tasks: tuple[str, ...] = ()) -> str:
-        """Put a commit with `tree` on the mission branch; `undo` is how a person does the same to theirs."""
+        """Put a commit with `tree` on the mission branch; `undo` is the command for a person's own branch."""
         depot, promoted = self._services.depot, self._journal.state.commit
         assert promoted is not None
         was_applied = is_applied(self._journal.state)

@@ -1,6 +1,7 @@
 """Rebases an attempt's tree onto a branch that moved on while the agent worked.
 
-Nothing is left half merged: a merge is a tree in the depot or it is none, and a conflict is records, no markers.
+Nothing is left half merged: a merge is either a tree in the depot or nothing, and conflicts are records, not
+markers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.merge import MergeConflictError, MergeResult
 from chargehand.workspace.remotes import moved_base
 
-# A line of the log holds up to 8 kB, an event more than its list of conflicts. A larger list is an artifact.
+# A log line takes up to 8 kB, and an event contains more than its list of conflicts. A larger list is an artifact.
 _EVENT_BYTES = 7 * 1024
 _NAMED = 5
 _CONFLICT_TEXT = (
@@ -37,10 +38,11 @@ _CONFLICT_TEXT = (
 
 
 class Rebase(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt's tree on the branch as it is now, `base`.
+    """An attempt's tree on the current branch, `base`.
 
-    `tree` is all of both where nothing conflicts, else the branch's with what of the attempt's could be merged.
-    `count` paths conflict, `conflicts` describes them. `checkpoint` keeps `tree`, on top of the branch.
+    `tree` contains all changes of both if nothing conflicts, otherwise the branch's tree with the mergeable part
+    of the attempt's changes. `count` paths conflict, `conflicts` describes them. `checkpoint` keeps `tree`, on top
+    of the branch.
     """
 
     base: Base
@@ -53,7 +55,7 @@ class Rebase(msgspec.Struct, frozen=True, kw_only=True):
 async def record_rebase(
     journal: Journal, services: Services, base: Base, tree: str, *, step: str, number: int
 ) -> Rebase | None:
-    """Rebase an attempt's tree as a recorded step: after a crash the result is the same one."""
+    """Rebase an attempt's tree as a recorded step: after a crash the result is the same."""
     attempt = journal.state.attempt(number)
 
     async def work() -> Any:
@@ -81,16 +83,16 @@ async def record_rebase(
 
 
 def rebase_tree(services: Services, base: Base, tree: str, *, mission: str) -> Rebase | None:
-    """Merge an attempt's tree with where the branch of its base is now; `None` where that did not move.
+    """Merge an attempt's tree with the current tip of its base's branch; `None` if that did not move.
 
-    Also `None` where the branch holds all of it already. Writes objects and the checkpoint's ref into the depot.
+    Also `None` if the branch already contains all changes. Writes objects and the checkpoint's ref into the depot.
     """
     tip = moved_base(services.depot, base)
     return None if tip is None else rebase_onto(services, base, tip, tree, mission=mission)
 
 
 def rebase_onto(services: Services, base: Base, tip: Base, tree: str, *, mission: str) -> Rebase | None:
-    """Merge a tree that was made on `base` with `tip`, as `rebase_tree` does."""
+    """Merge a tree made on `base` with `tip`, as `rebase_tree` does."""
     depot, union = services.depot, services.is_union
 
     def merge(candidate: str) -> MergeResult:
@@ -102,8 +104,8 @@ def rebase_onto(services: Services, base: Base, tip: Base, tree: str, *, mission
     if merged == tip.tree and result.tree is not None:
         return None
     commit = depot.commit(merged, (tip.commit,), f"on top of {tip.commit}")
-    # Kept by a ref before the log names it: nothing that the log names may be collected as garbage. The same tree
-    # on the same tip is the same commit, so a step that is done again finds its ref there.
+    # Kept by a ref before the log names it: a commit named in the log must not be garbage-collected. The same tree
+    # on the same tip is the same commit, so a repeated step finds its ref.
     ref = f"refs/chargehand/restored/{mission}/{commit}"
     if depot.read_ref(ref) is None:
         depot.swap(ref, commit, None)
@@ -120,12 +122,12 @@ def rebase_onto(services: Services, base: Base, tip: Base, tree: str, *, mission
 def _drop_conflicts(
     depot: Depot, base: Base, tip: Base, tree: str, result: MergeResult, merge: Callable[[str], MergeResult]
 ) -> str:
-    """Return the branch's tree with all of the attempt's changes but those to paths that conflict."""
+    """Return the branch's tree with all of the attempt's changes except those to conflicting paths."""
     dropped: set[str] = set()
     while result.tree is None:
-        # A renamed file conflicts under both names: dropping one side alone would conflict again.
+        # A renamed file conflicts under both names: dropping only one side would conflict again.
         paths = {*result.conflicts, *(other for each in result.details for other in each.others)}
-        if paths <= dropped:  # a path conflicts by others than itself: nothing is taken of the attempt
+        if paths <= dropped:  # a path conflicts because of other paths: nothing is taken from the attempt
             return tip.tree
         dropped |= paths
         result = merge(depot.replace_paths(tree, sorted(dropped), base.tree))
@@ -133,16 +135,16 @@ def _drop_conflicts(
 
 
 def has_branch_moved(journal: Journal, depot: Depot) -> bool:
-    """Tell whether what is promoted is still to be applied to a branch that moved since."""
+    """Return whether a promoted result must still be applied to a branch that has moved since."""
     state = journal.state
     base = state.promoted_on if state.request is not None and state.request.apply else None
     return base is not None and not is_applied(state) and moved_base(depot, base) is not None
 
 
 async def rebase_promoted(journal: Journal, services: Services) -> Rebase | None:
-    """Rebase what is promoted onto the branch that it is still to be applied to; `None` where that did not move.
+    """Rebase the promoted result onto the branch that it must still be applied to; `None` if that did not move.
 
-    Raises `MergeConflictError` where the two conflict, with the hunks in the log.
+    Raises `MergeConflictError` if the two conflict, with the hunks in the log.
     """
     state, mission = journal.state, journal.mission
     base, tree, commit = state.promoted_on, state.tree, state.commit
@@ -167,7 +169,7 @@ async def rebase_promoted(journal: Journal, services: Services) -> Rebase | None
 
 
 def advance_base(journal: Journal, rebase: Rebase) -> None:
-    """Record, once, that the mission's base is the branch as it is now, with its last checkpoint on top."""
+    """Record, once, that the mission's base is the current branch, with its last checkpoint on top."""
     state = journal.state
     if not state.attempts or any(point.commit == rebase.checkpoint.commit for point in state.checkpoints):
         return
@@ -186,7 +188,7 @@ def conflict_event(
     tree: str,
     attempt: str | None = None,
 ) -> MergeConflicted:
-    """Return the event of a merge that conflicts, with as much of the conflicts as a line of the log may hold."""
+    """Return the event of a conflicting merge, with as many conflicts as fit into a log line."""
     event = MergeConflicted(
         count=count, conflicts=tuple(conflicts), branch=branch, commit=commit, tree=tree, attempt=attempt
     )
@@ -205,19 +207,19 @@ def conflict_event(
 
 
 def name_paths(paths: Sequence[str], count: int) -> str:
-    """Return the first five of `count` paths in words."""
+    """Return the first five of `count` paths as text."""
     more = f" and {count - _NAMED} more" if count > _NAMED else ""
     return ", ".join(shown_path(path) for path in paths[:_NAMED]) + more
 
 
 def conflict_reason(conflicts: Sequence[Conflict], *, branch: str, count: int) -> Reason:
-    """Return why an attempt whose change conflicts with a branch is refused."""
+    """Return the reason for refusing an attempt whose change conflicts with a branch."""
     named = name_paths([each.path for each in conflicts], count)
     return Reason(code="merge_conflict", message=f"the change conflicts with {branch} in {named}")
 
 
 def conflict_report(rebase: Rebase) -> bytes:
-    """Return the report that the next attempt gets: what conflicts and from where it begins, as JSON.
+    """Return the report for the next attempt as JSON: the conflicts and the starting point.
 
     The keys of `chargehand.checks.Report` that do not apply are empty; `merge` holds the rest.
     """

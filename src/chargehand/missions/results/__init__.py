@@ -1,1 +1,1 @@
-"""Results: judging what attempts and tasks left, and bringing it to where it belongs."""
+"""Results: judging the results of attempts and tasks, and delivering them."""

@@ -41,9 +41,9 @@ from chargehand.workspace.remotes import moved_base
 
 
 class JudgedAttempt(Struct, frozen=True, kw_only=True):
-    """An attempt's result, the verdict on it and how it ends; `report` is an artifact for the next attempt.
+    """An attempt's result, the verdict on it and its end; `report` is an artifact for the next attempt.
 
-    `restored` says that the result is the tree that a person made of it afterwards.
+    `restored` means that the result is a tree that a person made from it afterwards.
     """
 
     context: BaseContext
@@ -105,9 +105,9 @@ class CandidateJudge:
         return replace(judged, end=waits) if waits is not None else judged
 
     async def heed_person(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
-        """Return the attempt with the tree that a person made of its result since, judged as it is.
+        """Return the attempt with a tree that a person has made from its result since, with its own verdict.
 
-        That tree was restored, merged or rebased while the mission was paused, or had ended.
+        That tree was restored, merged or rebased while the mission was paused, or after it ended.
         """
         restored = restored_after_work(self._journal.state, number)
         depot, base = self._services.depot, judged.context.base
@@ -122,7 +122,7 @@ class CandidateJudge:
             context = await self._judge.prepare_base(request, stands)
         changes = depot.diff(stands.tree, tree)
         left = {change.path for change in changes}
-        # Of what was found in the workspace, only what concerns the paths that are left.
+        # Of the findings in the workspace, only those about the remaining paths.
         findings = tuple(found for found in judged.result.findings if found.path in left)
         result = replace(judged.result, tree=tree, changes=changes, findings=findings)
         judged = replace(judged, context=context, result=result, restored=True)
@@ -165,10 +165,10 @@ class CandidateJudge:
         return store_report_message(self._services.store, self._journal.state, document, number)
 
     async def rebase(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
-        """Rebase a good result onto the branch that it is for, as often as that branch moves.
+        """Rebase a good result onto its target branch, repeatedly while that branch moves.
 
         If the two conflict, or fail together, the next attempt starts from there. If there is no next attempt, the
-        result stays as it was: it is promoted, and not applied.
+        result is unchanged: it is promoted, but not applied.
         """
         steps, depot = self._journal.state.steps, self._services.depot
         # This comes before the promotion, so that the agent has an attempt left to fix a conflict or a red merge.
@@ -190,7 +190,7 @@ class CandidateJudge:
     async def _rebase_once(
         self, request: MissionRequest, judged: JudgedAttempt, number: int, name: str
     ) -> JudgedAttempt | None:
-        """Return the result on the branch as it is now; `judged` if it must stay, `None` if nothing moved."""
+        """Return the result on the current branch; `judged` if it must stay, `None` if nothing moved."""
         journal, services, last = self._journal, self._services, number >= request.attempts
         rebase = await record_rebase(
             *(journal, services, judged.context.base, judged.result.tree),

@@ -50,13 +50,13 @@ class ResultDelivery:
         self.promoter = Promoter(services, journal, fault=judge.fault)
 
     async def promote(self, context: BaseContext, tree: str, verdict: Verdict, *, approved: bool = False) -> None:
-        """Promote a validated tree, export it, apply it where asked; the mission is settled afterwards.
+        """Promote a validated tree, export it, apply it if requested; the mission is settled afterwards.
 
-        Once started, it is finished even if the task is cancelled: half a promotion helps nobody.
+        Once started, it is finished even if the task is cancelled: half a promotion is useless.
         """
 
         async def judge_merged(candidate: str) -> Verdict:
-            # Judging may still be cut off by the time limit: nothing is promoted before there is a verdict.
+            # The time limit may still interrupt judging: nothing is promoted before there is a verdict.
             async with self._control.limited(self._control.seconds_left()):
                 output = await self._journal.step(
                     "verdict/merged",
@@ -70,7 +70,7 @@ class ResultDelivery:
             try:
                 await self.promoter.promote(context.base, tree, verdict, validate=judge_merged, approved=approved)
             except RefusedError as error:
-                if self._journal.state.commit is not None:  # an earlier promotion stands as it was
+                if self._journal.state.commit is not None:  # an earlier promotion remains valid
                     raise
                 reason = Reason(code=error.code, message=error.message)
                 record_mission_end(self._journal, MissionFinished(status="refused", reasons=(reason,)))
@@ -90,7 +90,7 @@ class ResultDelivery:
         record_mission_end(self._journal, MissionFinished(status="promoted"), durable=True)
 
     def _check_decisions(self) -> None:
-        """Raise `RefusedError` (`rejected_again`) if a person took back what is promoted, before its export.
+        """Raise `RefusedError` (`rejected_again`) if a person took back the promoted change before its export.
 
         That can happen between a crash, or a blocked export, and the delivery. May block.
         """
@@ -108,26 +108,28 @@ class ResultDelivery:
         return [event for event in events if isinstance(event, ApprovalGiven) and event.tree == tree]
 
     async def deliver_promoted(self) -> None:
-        """Deliver a promoted result; if the branch that it is for has moved, judge it again on that first."""
+        """Deliver a promoted result; if its target branch has moved, judge it again on that first."""
         try:
-            # If the two conflict, or fail together, the result stays on its own branch, and applying says why.
+            # If the two conflict, or fail together, the result stays on its own branch, and applying reports the
+            # reason.
             async with self._judge.queue.delivery():
                 if self._journal.state.cancel_asked or not await self.promote_on_branch():
                     await self.deliver()
         except asyncio.CancelledError:
-            # A promotion stands even if a person cancels afterwards; who cancels a plan may not want the rest.
+            # A promotion is valid even if a person cancels afterwards; a person who cancels a plan may not want
+            # the rest.
             if self._control.stopped in (None, "cancel") and self._journal.state.plan is None:
                 await self.deliver()
             raise
 
     async def promote_on_branch(self) -> bool:
-        """Promote a promoted result once more, on top of the branch that it is for, if that has moved.
+        """Promote a promoted result again, on top of its target branch, if that has moved.
 
         Return whether it was promoted and delivered; it is not if the two conflict or fail together.
         """
         journal, control = self._journal, self._control
         rebase_now = partial(rebase_promoted, journal, self._services)
-        # Out of time for this, the earlier promotion is still delivered.
+        # If time runs out here, the earlier promotion is still delivered.
         with contextlib.suppress(MergeConflictError, TimeoutError):
             async with control.limited(control.seconds_left() - _DELIVERY_SECONDS):
                 rebase = await rebase_now()
@@ -150,11 +152,12 @@ class ResultDelivery:
         return False
 
     def _carry_approval(self, rebase: Rebase, verdict: Verdict) -> ApprovalGiven | str:
-        """Return the approval of the promoted change for the same change on the branch, or say what differs.
+        """Return the approval of the promoted change for the same change on the branch, or describe the
+        difference.
 
-        A person approved a change and its findings. The merged tree must have each changed file as it was before
-        and after, pass the checks, and show no finding that the person has not seen. "" if nobody approved
-        anything. May block.
+        A person approved a change and its findings. The merged tree must have each changed file with the same
+        content before and after, pass the checks, and show no finding that the person has not seen. Return ""
+        without an approval. May block.
         """
         state, depot = self._journal.state, self._services.depot
         given = self._find_approvals(state.tree or "")

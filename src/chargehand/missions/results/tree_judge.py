@@ -74,10 +74,10 @@ class TreeJudge:
     async def prepare_base(
         self, request: MissionRequest, base: Base, *, added: Sequence[str] = (), without: Collection[str] = ()
     ) -> BaseContext:
-        """Return what judges trees on this base, after the checks have run on the base itself.
+        """Return the context for judging trees on this base, after running the checks on the base itself.
 
-        Trees of a coordinator have to pass the checks of all tasks that are merged, `without` those of some tasks,
-        and those that are `added` to them.
+        Trees of a coordinator have to pass the checks of all merged tasks, except tasks in `without`, and the
+        checks in `added`.
         """
         configured = self._services.config.project.setup
         gates = await asyncio.to_thread(self._find_gates, request, base, added, without)
@@ -86,13 +86,13 @@ class TreeJudge:
         verdict = await validator.judge_base()
         tried: list[str] = []
         kept, progress = validator, -1
-        # A setup that works may still lack the program that runs the tests: then the next one is tried.
+        # A working setup may still lack the program that runs the tests: then the next one is tried.
         find = partial(needed_setup, self._services, self._journal, provisioner=self.provisioner, tried=tried)
         while configured is None and (detected := await find(validator.environment, verdict)):
             tried.append(detected)
             validator = await self._open_validator(base, detected, gates)
             verdict = await validator.judge_base()
-            # Later setups leave packages out: one that gets no further does not replace an earlier one.
+            # Later setups omit packages: a setup that gets no further does not replace an earlier one.
             if (reached := measure_progress(verdict)) > progress:
                 kept, progress = validator, reached
         areas = areas_of(self._services, request, gates, kept.environment)
@@ -103,7 +103,7 @@ class TreeJudge:
         self, request: MissionRequest, base: Base, added: Sequence[str], without: Collection[str]
     ) -> Gates:
         journal, merged = self._journal, merged_checks(self._journal.state, without=without)
-        # Another base than the coordinator's branch does not have what its tasks made.
+        # A base other than the coordinator's branch lacks its tasks' results.
         merged_in = base.commit == self._services.depot.read_ref(mission_ref(journal.mission))
         gates = find_gates(self._services, base, request)
         return gates.with_tasks((*merged, *added), in_base=merged if merged_in else ())
@@ -170,7 +170,7 @@ class TreeJudge:
 
 
 def measure_progress(verdict: Verdict) -> int:
-    """Return how far the checks of a verdict got: to be found, to load what they check, to run it, to pass."""
+    """Return how far the checks of a verdict got: found, able to load the tested code, able to run it, passed."""
     return sum(
         3
         if check.status == "passed"

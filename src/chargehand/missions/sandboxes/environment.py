@@ -1,7 +1,7 @@
 """The environment layer that `setup` makes, built once per key and shared by all workspaces on it.
 
-The key holds all that the result depends on (command, declared inputs, toolchain, tier). A layer is frozen below
-the workspaces: nobody can change it, so a candidate cannot prepare its own verdict there.
+The key covers everything that the result depends on (command, declared inputs, toolchain, tier). A layer is frozen
+below the workspaces: a candidate cannot change it, and so cannot prepare its own verdict there.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from chargehand.sandbox.contract import WORKSPACE, Sandbox
 from chargehand.workspace.environment import EnvironmentLayers, FrozenLayer
 
 _PYTHON_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile")
-# Files at the top of a base that show which package clients it is for.
+# Files at the top of a base that show which package clients it uses.
 _CARGO_FILES, _GO_FILES, _MAVEN_FILES = ("Cargo.toml",), ("go.mod", "go.work"), ("pom.xml",)
 _PYTHON_COMMAND = late_pattern(r"\b(pip3?|python3?)\b")
 _CARGO_COMMAND, _GO_COMMAND = late_pattern(r"\bcargo\b"), late_pattern(r"\bgo\b")
 _MAVEN_COMMAND = late_pattern(r"\bmvnw?\b")
 _VENV_SECONDS = 120.0
-# What `ensurepip` comes to for the wheels that Python brings along, where it has them. It starts pip to install
-# them, which takes ten times as long as all else that makes an environment.
+# The effect of `ensurepip` for Python's bundled wheels, if they exist. It starts pip to install them, which takes
+# ten times as long as all other steps of making an environment.
 _UNPACK_PIP = """
 import ensurepip, sys, sysconfig, zipfile
 from pathlib import Path
@@ -73,7 +73,7 @@ for name in ("pip", "pip3", f"pip3.{sys.version_info.minor}"):
     script.write_text(text)
     script.chmod(0o755)
 """
-# Package clients wait and try again, for minutes and for each package, where there is no network to wait for.
+# Without network, package clients wait and retry, for minutes and for each package.
 _FAIL_AT_ONCE = {
     "PIP_RETRIES": "0",
     "PIP_TIMEOUT": "5",
@@ -88,7 +88,7 @@ _FAIL_AT_ONCE = {
     "COMPOSER_DISABLE_NETWORK": "1",
 }
 _TAIL_BYTES = 2000
-# Of an input that is parsed for a key: a lock of megabytes takes seconds, each time that a mission begins.
+# The largest input that is parsed for a key: a lock file of megabytes takes seconds, at each mission's start.
 _PARSED_BYTES = 200_000
 
 
@@ -101,11 +101,11 @@ async def base_environment(
     directory: str = "",
     provisioner: SandboxProvisioner | None = None,
 ) -> BaseEnvironment:
-    """Return the environment of a base, its layer made by running `setup` in a directory where it is not there.
+    """Return the environment of a base; make its layer by running `setup` in a directory if it is missing.
 
-    What setup wrote to tracked paths is dropped and recorded as reverted by the rule `setup_tracked`.
-    Raises `RefusedError` (`setup_failed`) with the end of the output when the command fails, `policy_denied` where
-    a rule is against it.
+    Writes of setup to tracked paths are dropped and recorded as reverted by the rule `setup_tracked`. Raises
+    `RefusedError` (`setup_failed`) with the end of the output if the command fails, `policy_denied` if a rule
+    denies it.
     """
     bare = BaseEnvironment(base=base, directory=directory)
     if not setup:
@@ -120,7 +120,7 @@ async def base_environment(
 
 
 def find_made_setup(services: Services, base: Base, directory: str) -> str | None:
-    """Return the detected setup whose layer a mission on this base has made already; may block."""
+    """Return the detected setup whose layer an earlier mission on this base made; may block."""
     layers, bare = EnvironmentLayers(services.depot), BaseEnvironment(base=base, directory=directory)
     suggested = detect_setups(DepotReader(services.depot), base.tree, directory)
     return next((each for each in suggested if layers.find(_layer_key(services, layers, bare, each))), None)
@@ -135,12 +135,12 @@ async def needed_setup(
     provisioner: SandboxProvisioner,
     tried: Sequence[str] = (),
 ) -> str | None:
-    """Return the first setup of those that the files of a base suggest which works there.
+    """Return the first setup suggested by a base's files that works there.
 
-    None is looked for unless the base's checks seem to lack what one would install. After those that were `tried`,
-    with `verdict` in the last one's environment, the next is returned only where a check could not run at all. A
-    recorded step: whoever resumes the mission works in the same environment. Raises `RefusedError`
-    (`setup_failed`), that of the first suggestion, where none works.
+    The search starts only if the base's checks seem to lack installable packages. With `tried` setups, and
+    `verdict` from the last one's environment, the next is returned only if a check could not run at all. A
+    recorded step: a worker that resumes the mission uses the same environment. Raises `RefusedError`
+    (`setup_failed`) of the first suggestion if all fail.
     """
     base, directory = environment.base, environment.directory
 
@@ -148,7 +148,7 @@ async def needed_setup(
         failed = [check for check in verdict.checks if check.status != "passed" and check.artifact]
         artifacts = services.store.artifacts
         kept = (check.artifact or "" for check in failed)
-        # An output that is damaged names nothing that a check lacks.
+        # A damaged output shows no missing packages.
         texts = (
             artifacts.get(each).decode(errors="replace") if artifacts.is_intact(each) else "" for each in kept
         )
@@ -162,7 +162,7 @@ async def needed_setup(
             each for each in detect_setups(DepotReader(services.depot), base.tree, directory) if each not in tried
         ]
         layers = EnvironmentLayers(services.depot)
-        # A setup that worked before comes first: a command that fails is not run again in each mission.
+        # A setup that worked before comes first: a failing command is not run again in each mission.
         known = [each for each in suggested if layers.find(_layer_key(services, layers, environment, each))]
         failure: RefusedError | None = None
         for command in (*known, *suggested):
@@ -190,15 +190,15 @@ async def needed_setup(
 
 @dataclass(eq=False, slots=True)
 class CandidateLayers:
-    """The environments of candidate trees: the base's, or one of its own if a tree changes the installed packages.
+    """The environments of candidate trees: the base's, or a private one if a tree changes the installed packages.
 
-    A base that needs no setup proves nothing about a tree that asks for packages: such a tree gets the setup that
+    A base that needs no setup proves nothing about a tree that requires packages: such a tree gets the setup that
     its files suggest.
 
-    Such a layer is removed at the end of the block. It is made without network unless `project.setup_network` lets
-    the candidate's inputs reach the registries: an agent wrote them. Where its setup fails, the checks run on the
-    base's layer, `findings` says so, and `matches` is false: what they say is not about the environment that the
-    tree asks for.
+    A private layer is removed at the end of the block. It is made without network unless `project.setup_network`
+    lets the candidate's inputs reach the registries: an agent wrote them. If its setup fails, the checks run on
+    the base's layer, `findings` says so, and `matches` is false: the results do not apply to the environment that
+    the tree requires.
     """
 
     services: Services
@@ -245,7 +245,7 @@ class CandidateLayers:
                     if error.code != "setup_failed":
                         raise
                     finding = self._explain_failure(changed[0], error)
-                    # What fails on the base too does not speak against the tree, and the next one may do.
+                    # A failure on the base too does not count against the tree, and the next one may succeed.
                     if setup == commands[-1] or not await self._fails_on_base(setup):
                         break
                     continue
@@ -267,15 +267,15 @@ class CandidateLayers:
         return tuple(replace(each, message=each.message + why) for each in self.findings)
 
     def asks_for_others(self, tree: str) -> bool:
-        """Tell whether a tree asks for other packages than the base."""
+        """Return whether a tree requires other packages than the base."""
         return bool(self._find_setups(tree)[0])
 
     def is_private(self, environment: BaseEnvironment) -> bool:
-        """Whether the layer of an environment was made for the tree that it is shown with."""
+        """Whether the layer of an environment was made for its own tree."""
         return any(environment.layer == layer.path for layer in self._own)
 
     def _find_setups(self, tree: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return files for which a tree needs another environment than the base, and commands that may make it."""
+        """Return the files that make a tree need a different environment, and commands that may build it."""
         project, base, setup = (
             self.services.config.project,
             self.base_environment.base,
@@ -283,18 +283,18 @@ class CandidateLayers:
         )
         reader, directory = DepotReader(self.services.depot), self.base_environment.directory
         if setup:
-            # The setup of a mere version bump would fail without network, and no package depends on it.
+            # The setup for a mere version bump would fail without network, and no package depends on it.
             described = Setup(command=setup, versions=project.setup_network)
             changed = self._layers.changed(
                 base, tree, inputs=project.setup_inputs, describe=InstallReader(reader, described)
             )
-            # A person who names inputs means all of them.
+            # Inputs named by a person are all meant.
             if not project.setup_inputs:
                 trees = (base.tree, tree)
                 changed = leave_out_unread_requirements(changed, reader, trees, directory, setup)
             return changed, (setup,)
         changed = find_new_packages(self.services.depot.diff(base.tree, tree), reader, directory)
-        # A person who wants no setup has none looked for.
+        # If a person wants no setup, the search is skipped.
         return changed, detect_setups(reader, tree, directory) if changed and project.setup is None else ()
 
     async def _fails_on_base(self, setup: str) -> bool:
@@ -371,7 +371,7 @@ async def _build_layer(
             },
         )
         async with provisioner.sandbox(workspace, bare, request) as sandbox:
-            # Tools that look at every file would take what clients keep there for the project's own.
+            # Tools that look at every file would mistake the clients' files there for the project's own.
             await _write_settings(sandbox, f"{PACKAGES}/.gitignore", "*\n")
             if registries and "CARGO_HOME" in clients:
                 await _write_settings(sandbox, f"{CARGO_HOME}/config.toml", registries.cargo_settings())
@@ -384,9 +384,9 @@ async def _build_layer(
                 if (await sandbox.exec(unpack, timeout=_VENV_SECONDS)).exit_code != 0:
                     await _run(services, journal, sandbox, f"python3 -m venv {VENV}", _VENV_SECONDS)
             await _run(services, journal, sandbox, setup, services.config.limits.check_time)
-            if maven:  # which would ask for each package anew where it may
+            if maven:  # otherwise it would look up each package again
                 await _write_settings(sandbox, MAVEN_SETTINGS, maven.maven_settings(offline=True))
-        # Only with the sandbox closed: nothing of setup may write any more while the layer is taken.
+        # Only with the sandbox closed: no process of setup may write while the layer is taken.
         frozen = await asyncio.to_thread(layers.freeze, workspace, key, tree=tree)
     if frozen.dropped:
         dropped = tuple(Reverted(path=path, rule="setup_tracked") for path in frozen.dropped)
@@ -407,7 +407,7 @@ def _client_variables(setup: str, files: frozenset[str]) -> Mapping[str, str]:
 
 
 async def _write_settings(sandbox: Sandbox, name: str, text: str) -> None:
-    """Write a file for package clients beside what they fetch; it stays in the layer."""
+    """Write a file for package clients next to their downloads; it stays in the layer."""
     path = f"{WORKSPACE}/{name}"
     write = 'umask 022 && mkdir -p "${1%/*}" && cat > "$1"'
     done = await sandbox.exec(["/bin/sh", "-c", write, "sh", path], stdin=text.encode(), timeout=60.0)
@@ -421,7 +421,7 @@ async def _write_settings(sandbox: Sandbox, name: str, text: str) -> None:
 
 @contextlib.asynccontextmanager
 async def _open_registries(services: Services, journal: EventSink) -> AsyncIterator[Registries]:
-    """Open the mirror for one setup; its requests are logged as those of a sandbox are."""
+    """Open the mirror for one setup; its requests are logged like those of a sandbox."""
     requests = NetworkLog(journal, clock=services.clock, purpose=SETUP, attempt=None)
     async with services.open_registries(lambda request: requests.see(as_egress_request(request))) as opened:
         try:
@@ -431,7 +431,7 @@ async def _open_registries(services: Services, journal: EventSink) -> AsyncItera
 
 
 async def _run(services: Services, journal: EventSink, sandbox: Sandbox, command: str, seconds: float) -> None:
-    """Run one command of a setup and record it; raises `RefusedError` (`setup_failed`) where it fails."""
+    """Run one command of a setup and record it; raises `RefusedError` (`setup_failed`) if it fails."""
     result = await sandbox.exec(["/bin/sh", "-c", command], timeout=seconds, output_limit=4_000_000)
     output = result.stdout + result.stderr
     artifact = services.store.artifacts.put(output, kind="setup", mission=journal.mission)

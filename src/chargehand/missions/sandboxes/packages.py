@@ -1,4 +1,4 @@
-"""What is in an environment layer: names that programs import, and what was made of the project's own code."""
+"""The contents of an environment layer: importable names, and copies of the project's own code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PLACES = (
     ".tox/*/lib/python3*/site-packages",
     ".nox/*/lib/python3*/site-packages",
 )
-# What package.json says of the files that others load.
+# Keys of package.json that name files which other packages load.
 _LOADED = ("main", "module", "browser", "bin", "exports")
-# What distributions leave there by mistake; projects have directories of these names too.
+# Distributions install these by mistake; projects have directories of these names too.
 _NOT_IMPORTED = frozenset({
     "__pycache__", "test", "tests", "doc", "docs", "example", "examples", "scripts", "tools", "benchmarks",
 })  # fmt: skip
@@ -31,7 +31,7 @@ _NO_MODULES = (".dist-info", ".egg-info", ".data", ".libs", ".pth", ".txt")
 
 
 def installed_modules(layer: Path | None) -> frozenset[str]:
-    """Return the top names of the Python packages, modules and extensions in a layer; none without a layer."""
+    """Return the top-level names of the Python packages, modules and extensions in a layer."""
     if layer is None:
         return frozenset()
     entries = (entry for place in _PLACES for packages in layer.glob(place) for entry in packages.iterdir())
@@ -47,7 +47,7 @@ def installed_modules(layer: Path | None) -> frozenset[str]:
 def find_installed_copies(
     layer: Path | None, code: Sequence[str], reader: TreeReader, tree: str
 ) -> dict[str, Copy]:
-    """Return what setup installed or built of changed code of a tree in a layer, by the paths inside."""
+    """Return copies of a tree's changed code that setup installed or built in a layer, by the paths inside."""
     found: dict[str, Copy] = {}
     for path in code if layer else ():
         assert layer is not None
@@ -68,8 +68,8 @@ def find_installed_copies(
 
 
 def _node_copies(layer: Path, path: str, reader: TreeReader, tree: str) -> Iterator[Path]:
-    """Yield what `node_modules` holds of the package itself, and what setup built for others to load."""
-    # The directory of the package that the file belongs to, and what its package.json says.
+    """Yield the package's own copies in `node_modules`, and files that setup built for others to load."""
+    # The directory of the file's package, and the content of its package.json.
     place, document = "", dict[str, Any]()
     for directory in above(path):
         found = reader.lookup(tree, posixpath.join(directory, "package.json"))

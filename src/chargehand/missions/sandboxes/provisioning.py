@@ -39,22 +39,22 @@ from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.space import AttemptQuota, require_room
 from chargehand.workspace.workspace import Workspace, discard_workspaces
 
-# What the sandbox of a candidate's setup is opened for, as its events name it.
+# Purpose of the sandbox for a candidate's setup, as its events name it.
 OFFLINE = "setup without network"
 _ATTEMPT = "attempt-"
 
 VENV = f"{WORKSPACE}/.venv"
 PACKAGES = ".chargehand"
-# Below the workspace, so that they lie in the layer: $HOME ends with each sandbox.
+# Below the workspace, so that they are part of the layer: $HOME ends with each sandbox.
 CARGO_HOME, GO_MODULES = f"{PACKAGES}/cargo", f"{PACKAGES}/go"
 _MAVEN_HOME = f"{PACKAGES}/maven"
 MAVEN_SETTINGS = f"{_MAVEN_HOME}/.m2/settings.xml"
-# Java takes a home from the list of users, not from $HOME; only maven's own process is told another one.
+# Java takes the home from the user database, not from $HOME; only maven's own process gets another one.
 MAVEN_VARIABLES = {"MAVEN_OPTS": f"-Duser.home={WORKSPACE}/{_MAVEN_HOME}"}
 
 
 class BaseEnvironment(Struct, frozen=True, kw_only=True):
-    """What every workspace of a mission starts from: the base and the environment layer that `setup` made.
+    """The start of every workspace of a mission: the base and the environment layer that `setup` made.
 
     Setup and checks start in `directory` of the repository.
     """
@@ -66,7 +66,7 @@ class BaseEnvironment(Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """What comes first on PATH: the virtual environment and the programs of node that the layer has."""
+        """The first entries of PATH: the layer's virtual environment and node programs."""
         if self.layer is None:
             return ()
         venv = (f"{VENV}/bin",) if (self.layer / ".venv/bin/python").is_symlink() else ()
@@ -75,11 +75,11 @@ class BaseEnvironment(Struct, frozen=True, kw_only=True):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What points programs to that virtual environment, and to the packages in the layer."""
-        # Uv would make an environment beside the project instead, where the checks do not look.
+        """Variables that point programs to that virtual environment, and to the packages in the layer."""
+        # Otherwise uv would make an environment next to the project, where the checks do not look.
         has_venv = f"{VENV}/bin" in self.path
         found = {"VIRTUAL_ENV": VENV, "UV_PROJECT_ENVIRONMENT": VENV} if has_venv else {}
-        # Nothing else can be fetched here: told so, cargo and go fail at once instead of trying their registries.
+        # No network here: with these settings cargo and go fail at once instead of trying their registries.
         if self.layer is not None and (self.layer / CARGO_HOME / "registry").is_dir():
             found |= {"CARGO_HOME": f"{WORKSPACE}/{CARGO_HOME}", "CARGO_NET_OFFLINE": "true"}
         if self.layer is not None and (self.layer / GO_MODULES / "cache").is_dir():
@@ -90,7 +90,7 @@ class BaseEnvironment(Struct, frozen=True, kw_only=True):
 
 
 class PauseControl(Protocol):
-    """What pauses and stops the sandboxes of a mission: its `Control`."""
+    """Pauses and stops the sandboxes of a mission: its `Control`."""
 
     @property
     def paused(self) -> bool:
@@ -99,7 +99,7 @@ class PauseControl(Protocol):
 
     @property
     def stopped(self) -> str | None:
-        """Why the mission stops here, `None` while it goes on."""
+        """Why the mission stops here, `None` while it runs."""
         ...
 
     async def may_go_on(self) -> None:
@@ -111,12 +111,12 @@ class PauseControl(Protocol):
         ...
 
     def detach(self, sandbox: Sandbox) -> None:
-        """Leave the sandbox to itself from now on."""
+        """Stop controlling the sandbox from now on."""
         ...
 
 
 class SandboxRequest(Struct, frozen=True, kw_only=True):
-    """What one sandbox is opened for, and what it shows and reaches besides its workspace and environment.
+    """The purpose of a sandbox, and its additions to workspace and environment.
 
     `path` and `directory`, where commands start, are the environment's by default; `variables` add to those of the
     environment. With `read_only` nothing inside can write to the workspace. `attempt` is named in the log.
@@ -136,9 +136,9 @@ class SandboxRequest(Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, slots=True)
 class SandboxProvisioner:
-    """Opens workspaces and sandboxes for one mission, always takes them down again, and records each in its log.
+    """Opens workspaces and sandboxes for one mission, always closes them, and records each in its log.
 
-    Where `control` is given, nothing new begins while the mission is paused, and what runs can be paused.
+    With `control`, nothing new starts while the mission is paused, and running sandboxes can be paused.
     """
 
     services: Services
@@ -159,17 +159,17 @@ class SandboxProvisioner:
     ) -> AsyncIterator[Workspace]:
         """Make a workspace that shows `tree` (the base's by default) and remove its files at the end.
 
-        `caches` is a layer of what compilers cached before, for a driver that stacks layers. Its `.git` is at the
-        base, or at `head`.
-        A mission has one workspace per `purpose` at a time: what a dead worker left of it is removed first. The
-        claim is part of the name: a worker that was given up and still works keeps out of its successor's files.
+        `caches` is a layer of compilers' earlier caches, for a driver that stacks layers. Its `.git` is at the
+        base, or at `head`. A mission has one workspace per `purpose` at a time: a dead worker's remains are
+        removed first. The claim is part of the name: an abandoned worker that still runs does not touch its
+        successor's files.
         """
         mission, epoch = self.journal.mission, self.journal.epoch
 
         def make() -> Workspace:
             if mission is None:
                 return self._create(environment, tree, caches=caches, head=head)
-            # Under any epoch: an earlier claim's files carry another name.
+            # Under any epoch: the name of an earlier claim's files differs.
             discard_workspaces(self.services.depot, f"{workspace_prefix(mission)}{purpose}-*")
             name = f"{workspace_prefix(mission)}{purpose}-{epoch or 0}"
             return self._create(environment, tree, id=name, caches=caches, head=head)
@@ -181,10 +181,10 @@ class SandboxProvisioner:
     async def resume_workspace(
         self, id: str, environment: BaseEnvironment, *, tree: str, idle: bool
     ) -> AsyncIterator[tuple[Workspace, bool]]:
-        """Find a lost attempt's workspace and let it show `tree`; tell whether its ignored files are kept.
+        """Find a lost attempt's workspace and let it show `tree`; return whether its ignored files are kept.
 
-        What it held instead of `tree` is kept as a checkpoint first. `idle` says that nobody writes there any
-        more; where that is not known, new files are laid out.
+        If its tree is not `tree`, that is first kept as a checkpoint. `idle` says that no process writes there any
+        more; if that is unknown, new files are laid out.
         """
         kept = idle
 
@@ -207,9 +207,9 @@ class SandboxProvisioner:
 
     @contextlib.asynccontextmanager
     async def _until_done(self, make: Callable[[], Workspace], *, resumable: bool) -> AsyncIterator[Workspace]:
-        """Have a workspace for the block; its files are removed at the end unless a later run needs them.
+        """Yield a workspace for the block; its files are removed at the end unless a later run needs them.
 
-        Those of an attempt are `resumable`; others are made anew, and would only keep a full disk full.
+        An attempt's files are `resumable`; others are made again, and would only keep a full disk full.
         """
         if self.control is not None:
             await self.control.may_go_on()
@@ -226,9 +226,10 @@ class SandboxProvisioner:
             goes_on = passing and resumable and self.journal.mission is not None
             raise
         finally:
-            made = await making  # a thread cannot be cancelled: what it still makes is removed all the same
+            made = await making  # a thread cannot be cancelled: its result is removed anyway
             stopped = self.control is not None and self.control.stopped in ("release", "lost")
-            # Files stay for whoever resumes the attempt; a fenced worker's are its successor's by now.
+            # The files stay for the worker that resumes the attempt; a fenced worker's files now belong to its
+            # successor.
             if not (stopped or goes_on or self.journal.fenced):
                 await asyncio.shield(asyncio.to_thread(made.discard))
 
@@ -257,7 +258,7 @@ class SandboxProvisioner:
 
     @contextlib.asynccontextmanager
     async def egress(self, *, purpose: str, attempt: str | None = None) -> AsyncIterator[Egress | None]:
-        """Open one sandbox's way to the configured hosts, `None` where it has none; requests are logged."""
+        """Open one sandbox's access to the configured hosts, `None` without such access; requests are logged."""
         config = self.services.config.sandbox
         if not config.network or (purpose == CHECKS and not config.network_checks):
             yield None
@@ -267,7 +268,7 @@ class SandboxProvisioner:
             try:
                 yield opened
             finally:
-                # Closing logs the connections that are still open: the event of what was only counted comes last.
+                # Closing logs the connections that are still open: the event of the counted requests comes last.
                 await opened.close()
                 requests.finish()
 
@@ -275,7 +276,7 @@ class SandboxProvisioner:
     async def sandbox(
         self, workspace: Workspace, environment: BaseEnvironment, request: SandboxRequest
     ) -> AsyncIterator[Sandbox]:
-        """Open a sandbox over a workspace and close it, with all that runs in it, at the end."""
+        """Open a sandbox over a workspace and close it, with all its processes, at the end."""
         services = self.services
         purpose = request.purpose
         began = services.clock.monotonic()
@@ -323,7 +324,7 @@ class SandboxProvisioner:
 
     @contextlib.asynccontextmanager
     async def _full_disk_first(self, workspace: Workspace, purpose: str) -> AsyncIterator[None]:
-        """Raise `InfrastructureError` (`no_space`) where a full disk met what ran in the block."""
+        """Raise `InfrastructureError` (`no_space`) if the block met a full disk."""
         refusal: RefusedError | None = None
         try:
             yield
@@ -337,7 +338,7 @@ class SandboxProvisioner:
     async def _record_closed(
         self, sandbox: Sandbox, workspace: Workspace, request: SandboxRequest, *, began: float, ready: float
     ) -> None:
-        """Record what a sandbox used, and what was written in it where an agent worked there."""
+        """Record a sandbox's resource usage, and the written files if an agent worked there."""
         if self.journal.mission is None:
             return
         files = written = None
@@ -362,7 +363,7 @@ class SandboxProvisioner:
             output=used.output,
             sampled=used.sampled,
         )
-        with contextlib.suppress(FencedError):  # whoever took the mission over counts its own
+        with contextlib.suppress(FencedError):  # the worker that took the mission over counts its own
             self.journal.record(closed)
 
 
@@ -373,8 +374,8 @@ def _workspace_limits(config: SandboxConfig, *, setup: bool = False) -> Workspac
 
 
 def remove_leftovers(home: Path, open_depot: Callable[[], Depot], *missions: str) -> None:
-    """Remove what is left of the workspaces of settled missions; their checkpoints stay in the depot."""
-    with contextlib.suppress(ChargehandError, OSError):  # how they ended matters more; `gc` comes later
+    """Remove the remains of settled missions' workspaces; their checkpoints stay in the depot."""
+    with contextlib.suppress(ChargehandError, OSError):  # the missions' ends matter more; `gc` comes later
         depot = open_depot()
         for mission in missions:
             discard_workspaces(depot, f"{workspace_prefix(mission)}*")
@@ -384,17 +385,17 @@ def remove_leftovers(home: Path, open_depot: Callable[[], Depot], *missions: str
 
 
 def attempt_purpose(number: int) -> str:
-    """Return what the workspace of that attempt is for."""
+    """Return the purpose of that attempt's workspace."""
     return f"{_ATTEMPT}{number}"
 
 
 def acceptance_directory(services: Services, journal: Journal) -> Path:
-    """Return where a mission's acceptance files lie while its checks run under this claim."""
+    """Return the directory of a mission's acceptance files while its checks run under this claim."""
     return services.home / f"acceptance-{journal.mission}-{journal.epoch or 0}"
 
 
 def workspace_prefix(mission: str) -> str:
-    """Return what the names of a mission's workspaces begin with."""
+    """Return the prefix of the names of a mission's workspaces."""
     return f"w-{mission.removeprefix('m-')}-"
 
 
@@ -406,7 +407,7 @@ _MOST_LINES = 5_000
 
 
 class NetworkLog:
-    """Records the requests of one sandbox; more than a log should hold are only counted, into one event of a gap.
+    """Records the requests of one sandbox; those beyond the limits are only counted, in one event of a gap.
 
     A burst of 200 lines, then 20 a second, 5,000 in all.
     """
@@ -420,7 +421,7 @@ class NetworkLog:
         self._left = _MOST_LINES
 
     def see(self, request: EgressRequest) -> None:
-        """Record a request that ended."""
+        """Record a finished request."""
         now = self._clock.monotonic()
         # A token bucket: each event takes one of `_room`, which fills up again with time.
         self._room = min(_BURST_LINES, self._room + _LINES_PER_SECOND * (now - self._at))
@@ -457,20 +458,20 @@ class NetworkLog:
         )
 
     def finish(self) -> None:
-        """Record what was only counted."""
+        """Record the counted requests."""
         if self._gap.unlisted:
             gap, self._gap = self._gap, self._empty
             self._record(gap)
 
     def _record(self, payload: NetworkRequested) -> None:
-        with contextlib.suppress(FencedError):  # whoever took the mission over logs its own
+        with contextlib.suppress(FencedError):  # the worker that took the mission over logs its own
             self._journal.record(payload)
 
 
 def as_egress_request(request: MirrorRequest) -> EgressRequest:
-    """Return a request to the registry mirror as one to the host that was asked last, or to the mirror itself.
+    """Return a request to the registry mirror as one to the last upstream host, or to the mirror itself.
 
-    It counts as refused where the mirror answered by itself, and not what a registry had said.
+    It counts as refused if the mirror itself answered instead of a registry.
     """
     web = [host for host in request.hosts if host != "file:"]
     host, _, port = web[-1].rpartition(":") if web and web[-1].rpartition(":")[2].isdecimal() else ("", "", "")
@@ -493,11 +494,11 @@ def as_egress_request(request: MirrorRequest) -> EgressRequest:
 def lay_out_files(
     services: Services, journal: Journal, files: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[Bind, ...]]:
-    """Lay acceptance files out as they were when the mission was created, read-only to a sandbox."""
+    """Write acceptance files as they were at the mission's creation, read-only for a sandbox."""
     if not files:
         yield ()
         return
-    # Two sandboxes may be open at once, each with files of its own.
+    # Two sandboxes may be open at once, each with its own files.
     prefix = acceptance_directory(services, journal).name + "-"
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=services.home))
     try:
@@ -506,7 +507,7 @@ def lay_out_files(
             source = directory / str(number)
             source.write_bytes(services.store.artifacts.get(artifact))
             binds.append(Bind(source=source, target=f"{WORKSPACE}/{path}"))
-        # The sandbox runs as a user of its own, which has to read them; nobody may change them.
+        # The sandbox runs as a separate user, who must be able to read but not change them.
         for shown in (directory, *directory.iterdir()):
             shown.chmod(0o755 if shown.is_dir() else 0o444)
             os.chown(shown, *sandbox_ids())

@@ -1,4 +1,4 @@
-"""Slots: what runs only so many at once on a state directory, and who waits for it."""
+"""Slots: work with limited concurrency per state directory, and the queue for it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WAITS = {"attempts": "agents work", "checks": "checks are running", "probes": "
 
 
 class SlotQueue(Struct, eq=False):
-    """The turns of one mission at what runs only so many at once on a state directory.
+    """The turns of one mission at work with limited concurrency per state directory.
 
-    Nothing holds a slot while it waits for another one, so nobody waits for ever. Only who has the turn at a
-    branch waits for slots as well: who has one of those never waits for a turn.
+    No mission holds a slot while it waits for another one, so no wait is endless. Only the holder of a branch's
+    turn also waits for slots: a mission with a slot never waits for a turn.
     """
 
     services: Services
@@ -30,23 +30,23 @@ class SlotQueue(Struct, eq=False):
 
     @contextlib.asynccontextmanager
     async def turn(self, what: SlotName, *, wait: bool = True) -> AsyncIterator[bool]:
-        """Hold a slot for the block; until there is one the mission is queued and its time limits stand still.
+        """Hold a slot for the block; until there is one the mission is queued and its time limits are suspended.
 
-        One that does not `wait` is told `False` where none is free.
+        Without `wait`, yields `False` if no slot is free.
         """
         slots = self.services.slots(what)
-        # A probe's is held for a moment only: not worth a line in the log.
+        # A probe's slot is held for a moment only: not worth a line in the log.
         why = f"{slots.places} {_WAITS[what]} already (engine.{what}_at_once)" if what != "probes" else ""
         async with self._place(slots, what, why, wait=wait) as held:
             yield held
 
     @contextlib.asynccontextmanager
     async def delivery(self, *, wanted: bool = True, wait: bool = True) -> AsyncIterator[bool]:
-        """Hold the turn at the branch that the mission's result is to be applied to, as `turn` does.
+        """Hold the turn at the target branch of the mission's result, as `turn` does.
 
         From the merge with that branch to its move: of two that merged at once one could not be applied. Nothing
-        is held where nothing is to be applied, or it is not `wanted`. One that does not `wait` is told `False`
-        where somebody else has the turn. A pause gives it up: whoever goes on looks where the branch is by then.
+        is held if nothing is to be applied, or if it is not `wanted`. Without `wait`, yields `False` if another
+        mission has the turn. A pause gives it up: the mission checks the branch again when it resumes.
         """
         state = self.journal.state
         branch = state.base.branch if state.base is not None else None
@@ -62,7 +62,7 @@ class SlotQueue(Struct, eq=False):
     async def _place(
         self, slots: ConcurrencyLimit, what: str, why: str, *, wait: bool = True
     ) -> AsyncIterator[bool]:
-        # A person waits for what a command does: it goes before what workers do in the background.
+        # A person waits for a command's work: it precedes the background work of workers.
         place = slots.new_place(urgent=self.services.worker[1] == "command")
         clock, queued = self.services.clock, False
 
@@ -91,7 +91,7 @@ class SlotQueue(Struct, eq=False):
             await take(self.control)
         held = wait or place.take_now()
         try:
-            # Whoever works keeps its place while a person has paused it, for its sandbox keeps its memory.
+            # An attempt keeps its place while paused, because its sandbox keeps its memory.
             with self.control.lending(place, take) if what != "attempts" else contextlib.nullcontext():
                 yield held
         finally:

@@ -1,1 +1,1 @@
-"""Verdicts: running the checks on one exact tree, and what their outcome means."""
+"""Verdicts: running the checks on one exact tree, and interpreting their results."""

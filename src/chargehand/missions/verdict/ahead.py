@@ -1,7 +1,7 @@
-"""Runs checks ahead of their turn: on the tree that will be judged next if the one that is judged now passes.
+"""Runs checks ahead of their turn: on the tree that is judged next if the current one passes.
 
-Only a tree's own checks run ahead. What they came to is used when that exact tree is judged on that exact base in
-that environment, and compared with the base then; otherwise it is discarded. Nothing of it outlives the process: a
+Only a tree's own checks run ahead. Their results are used when that exact tree is judged on that exact base in
+that environment, and compared with the base then; otherwise they are discarded. They do not outlive the process: a
 worker that takes over runs the checks again.
 """
 
@@ -22,7 +22,7 @@ from chargehand.core.records import CheckResult
 
 
 class RunKey(Struct, frozen=True, kw_only=True):
-    """What a run depends on: trees, the environment's layer, and a digest of the checks with their files."""
+    """The inputs of a run: trees, the environment's layer, and a digest of the checks with their files."""
 
     base: str
     tree: str
@@ -31,7 +31,7 @@ class RunKey(Struct, frozen=True, kw_only=True):
 
 
 class OwnRun(Struct, frozen=True, kw_only=True):
-    """How a tree's own checks ended, what they opened, and what they printed, by their names."""
+    """A run of a tree's own checks: their results, their observed reads, and their output by name."""
 
     checks: tuple[CheckResult, ...]
     observer: ReadObserver
@@ -44,7 +44,7 @@ class _Run(NamedTuple):
 
 
 class RunsAhead:
-    """The runs ahead of one mission that wait for a place, are under way, or done and not used yet."""
+    """The runs ahead of one mission: waiting for a place, running, or finished and unused."""
 
     def __init__(self) -> None:
         self._runs: dict[RunKey, _Run] = {}
@@ -52,14 +52,14 @@ class RunsAhead:
     def begin(
         self, key: RunKey, run: Coroutine[Any, Any, OwnRun | None], begun: asyncio.Event | None = None
     ) -> None:
-        """Run ahead; a run that is known is left as it is. If it waits for a place, it sets `begun` then."""
+        """Run ahead, unless the run is already known. If it waits for a place, it sets `begun` then."""
         if key in self._runs:
             run.close()
         else:
             self._runs[key] = _Run(asyncio.create_task(run), begun)
 
     async def take(self, key: RunKey) -> OwnRun | None:
-        """Wait for a run and return it, `None` if there is none, it has no place yet, or nothing came of it."""
+        """Wait for a run and return it, `None` if it is unknown, has no place yet, or failed."""
         run = self._runs.pop(key, None)
         if run is None:
             return None
@@ -67,7 +67,7 @@ class RunsAhead:
             run.task.cancel()
             await asyncio.gather(run.task, return_exceptions=True)
             return None
-        # A run that failed counts as none: the verdict runs the checks itself, and finds out what is wrong.
+        # A failed run counts as missing: the verdict runs the checks itself, and reports the problem.
         with contextlib.suppress(ChargehandError, OSError):
             return await run.task
         return None

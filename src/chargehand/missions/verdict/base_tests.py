@@ -31,7 +31,7 @@ from chargehand.missions.verdict.judgement import BASE_TESTS, NO_TESTS
 
 NO_NEW_FAILURE = "no_new_failure"
 _SHOWN = 5
-# Reasons for which no test failed, and the tests cannot be compared.
+# Reasons without a failing test, for which the tests cannot be compared.
 _UNCOMPARED = ("collection_error", "no_report", "usage_error")
 
 
@@ -66,7 +66,7 @@ class SideRun(NamedTuple):
     task: asyncio.Task[tuple[CheckResult, ...]]
 
     async def results(self) -> tuple[CheckResult, ...]:
-        """Return the results; nothing if the run did not start or failed, so that it has to be made."""
+        """Return the results; empty if the run did not start or failed, so that it must be repeated."""
         if not self.begun.is_set():
             return ()
         with contextlib.suppress(ChargehandError, OSError):
@@ -76,7 +76,7 @@ class SideRun(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def run_beside(runs: CheckRuns, mixed: str | None, environment: BaseEnvironment) -> AsyncIterator[SideRun]:
-    """Run the checks with the base's tests while the tree's own run, for the block; `None` runs nothing."""
+    """Run the checks with the base's tests next to the tree's own run, for the block; `None` runs nothing."""
     begun, outputs = asyncio.Event(), dict[str, CheckOutput]()
 
     async def work() -> tuple[CheckResult, ...]:
@@ -105,7 +105,7 @@ async def check_with_base_tests(
 ) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
     """Run the checks on a tree with the base's tests over it; return their results, and findings for a person.
 
-    A weakened test, or a configuration that selects fewer tests, lets the tree's own run (`own`) pass and not this
+    A weakened test, or a configuration that selects fewer tests, lets the tree's own run (`own`) pass but not this
     one. Checks in `untested` have no test on the base: a project's first tests may land.
     """
     environment, acceptance = await layers.environment(mixed), runs.gates.acceptance
@@ -122,7 +122,8 @@ async def check_with_base_tests(
     before = {check.name: load_failures(runs.services.store, check) for check in own}
     before_known = {name: found for name, found in before.items() if found is not None}
     checks = tuple(check for check in checks if not (check.reason == NO_TESTS and check.name in untested))
-    # The run compares tests. A gate over the whole suite, such as a threshold of coverage, counts in the own run.
+    # The run compares tests. A gate over the whole suite, such as a coverage threshold, counts in the tree's own
+    # run.
     checks = tuple(
         replace(check, status="passed", reason=NO_NEW_FAILURE, failed=None)
         if (failures := outputs[check.name].failures) is not None and failed_without_a_test(check, failures)

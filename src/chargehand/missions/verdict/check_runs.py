@@ -72,7 +72,7 @@ class CheckRuns:
         """The base that trees are compared with."""
         return self.environment.base
 
-    # --- caches of compilers: only runs on a person's own base write them, and all later runs start with those
+    # --- caches of compilers: only runs on a person's own base write them, and all later runs start from them
 
     @property
     def _layers(self) -> EnvironmentLayers:
@@ -93,9 +93,9 @@ class CheckRuns:
         return self._layers.caches_key(self.base, self.gates.on_base.digest(), *self._caches_parts)
 
     def find_caches(self) -> None:
-        """Have later runs start with the caches of the base's run, or of an earlier base's; may block.
+        """Let later runs start with the caches of this base's run, or of an earlier base's; may block.
 
-        The branch of a plan has no caches: agents' code would have written them.
+        A plan's branch has no caches: agents' code would have written them.
         """
         if self._can_be_warm:
             own = self._layers.find_caches(self._caches_key)
@@ -113,10 +113,10 @@ class CheckRuns:
         return first is not None and first.commit == self.base.commit
 
     def _caches_for(self, tree: str, environment: BaseEnvironment) -> Path | None:
-        """Return the caches for a tree's checks: none in another environment.
+        """Return the caches for a tree's checks; `None` in another environment.
 
-        Builders that compare times (cargo, for what its build scripts read) see that a file is newer, not that one
-        is gone: if files are gone, they start without caches.
+        Builders that compare times (cargo, for files that its build scripts read) notice newer files, but not
+        deleted ones: if files were deleted, checks start without caches.
         """
         if self._caches is None or environment.layer != self.environment.layer:
             return None
@@ -142,8 +142,8 @@ class CheckRuns:
     ) -> tuple[CheckResult, ...]:
         """Run the checks of a plan (default: all) on a tree, unless a run of it is `known`.
 
-        With `ahead`, which takes their output, only if a place is free. `begun` is set once no other run can
-        take the place of this one.
+        With `ahead`, which receives their output, only if a place is free. `begun` is set once no other run can
+        take this one's place.
         """
         begun = begun or asyncio.Event()
         if known is not None and [check.name for check in known.checks] == [*self.gates.plan.commands]:
@@ -191,7 +191,7 @@ class CheckRuns:
     async def run_outside(
         self, tree: str, environment: BaseEnvironment, *, reads: ReadObserver
     ) -> tuple[CheckResult, ...]:
-        """Run the outside checks on the base's tree, next to a sandbox of the tree that they ask."""
+        """Run the outside checks on the base's tree, next to a sandbox of the tree under test."""
         plan = self.gates.outside
         if not plan.commands:
             return ()
@@ -215,8 +215,8 @@ class CheckRuns:
             async with serve_tree(subject, link, seconds=seconds) as serving:
                 checks = await self.run_in(sandbox, plan, outputs)
             await reads.note_check(subject)
-            # A tree that was ended at a limit fails, whatever a check made of its silence. A sandbox that is still
-            # alive is asked once more: its processes may have written since the last look.
+            # A tree that was stopped at a limit fails, even if a check accepted its silence. A live sandbox is
+            # asked once more: its processes may have written since the last look.
             limit = (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
         self.outputs.update({f"{OUTSIDE}{name}": output for name, output in outputs.items()})
         if limit is not None:
@@ -260,7 +260,7 @@ class CheckRuns:
                 )
                 async with provisioner.sandbox(workspace, environment, request) as sandbox:
                     yield sandbox
-                # Only with the sandbox closed. Without the caches later checks are slower, and end alike.
+                # Only with the sandbox closed. Without the caches later checks are slower, with the same result.
                 if keeps_caches and caches is None and self._can_be_warm:
                     with contextlib.suppress(ChargehandError, OSError):
                         keep = partial(self._layers.keep_caches, workspace, self._caches_key)

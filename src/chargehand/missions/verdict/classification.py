@@ -1,7 +1,7 @@
-"""Classifies the failures of a tree: new ones, those that its base has too, and tests that fail now and then.
+"""Classifies the failures of a tree: new failures, failures that its base has too, and flaky tests.
 
-Nothing here decides by one run. A test that failed is repeated alone on the same tree. If it then passes it has
-two results, and is compared with the base, where the same test may have them too.
+No decision rests on one run. A failed test is repeated alone on the same tree. If it then passes it has two
+results, and is compared with the base, where the same test may be flaky too.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _SHOWN = 5
 _KEPT_NAMES = 20
 # Reasons for which no test could be loaded.
 _UNLOADED = ("collection_error", "no_report")
-# New and changed tests run so many times in all.
+# Total runs of new and changed tests.
 _RUNS_OF_NEW_TESTS = 3
 
 
 class Classified(Struct, frozen=True, kw_only=True):
-    """The classes of failures of some checks: checks in `excused` have no failure of the tree's own."""
+    """The classes of failures of some checks: checks in `excused` have no failure caused by the tree."""
 
     excused: frozenset[str] = frozenset()
     known: tuple[KnownFailures, ...] = ()
@@ -63,7 +63,7 @@ class Classified(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
     def joined(self, other: Classified) -> Classified:
-        """Return both together; a test that is named twice is named once."""
+        """Return both combined; a test that appears twice is listed once."""
         flaky = {(each.check, each.test): each for each in (*other.flaky, *self.flaky)}
         added = tuple(found for found in other.findings if found.message not in {f.message for f in self.findings})
         return Classified(
@@ -74,7 +74,7 @@ class Classified(Struct, frozen=True, kw_only=True):
         )
 
     def is_good(self, checks: Iterable[CheckResult]) -> bool:
-        """Return whether each check passed or failed for known reasons alone, and nothing must turn green."""
+        """Return whether each check passed or failed only for known reasons, and no failure must be fixed."""
         wrong = any(found.severity in ("error", "critical") for found in self.findings)
         return not wrong and all(check.status == "passed" or check.name in self.excused for check in checks)
 
@@ -103,9 +103,9 @@ class FailureClassifier:
     # --- the base
 
     async def classify_base(self, checks: Sequence[CheckResult], earlier: Verdict | None) -> tuple[FlakyTest, ...]:
-        """Repeat what failed on the base; what then passes is flaky, and remembered for later bases.
+        """Repeat failed tests on the base; those that then pass are flaky, and remembered for later bases.
 
-        So is what ended otherwise in an `earlier` verdict on the same base.
+        Tests with another result in an `earlier` verdict on the same base are flaky too.
         """
         environment = self._runs.environment
         flaky = list(self.compare_with_earlier(earlier, checks)) if earlier is not None else []
@@ -126,7 +126,7 @@ class FailureClassifier:
         return tuple(flaky)
 
     def find_unstable(self, checks: Sequence[CheckResult], flaky: Sequence[FlakyTest]) -> frozenset[str]:
-        """Return the checks that failed for flaky tests alone."""
+        """Return the checks that failed only because of flaky tests."""
         names = {(each.check, each.test) for each in flaky}
         found = set[str]()
         for check in checks:
@@ -143,7 +143,7 @@ class FailureClassifier:
         self._passed = frozenset(check.name for check in verdict.checks if check.status == "passed")
         ran = load_ran_tests(self._store, verdict.checks)
         self._ran = {each.check: frozenset(each.names) for each in ran if each.names is not None}
-        # A base that a person let in with a flaky test has it, whether or not that was measured on a base.
+        # A base that a person accepted with a flaky test has it, even if that was not measured on a base.
         self._unstable = {
             check.name: frozenset(each.test for each in _flaky_of(verdict, check)) for check in verdict.checks
         }
@@ -196,7 +196,7 @@ class FailureClassifier:
         excused = "" in {each.test for each in found} or not set(compared.new) - {each.test for each in found}
         findings = list[Finding]()
         if excused and not compared.told and not found:
-            # Perhaps the failure is new: without a word about known ones that counts as one.
+            # The failure may be new: without evidence that it is known, it counts as new.
             excused = self._policy.accepted
             findings += [_describe_untold(check)] if excused else _find_blocked(check, failures, before)
         again = [name for name in compared.known if name in remembered or name in carried]
@@ -213,7 +213,7 @@ class FailureClassifier:
     async def _repeat_remembered(
         self, check: CheckResult, tests: Sequence[str], place: _Place
     ) -> tuple[FlakyTest, ...]:
-        """Repeat tests that are known to be flaky and failed: a change may have broken one for good."""
+        """Repeat known flaky tests that failed: a change may have broken one permanently."""
         if not tests or not _may_be_flaky(check):
             return tuple(_flaky_again(check, test) for test in tests)
         repeated = await repeat_tests(*(self._runs, check, [each for each in tests if each]), **place._asdict())
@@ -237,8 +237,8 @@ class FailureClassifier:
         if unnamed and ("" in remembered or (self._policy.leaves_out and before is not None)):
             return Comparison(named=False, known=_units(failures) if before is not None else ("",))
         compared = compare_failures(before, failures, excused=remembered)
-        # A run in which no test ran shows nothing of the tree, however alike the failures are. Neither does a run
-        # that stopped at the first of them.
+        # A run without tests shows nothing about the tree, however similar the failures are. Neither does a run
+        # that stopped at the first failure.
         silent = not check.tests or failures.stopped
         if counts_tests(check.name) and silent and not compared.new and not set(compared.known) <= {*remembered}:
             return Comparison(named=compared.named, told=False)
@@ -263,13 +263,13 @@ class FailureClassifier:
         return tuple(name for name in new if name not in flaky)
 
     async def _look_at_base(self, check: CheckResult, found: tuple[FlakyTest, ...]) -> tuple[FlakyTest, ...]:
-        """Return flaky tests of a tree, marked if the base's version has two results too, which is remembered."""
+        """Return flaky tests of a tree, marked and remembered if the base's version has two results too."""
         if not found or check.name not in self._passed:
             return found
         tests = [each.test for each in found if each.test]
         ran = self._ran.get(check.name)
         if ran is not None and select_tests(check.name, tests) is not None:
-            # A test that the base does not have cannot be flaky there, and would make its runner run all others.
+            # A test that the base lacks cannot be flaky there, and would make its runner run all others.
             tests = [test for test in tests if test in ran]
             if not tests:
                 return found
@@ -296,7 +296,7 @@ class FailureClassifier:
         environment: BaseEnvironment,
         acceptance: Sequence[tuple[str, str]],
     ) -> Classified:
-        """Run tests that are new or changed, and passed, some more times on the same tree."""
+        """Run new or changed tests that passed a few more times on the same tree."""
         if not 0 < len(tests) <= MOST_REPEATED or select_tests(check.name, tests) is None:
             return Classified()
         repeated: RepeatedTests = await repeat_tests(
@@ -336,7 +336,7 @@ class FailureClassifier:
     ) -> list[Finding]:
         findings, rest = list[Finding](), list(old)
         new = [name for name in compared.new if name not in {each.test for each in flaky}]
-        if new:  # named, since the output of the check shows the old failures too
+        if new:  # named, since the check's output shows the old failures too
             message = f"{_name_failures(check, compared, new)} and not on the base; {len(old)} as on the base"
             return [_finding("new_failures", "error", message)]
         if self._policy.strict:
@@ -372,7 +372,7 @@ class FailureClassifier:
 
 
 def load_failures(store: Store, check: CheckResult) -> CheckFailures | None:
-    """Return what failed in a check, `None` if it passed or the record is damaged or gone."""
+    """Return a check's failures, `None` if it passed or the record is damaged or missing."""
     if check.failed is None:
         return None
     try:
@@ -386,7 +386,7 @@ def _units(failures: CheckFailures) -> tuple[str, ...]:
 
 
 def _may_be_flaky(check: CheckResult) -> bool:
-    # A timeout is not repeated, and what cannot be loaded fails every time.
+    # A timeout is not repeated, and tests that cannot be loaded fail every time.
     return check.status == "failed" and check.reason not in ("collection_error", "no_tests_ran")
 
 
@@ -399,7 +399,7 @@ def _passed_in(verdict: Verdict, check: CheckResult) -> bool:
 
 
 def _flaky_again(check: CheckResult, test: str) -> FlakyTest:
-    """Return a test that failed in this run and is known to be flaky."""
+    """Return a known flaky test that failed in this run."""
     evidence = (check.artifact,) if check.artifact else ()
     return FlakyTest(check=check.name, test=test, runs=1, failures=1, on_base=True, evidence=evidence)
 
@@ -426,7 +426,7 @@ def _describe_untold(check: CheckResult) -> Finding:
 
 
 def _find_blocked(check: CheckResult, failures: CheckFailures, before: CheckFailures | None) -> list[Finding]:
-    """Return an error if no test of a check could run, on the base neither: no other change helps then."""
+    """Return an error if no test of a check could run, on the tree or on the base: no other change helps then."""
     if before is None or before.reason != failures.reason or check.tests or check.reason not in _UNLOADED:
         return []
     message = f"{printable(check.name)}: no test could run on the base either, perhaps for lack of packages"

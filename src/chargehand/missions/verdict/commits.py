@@ -1,4 +1,4 @@
-"""The commit that a promotion makes of a tree, which checks see as HEAD: its parents, message and branch."""
+"""The commit that a promotion makes from a tree, and that checks see as HEAD: its parents, message and branch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chargehand.workspace.head import Head
 
 PREFIX = "chargehand/"
 HEADS = "refs/heads/"
-# The trigger of a checkpoint that a person gave a message (`git commit`).
+# The trigger of a checkpoint with a person's message (`git commit`).
 COMMITTED = "committed"
 
 
@@ -35,16 +35,16 @@ def promotion_message(
     mission: str,
     task: Task | None = None,
 ) -> str:
-    """Return the commit message: a person's for this tree, else the request's first line; and trailers.
+    """Return the commit message: a person's for this tree, else the request's first line; plus trailers.
 
-    `state` is that of the mission, or of the child mission that did a `task` of it.
+    `state` is that of the mission, or of the child mission that did its `task`.
     """
     request = state.request
     assert request is not None
     lines = (_one_line(line) for line in (task.text if task else request.text).splitlines())
     title = next(filter(None, lines), request.slug)[:72].rstrip()  # as git shows titles in one line
     for point in reversed(state.checkpoints):
-        if point.tree != tree:  # a message for another tree says nothing of this one
+        if point.tree != tree:  # a message for another tree does not describe this one
             break
         if point.trigger == COMMITTED:
             title = printable(depot.read_commit(point.commit).message.strip()) or title
@@ -55,10 +55,10 @@ def promotion_message(
 
 
 def judged_head(depot: Depot, state: MissionState, base: Base, tree: str, checks: Sequence[str]) -> Head | None:
-    """Return the HEAD that checks of a tree see, `None` for the tree of the base: those see the base's own.
+    """Return the HEAD for a tree's checks, `None` for the base's tree, whose checks see the base's own HEAD.
 
-    If the tree would be promoted as it is, the commit has the parents that the promotion gives it; else it is on
-    the base. May block.
+    If the tree would be promoted unchanged, the commit has the parents of its promotion; else it is on the base.
+    May block.
     """
     request = state.request
     if tree == base.tree or request is None:
@@ -70,7 +70,7 @@ def judged_head(depot: Depot, state: MissionState, base: Base, tree: str, checks
     message = promotion_message(depot, state, tree, checks, mission=state.id)
     branch = state.export.ref.removeprefix(HEADS) if state.export is not None else f"{PREFIX}{request.slug}"
     acceptance = tuple(path for _, path in request.check_files)
-    # One tree is one commit, however often it is judged: what a check makes of its id stays the same.
+    # One tree is one commit, however often it is judged: values that a check derives from its id stay the same.
     when = datetime.fromisoformat(state.created) if state.created else None
     commit = depot.commit(tree, parents, message, when=when)
     return Head(commit=commit, branch=branch, overlaid=acceptance)

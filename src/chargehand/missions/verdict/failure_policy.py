@@ -1,4 +1,4 @@
-"""What becomes of failures that a mission did not make: of those of its base, and of flaky tests."""
+"""The treatment of failures that a mission did not cause: those of its base, and flaky tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _GO_ON = "go on"  # the answer to this question in logs of earlier versions
 
 
 class FailurePolicy(Struct, frozen=True, kw_only=True):
-    """What becomes of failures of the base, and of flaky tests, as request, answers and project say.
+    """The treatment of the base's failures and of flaky tests, from request, answers and project.
 
-    `accepted`: known failures may land. `leaves_out`: what fails on the base does not count at all. `strict`: each
-    of these failures must be gone, since fixing them is the request; so must those tests whose own name is among
-    `aims`, the words of the request.
+    `accepted`: known failures may land. `leaves_out`: failures on the base do not count at all. `strict`: each of
+    these failures must be gone, since fixing them is the request; so must tests whose own name is among `aims`,
+    the words of the request.
     """
 
     accepted: bool = False
@@ -31,7 +31,7 @@ class FailurePolicy(Struct, frozen=True, kw_only=True):
 
 
 def failure_policy(config: Config, request: MissionRequest, state: MissionState) -> FailurePolicy:
-    """Return what becomes of failures of the base in a mission, by its request and a person's last answer."""
+    """Return the treatment of the base's failures in a mission, by its request and a person's last answer."""
     answer = find_answer(state)
     return FailurePolicy(
         accepted=answer in (ACCEPT, LEAVE_OUT) or (answer is None and request.red_base == "accept_known"),

@@ -1,4 +1,4 @@
-"""What a tree must pass, and which of its paths a mission may change."""
+"""The gates of a tree, and the areas that a mission may change."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from chargehand.missions.sandboxes.provisioning import BaseEnvironment
 from chargehand.missions.services import DepotReader, Services
 
 OUTSIDE = "outside: "
-"""Stands before the name of an outside check."""
+"""The prefix of an outside check's name."""
 
 
 class Gates(Struct, frozen=True, kw_only=True):
-    """What a tree must pass: commands, acceptance files (artifact id, path), and whether no checks are wanted.
+    """The gates of a tree: commands, acceptance files (artifact id, path), and whether no checks are wanted.
 
-    `on_base` are the commands of `plan` that judge the base too, and a tree with the base's tests: all but those
-    of `tasks` whose work is not in the base. `outside` are the checks that run in another sandbox than the
-    tree, with files of their own. `typed` are the commands that a person gave with the mission.
+    `on_base` are the commands of `plan` that judge the base too, and a tree with the base's tests: all except
+    those of `tasks` whose work is not in the base. `outside` are the checks that run in a separate sandbox, with
+    their own files. `typed` are the commands that a person gave with the mission.
     """
 
     plan: CheckPlan
@@ -51,9 +51,9 @@ class Gates(Struct, frozen=True, kw_only=True):
         return "/".join((self.plan.digest(), *(f"{name}:{path}" for name, path in self.acceptance)))
 
     def with_tasks(self, checks: Collection[str], *, in_base: Collection[str] = ()) -> Gates:
-        """Return the gates with the checks of more tasks, of which those `in_base` have to pass on the base.
+        """Return the gates with the checks of more tasks; those `in_base` must also pass on the base.
 
-        They come in one order, whichever task was merged first: a verdict is kept by its commands in their order.
+        Their order does not depend on the order of merges: a verdict is stored under its commands in their order.
         """
         first = tuple(each for each in self.plan.commands if each not in self.tasks)
         added = tuple(sorted({*self.tasks, *checks} - {*first}))
@@ -68,7 +68,7 @@ class Gates(Struct, frozen=True, kw_only=True):
 
 
 def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates:
-    """Return what a tree must pass: the configured commands, else the detected ones, and what was added."""
+    """Return the gates: the configured commands, else the detected ones, plus the added ones."""
     configured = services.config.project.checks
     if request.only_checks is not None:
         commands = request.only_checks
@@ -104,9 +104,9 @@ def find_gates(services: Services, base: Base, request: MissionRequest) -> Gates
 def areas_of(
     services: Services, request: MissionRequest, gates: Gates, environment: BaseEnvironment | None = None
 ) -> Areas:
-    """Return what the mission may change: the project's areas, narrowed by the request.
+    """Return the mission's areas: the project's, narrowed by the request.
 
-    Without the `environment` that checks run in, names of what is installed there are not known.
+    Without the checks' `environment`, the names of installed packages are unknown.
     """
     project = services.config.project
     return Areas(

@@ -1,7 +1,7 @@
-"""From an attempt's result and verdict to how the attempt, and perhaps the mission, ends.
+"""Decides how an attempt, and possibly its mission, ends, from the attempt's result and verdict.
 
 Nothing here runs anything: each function takes records and returns an end or findings, so the same result always
-ends the same way. First come the ends of any attempt, then what a role requires besides green checks.
+ends the same way. First come the ends of any attempt, then the requirements of roles in addition to green checks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CHECK_REASONS = {
 
 
 class AttemptEnd(Struct, frozen=True, kw_only=True):
-    """How an attempt ends, and what the mission becomes if it is the last."""
+    """The end of an attempt, and the mission's status if it is the last."""
 
     status: AttemptStatus
     mission: MissionStatus
@@ -76,14 +76,14 @@ def _reasons(findings: Iterable[Finding]) -> tuple[Reason, ...]:
 def judge_result(
     result: AttemptResult, *, base_tree: str, partial: bool, role: Role = NO_ROLE
 ) -> AttemptEnd | None:
-    """Return the end of an attempt that needs no checks to be judged, `None` where they must decide.
+    """Return the end of an attempt that can be judged without checks, `None` if they must decide.
 
-    What comes of a role that changes nothing is its report; whatever it changed all the same refuses it.
+    The result of a role that changes nothing is its report; if it changed files anyway, it is refused.
     """
-    # What inspection discarded comes first: whatever the agent claims of its work, nothing of it is left.
+    # Changes discarded by inspection come first: whatever the agent claims, nothing of its work is left.
     if result.discarded:
         return _refuse(*_reasons(result.discarded))
-    # Promoting what was not inspected in full would let through what inspection is there to stop.
+    # Promoting without a full inspection would let through the very changes that inspection must stop.
     if result.degraded:
         return _refuse(Reason(code="inspection_incomplete", message=result.degraded))
     if result.outcome.claim != "done":
@@ -108,7 +108,7 @@ def judge_result(
             *(Reason(code=each.rule, message=f"{shown_path(each.path)} was reverted") for each in result.reverted)
         )
     if result.tree == base_tree:
-        # What it wrote where nothing is taken from, such as into a submodule, is said beside it.
+        # Writes to ignored places, such as a submodule, are reported in addition.
         ignored = _reasons(found for found in result.findings if found.severity == "warning")
         message = "the agent reported success and changed nothing"
         return _refuse(Reason(code="no_change", message=message), *ignored)
@@ -116,7 +116,7 @@ def judge_result(
 
 
 def judge_verdict(verdict: Verdict) -> AttemptEnd:
-    """Return what a verdict means: promote, ask a person, or refuse."""
+    """Return the consequence of a verdict: promote, ask a person, or refuse."""
     if verdict.status == "missing" and verdict.checks:
         unjudged: tuple[Reason, ...] = ()
         if verdict.elsewhere:
@@ -125,7 +125,7 @@ def judge_verdict(verdict: Verdict) -> AttemptEnd:
                 "project.setup install the project in editable mode (pip install -e .)"
             )
             unjudged = (Reason(code="loaded_elsewhere", message=message),)
-        # Where no finding says it already.
+        # Unless a finding already says so.
         elif not any(found.rule in ("setup_offline", "setup_missing") for found in verdict.findings):
             opened = f"none of them opened the changed code ({_name_some(verdict.unread or ())})"
             unjudged = (Reason(code="change_unread", message=f"the checks passed, and {opened}"),)
@@ -154,9 +154,9 @@ def judge_verdict(verdict: Verdict) -> AttemptEnd:
 
 
 def retry_known_failures(verdict: Verdict) -> AttemptEnd | None:
-    """Return the refusal of a tree whose known failures nobody accepted, for an attempt that is not the last.
+    """Return the refusal of a tree with unaccepted known failures, for an attempt that is not the last.
 
-    Perhaps fixing them was the request. At the last attempt a person decides. `None` for any other verdict.
+    Fixing them may have been the request. At the last attempt a person decides. `None` for any other verdict.
     """
     known = [found for found in verdict.needs_person if found.rule == KNOWN_FAILURES]
     if verdict.status != "no_worse" or len(known) < len(verdict.needs_person):
@@ -170,7 +170,7 @@ def _name_some(paths: Sequence[str]) -> str:
 
 
 def load_ran_tests(store: Store, checks: Sequence[CheckResult]) -> tuple[RanTests, ...]:
-    """Return which tests ran in checks, by what was kept of each; those with the base's tests by the same name."""
+    """Return the tests that ran in checks, as recorded; runs with the base's tests have the same names."""
     names = [_load_names(store, check.ran) for check in checks]
     return tuple(
         RanTests(check=check.name.removeprefix(BASE_TESTS), names=known, count=check.tests)
@@ -183,17 +183,17 @@ def _load_names(store: Store, artifact: str | None) -> tuple[str, ...] | None:
         return None
     try:
         return decode_as(store.artifacts.get(artifact), tuple[str, ...])
-    except (NotFoundError, StoreError, ValueError):  # removed by `gc`, or damaged: then it is not known
+    except (NotFoundError, StoreError, ValueError):  # removed by `gc`, or damaged: then it is unknown
         return None
 
 
 def person_may_promote(verdict: Verdict) -> bool:
     """Return whether a person's approval suffices for a tree: never against its own checks or an error in it.
 
-    What a person may approve: a tree without checks, a changed check surface, failures that the base has too,
-    flaky tests, and tests that were changed on purpose, so that the base's version of them fails.
+    A person may approve a tree without checks, a changed check surface, failures that the base has too, flaky
+    tests, and intentionally changed tests, so that the base's version of them fails.
     """
-    # The base's tests may fail where the request is to change what they assert; the tree's own may not.
+    # The base's tests may fail if the request is to change their assertions; the tree's own may not.
     own = (check for check in verdict.checks if not check.base_tests)
     wrong = any(found.severity in ("error", "critical") for found in verdict.findings)
     if verdict.status == "degraded":
@@ -201,7 +201,7 @@ def person_may_promote(verdict: Verdict) -> bool:
     return not wrong and (verdict.is_good or all(check.status == "passed" for check in own))
 
 
-# --- roles: what one must leave, as findings that the agent reads in its next attempt's report
+# --- roles: required results, as findings that the agent reads in its next attempt's report
 
 _RECORDS = frozenset({"decisions", "decision-records", "adr", "adrs"})
 _DOCUMENTS = (".md", ".rst", ".adoc", ".txt")
@@ -214,14 +214,14 @@ _SHOWN_CHARACTERS = 4_000
 
 
 def load_role(store: Store, request: MissionRequest) -> Role:
-    """Return the role of a mission as its file was when it was asked for; raises `ConfigError`, `StoreError`."""
+    """Return a mission's role from its file at request time; raises `ConfigError`, `StoreError`."""
     if not request.role or request.role_text is None:
         return NO_ROLE
     return parse_role(request.role, store.artifacts.get(request.role_text).decode(), place=request.role_from)
 
 
 def role_event(request: MissionRequest, role: Role) -> RoleChosen:
-    """Return the event that names a mission's role and who works in it."""
+    """Return the event that names a mission's role, agent and models."""
     assert request.role_text is not None
     return RoleChosen(
         role=role.name,
@@ -236,7 +236,7 @@ def role_event(request: MissionRequest, role: Role) -> RoleChosen:
 
 
 def report_event(store: Store, role: Role, attempt: str, artifact: str | None) -> tuple[ReportMade, ...]:
-    """Return the event of a report that an attempt left, none where there is no report."""
+    """Return the event of an attempt's report, () without a report."""
     if artifact is None:
         return ()
     text = printable(store.artifacts.get(artifact).decode(errors="replace"))
@@ -248,7 +248,7 @@ def report_event(store: Store, role: Role, attempt: str, artifact: str | None) -
 
 
 def find_missing_report(result: AttemptResult, role: Role, base_tree: str) -> tuple[Finding, ...]:
-    """Return what is wrong with the end of a role that changes nothing."""
+    """Return the problems of a report-only role's result."""
     changed = [change.path for change in result.changes] or [each.path for each in result.reverted]
     if result.tree != base_tree or changed:
         path = changed[0] if changed else "."
@@ -261,10 +261,10 @@ def find_missing_report(result: AttemptResult, role: Role, base_tree: str) -> tu
 
 
 def find_missing_record(role: Role, depot: Depot, changes: Sequence[Change]) -> tuple[Finding, ...]:
-    """Return what says that no decision record was added; nothing where one was, or need not be.
+    """Return the finding that a required decision record is missing, if so.
 
-    A record is a new document in a directory of decision records, with a heading and at least 40 words. Whether
-    the decision is a good one is not looked at.
+    A record is a new document in a directory of decision records, with a heading and at least 40 words. The
+    quality of the decision is not checked.
     """
     if role.must_add != "decision_record":
         return ()
@@ -289,7 +289,7 @@ def find_missing_record(role: Role, depot: Depot, changes: Sequence[Change]) -> 
 
 
 def judge_failing_test(verdict: Verdict) -> AttemptEnd | None:
-    """Return the end of work whose task was a test that fails, `None` where it is not there."""
+    """Return the end of a task to add a failing test, `None` if the test is missing."""
     found = next((found for found in verdict.findings if found.rule == FAILING_TEST), None)
     if found is None:
         return None
@@ -303,13 +303,13 @@ _SILENT = CheckOutput(tail="")
 def require_failing_test(
     verdict: Verdict, base: Verdict, outputs: Mapping[str, CheckOutput], changes: Sequence[Change]
 ) -> Verdict:
-    """Return the verdict with what says whether the change adds a test that fails.
+    """Return the verdict with a finding on whether the change adds a failing test.
 
-    The tree is the base and the change of tests, so a test that fails here and in no check of the base fails for
-    want of what it tests. `outputs` name the failing tests where the runner does.
+    The tree is the base plus the change of tests, so a test that fails here but in no check of the base fails
+    because the tested behaviour is missing. `outputs` names the failing tests if the runner does.
     """
     own = [check for check in verdict.checks if not check.base_tests]
-    # Tests ran and some failed: a check that could not even begin shows nothing about a test.
+    # Tests ran and some failed: a check that could not even start shows nothing about a test.
     failing = [check for check in own if check.status == "failed" and check.reason in _FAILED and check.tests]
     problem = _find_test_problem(own, failing, base, outputs, changes)
     if problem is not None:
@@ -332,7 +332,7 @@ def _find_test_problem(
     outputs: Mapping[str, CheckOutput],
     changes: Sequence[Change],
 ) -> Finding | None:
-    """Return why no failing test was added, `None` where one was."""
+    """Return why no failing test was added, `None` if one was."""
     tests = [change.path for change in changes if change.kind != "deleted" and is_test_path(change.path)]
     if not tests:
         return _problem(
@@ -362,7 +362,7 @@ def _find_test_problem(
 
 
 def _passed_before(check: CheckResult, before: Mapping[str, CheckResult]) -> bool:
-    """Tell whether a check that does not pass now did on the base, or had no test to run there."""
+    """Return whether a check that does not pass now did on the base, or had no test to run there."""
     known = before.get(check.name)
     return (
         check.status != "passed"
@@ -374,7 +374,7 @@ def _passed_before(check: CheckResult, before: Mapping[str, CheckResult]) -> boo
 def _find_unrelated_failures(
     failing: Sequence[CheckResult], outputs: Mapping[str, CheckOutput], tests: Sequence[str]
 ) -> Finding | None:
-    """Return why failing tests do not count: old ones, or setup that broke, as far as the runner tells."""
+    """Return why failing tests do not count: old tests, or broken setup, as far as the runner reports."""
 
     def is_of(test: str, path: str) -> bool:
         # A test is named as `module.Class::name`; some end of the path without suffix begins its module.

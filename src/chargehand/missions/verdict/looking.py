@@ -1,4 +1,4 @@
-"""What is looked at of a change before it is judged, and what sees whether its checks open it."""
+"""Inspects a change before it is judged, and prepares the observer of its checks' reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chargehand.workspace.depot import Depot
 class ChangeLook(NamedTuple):
     """A change's code, settings and tests, and the `subject` of changed tests.
 
-    `inner` has the base's text of changed files that are tests although their paths do not say so.
+    `inner` has the base's text of changed files that are tests although their paths do not show it.
     """
 
     code: tuple[str, ...]
@@ -38,7 +38,7 @@ class ChangeLook(NamedTuple):
 def look_at_change(
     depot: Depot, layer: Path | None, base_tree: str, tree: str, changes: Sequence[Change]
 ) -> ChangeLook:
-    """Look at a change from a base to a tree, whose checks run on a layer that is not its own; may block."""
+    """Inspect a change from a base to a tree, whose checks run on a shared layer; may block."""
 
     def is_project(directory: str) -> bool:
         names = (f"{directory}/{name}" for name in PROJECT_FILES)
@@ -49,7 +49,7 @@ def look_at_change(
     settings = changed_settings(changes, is_project, reader)
     inner = inner_tests(changes, reader, base_tree)
     tests = changed_tests(changes, inner, reader)
-    # Faults are put into what the tests open: that is watched only where tests were changed.
+    # Faults are put into code that the tests open: those reads are watched only if tests were changed.
     subject = code_under_test(entry.path for entry in depot.entries(tree)) if tests else ()
     subject = tuple(path for path in subject if path not in support_in(inner))
     places = watched_directories(code, copies, settings, subject, (test.path for test in tests))

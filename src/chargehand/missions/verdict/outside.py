@@ -1,8 +1,8 @@
-"""Outside checks: programs of the person's own, in another sandbox than the code under test.
+"""Outside checks: a person's programs, in a separate sandbox from the code under test.
 
-A check within the tree runs in the process of the code under test, which can forge whatever it reports. Here the
-check runs on the base's tree, with a program `under-test` that runs commands on the candidate's tree in a sandbox
-of its own: what comes back is what that tree says and does, and the check's exit code is out of its reach.
+A check within the tree runs in the process of the code under test, which can forge any report. Here the check runs
+on the base's tree, with a program `under-test` that runs commands on the candidate's tree in a separate sandbox:
+only that tree's output and behaviour come back, and it cannot reach the check's exit code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chargehand.sandbox.contract import ExecResult, Sandbox
 from chargehand.sandbox.inside import under_test
 
 OUTSIDE_PROGRAMS = "/run/chargehand/outside"
-"""Where `under-test` lies in both sandboxes."""
+"""The directory of `under-test` in both sandboxes."""
 _LAUNCHER = f"""#!/bin/sh
 library=/run/chargehand/python/lib
 for python in /run/chargehand/python/bin/python3 python3 python; do
@@ -36,9 +36,9 @@ exit 127
 
 @contextlib.asynccontextmanager
 async def open_link(directory: Path, *, prefix: str) -> AsyncIterator[tuple[SandboxLink, tuple[Bind, ...]]]:
-    """Open what joins the two sandboxes, with the files that both are shown.
+    """Open the link between the two sandboxes, with the files for both.
 
-    What it needs lies in `directory`, under a name that begins with `prefix`.
+    Its files are in `directory`, under a name that begins with `prefix`.
     """
     place = Path(tempfile.mkdtemp(prefix=prefix, dir=directory))
     try:
@@ -59,10 +59,10 @@ async def open_link(directory: Path, *, prefix: str) -> AsyncIterator[tuple[Sand
 async def serve_tree(
     sandbox: Sandbox, link: SandboxLink, *, seconds: float
 ) -> AsyncIterator[asyncio.Task[ExecResult]]:
-    """Let commands run in the sandbox of a tree for the block, `seconds` at most.
+    """Let commands run in the sandbox of a tree for the block, for at most `seconds`.
 
-    The task is done where that has ended before. Raises `InfrastructureError` (`relay_failed`) where it does not
-    begin, `SandboxDiedError`.
+    The task is done if that ends earlier. Raises `InfrastructureError` (`relay_failed`) if it does not start,
+    `SandboxDiedError`.
     """
     serving = asyncio.create_task(sandbox.exec([f"{OUTSIDE_PROGRAMS}/under-test", "--relay"], timeout=seconds))
     starting = asyncio.create_task(link.until_relayed())

@@ -1,4 +1,4 @@
-"""Missions whose checks fail on the base already: a person is asked before an agent costs anything."""
+"""Missions whose checks already fail on the base: a person is asked before an agent costs anything."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _SHOWN_CHECKS, _SHOWN_TESTS = 3, 5
 
 
 async def heed_red_base(journal: Journal, store: Store, request: MissionRequest, validator: Validator) -> None:
-    """Act as the request wants if checks fail on the base, before an agent costs anything.
+    """Act on failing checks of the base as the request says, before an agent costs anything.
 
-    Raises `RefusedError` (`base_red`) if the mission is to stop, `WaitingError` if a person is asked. No question
+    Raises `RefusedError` (`base_red`) if the mission must stop, `WaitingError` if a person is asked. No question
     is asked if acceptance files or the failing tests themselves are the aim of the request.
     """
     verdict = validator.on_base or await validator.judge_base()
@@ -78,7 +78,7 @@ async def heed_red_base(journal: Journal, store: Store, request: MissionRequest,
 
 
 def _describe_check(store: Store, check: CheckResult) -> str:
-    """Return a check's name with the tests that fail in it, as far as the runner names them."""
+    """Return a check's name with its failing tests, as far as the runner names them."""
     tests = _failing_tests(store, check)
     if not tests:
         return printable(check.name)
@@ -97,7 +97,7 @@ def _failing_tests(store: Store, check: CheckResult) -> Sequence[str]:
 
 
 def _all_named(store: Store, failed: Sequence[CheckResult], request: MissionRequest) -> bool:
-    """Return whether the request names each test that fails: then nothing of the red base is left to ask about."""
+    """Return whether the request names each failing test: then there is nothing left to ask."""
     named = words_of(request.text)
     tests = [{own_name(check.name, each) for each in _failing_tests(store, check)} for check in failed]
     return all(names and names <= named for names in tests)

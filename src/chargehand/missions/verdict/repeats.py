@@ -1,4 +1,4 @@
-"""Repeats tests of one exact tree, to tell a test that fails from a test that fails now and then."""
+"""Repeats tests of one exact tree, to distinguish failing tests from flaky ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from chargehand.sandbox.contract import Sandbox
 MOST_REPEATED = 50
 # Runs of red tests alone after the one in which they failed.
 _RUNS_ALONE = 3
-# Where tests cannot be run alone the whole check is repeated: twice if it is quick, else once.
+# If tests cannot be run alone the whole check is repeated: twice if it is quick, else once.
 _QUICK_SECONDS = 30.0
-# A test that fails one time in three passes eight runs in a row in four cases of a hundred.
+# A test that fails one time in three passes eight runs in a row in four cases out of a hundred.
 RUNS_ON_BASE = 8
 
 
@@ -70,7 +70,7 @@ async def repeat_tests(
         while rounds > 0:
             result, output = await _run_once(runs, sandbox, command or check.name)
             if command is not None and not _has_run(result, output):
-                # The runner did not take the selection: from here on the whole check is repeated.
+                # The runner ignored the selection: from here on the whole check is repeated.
                 command, rounds = None, min(rounds, 2 if check.seconds <= _QUICK_SECONDS else 1)
                 continue
             rounds, least = rounds - 1, least - 1
@@ -92,7 +92,7 @@ async def _run_once(runs: CheckRuns, sandbox: Sandbox, command: str) -> tuple[Ch
 
 
 def _has_run(result: CheckResult, output: CheckOutput) -> bool:
-    """Return whether a run of selected tests shows anything: it passed, or it names what failed."""
+    """Return whether a run of selected tests shows anything: it passed, or it names its failures."""
     if result.status == "passed":
         return True
     failures = output.failures
@@ -104,7 +104,7 @@ def _count(
 ) -> RepeatedTests:
     runs, failures = dict(found.runs), dict(found.failures)
     failed = output.failures.tests if output.failures is not None else ()
-    # A `whole` check that passed ran all of its tests, whatever names its report of failures gives them.
+    # A `whole` check that passed ran all of its tests, whatever names its failure report uses.
     ran = None if whole and result.status == "passed" else output.ran
     for name in names:
         if ran is not None and name and name not in ran and name not in (failed or ()):

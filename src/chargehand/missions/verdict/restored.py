@@ -1,4 +1,4 @@
-"""Changes of a mission that people took back by restoring: none is promoted unless a person approves it."""
+"""Changes that people took back by restoring: not promoted unless a person approves them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESTORES = {"full": "restored", "files": "restored files", "smart": "restored hu
 
 
 def restored_after_work(state: MissionState, number: int) -> RestoredTree | None:
-    """Return the last tree that a person made of the finished work of an attempt, else `None`."""
+    """Return the last tree that a person made from an attempt's finished work, else `None`."""
     steps = list(state.steps)
     work = WORK.format(number=number)
     if work not in state.steps:
@@ -24,7 +24,7 @@ def restored_after_work(state: MissionState, number: int) -> RestoredTree | None
 
 
 def find_rejected(depot: Depot, state: MissionState, base: str, tree: str) -> tuple[Finding, ...]:
-    """Return a finding for each path that a tree on the tree `base` has as it was when a person took it back."""
+    """Return a finding for each path of a tree, based on the tree `base`, in a version that a person took back."""
     rejected: dict[str, tuple[tuple[int | None, str | None], str]] = {}
     for each in state.restored:
         made = each.checkpoint
@@ -33,8 +33,8 @@ def find_rejected(depot: Depot, state: MissionState, base: str, tree: str) -> tu
                 rejected[change.path] = (change.old_mode, change.old_id), made.commit
     if not rejected:
         return ()
-    # A version that the base has too is no part of the change: it came with a branch that moved. One that the
-    # mission's branch has was promoted before: only a roll-back takes it away.
+    # A version that the base has too is not part of the change: it came with a branch that moved. A version on the
+    # mission's branch was promoted before: only a roll-back removes it.
     tip = depot.read_ref(mission_ref(state.id))
     new = None if tip is None else {change.path for change in depot.diff(depot.tree_of(tip), tree)}
     changed = {

@@ -1,7 +1,7 @@
 """The verdict of one exact tree: new workspace, new sandbox, its checks, and the base's own tests over it.
 
-Nothing that the agent's sandbox left behind takes part: a process that still runs there, a changed tool or a file
-outside the tree cannot make a check pass.
+Remains of the agent's sandbox have no influence: a process still running there, a changed tool or a file outside
+the tree cannot make a check pass.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from chargehand.missions.verdict.looking import ChangeLook, look_at_change
 from chargehand.policy.actions import Run
 from chargehand.sandbox.contract import OnOutput, Sandbox
 
-# Between two looks for a free place: whoever waits in the queue takes one before.
+# Polling interval for a free place: a run waiting in the queue takes it first.
 _PLACE_SECONDS = 0.2
 
 
@@ -78,7 +78,7 @@ class _CandidateRun(NamedTuple):
     ran: tuple[RanTests, ...]
 
     def find_lost(self, before: tuple[RanTests, ...]) -> tuple[Finding, ...]:
-        """Return the tests that ran before and not here."""
+        """Return the tests that ran before but not here."""
         return find_lost_tests(before, self.ran, self.moves)
 
 
@@ -130,7 +130,7 @@ class Validator:
 
     @property
     def gates(self) -> Gates:
-        """What a tree must pass."""
+        """The gates of a tree."""
         return self.runs.gates
 
     @property
@@ -139,10 +139,10 @@ class Validator:
         return self.runs.outputs
 
     async def judge_base(self) -> Verdict:
-        """Return how the checks end on the base itself: recorded, from the cache, or by running them.
+        """Return the checks' results on the base itself: recorded, from the cache, or by running them.
 
-        They run once more each time a person asks for it. Raises `RefusedError` (`policy_denied`) if a rule is
-        against any of them.
+        They run again each time a person asks for it. Raises `RefusedError` (`policy_denied`) if a rule denies any
+        of them.
         """
         for command in self.gates.commands:
             trusted = command in self.gates.typed or self.services.is_trusted(command)
@@ -156,11 +156,11 @@ class Validator:
             known = store.verdicts.get(project, tree, plan_digest=key)
             if known is not None and not turn:
                 return {"verdict": known, "reused": True}
-            # Caches that are kept must be whole, so the run that makes them begins without any.
+            # Stored caches must be complete, so the run that makes them starts without any.
             keeps = await asyncio.to_thread(self.runs.may_keep_caches)
             if not keeps:
                 await asyncio.to_thread(self.runs.find_caches)
-            # Acceptance files come with the mission: they would fail on every base that has yet to be changed.
+            # Acceptance files come with the mission: they would fail on every base before the change.
             checks = await self.runs.run(tree, self.environment, acceptance=(), plan=plan, keeps_caches=keeps)
             flaky = await self._classifier.classify_base(checks, known)
             return {"verdict": await self._keep_as_base(tree, checks, plan, flaky=flaky), "reused": False}
@@ -179,14 +179,14 @@ class Validator:
         return verdict
 
     def _base_key(self, plan: CheckPlan) -> str:
-        """Return the key of a base's verdict: commands end differently on another layer or toolchain."""
+        """Return the key of a base's verdict: results differ on another layer or toolchain."""
         layer = self.environment.layer.parent.name if self.environment.layer else "-"
         return "/".join(("base", plan.digest(), layer, self.services.toolchain))
 
     async def _keep_as_base(
         self, tree: str, checks: Sequence[CheckResult], plan: CheckPlan, *, flaky: tuple[FlakyTest, ...]
     ) -> Verdict:
-        """Keep how checks ended on a tree for missions that have it as their base."""
+        """Store the checks' results on a tree for missions that have it as their base."""
         excused = self._classifier.find_unstable(checks, flaky)
         findings = await asyncio.to_thread(self.services.depot.find_lfs_pointers, tree)
         status = judge(checks, (), explicit_none=self.gates.explicit_none, excused=excused)
@@ -207,15 +207,15 @@ class Validator:
     ) -> Verdict:
         """Return the verdict of a tree: all gates on it, and on it with the base's tests and check surface.
 
-        `degraded` says that `findings` are not all that inspection should have looked for.
+        `degraded` says that `findings` are incomplete.
         """
-        # Without its acceptance files, or without a directory to start in, no check says anything.
+        # Without its acceptance files, or without a directory to start in, no check shows anything.
         if blocked := self._find_blocked(tree):
             return Verdict(tree=tree, scope=scope, status="red", findings=(*findings, *blocked))
         layers = CandidateLayers(self.services, self.journal, self.runs.provisioner, self.environment)
         async with layers:
             environment = await layers.environment(tree)
-            # In a layer that was made for the tree everything is its own.
+            # A layer made for the tree contains only its own packages.
             below = None if layers.is_private(environment) else environment.layer
             look = await self._look(below, self.base.tree, tree, changes)
             mixed = await lay_base_tests(self.runs, tree, changes, look.inner)
@@ -223,7 +223,7 @@ class Validator:
             async with run_beside(self.runs, mixed if shares else None, environment) as beside:
                 run = await self._run_candidate(tree, changes, layers, environment, look, beside.begun)
                 checks, told = run.checks, run.told
-                # A tree that fails its own checks is red already: more of them would only cost time.
+                # A tree that fails its own checks is already red: more of them would only cost time.
                 if told.is_good(checks):
                     guard = (mixed, beside) if mixed is not None else None
                     checks, told, more = await self._judge_further(tree, changes, run, layers, guard)
@@ -267,8 +267,8 @@ class Validator:
         look: ChangeLook,
         begun: asyncio.Event,
     ) -> _CandidateRun:
-        """Run a tree's own checks, and tell its failures apart; `begun` is set once they have their place."""
-        # Only in the tree's own environment do checks run ahead.
+        """Run a tree's own checks, and classify its failures; `begun` is set once they have their place."""
+        # Checks run ahead only in the tree's own environment.
         known = await self.ahead.take(self._run_key(self.base.tree, tree, environment, self.gates))
         observer = known.observer if known is not None else look.observer
         checks = await self.runs.run(
@@ -287,14 +287,14 @@ class Validator:
         layers: CandidateLayers,
         guard: tuple[str, SideRun] | None,
     ) -> tuple[tuple[CheckResult, ...], Classified, tuple[Finding, ...]]:
-        """Judge a tree whose own checks found nothing: from outside, by the base's tests, and by faults.
+        """Judge a tree that passed its own checks further: by outside checks, the base's tests, and faults.
 
         `guard` is the tree with the base's tests, and the run of its checks. Return all checks with the base's and
         outside ones, the failures, and the findings.
         """
         checks, look, environment = run.checks, run.look, run.environment
         if not self.gates.acceptance and layers.matches and environment.layer == self.environment.layer:
-            # Later missions begin at what is promoted: kept now, their base counts as judged already.
+            # Later missions start from the promoted tree: stored now, their base is already judged.
             await self._keep_as_base(tree, checks, self.gates.plan, flaky=run.told.flaky)
         outside = await self.runs.run_outside(tree, environment, reads=run.observer)
         with_base_tests, guarded, soft = tuple[CheckResult, ...](), tuple[Finding, ...](), tuple[Finding, ...]()
@@ -302,9 +302,9 @@ class Validator:
             with_base_tests, guarded = await check_with_base_tests(
                 self.runs, *guard, checks, layers, self._classifier, self._untested
             )
-        # In another environment than the tree's own tests vanish that are all there.
+        # In an environment other than the tree's own, existing tests may seem to vanish.
         lost = run.find_lost(self._ran_on_base) if layers.matches else ()
-        # Now with acceptance files on both sides: on one they may make up for the number of lost tests.
+        # Now with acceptance files on both sides: on one side they may offset the number of lost tests.
         lost = lost or run.find_lost(load_ran_tests(self.services.store, with_base_tests))
         lost += await asyncio.to_thread(self._find_changed_examples, changes, look.reader)
         if guard is not None and look.tests and all(check.status == "passed" for check in with_base_tests):
@@ -323,7 +323,7 @@ class Validator:
         told = await self._classifier.classify(
             checks, tree=tree, environment=environment, acceptance=self.gates.acceptance, earlier=earlier
         )
-        # What failed once is kept: a tree is not judged again until it is green.
+        # Failures are kept: judging a tree again must not turn it green.
         worst = {check.name: check for check in checks}
         if earlier is not None:
             worst |= {check.name: check for check in earlier.checks if check.status != "passed"}
@@ -333,7 +333,7 @@ class Validator:
         return told
 
     async def _repeat_new_tests(self, told: Classified, tree: str, run: _CandidateRun) -> Classified:
-        """Run new and changed tests some more times: luck would make them flaky in the next mission."""
+        """Run new and changed tests a few more times: passing by luck, they would be flaky in the next mission."""
         before = {ran.check: set(ran.names) for ran in self._ran_on_base if ran.names is not None}
         for check, ran in zip(run.checks, run.ran, strict=True):
             if check.status != "passed" or ran.names is None or check.name not in before:
@@ -354,10 +354,11 @@ class Validator:
         return RunKey(base=base, tree=tree, layer=environment.layer, checks=gates.checks_key)
 
     def run_ahead(self, base: str, tree: str, *, added: Sequence[str] = ()) -> None:
-        """Run a tree's own checks ahead of its turn, to be judged on the tree `base` by whoever has its `ahead`.
+        """Run a tree's own checks ahead of its turn, for the validator with the same `ahead` to judge it on
+        `base`.
 
-        `added` are checks of the task that comes next. They run once a place for checks is free that no one waits
-        for, and not if the tree asks for another environment.
+        `added` are checks of the next task. They run once a place for checks is free that no other run waits for,
+        and not if the tree requires another environment.
         """
         gates = self.gates.with_tasks(added)
         key = self._run_key(base, tree, self.environment, gates)
@@ -376,13 +377,13 @@ class Validator:
         if not gates.plan.commands:
             return None
         run = partial(runs.run, tree, self.environment, acceptance=gates.acceptance, reads=look.observer)
-        # No event tells of a free place: other processes have places too.
+        # No event signals a free place: other processes use the places too.
         while not (checks := await run(ahead=outputs, begun=begun)):  # noqa: ASYNC110
             await asyncio.sleep(_PLACE_SECONDS)
         return OwnRun(checks=checks, observer=look.observer, outputs=outputs)
 
     def _find_blocked(self, tree: str) -> tuple[Finding, ...]:
-        """Return what stands in a tree where an acceptance file or the directory of the checks has to be."""
+        """Return the obstacles in a tree at the paths of acceptance files or the checks' directory."""
         start = self.gates.plan.directory
         if not self.services.depot.has_directory(tree, start):
             message = f"{shown_path(start)} is no longer a directory, and the checks start there"
@@ -411,9 +412,9 @@ class Validator:
         run: _CandidateRun,
         layers: CandidateLayers,
     ) -> tuple[Finding, ...]:
-        """Return which faults in the code under test the changed tests no longer notice.
+        """Return the faults in the code under test that the changed tests no longer notice.
 
-        That is known for a tree that was measured before.
+        For a tree that was measured before, the result is cached.
         """
         verdicts, checks, look = self.services.store.verdicts, run.checks, run.look
         reader, project, inner = look.reader, self.services.project, look.inner
@@ -453,7 +454,7 @@ class Validator:
                 must_measure=must_measure,
                 most=most_faults(tests),
             )
-        # What the time limit cut short is not kept: another time the machine may be faster.
+        # Results cut short by the time limit are not cached: the machine may be faster next time.
         if not any(each.rule == "tests_unmeasured" for each in found):
             known = Verdict(tree=tree, scope="attempt", status="green", findings=found)
             verdicts.put(project, known, plan_digest=key)
