@@ -270,7 +270,7 @@ def _union_of(state: MissionState) -> IsUnion:
 
 
 class FormatRun(Struct, frozen=True, kw_only=True):
-    """The outcome of one formatter; `problem` is "" where it succeeded, its error output otherwise."""
+    """The outcome of one formatter; `problem` is "" on success, otherwise its error output."""
 
     name: str
     files: int

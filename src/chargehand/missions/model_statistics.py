@@ -20,7 +20,7 @@ from chargehand.store.rows import MissionFilter
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
-    """Tokens of the calls that reported them; `unknown` is how many were sent and did not."""
+    """Tokens of the calls that reported them; `unknown` counts sent calls without a report."""
 
     input: int
     output: int
@@ -29,7 +29,7 @@ class Tokens(Struct, frozen=True, kw_only=True):
 
 
 class ModelStats(Struct, frozen=True, kw_only=True):
-    """What one model did; defined in `causes.toml`. USD and seconds, `None` where nothing is known."""
+    """Figures of one model, defined in `causes.toml`. USD and seconds; `None` if unknown."""
 
     model: str
     upstream: str

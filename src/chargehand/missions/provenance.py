@@ -55,9 +55,9 @@ _P = TypeVar("_P", bound=Payload)
 
 
 class CommitProvenance(Struct, frozen=True, kw_only=True):
-    """The provenance of one promoted commit: its signed statement, who signed it, and what is wrong with it.
+    """The provenance of one promoted commit: its signed statement, its signer, and its problems.
 
-    `mission` is "" where no statement tells it; of several statements the last one that holds is shown.
+    `mission` is "" if no statement names it; of several statements the last valid one is shown.
     """
 
     commit: str

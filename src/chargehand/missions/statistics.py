@@ -32,9 +32,9 @@ _NETWORK = ("allowed", "refused", "bytes_out", "bytes_in")
 
 
 class Percentiles(Struct, frozen=True, kw_only=True):
-    """Seconds or bytes at three percentiles by nearest rank, `None` where none is known.
+    """Seconds or bytes at three percentiles by nearest rank, `None` without known values.
 
-    `known` and `unknown` say of how many they are, and of how many more they are not.
+    `known` and `unknown` count the known and the unknown values.
     """
 
     known: int
@@ -45,7 +45,7 @@ class Percentiles(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What the attempts of known cost add up to in USD, `None` where there is none; how many are, and are not."""
+    """Total cost in USD (`None` if no cost is known), and the number of attempts with known and unknown cost."""
 
     usd: float | None
     known: int
@@ -53,7 +53,7 @@ class Cost(Struct, frozen=True, kw_only=True):
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """Shares of the ended missions, from 0 to 1, `None` where none has ended; defined in `causes.toml`."""
+    """Shares of the ended missions, from 0 to 1, `None` if no mission has ended; defined in `causes.toml`."""
 
     completion: float | None
     promotion: float | None
@@ -61,9 +61,9 @@ class Rates(Struct, frozen=True, kw_only=True):
 
 
 class MissionStats(Struct, frozen=True, kw_only=True):
-    """Missions by status, and the ended ones by what the rates count.
+    """Missions by status, and the ended ones by the categories of the rates.
 
-    `tasks` are those of the total that work for a coordinator: on a task, as its planner or as a reviewer.
+    `tasks` counts missions that work for a coordinator: on a task, as its planner or as a reviewer.
     """
 
     total: int
@@ -96,14 +96,14 @@ class CauseStats(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointStats(Struct, frozen=True, kw_only=True):
-    """Checkpoints that were made, of any mission; older ones do not say how long they took."""
+    """Checkpoints of any mission; older ones do not record how long they took."""
 
     made: int
     seconds: Percentiles
 
 
 class SandboxStats(Struct, frozen=True, kw_only=True):
-    """Sandboxes that are gone: seconds until ready and until frozen; of agents' own the bytes they took."""
+    """Closed sandboxes: seconds until ready and until frozen; for agents' own sandboxes, resource usage."""
 
     closed: int
     ready: Percentiles
@@ -116,7 +116,7 @@ class SandboxStats(Struct, frozen=True, kw_only=True):
 
 
 class NetworkStats(Struct, frozen=True, kw_only=True):
-    """Requests of sandboxes to hosts, and the bytes of those that were let through."""
+    """Requests of sandboxes to hosts, and the bytes of the allowed ones."""
 
     allowed: int
     refused: int

@@ -20,7 +20,7 @@ _DEEDS: dict[Deed, Need] = {"answer": "answer", "promote": "approval", "discard"
 
 
 class WaitingTask(Struct, frozen=True, kw_only=True):
-    """A task whose `mission` waits for a person; `message` is what is asked, or why it waits."""
+    """A task whose `mission` waits for a person; `message` is the question, or the reason for the wait."""
 
     task: str
     mission: str

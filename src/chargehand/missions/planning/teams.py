@@ -18,7 +18,7 @@ _FORM = 'steps = ["tester", "developer"] and [[members]] with role, agent, model
 
 
 class Team(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request goes through `steps`, roles in this order; `members` say who works in which role."""
+    """A request goes through `steps`, roles in this order; `members` configure each role."""
 
     summary: str
     steps: tuple[str, ...]
