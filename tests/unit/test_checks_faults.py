@@ -1,4 +1,4 @@
-"""Faults are small, parse, come first where tests lost something, and measure the tests that run."""
+"""Faults are small, parse, come first near lost tests, and are measured by the tests that run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_becomes_of_python() -> None:
         (15, "return x > 4"),
         (15, "return x <= 5"),
     } <= found
-    # Neither what documents nor what only names: no test could notice.
+    # No faults in docstrings or bare names: no test could notice them.
     assert {line for line, _ in found} <= {4, 6, 7, 8, 9, 14, 15}
 
 
@@ -106,7 +106,7 @@ def test_every_fault_changes_one_line_and_those_chosen_can_be_parsed(path: Path)
 
 
 def test_a_long_file_costs_seconds_and_no_copies() -> None:
-    """A module of 5,000 lines has thousands of faults: none of the others is written out, or read by a parser."""
+    """A module of 5,000 lines has thousands of faults: only chosen ones are written out or parsed."""
     source = "\n\n".join(f"def f{n}(a):\n    return a + {n} if a > {n} else a - {n}\n" for n in range(1200))
     began = time.process_time()
     faults = find_faults("long.py", source)
@@ -282,7 +282,7 @@ def test_own_tests_are_those_of_the_changed_files_and_not_most_of_all() -> None:
     )
     there = ("test_far.T::test_add", "test_far.T::test_more", "test_near.T::test_add")
     assert find_own_tests(changes, trees, [RanTests(check=CHECK, names=there)], ()) == {CHECK: there[2:]}
-    # Where no name tells the file, each test of that name is meant.
+    # If a name does not show its file, each test of that name is meant.
     assert find_own_tests(changes, trees, [RanTests(check=CHECK, names=("test_add", "x"))], ()) == {
         CHECK: ("test_add",)
     }
@@ -298,13 +298,13 @@ ALONE = "    def test_alone(self):\n        self.assertEqual(1, 1)\n"
 @pytest.mark.parametrize(
     ("base_near", "tree_other", "seconds", "expected"),
     [
-        # The changed test notices nothing in either version; the other one notices no more.
+        # The changed test notices the fault in neither version; the other test no longer notices it.
         (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 300.0, ["tests_weakened"]),
         (CASE + ALONE, OTHER, 300.0, []),
-        # With time for one run of all tests only: a disarmed test, and one that still notices the fault.
+        # With time for one run of all tests only: a disarmed test, and a test that still notices the fault.
         (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 25.0, ["tests_unmeasured"]),
         (CASE + ALONE, OTHER, 25.0, []),
-        # The base's version notices the fault, which nothing can prove in this time.
+        # The base's version notices the fault, which cannot be proven in this time.
         (NEAR.format(result="5"), OTHER, 25.0, ["tests_unmeasured"]),
     ],
 )
