@@ -59,7 +59,7 @@ GIT_IDENTITY = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Let each worker of the whole suite begin with other files, so that it finds most assertions rewritten.
+    """Let each worker of the whole suite begin with other files, and reuse the others' rewritten assertions.
 
     All workers have the same files to rewrite, which takes longer than the rest of collecting, and would do it at
     the same time.

@@ -186,7 +186,7 @@ class Bed:
         self.app.store.log.append(mission, CREATED)
 
     def park(self, mission: str, *, after: timedelta = HOURS, rest: bool = True) -> WaitingError:
-        """Let a mission meet a quota; without `rest` its worker dies before the wait is recorded."""
+        """Let a mission meet a quota; without `rest` its worker dies before the mission's status is `waiting`."""
         quota = QuotaRest(model="m", provider="https://api.example.org/v1", until=self.clock.now() + after)
         journal = self.journal(mission)
         now = self.clock.now()
