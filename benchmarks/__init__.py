@@ -1,1 +1,1 @@
-"""Speed, measured side by side with the peers; see README.md."""
+"""Speed, measured side by side with peers; see README.md."""

@@ -122,7 +122,7 @@ def _arguments() -> argparse.Namespace:
 
 
 async def _run(wanted: argparse.Namespace, place: Path) -> AsyncIterator[Result]:
-    """Measure at each size; the smallest repository stays for `depth` until the largest is there."""
+    """Measure at each size; the smallest repository is kept for `depth` until the largest exists."""
     names = wanted.names or _NAMES
     sizes = sorted({int(size) for size in wanted.files.split(",")})
     ends = (sizes[0], sizes[-1]) if "depth" in names and len(sizes) > 1 else ()
@@ -160,7 +160,7 @@ async def _rows(
 
 
 async def _show(wanted: argparse.Namespace, place: Path) -> list[Result]:
-    """Measure everything; each row of the table is shown when it is there."""
+    """Measure everything, and print each row of the table as soon as it is measured."""
     results = []
     async for result in _run(wanted, place):
         results.append(result)

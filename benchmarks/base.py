@@ -1,4 +1,4 @@
-"""Making a commit ready for workspaces, once for each base: fetched, written out, verified."""
+"""Preparing a commit for workspaces, once for each base: fetch, write out, verify."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PEER = "git clone, checked out"
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Tell what the base took that the shop was opened with; a clone of the same repository beside it, once."""
+    """Report the time of preparing the shop's base, and measure a clone of the same repository once."""
     sides = [Taken(name="depot, base, verified", rounds=[[opened.prepared]])]
     if shop.peers:
         target = shop.place / "clone"

@@ -20,7 +20,7 @@ TASKS, AT_ONCE = 6, 3
 _SECONDS, _CHECK = 3, "sleep 1"
 _PROGRAM = Path(sys.executable).with_name("chargehand")
 _numbers = count(1)
-# The checks of a plan: on each result and on each merged tree.
+# Like the checks of a plan: on each result and on each merged tree.
 _SCRIPT = f"""
 set -e
 place=$1 name=$2
@@ -51,7 +51,7 @@ done
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Compare wall time and processor time; depot, base and the base's verdict were made before."""
+    """Compare wall time and processor time; depot, base and the base's verdict already exist."""
     ways: tuple[tuple[str, Callable[[Shop], Spent]], ...] = (
         ("git worktrees, by a shell script", _by_hand),
         ("chargehand run --plan", _as_plan),
@@ -82,7 +82,7 @@ def _by_hand(shop: Shop) -> Spent:
 
 
 def _as_plan(shop: Shop) -> Spent:
-    """Run a plan to its end; a worker that is left behind counts with its processor time."""
+    """Run a plan to its end; the processor time of a worker that it leaves behind is included."""
     number = next(_numbers)
     tasks = []
     for each in range(TASKS):

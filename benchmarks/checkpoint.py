@@ -1,4 +1,4 @@
-"""Keeping what an agent changed as a commit."""
+"""Recording an agent's changes as a commit."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ for path in paths:
         file.write(f"changed {stamp} in {path}\\n")
 """
 _STILL_SECONDS = 0.03
-"""A file written within the kernel's clock tick before a look is read again at the next one; agents are slower."""
+"""A file written within the kernel's clock tick before a scan is read again at the next one; agents are slower."""
 _stamps = count(1)
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Compare with git told the changed paths, and with git finding them, each with an index of its own."""
+    """Compare with git given the changed paths, and with git finding them, each with a separate index."""
     copy = shop.copy("plain") if shop.peers else None
     results = []
     for number in CHANGES:
@@ -62,7 +62,7 @@ def _peers(shop: Shop, opened: Opened, copy: Path, changed: list[str]) -> list[S
 
 
 def checkpointed(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sample:
-    """Return what changes these files inside, freezes, and times the checkpoint alone."""
+    """Return a sample that changes these files inside, freezes, and times only the checkpoint."""
 
     async def sample() -> float:
         await edit_inside(sandbox, changed)
@@ -90,7 +90,7 @@ def _frozen(workspace: Workspace, sandbox: Sandbox, changed: list[str]) -> Sampl
 
 
 async def edit_inside(sandbox: Sandbox, changed: list[str]) -> None:
-    """Change these files as an agent does; on return a look finds their times settled."""
+    """Change these files as an agent does; on return their times are old enough for a scan to trust."""
     done = await sandbox.exec(["python3", "-c", _EDIT], stdin=json.dumps([next(_stamps), changed]).encode())
     assert done.exit_code == 0, done.stderr
     time.sleep(_STILL_SECONDS)

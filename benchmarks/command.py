@@ -1,4 +1,4 @@
-"""One command in a sandbox that is there already, and what it costs to see which files it opens."""
+"""One command in a running sandbox, and the cost of observing which files it opens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _CASES = {
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare with a plain process, and with a new bubblewrap of the same isolation for each command.
 
-    Every side gets both streams of output, as a caller of the sandbox does; the plain process also without them.
+    Every side returns both output streams, as to a caller of the sandbox; the plain process is also measured
+    without.
     """
     async with opened.both() as (_, sandbox):
         results = [
@@ -44,7 +45,7 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
 
 
 async def _compare_observed(shop: Shop, sandbox: Sandbox, *, rounds: int) -> Result:
-    """Compare a command that opens each file ten times with itself, its opens observed and not."""
+    """Compare a command that opens each file ten times with and without observing its opens."""
     assert isinstance(sandbox, ObservesReads)
     places = [
         path.relative_to(shop.repository)

@@ -1,4 +1,4 @@
-"""Whether the size of the repository is felt: the same work in the smallest and in the largest, in turn."""
+"""Effect of the repository's size: the same work in the smallest and the largest repository, in turn."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ AIM_RATIO = 1.3
 
 
 async def run(shops: Mapping[Shop, Opened], *, rounds: int) -> list[Result]:
-    """Checkpoint as many changes in each repository: close together (about as many directories), and anywhere.
+    """Checkpoint the same number of changes in each repository: close together (in few directories), and anywhere.
 
-    What lies close together shows what the repository's size costs. Anywhere, 1,000 changes are in 100
-    directories of a small repository and in 3,000 of a large one, and each directory is a tree to be written.
+    Changes close together show the cost of the repository's size. Anywhere, 1,000 changes are in 100 directories
+    of a small repository and in 3,000 of a large one, and each directory is a tree to be written.
     """
     results = []
     for number in CHANGES:
@@ -43,7 +43,7 @@ async def _compared(
 
 
 def summary(results: list[Result]) -> str:
-    """Return what the rows say in one line, "" without such rows."""
+    """Return the rows of this benchmark as one line, "" without such rows."""
     words = [
         f"{result.case.removeprefix('checkpoint of ')} {last.ratio(first):.2f}x"
         for result in results
@@ -60,5 +60,5 @@ def _chosen(shop: Shop, number: int, *, close: bool) -> list[str]:
 
 
 def _directories(changed: list[str]) -> int:
-    """Return how many directories hold the changes, those above included: the trees that are written."""
+    """Return the number of directories with changes, including their parents: the trees that are written."""
     return 1 + len({path.rsplit("/", depth)[0] for path in changed for depth in range(1, path.count("/") + 1)})

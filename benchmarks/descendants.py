@@ -1,6 +1,6 @@
-"""Runs a program and counts the processor time of all its descendants, detached ones too; prints JSON.
+"""Run a program and count the processor time of all its descendants, including detached ones; print JSON.
 
-`python -m benchmarks.descendants PROGRAM ARG…`: orphans are handed to this process, which waits for each of them.
+`python -m benchmarks.descendants PROGRAM ARG…`: orphans are reparented to this process, which waits for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def spend_with_descendants(argv: list[str], *, cwd: Path, environment: dict[str, str]) -> Spent:
-    """Return the wall time until a program ends, and the processor time of it and of all its descendants.
+    """Return the wall time until a program ends, and the processor time of it and all its descendants.
 
     Raises `RuntimeError` with its output if it fails.
     """

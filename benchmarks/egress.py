@@ -1,4 +1,4 @@
-"""What the proxy to allowed hosts adds to a request and to a download; beside no proxy and proxy.py."""
+"""The time that the proxy to allowed hosts adds to a request and to a download, against no proxy and proxy.py."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _START_SECONDS, _INSTALL_SECONDS = 30, 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to the host on loopback; without `through` there is nothing between."""
+    """One way to the host on loopback; without `through` it is direct."""
 
     name: str
     host: int
     through: str | tuple[str, int] | None = None
 
     def fetch(self, size: int) -> float:
-        """Return the seconds that an answer of `size` takes on a new connection or, through a proxy, tunnel."""
+        """Return the seconds for an answer of `size` on a new connection or, through a proxy, a new tunnel."""
         started = time.perf_counter()
         address = ("127.0.0.1", self.host) if self.through is None else self.through
         with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as line:
@@ -56,7 +56,7 @@ class Way:
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Start a host, the proxy and the peer as processes of their own, and fetch through each in turn."""
+    """Start a host, the proxy and the peer as separate processes, and fetch through each in turn."""
     with contextlib.ExitStack() as stack:
         port = int(_started(stack, "host"))
         path = shop.place / "egress.sock"
@@ -92,14 +92,14 @@ def _started(stack: contextlib.ExitStack, *given: str) -> str:
     """Start this module as a process that ends with `stack`; return its first line."""
     argv = [sys.executable, "-m", "benchmarks.egress", *given]
     process = subprocess.Popen(argv, cwd=_ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    stack.callback(process.communicate)  # it ends with its input
+    stack.callback(process.communicate)  # it ends when its input closes
     assert process.stdout is not None
     return process.stdout.readline()
 
 
 @contextlib.contextmanager
 def _peer(place: Path, host: int) -> Iterator[Way | None]:
-    """Run the peer from the path, else from a throw-away environment, where that can be made."""
+    """Run the peer from PATH, or else from a throw-away environment if one can be made."""
     program = shutil.which("proxy") or _installed(place)
     if program is None:
         yield None
@@ -141,7 +141,7 @@ def _installed(place: Path) -> str | None:
 
 
 async def _host() -> None:
-    """Answer each line, a number, with so many bytes, until the input ends."""
+    """Answer each line, a number, with that many bytes, until the input ends."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What keeps missions going: recorded steps, turns through the engine, and waiting; beside bare DBOS."""
+"""The machinery behind missions: recorded steps, turns through the engine, and waiting, against bare DBOS."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from benchmarks.shop import Shop
 _ROOT = Path(__file__).parents[1]
 _STEPS, _MISSIONS, _WAITING = 300, 80, 1000
 Place = Callable[[], str]
-"""Makes an empty database and returns its URL."""
+"""Creates an empty database and returns its URL."""
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Compare with DBOS as it comes, but for SQLite with the same pragmas as ours: faster than its own."""
+    """Compare with DBOS's defaults, except for SQLite: there with our pragmas, which are faster than its own."""
 
     def sqlite() -> str:
         return f"sqlite:///{shop.place / uuid4().hex}.db"
@@ -82,7 +82,7 @@ def _side(
 
 @contextlib.contextmanager
 def _postgres() -> Iterator[Place | None]:
-    """Run a server that waits for the disk as a person's would, where one is installed."""
+    """Run a server that waits for the disk like a real one, if PostgreSQL is installed."""
     if programs() is None:
         yield None
         return

@@ -1,6 +1,6 @@
-"""One side of the benchmark `engine`, in a process of its own because DBOS is one per process.
+"""One side of the benchmark `engine`, in a separate process because DBOS allows one instance per process.
 
-`python -m benchmarks.engine_side SIDE URL COUNT` prints a JSON object with what it measured.
+`python -m benchmarks.engine_side SIDE URL COUNT` prints a JSON object with its measurements.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def engine_missions(url: str, count: int) -> dict[str, float]:
 
 
 async def dbos_missions(url: str, count: int) -> dict[str, float]:
-    """Do the same with a queue of bare DBOS that has the same slots and polls as often."""
+    """Do the same with a queue of bare DBOS with the same slots and polling interval."""
     seen = _Seen(count)
     async with _bare(url) as dbos:
 
@@ -87,7 +87,7 @@ async def dbos_missions(url: str, count: int) -> dict[str, float]:
 
 
 async def engine_idle(url: str, count: int) -> dict[str, float]:
-    """Hold missions that wait for a person: their turns have ended, and nothing of them is left but the log."""
+    """Hold missions that wait for a person: their turns have ended, and only their logs remain."""
     seen = _Seen(count)
     async with _engine(url, seen.run, slots=200) as engine:
         for number in range(count):
@@ -114,7 +114,7 @@ async def dbos_idle(url: str, count: int) -> dict[str, float]:
         await asyncio.sleep(3)
         measured = await _idle(before, count)
         print(json.dumps(measured), flush=True)
-        os._exit(0)  # a thousand that still wait are nobody's to end
+        os._exit(0)  # exit without ending the thousand workflows that still wait
 
 
 async def _idle(before: float, count: int, seconds: float = 5.0) -> dict[str, float]:
@@ -163,7 +163,7 @@ async def _bare(url: str) -> AsyncIterator[Any]:
     logging.getLogger("dbos").addHandler(logging.NullHandler())
     config: dict[str, Any] = {"name": "bare", "application_version": "1", "executor_id": "k", "log_level": "ERROR"}
     if url.startswith(_SQLITE):
-        # As it comes it waits for the disk at each step, which the event log does not: compare like with like.
+        # By default it waits for the disk at each step, which the event log does not: compare like with like.
         config["db_engine_kwargs"] = {"creator": partial(_connect, url.removeprefix(_SQLITE))}
     DBOS(config={**config, "system_database_url": url, "serializer": DBOSPortableJSONSerializer()})  # type: ignore[typeddict-item]
     DBOS.launch()

@@ -1,4 +1,4 @@
-"""What a browser with an empty cache takes for the board, until a click acts; beside a file of the same server."""
+"""Time and bytes of the board in a browser with an empty cache, until a click works, against a static file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AIM = 0.8
 AIM_BYTES = 250_000
 _MISSIONS = 1000
 _ROW, _BUTTON = "a[data-row]", ".tools .primary"
-# Clicks as soon as there are missions, until that opened something: `performance.now` counts from the navigation.
+# Clicks as soon as missions are shown, until a dialog opens: `performance.now` counts from the navigation.
 _CLICKS = f"""
 const look = () => {{
   if (document.querySelector("dialog[open]")) window.usable = performance.now();
@@ -37,7 +37,7 @@ _IS_USABLE = """new Promise((resolve) => {
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Open the board in a new browser context each time; nothing is measured where there is no browser."""
+    """Open the board in a new browser context each time; measure nothing if there is no browser."""
     path = shutil.which("chromium")
     if path is None:
         print("first_view: no chromium in PATH, left out", file=sys.stderr)
@@ -98,7 +98,7 @@ def _loaded(browser: Browser, address: str, entered: StorageState) -> Callable[[
 
 
 async def _transferred(browser: Browser, url: str, entered: StorageState) -> int:
-    """Return the bytes of all answers, heads included, that the board needs until its missions are shown."""
+    """Return the bytes of all responses, heads included, that the board needs until its missions are shown."""
     context = await browser.new_context(storage_state=entered)
     page = await context.new_page()
     answers: list[Response] = []

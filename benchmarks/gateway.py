@@ -1,4 +1,4 @@
-"""What the model gateway adds to a call, to a stream and to memory; beside no gateway and the LiteLLM proxy."""
+"""The cost of the model gateway for a call, a stream and memory, against no gateway and the LiteLLM proxy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PEER_QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to the upstream; `process` is whose memory counts."""
+    """One way to the upstream; `process` is the process whose memory counts."""
 
     name: str
     address: str | tuple[str, int]
@@ -59,7 +59,7 @@ class Way:
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Start an upstream, a gateway and the peer as processes of their own, and call each in turn."""
+    """Start an upstream, a gateway and the peer as separate processes, and call each in turn."""
     with contextlib.ExitStack() as stack:
         upstream = _Process(stack, "upstream")
         place = shop.place / "gateway"
@@ -124,13 +124,13 @@ async def _calls(
 
 
 async def _processor(ways: Sequence[Way], *, rounds: int) -> Result:
-    """Measure the processor time that a whole reply takes in the process between; no other's work is in it."""
+    """Measure only the processor time of the intermediate process for a whole reply."""
 
     def side(way: Way) -> Side:
         request = way.request("reply", stream=False)
 
         async def sample() -> float:
-            with _Line(way) as line:  # of its own: the peer closes what is idle for some seconds
+            with _Line(way) as line:  # a new connection: the peer closes idle ones after some seconds
                 before = _cpu(way.process)
                 for _ in range(_BATCH):
                     line.call(request)
@@ -149,7 +149,7 @@ def _cpu(pid: int) -> float:
 
 
 async def _disk(place: Path, *, rounds: int) -> Result:
-    """Measure what a reserve cannot be faster than: money is on the disk before the call is made."""
+    """Measure the lower bound of a reserve: money is on disk before the call is made."""
     with (place / "synced").open("wb", buffering=0) as file:
 
         async def sample() -> float:
@@ -184,7 +184,7 @@ async def _throughput(ways: Sequence[Way], *, rounds: int) -> Result:
 
 
 async def _crowd(ways: Sequence[Way]) -> Result:
-    """Let many streams go on at once, each as fast as a fast model writes."""
+    """Run many streams at once, each as fast as a fast model writes."""
     most: dict[str, float] = {}
     bodies: dict[str, set[str]] = {}
     before = {way.name: _memory(way.process, "VmRSS") for way in ways}
@@ -216,13 +216,13 @@ async def _crowd(ways: Sequence[Way]) -> Result:
 
 
 def _attempts(place: Path, direct: Way) -> Result:
-    """Open as many gateways as a busy worker has, in a process of their own, then call each once."""
+    """Open as many gateways as a busy worker has, in a separate process, then call each once."""
     place.mkdir()
     ours, its = Taken(name=OURS), Taken(name=DIRECT)
     with contextlib.ExitStack() as stack:
         gateway = _Process(stack, "gateway", str(place), str(direct.address[1]))
         own = replace(direct, name=OURS, address=gateway.said["socket"], token=gateway.said["token"])
-        _first_call(own)  # what is imported once is not an attempt's
+        _first_call(own)  # one-time imports do not count for an attempt
         before = _memory(gateway.process.pid, "VmRSS")
         opened = gateway.ask(f"open {_ATTEMPTS}")["opened"]
         idle = _memory(gateway.process.pid, "VmRSS")
@@ -244,7 +244,7 @@ def _first_call(way: Way) -> float:
 
 
 class _Process:
-    """One process of `gateway_side`, ready; it ends with `stack`."""
+    """A ready process of `gateway_side`; it ends with `stack`."""
 
     def __init__(self, stack: contextlib.ExitStack, *given: str) -> None:
         argv = [sys.executable, "-m", "benchmarks.gateway_side", *given]
@@ -253,7 +253,7 @@ class _Process:
         self.said = self._line()
 
     def ask(self, command: str) -> dict[str, Any]:
-        """Return what it answers."""
+        """Send a command and return the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
@@ -265,11 +265,11 @@ class _Process:
         return line
 
     def _end(self) -> None:
-        self.process.communicate()  # it ends with its input
+        self.process.communicate()  # it ends when its input closes
 
 
 class _Line:
-    """A connection that is kept, read without any library: what the client itself costs is next to nothing."""
+    """A persistent connection, read without any library, so that the client itself costs next to nothing."""
 
     def __init__(self, way: Way) -> None:
         self.way = way
@@ -283,7 +283,7 @@ class _Line:
         self._socket.close()
 
     def sample(self, model: str, *, stream: bool, first: bool = False) -> Callable[[], Awaitable[float]]:
-        """Return what makes one call and returns its seconds, or those until its first byte behind the head."""
+        """Return a sample of one call: its seconds, or those until the first byte of its body."""
         request = self.way.request(model, stream=stream)
 
         async def sample() -> float:
@@ -294,7 +294,7 @@ class _Line:
         return sample
 
     def call(self, request: bytes) -> float:
-        """Send and read until the last byte; return when the first one of the body was there."""
+        """Send and read until the last byte; return when the first byte of the body arrived."""
         self._socket.sendall(request)
         got, begun = bytearray(), 0.0
         while not _is_whole(got):
@@ -306,7 +306,7 @@ class _Line:
 
 
 async def _streamed(address: str | tuple[str, int], request: bytes) -> str:
-    """Return what the events of one stream say."""
+    """Return the text of the events of one stream."""
     if isinstance(address, str):
         reader, writer = await asyncio.open_unix_connection(address)
     else:
@@ -335,7 +335,7 @@ def _is_whole(got: bytearray) -> bool:
 
 
 def _check(got: bytearray) -> None:
-    """Raise where the reply is not what the upstream wrote."""
+    """Raise if the reply is not the upstream's."""
     if not got.startswith(b"HTTP/1.1 200") or not (b"[DONE]" in got or b'"chat.completion"' in got):
         raise RuntimeError(f"not a whole reply: {bytes(got[:20])!r} … {bytes(got[-300:])!r}")
 
@@ -346,7 +346,7 @@ def _tcp(port: int) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _peer(place: Path, upstream: int) -> Iterator[Way | None]:
-    """Run the proxy that is on the path, else one of our own from the cache, where it can be installed."""
+    """Run the proxy from PATH, or else from our cache, if it can be installed."""
     program = shutil.which("litellm") or _installed()
     if program is None:
         yield None
@@ -379,7 +379,7 @@ def _peer(place: Path, upstream: int) -> Iterator[Way | None]:
 
 
 def _installed() -> str | None:
-    """Return the proxy of a private environment that stays: half a gigabyte is not fetched each time."""
+    """Return the proxy of a private environment that is kept: it downloads half a gigabyte."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     place = cache / "chargehand-benchmarks" / "litellm"
     program = place / "bin/litellm"
@@ -399,7 +399,7 @@ def _wait_until_alive(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def _memory(pid: int, field: str) -> float:
-    """Return a figure of `/proc/PID/status` in megabytes."""
+    """Return a field of `/proc/PID/status` in megabytes."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024 / 1e6
 

@@ -1,7 +1,8 @@
-"""The processes of the benchmark `gateway` that are not the client's: the upstream, and the gateway under test.
+"""The benchmark `gateway`'s other processes: the upstream, and the gateway under test.
 
 `python -m benchmarks.gateway_side upstream` and `… gateway PLACE PORT` (of the upstream) print one JSON line when
-they are ready; the gateway's takes commands on its input: `open N` more gateways, answered with a JSON line.
+they are ready. The gateway process reads commands from its input: `open N` opens more gateways and prints a JSON
+line.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 TOKEN_TEXT = "a few letters of output"
 PIECES = {"reply": 40, "many": 4_000, "paced": 50}
-"""How many tokens the stream of each model has; the whole reply of `reply` is as long as its text."""
+"""The number of tokens in the stream of each model; the whole reply of `reply` is as long as its text."""
 PACE_SECONDS = 0.04
 _TOKEN = "cht-a-token-for-everybody-in-the-benchmark"
 _FLUSH = 64
@@ -35,7 +36,7 @@ def _event(delta: Mapping[str, str], finish: str | None = None, **more: object) 
 
 _USAGE = {"prompt_tokens": 5_000, "completion_tokens": 500, "total_tokens": 5_500}
 EVENT = _event({"content": TOKEN_TEXT})
-"""One token; each second one has other letters, since the peer takes a hundred equal ones for a fault."""
+"""One token; every second one has different letters, because the peer reports a hundred equal ones as a fault."""
 _END = _event({}, "stop", usage=_USAGE) + b"data: [DONE]\n\n"
 _WHOLE = _document(
     {
@@ -64,12 +65,12 @@ _LAST = _chunk(_END) + b"0\r\n\r\n"
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer every request of one connection; whoever asks goes away when it wants to."""
+    """Answer every request of one connection until the client closes it."""
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError), contextlib.closing(writer):
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
             if not head.startswith(b"POST "):
-                writer.write(_NOT_FOUND)  # the peer asks for the list of models when it starts
+                writer.write(_NOT_FOUND)  # the peer requests the list of models when it starts
                 continue
             length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
             request = json.loads(await reader.readexactly(int(length)))
@@ -81,7 +82,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def _stream(writer: asyncio.StreamWriter, model: str) -> None:
-    """Write each token on its own, as providers do."""
+    """Write each token separately, as providers do."""
     paced = model == "paced"
     for number in range(PIECES[model]):
         writer.write(_TOKENS[number % 2])
@@ -97,12 +98,12 @@ async def _upstream() -> None:
     server = await asyncio.start_server(_answer, "127.0.0.1", 0, backlog=1_024)
     _say(port=server.sockets[0].getsockname()[1])
     async with server:
-        await asyncio.to_thread(sys.stdin.read)  # until whoever started it is gone
+        await asyncio.to_thread(sys.stdin.read)  # until the starting process is gone
         os._exit(0)
 
 
 async def _gateway(place: Path, upstream_port: int) -> None:
-    """Serve as an attempt is served: money in the store, calls in the log, replies in the attempt's file."""
+    """Serve as for an attempt: money in the store, calls in the log, replies in the attempt's file."""
     from chargehand.core.clock import SystemClock
     from chargehand.core.mission_events import MissionCreated
     from chargehand.core.records import MissionRequest

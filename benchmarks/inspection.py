@@ -1,4 +1,4 @@
-"""Judging what an agent changed without running anything, and taking single changes back."""
+"""Judging an agent's changes without running anything, and reverting single changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AIM = 1.0
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Compare inspection with git writing the patch, and smart roll-back with git applying it reversed."""
+    """Compare inspection with git writing the patch, and smart roll-back with git applying it in reverse."""
     changed = random.Random(7).sample(paths(shop.files), min(FILES, shop.files))
     async with opened.both() as (workspace, sandbox):
         await edit_inside(sandbox, changed)
@@ -85,7 +85,7 @@ def _patch(shop: Shop, opened: Opened, tree: str) -> Sample:
 
 
 async def _taken_back(shop: Shop, opened: Opened, changed: list[str], *, rounds: int) -> Result:
-    """Take back the last line, the one that was added, of some of the changed files."""
+    """Revert the last line, which was added, in some of the changed files."""
     depot = opened.depot
     async with opened.both() as (workspace, sandbox):
         await edit_inside(sandbox, changed)

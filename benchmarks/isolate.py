@@ -1,4 +1,4 @@
-"""A snippet of Python or JavaScript: how long one takes, or each of many, and the memory of its process."""
+"""A snippet of Python or JavaScript: the time of one, or of each of many, and the memory of its process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def _compare(
 
 
 def _interpreter(language: Literal["python", "javascript"]) -> list[str] | None:
-    """Return the peer's command, below /usr so that it is there in a sandbox too; `None` where there is none."""
+    """Return the peer's command, below /usr so that a sandbox has it too; `None` if it is missing."""
     name, flags = {"python": ("python3", ["-I", "-c"]), "javascript": ("node", ["-e"])}[language]
     found = shutil.which(name, path="/usr/bin:/usr/local/bin")
     return None if found is None else [found, *flags, _SOURCE[language]]
@@ -86,7 +86,7 @@ def _process(argv: list[str]) -> Sample:
 
 
 def _peak(argv: list[str]) -> int:
-    """Return the most memory in bytes that a fresh interpreter held, by its own word: wait4(2) counts parents."""
+    """Return a fresh interpreter's peak memory in bytes, as it reports it: wait4(2) includes the parent's."""
     *start, _ = argv
     ask = {
         "-c": "print(open('/proc/self/status').read())",
@@ -110,7 +110,7 @@ async def _resident(pool: SnippetPool, spec: SnippetSpec) -> int:
 
 
 def _memory(status: Path) -> int:
-    """Return what a process of a snippet holds, 0 for any other."""
+    """Return the memory of a snippet's process, 0 for any other process."""
     try:
         command = status.with_name("cmdline").read_bytes()
         found = re.search(r"VmRSS:\s+(\d+)", status.read_text())

@@ -1,4 +1,4 @@
-"""What `setup` installs: once as a layer, found again by every later attempt; beside a fresh install."""
+"""An installation by `setup`: made once as a layer and reused by every later attempt, against a fresh one."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _numbers = count(1)
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Compare a layer that is there with one that is made through the registry mirror, and with both by hand.
+    """Compare an existing layer with one made through the registry mirror, and with both by hand.
 
-    Asks the registry that the person's own pip is configured for; left out where none answers.
+    Uses the registry of the person's own pip configuration; left out if no registry answers.
     """
     environ = shop.environ | {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     with App.open(environ=environ, cwd=shop.repository) as app:
@@ -75,7 +75,7 @@ async def _compared(shop: Shop, app: App, environ: dict[str, str], *, rounds: in
 
 
 async def _used(app: App, setup: str) -> float:
-    """Open a workspace with that setup's environment and import the packages in it; seconds."""
+    """Return the seconds to open a workspace with that setup's environment and import the packages in it."""
     async with app.session(options={"project.setup": OptionValue(value=setup, name="--setup")}) as session:
         settle()
         with timed() as seconds:

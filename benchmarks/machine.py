@@ -1,4 +1,4 @@
-"""What kind of machine the figures are from: no names, no paths."""
+"""The kind of machine that the figures are from, without names or paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def describe(place: Path) -> dict[str, str]:
-    """Return what a figure depends on; the file system is that of `place`."""
+    """Return the facts on which a figure depends; the file system is that of `place`."""
     git = subprocess.run(["git", "version"], capture_output=True, text=True, check=True).stdout
     bubblewrap = subprocess.run(["bwrap", "--version"], capture_output=True, text=True, check=True).stdout
     return {
@@ -27,7 +27,7 @@ def describe(place: Path) -> dict[str, str]:
 
 
 def _file_system(place: Path) -> str:
-    """Return the kind of the mount that holds `place`: the longest mount point above it, see proc(5)."""
+    """Return the file system type of the mount with `place`: the longest mount point above it, see proc(5)."""
     found = ("", "unknown")
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, point, kind, *_ = line.split(" ")

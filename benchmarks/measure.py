@@ -1,4 +1,4 @@
-"""Takes samples of several sides in turn, so that a machine that drifts drifts under all of them alike."""
+"""Takes samples of several sides in turn, so that a drifting machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 Sample = Callable[[], Awaitable[float]]
-"""Prepares, does the work once, cleans up; returns what the work alone took, in seconds."""
+"""Prepares, does the work once, cleans up; returns the seconds of the work alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way of doing the work; `repeat` samples are taken in each round (fewer of what is slow).
+    """One way of doing the work; `repeat` samples are taken in each round (fewer for slow work).
 
-    With `most` it is left out of the rounds after that many: for what takes minutes to clean up.
+    After `most` rounds it is left out, for work that takes minutes to clean up.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One comparison: the product first, then its peers; `aim` in seconds, `load` when it ended."""
+    """One comparison: the product first, then its peers; `aim` in seconds, `load` at its end."""
 
     benchmark: str
     case: str
@@ -80,9 +80,9 @@ async def compare(
     aim: float | None = None,
     note: str = "",
 ) -> Result:
-    """Take `rounds` rounds (at least 3, fewer than asked after `seconds`), each side in turn: A B A B.
+    """Take `rounds` rounds (fewer, but at least 3, once `seconds` are over), each side in turn: A B A B.
 
-    One sample of each is taken first and thrown away, but for those with a `most`.
+    One sample of each side is taken first and discarded, except for sides with a `most`.
     """
     for side in sides:
         if side.most is None:
@@ -108,7 +108,7 @@ async def compare(
 
 @contextmanager
 def timed() -> Iterator[list[float]]:
-    """Put the seconds that the block takes into the list it is given."""
+    """Append the seconds that the block takes to the yielded list."""
     seconds: list[float] = []
     started = time.perf_counter()
     yield seconds
@@ -116,20 +116,20 @@ def timed() -> Iterator[list[float]]:
 
 
 def settle() -> None:
-    """Bring what is written to the disk, so that nobody pays for what another side wrote."""
+    """Flush written data to disk, so that no side pays for the writes of another."""
     os.sync()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What one whole process took, in seconds: by the clock, and of the processor with its children."""
+    """The cost of one whole process in seconds: wall time, and processor time including its children."""
 
     wall: float
     cpu: float
 
 
 def spend(argv: Sequence[str], *, cwd: Path | None = None, environment: dict[str, str] | None = None) -> Spent:
-    """Run a program to its end, quietly; raises `RuntimeError` with its output when it fails."""
+    """Run a program to its end, quietly; raises `RuntimeError` with its output if it fails."""
     started = time.perf_counter()
     process = subprocess.Popen(
         argv, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

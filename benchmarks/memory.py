@@ -1,4 +1,4 @@
-"""What processes hold in memory: private pages, and their part of the shared ones."""
+"""The memory of processes: private pages, and their share of the shared ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def held(*names: str) -> float:
-    """Return the KiB of this process and all below it, and of all that name one of `names`, with those below.
+    """Return the KiB of this process and its descendants, and of all that name one of `names`, with descendants.
 
-    An engine's own processes are nobody's children: they are found by the name of their container.
+    An engine's processes are not our children: they are found by the name of their container.
     """
     below: dict[int, list[int]] = {}
     todo = [os.getpid()]

@@ -1,4 +1,4 @@
-"""A whole mission that changes one line and whose only check is `true`, as a process of its own."""
+"""A whole mission that changes one line and whose only check is `true`, as a separate process."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ git commit --quiet --all -m "$1"
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Compare with the same by hand: worktree, change, check, commit; its removal is left out.
+    """Compare with the same work by hand: worktree, change, check, commit; its removal is left out.
 
-    The start of the interpreter is taken off, as it is no part of the work; base and probe are there.
+    The interpreter's start is subtracted, since it is not part of the work; base and probe already exist.
     """
     path = paths(shop.files)[5]
     target = shop.place / "by-hand"
@@ -86,7 +86,7 @@ def _argv(path: str) -> list[str]:
 
 
 def _measure_phases(shop: Shop, path: str, rounds: int) -> Result:
-    """Tell where the time of a run goes, by the times of its events; imports alone by a process of their own."""
+    """Measure the phases of a run by the times of its events; imports alone in a separate process."""
     taken = {name: Taken(name=name) for name in ("whole run", "imports alone")}
     for _ in range(max(5, rounds)):
         settle()
@@ -106,7 +106,7 @@ def _measure_phases(shop: Shop, path: str, rounds: int) -> Result:
 
 
 def _phases(events: list[Mapping[str, Any]], at: float, ended: float) -> dict[str, float]:
-    """Return the seconds of each phase from `at` on; the last one lasts until the process `ended`."""
+    """Return the seconds of each phase after `at`; the last one lasts until the process `ended`."""
     found = {}
     left = iter(events)
     for name, kind, step in _PHASES:

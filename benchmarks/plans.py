@@ -1,4 +1,4 @@
-"""Plans: what it costs to have tasks coordinated, beside as many missions that nobody coordinates."""
+"""The cost of coordinating tasks in a plan, against the same number of missions without a coordinator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Record = Callable[[App, int], object]
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Measure 20 tasks by so many at once, one task, and a decision over the largest plan."""
+    """Measure 20 tasks with different numbers at once, one task, and a decision over the largest plan."""
     results = []
     for at_once in (1, 5, 20):
         results += await _throughput(shop, at_once, rounds=rounds)
@@ -52,7 +52,7 @@ def _coordinated(app: App, tasks: int, *, check: str = "true", at_once: int = 0,
 
 
 def _alone(app: App, tasks: int) -> None:
-    """Record so many missions."""
+    """Record that many missions."""
     for each in range(tasks):
         asked = RunRequest(text="Make it", agent=_agent(str(each)), only_checks=("true",), yes=True)
         record_mission(app, asked, plan=None)
@@ -62,9 +62,9 @@ _RECORDS: tuple[_Record, ...] = (_coordinated, _alone)
 
 
 async def _work(shop: Shop, record: _Record, tasks: int, at_once: int) -> tuple[float, float]:
-    """Record and work until all is done; return seconds by the clock and of the processor, for each task."""
+    """Record and work until everything is done; return wall and processor seconds for each task."""
     settle()
-    # Processors of agents and checks are counted once they are waited for.
+    # Processor time of agents and checks is counted once they are waited for.
     before, started = os.times(), time.perf_counter()
     with App.open(environ=shop.environ, cwd=shop.repository, role="worker") as app:
         await asyncio.to_thread(record, app, tasks)
@@ -103,7 +103,7 @@ async def _queue(shop: Shop, *, rounds: int) -> Result:
 
 async def _merge_queue(shop: Shop, *, ahead: str) -> float:
     """Return the seconds from the first merge to the last one."""
-    # A check that sleeps takes no processor: places for several, whatever the machine has.
+    # A check that sleeps needs no processor: several may run, whatever the machine has.
     more = {"CHARGEHAND_ENGINE_CHECKS_AHEAD": ahead, "CHARGEHAND_ENGINE_CHECKS_AT_ONCE": "8"}
     with App.open(environ={**shop.environ, **more}, cwd=shop.repository, role="worker") as app:
         record = partial(_coordinated, check="sleep 1", at_once=TASKS)
@@ -116,7 +116,7 @@ async def _merge_queue(shop: Shop, *, ahead: str) -> float:
 
 
 async def _one(shop: Shop, *, rounds: int) -> Result:
-    """One task through a coordinator, which one without conditions never needs."""
+    """One task through a coordinator; the product uses none for a task without conditions."""
 
     async def coordinated() -> float:
         return (await _work(shop, lambda app, tasks: _coordinated(app, tasks, when="true"), 1, 2))[0]
@@ -130,7 +130,7 @@ async def _one(shop: Shop, *, rounds: int) -> Result:
 
 
 async def _decision(*, rounds: int) -> Result:
-    """Decide over the largest plan, half of it merged and all the rest at work."""
+    """Decide over the largest plan, half of it merged and the rest running."""
     plan = Plan(tasks=tuple(Task(id=f"t{each}", text="x", change=(f"f{each}",)) for each in range(LARGEST)))
     progress = PlanProgress().after(PlanMade(plan=plan, identity="ada"))
     children = {}

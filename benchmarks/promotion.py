@@ -1,4 +1,4 @@
-"""A validated tree brought onto the mission branch and from there into the person's repository."""
+"""Promoting a validated tree to the mission branch and exporting it to the person's repository."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
 
 
 def _commit(shop: Shop, which: int) -> str:
-    """Return a commit on the repository's that changes one file."""
+    """Return a commit on top of the repository's that changes one file."""
     path = paths(shop.files)[which * 7 + 3]
     content = git(shop.repository, "hash-object", "-w", "--stdin", input=b"changed\n")
     index = {"GIT_INDEX_FILE": str(shop.place / f"commit-{which}.index")}

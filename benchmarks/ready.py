@@ -10,7 +10,7 @@ AIM = 0.050
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Compare with the two usual ways to give an agent files of its own, which isolate nothing."""
+    """Compare with the two usual ways to give an agent a separate copy of the files, which isolate nothing."""
     target = shop.place / "peer"
 
     async def ours() -> float:

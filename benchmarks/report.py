@@ -17,7 +17,7 @@ def rows(result: Result) -> str:
 
 
 def notes(results: Sequence[Result]) -> str:
-    """Return what has to be said of the figures."""
+    """Return the notes on the figures."""
     return "\n".join(sorted({f"- {result.benchmark}: {result.note}" for result in results if result.note}))
 
 
@@ -39,7 +39,7 @@ def _line(result: Result, side: Taken) -> str:
 
 
 def document(machine: Mapping[str, str], results: Sequence[Result]) -> dict[str, object]:
-    """Return the figures as what JSON has; seconds."""
+    """Return the figures as a JSON document; times in seconds."""
     return {"machine": dict(machine), "results": [_result(result) for result in results]}
 
 

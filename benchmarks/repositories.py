@@ -1,4 +1,4 @@
-"""Makes repositories of a given size: directories, sizes and names as real projects have them, always the same."""
+"""Makes repositories of a given size: directories, sizes and names as in real projects, always the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = _VOCABULARY.split()
 _KINDS = (".py", ".py", ".py", ".c", ".h", ".js", ".md", ".json", ".txt")
 _FILES_A_DIRECTORY = 12
 _MEDIAN_BYTES, _SPREAD = 2500, 1.1  # log-normal: a mean of about 4.6 kB
-_WHOLE_SIZED = 100_000  # files; of more than these each is smaller, so that all together stay at half a gigabyte
+_WHOLE_SIZED = 100_000  # files; with more, each is smaller, so that the total stays at half a gigabyte
 
 
 def git(directory: Path, *arguments: str, environment: dict[str, str] | None = None, input: bytes = b"") -> str:
@@ -48,7 +48,7 @@ def make_repository(directory: Path, *, files: int) -> Path:
     """Make a repository with one commit of `files` files on `main`, checked out."""
     directory.mkdir(parents=True)
     git(directory, "init", "--quiet", "--initial-branch=main")
-    quick = ("-c", "core.compression=1")  # nothing here is like anything else: deltas would be looked for in vain
+    quick = ("-c", "core.compression=1")  # the contents have nothing in common: a search for deltas is in vain
     command = ["git", "-C", str(directory), *quick, "fast-import", "--quiet", "--depth=0"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE) as importer:
         assert importer.stdin is not None
@@ -56,9 +56,9 @@ def make_repository(directory: Path, *, files: int) -> Path:
     if importer.returncode:
         raise RuntimeError(f"git fast-import ended with {importer.returncode}")
     for key in ("gc.auto", "maintenance.auto"):
-        git(directory, "config", key, "0")  # no side pays for the rubbish of another
+        git(directory, "config", key, "0")  # no side pays for the garbage of another
     git(directory, "reset", "--quiet", "--hard", "main")
-    git(directory, "status")  # an index as a person's is: what it says of the files holds
+    git(directory, "status")  # refresh the index like a person's, with valid file data
     return directory
 
 
@@ -80,7 +80,7 @@ def _write_commit(stream: IO[bytes], files: int) -> None:
 
 
 def _paths(dice: random.Random, files: int) -> Iterator[str]:
-    """Yield the paths: each new directory lies below an earlier one, the nearer to the top the likelier."""
+    """Yield the paths: each new directory is below an earlier one, more likely one near the top."""
     directories = ["src", "tests", "docs"]
     made = 0
     while made < files:

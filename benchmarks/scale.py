@@ -32,7 +32,7 @@ while True:
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Open many at once and say what each holds in memory; freeze one under 1,000 written files a second."""
+    """Open many at once and report the memory of each; freeze one while it writes 1,000 files a second."""
     return [await _at_once(shop, opened, rounds=rounds), await _freezing(shop, opened, rounds=rounds)]
 
 
@@ -108,6 +108,6 @@ async def _freezing(shop: Shop, opened: Opened, *, rounds: int) -> Result:
 
 
 def _newest(root: Path) -> tuple[int, int]:
-    """Return how many files there are and when the last one was written."""
+    """Return the number of files and the time of the last write."""
     times = [entry.stat().st_mtime_ns for entry in os.scandir(root)]
     return len(times), max(times)

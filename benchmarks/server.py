@@ -1,4 +1,4 @@
-"""What the web server takes for a request, and for a hundred who follow; beside a page that needs no store."""
+"""The web server's time for a request, and for a hundred followers, against a page that needs no store."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ AIM = 0.030
 _MISSIONS, _EVENTS = 1000, 1000
 _CLIENTS, _FED = 100, 2000
 _REPEAT = 10
-# The server takes a hundred requests a second from one caller.
+# The server accepts a hundred requests a second from one caller.
 _PAUSE = 0.011
 _API = "/api/v1"
-# A long mission of words alone, which most routes are asked for, and what only one has that ran.
+# A long mission of messages only, used for most routes; the others need a mission that ran.
 _LONG = "m-00500"
 _OF_A_CHANGE = (
     *("review", "rollback", "diff", "checkpoints"),
@@ -44,7 +44,7 @@ _PROGRAM = Path(sys.executable).with_name("chargehand")
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Fill a state directory, serve it by `up`, ask each route in turn, and run missions beside it."""
+    """Fill a state directory, serve it with `up`, request each route in turn, and run missions meanwhile."""
     place = shop.place / "server"
     place.mkdir()
     environ = {**shop.environ, **environment(place)}
@@ -59,7 +59,7 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
             results = []
             for path in _paths(ran["mission"]):
                 if (await client.get(_API + path)).status_code != 200:
-                    continue  # it needs more than a mission, as a question or a plan
+                    continue  # it needs more than a mission, such as a question or a plan
                 sample = _asking(client, _API + path, after=functools.partial(_write, environ, place))
                 side = Side(name=f"GET {path}", sample=sample, repeat=_REPEAT)
                 found = await compare("server", path, [side, floor], rounds=rounds, aim=AIM, seconds=20)
@@ -72,12 +72,12 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
 
 
 def environment(place: Path) -> dict[str, str]:
-    """Return the environment of a person whose home and state lie in a directory."""
+    """Return the environment of a person whose home and state are in a directory."""
     return {**os.environ, "HOME": str(place), "CHARGEHAND_HOME": str(place / "state")}
 
 
 def fill(reader: StateReader, *, missions: int, events: int) -> None:
-    """Record missions that nobody runs, each with so many events."""
+    """Record missions that no worker runs, each with that many events."""
     project = reader.store.projects.register(reader.cwd)
     for number in range(missions):
         request = MissionRequest(text=f"mend it {number}", agent="command:true", command=("true",), slug="m")
@@ -88,7 +88,7 @@ def fill(reader: StateReader, *, missions: int, events: int) -> None:
 
 @contextlib.contextmanager
 def up(environ: dict[str, str], place: Path) -> Iterator[str]:
-    """Serve a state directory by `chargehand up`, without a worker, and give its address."""
+    """Serve a state directory with `chargehand up`, without a worker, and yield its address."""
     command = [sys.executable, "-m", "chargehand", "up", "--no-worker", "--port", "0", "--json"]
     process = subprocess.Popen(command, cwd=place, env=environ, stdout=subprocess.PIPE, text=True)
     try:
@@ -100,7 +100,7 @@ def up(environ: dict[str, str], place: Path) -> Iterator[str]:
 
 
 def _paths(ran: str) -> list[str]:
-    """Return the routes that only read and need no other name than a mission's."""
+    """Return the routes that only read and need no parameter other than a mission."""
     found = ["/missions?q=mend%20it%207"]
     for route in ROUTES:
         if route.method == "GET":
@@ -117,7 +117,7 @@ def _mission() -> list[str]:
 
 
 async def _beside(shop: Shop, environ: dict[str, str], url: str, token: str, rounds: int) -> Result:
-    """Run missions with one client that follows them, and with the server as idle as it gets: processor time."""
+    """Measure the processor time of missions with one client that follows them, and with an idle server."""
 
     async def alone() -> float:
         return spend(_mission(), cwd=shop.repository, environment=environ).cpu
@@ -139,7 +139,7 @@ async def _beside(shop: Shop, environ: dict[str, str], url: str, token: str, rou
 def _asking(
     client: httpx.AsyncClient, path: str, *, after: Callable[[], None] = lambda: None
 ) -> Callable[[], Awaitable[float]]:
-    """Return what asks for a path, each `_REPEAT`th time right after something was done."""
+    """Return a sample that requests a path; every `_REPEAT`th time `after` runs first."""
     asked = itertools.count()
 
     async def ask() -> float:
@@ -193,7 +193,7 @@ async def _fan_out(url: str, token: str, environ: dict[str, str], place: Path) -
 
 
 def _write(environ: dict[str, str], place: Path) -> None:
-    """Append a line to a mission that no route is asked for, so that what was kept of all missions is old."""
+    """Append a line to a mission that no request names, so that cached data about all missions becomes stale."""
     with StateReader.open(environ=environ, cwd=place) as reader:
         reader.store.log.append(
             "m-00007", MessageSent(message=f"w-{time.time_ns()}", text="a word", identity="os:ada")

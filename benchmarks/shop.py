@@ -1,4 +1,4 @@
-"""One repository with everything of the product over it, opened as the command line opens it."""
+"""One repository with the whole product over it, opened as the command line opens it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.workspace import Workspace
 
 MANY = 50_000
-"""From this many files on, a copy of them all is made only twice in each comparison."""
+"""From this many files on, a full copy is made only twice in each comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shop:
-    """A repository and a state directory in a place of their own."""
+    """A separate directory with a repository and a state directory."""
 
     place: Path
     files: int
@@ -36,7 +36,7 @@ class Shop:
 
     @classmethod
     def make(cls, place: Path, *, files: int, peers: bool = True) -> Shop:
-        """Make the repository; without `peers` what copies all its files is left out of the comparisons."""
+        """Make the repository; without `peers` the comparisons leave out peers that copy all its files."""
         make_repository(place / "repository", files=files)
         return cls(place=place, files=files, peers=peers)
 
@@ -47,7 +47,7 @@ class Shop:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment for the product: nothing of the machine's own configuration."""
+        """The environment for the product, without the machine's own configuration."""
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.place),
@@ -97,7 +97,7 @@ class Shop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What workspaces and sandboxes are made with; `prepared`: what depot and base took, in seconds."""
+    """The parts of workspaces and sandboxes; `prepared` is the time for depot and base in seconds."""
 
     app: App
     depot: Depot
@@ -130,7 +130,7 @@ class Opened:
 
 
 def remove(place: Path) -> None:
-    """Remove a directory; overlayfs leaves some below it that deny even their owner."""
+    """Remove a directory; overlayfs leaves directories in it that deny access even to their owner."""
     for directory, names, _ in os.walk(place):
         for name in names:
             path = Path(directory, name)

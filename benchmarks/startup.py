@@ -1,6 +1,6 @@
-"""What commands take that only read, and what a start takes: processor time, user and system, of whole processes.
+"""The processor time, user and system, of read-only commands and of a start, as whole processes.
 
-The bare interpreter and `git log` stand beside them: what a person compares a quick command with.
+The bare interpreter and `git log` are measured too: a person compares a quick command with them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _fill(home: Path) -> None:
             )
             started = AttemptStarted(attempt="a-1", number=1, agent="a", workspace="w-1", tree=base.tree)
             command = CommandFinished(sandbox="s-1", argv=("true",), exit_code=0, seconds=0.1)
-            store.log.append(mission, started, *[command] * (EVENTS - 3))  # after two of its creation
+            store.log.append(mission, started, *[command] * (EVENTS - 3))  # after the two events of its creation
 
 
 def _cpu(argv: list[str], environ: dict[str, str]) -> Sample:

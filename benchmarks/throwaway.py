@@ -10,7 +10,7 @@ _INSTALL_SECONDS = 600.0
 
 
 def environment_with(package: str, place: Path) -> Path | None:
-    """Make a virtual environment with one package; return its `bin`, `None` where that cannot be had."""
+    """Make a virtual environment with one package; return its `bin`, or `None` if that fails."""
     install = [str(place / "bin/python"), "-m", "pip", "install", "--quiet", package]
     try:
         for argv in ([sys.executable, "-m", "venv", str(place)], install):

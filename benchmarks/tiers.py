@@ -1,4 +1,4 @@
-"""Each tier beside other sandboxes: until the first answer, one command, output that streams, memory."""
+"""Each tier against other sandboxes: time to the first answer, one command, streamed output, memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Open = Callable[[SandboxSpec], Coroutine[Any, Any, Sandbox]]
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Measure every tier that this machine has; what cannot be had is told on the row."""
+    """Measure every tier that this machine has; the row names the missing ones."""
     async with contextlib.AsyncExitStack() as stack:
         tiers: dict[str, _Open] = {"process": opened.tier.open}
         absent: list[str] = []
@@ -53,7 +53,7 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
 
 @contextlib.contextmanager
 def _reason(absent: list[str], name: str) -> Iterator[None]:
-    """Note why a peer cannot be had."""
+    """Note why a peer is not available."""
     try:
         yield
     except PeerMissingError as error:
@@ -61,7 +61,7 @@ def _reason(absent: list[str], name: str) -> Iterator[None]:
 
 
 class _Place:
-    """The tiers that are open, and the peers that could be had."""
+    """The open tiers, and the available peers."""
 
     def __init__(
         self, shop: Shop, opened: Opened, tiers: dict[str, _Open], engine: Containers | None, srt: Sequence[str]
@@ -83,7 +83,7 @@ class _Place:
             workspace.discard()
 
     def _peers(self, *command: str, fresh: bool) -> list[Side]:
-        """Return the peers' ways to run a command; those that have nothing open start anew each time."""
+        """Return the peers' ways to run a command; those without an open sandbox start one each time."""
         sides = [Side(name="new bubblewrap", sample=_spent(bubblewrap_argv(self._shop.repository, command)))]
         if self._engine is not None:
             argv = self._engine.fresh(*command) if fresh else self._engine.inside(*command)
@@ -94,7 +94,7 @@ class _Place:
         return sides
 
     async def start(self, *, rounds: int) -> Result:
-        """Workspace and sandbox until the first command has answered; memory of each that is open."""
+        """Workspace and sandbox until the first command has answered; memory of each open one."""
 
         def first(tier: str) -> Sample:
             async def sample() -> float:
@@ -118,7 +118,7 @@ class _Place:
         return replace(result, note=f"memory of each that is open, shared pages in parts: {', '.join(memory)}")
 
     async def _memory(self, tier: str) -> float:
-        """Return the MiB that one more open sandbox takes, its host's processes included."""
+        """Return the MiB that one more open sandbox takes, including its processes on the host."""
         before = held()
         async with contextlib.AsyncExitStack() as stack:
             made = [await stack.enter_async_context(self._sandbox(tier)) for _ in range(_LIVE)]
@@ -127,7 +127,7 @@ class _Place:
             return (held(*(sandbox.id for sandbox in made)) - before) / _LIVE / 1024
 
     async def command(self, *, rounds: int) -> Result:
-        """One command where a sandbox is open; by peers that keep none open, in a new one."""
+        """One command in an open sandbox; for peers that keep none open, in a new one."""
 
         def one(sandbox: Sandbox) -> Sample:
             async def sample() -> float:
@@ -147,7 +147,7 @@ class _Place:
             return await compare("tiers", "true", sides, rounds=rounds, aim=AIM_COMMAND, seconds=90)
 
     async def streaming(self, *, rounds: int) -> Result:
-        """64 MiB of output, handed on as it comes and kept."""
+        """64 MiB of output, streamed and kept."""
         words = ("head", "-c", str(_OUTPUT), "/dev/zero")
 
         def stream(sandbox: Sandbox) -> Sample:
@@ -182,7 +182,7 @@ class _Place:
 
 
 def _spent(argv: Sequence[str], *, size: int | None = None) -> Sample:
-    """Sample a program run to its end; with `size` its output is read and must be as long."""
+    """Sample a program run to its end; with `size` its output is read and must have that length."""
 
     async def sample() -> float:
         with timed() as seconds:

@@ -1,4 +1,4 @@
-"""Other ways to run a command apart from the machine: an engine's own containers, Anthropic's sandbox-runtime."""
+"""Other ways to isolate a command: an engine's own containers, Anthropic's sandbox-runtime."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ RUNTIME = "@anthropic-ai/sandbox-runtime"
 _PROGRAMS = ("true", "sleep", "head")
 _SECONDS = 300.0
 _WORDS = ("--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
-"""Without limits of their own engines ask for some that a machine may not grant."""
+"""Without explicit limits engines request some that a machine may not grant."""
 
 
 class PeerMissingError(Exception):
-    """A peer cannot be had here; the message says why."""
+    """A peer is not available here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containers:
-    """An engine with an image of a few programs and one container of it that stays open."""
+    """An engine with an image of a few programs and one open container of it."""
 
     name: str
     argv: tuple[str, ...]
@@ -37,7 +37,7 @@ class Containers:
         return [*self.argv, "run", "--rm", *_WORDS, self.image, *command]
 
     def inside(self, *command: str) -> list[str]:
-        """Return a command in the container that is open."""
+        """Return a command in the open container."""
         return [*self.argv, "exec", self.open, *command]
 
 
@@ -68,9 +68,9 @@ def _fill(root: Path) -> None:
 
 
 def runtime(place: Path) -> tuple[str, ...]:
-    """Install Anthropic's sandbox-runtime below `place`; return how its commands begin.
+    """Install Anthropic's sandbox-runtime below `place`; return the start of its command lines.
 
-    Raises `PeerMissingError` where npm cannot install it, or it does not run.
+    Raises `PeerMissingError` if npm cannot install it, or it does not run.
     """
     npm = shutil.which("npm")
     if npm is None:

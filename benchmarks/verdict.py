@@ -63,7 +63,7 @@ _KINDS = {
     "code and its test changed": 1.8,
     "a test added": 1.8,
 }
-"""Kinds of changes, each with the aim: times one run of the suite."""
+"""Kinds of changes, each with its aim as a multiple of one run of the suite."""
 _PHASES = (
     # each ends with the first event of this type after the one before, in this step of the mission
     ("sandbox of the agent closed, attempt recorded", "step.finished", "execution"),
@@ -114,11 +114,11 @@ def _make(place: Path) -> None:
 
 
 def _script(kind: str, number: int) -> str:
-    """Return the agent's script: it makes another tree each time, and all tests pass."""
+    """Return the agent's script: it makes a different tree each time, and all tests pass."""
     part = number % _MODULES
     code, test = f"shop/part_{part}.py", f"tests/test_part_{part}.py"
     change = f"sed -i 's/value < 0:/value < 0 or value == -{number}:/' {code}"
-    # Never of 2: there a sum is a product, and the measurement rightly finds the test weaker.
+    # Never 2: its sum equals its product, so the measurement would rightly find the test weaker.
     changes_test = f"sed -i 's/(3), 6/({number + 3}), {2 * (number + 3)}/' {test}"
     added = f"printf '%b' '{_ADDED.format(part=part, number=number, result=4 * number)}' >> {test}"
     return {

@@ -1,4 +1,4 @@
-"""Telling what a program in a sandbox writes, as it happens: all of it, how soon, and at what cost."""
+"""Reporting a sandboxed program's writes as they happen: completeness, delay, and cost."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print("\\n".join(names))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """A watcher: who runs it, and what it is to the side process."""
+    """A watcher: the interpreter that runs it, and its name for the side process."""
 
     name: str
     kind: str
@@ -50,7 +50,7 @@ class _Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What one watcher told of one run; seconds and bytes."""
+    """The reports of one watcher in one run; seconds and bytes."""
 
     made: int
     delays: list[float]
@@ -59,14 +59,14 @@ class _Seen:
     gaps: tuple[str, ...]
 
     def said(self, way: str) -> str:
-        """Return it in words."""
+        """Return the result as text."""
         gaps = f", gaps named: {', '.join(self.gaps)}" if self.gaps else ""
         told = f"{way} told {len(self.delays):,} of {self.made:,}{gaps}"
         return f"{told}, p95 {_p95(self.delays):.1f} ms, {self.cpu:.2f} s processor, {self.memory / 1e6:.1f} MB"
 
 
 async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
-    """Write 100 files a second for a minute, then 5,000 at once; each watcher has a workspace of its own."""
+    """Write 100 files a second for a minute, then 5,000 at once; each watcher has a separate workspace."""
     ways = [_Way(name="Watcher", kind="watcher", python=Path(sys.executable)), *_peers(shop)]
     seconds = max(3, round(SECONDS * rounds / 5))
     steady = [await _watched(shop, opened, way, number=A_SECOND * seconds, rate=A_SECOND) for way in ways]
@@ -113,7 +113,7 @@ def _result(
 
 
 def _peers(shop: Shop) -> list[_Way]:
-    """Return the peers that this machine has, or that can be had."""
+    """Return the peers that this machine has or can install."""
     peers = []
     own = shop.place / "watchfiles"
     made = environment_with("watchfiles", own)
@@ -127,7 +127,7 @@ def _peers(shop: Shop) -> list[_Way]:
 
 
 async def _watched(shop: Shop, opened: Opened, way: _Way, *, number: int, rate: int) -> _Seen:
-    """Let a program write into a new workspace and hold what was told against what it says it wrote."""
+    """Let a program write into a new workspace; compare the reported writes with those that it claims."""
     async with opened.both() as (workspace, sandbox):
         place = {
             "depot": str(opened.depot.root),

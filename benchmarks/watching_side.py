@@ -1,8 +1,8 @@
-"""Watches one directory in a process of its own, the product's way or a peer's; needs nothing but the standard
-library for a peer, so that any environment's interpreter can run it: `watching_side.py KIND PLACE`.
+"""Watch one directory in a separate process, the product's way or a peer's: `watching_side.py KIND PLACE`.
 
-Prints `watching`, then waits for a line on stdin, and prints one JSON document: when each path's event was ready
-(nanoseconds of the monotonic clock), the gaps that were named, processor seconds and memory while it watched.
+For a peer it needs only the standard library, so that any environment's interpreter can run it. It prints
+`watching`, waits for a line on stdin, and prints one JSON document: when each path's event was ready (nanoseconds
+of the monotonic clock), the reported gaps, processor seconds and memory while it watched.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 Seen = dict[str, int]
-"""The name of a path's last part, and when its first event was ready."""
+"""The last part of a path, and when its first event was ready."""
 Gaps = list[str]
 
 
 def main() -> None:
-    """Watch until told to stop."""
+    """Watch until a line arrives on stdin."""
     kind, place = sys.argv[1:]
     seen: Seen = {}
     gaps: Gaps = []
@@ -89,12 +89,12 @@ def _ours(place: dict[str, str], seen: Seen, gaps: Gaps) -> Iterator[tuple[int, 
 
 @contextmanager
 def _watchfiles(place: dict[str, str], seen: Seen, gaps: Gaps) -> Iterator[tuple[int, Callable[[], None]]]:
-    from watchfiles import watch  # of the environment that runs this
+    from watchfiles import watch  # from the environment that runs this
 
     stop, held = threading.Event(), _held()
 
     def read() -> None:
-        # `step` is how long it waits for more: its own default of 50 ms would be all that is measured.
+        # `step` is how long it waits for more: its default of 50 ms would dominate the measurement.
         for changes in watch(place["root"], watch_filter=None, step=5, debounce=50, stop_event=stop):
             now = time.monotonic_ns()
             for _, path in changes:
@@ -138,7 +138,7 @@ def _inotifywait(place: dict[str, str], seen: Seen, gaps: Gaps) -> Iterator[tupl
 
 
 def _until_heard(root: str, seen: Seen) -> None:
-    """Write until a write is told: a peer does not say when it watches."""
+    """Write until a write is reported: a peer does not announce when it starts to watch."""
     probe = Path(root, "probe")
     while "probe" not in seen:
         probe.write_text("")

@@ -1,4 +1,4 @@
-"""Real workers as processes: how soon one takes over from another, and what many open missions cost."""
+"""Real workers as processes: how soon one takes over from another, and the cost of many open missions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IDLE_SECONDS = 10.0
 
 
 async def run(shop: Shop, *, rounds: int) -> list[Result]:
-    """Measure takeover, resuming and waiting, each over a state directory of its own with a file as database."""
+    """Measure takeover, resuming and waiting, each over a separate state directory with an SQLite file."""
     empty = Fleet(shop.place / "empty")
     _probed(empty)
     return [
@@ -44,13 +44,13 @@ async def _takeover(like: Fleet, *, rounds: int) -> Result:
 
 
 async def _one_takeover(fleet: Fleet) -> tuple[float, float]:
-    """Kill the worker of a mission while another one looks on; the clock starts with the signal."""
+    """Kill the worker of a mission while another worker runs; the clock starts with the signal."""
     (mission,) = fleet.order("held")
     with _worker(fleet) as first, fleet.app() as app:
         await _until(lambda: fleet.at_work(mission))
         with _worker(fleet):
             await _until(lambda: len(app.workers.members()) == 2)
-            await asyncio.sleep(2.0)  # it has opened its engine by then
+            await asyncio.sleep(2.0)  # by then it has opened its engine
             killed, wall = time.perf_counter(), time.time()
             first.kill()
             await _until(lambda: app.store.log.get(mission).epoch == 2)
@@ -66,7 +66,7 @@ async def _resume(like: Fleet, *, rounds: int) -> Result:
 
 
 async def _one_resume(fleet: Fleet) -> tuple[float, float]:
-    """Start a worker where 1,000 missions should go on."""
+    """Start a worker with 1,000 missions to resume."""
     fleet.order(*["held"] * _OPEN)
     started = time.perf_counter()
     with _worker(fleet), fleet.app() as app:
@@ -86,7 +86,7 @@ async def _timed(
     aim: float,
     note: str,
 ) -> Result:
-    """Take two times of each of so many fleets."""
+    """Take two times for each of `rounds` fleets."""
     for _ in range(rounds):
         for side, seconds in zip(taken, await sample(_another(like)), strict=True):
             side.rounds.append([seconds])
@@ -94,7 +94,7 @@ async def _timed(
 
 
 async def _waiting(like: Fleet, *, rounds: int) -> Result:
-    """Let a worker idle beside 1,000 missions that wait for a person."""
+    """Let a worker idle while 1,000 missions wait for a person."""
     full, busy = _another(like), _another(like)
     waiting = full.order(*["held"] * _OPEN)
     with full.app() as app:
@@ -127,12 +127,12 @@ async def _waiting(like: Fleet, *, rounds: int) -> Result:
 async def _settled_worker(fleet: Fleet, *, holds: int) -> AsyncIterator[ForkedProcess]:
     with _worker(fleet) as worker, fleet.app() as app:
         await _until(lambda: app.workers.members() and _held(app.store.log) >= holds)
-        await asyncio.sleep(5.0)  # whatever is done once is done by then
+        await asyncio.sleep(5.0)  # all one-time work is done by then
         yield worker
 
 
 def _probed(fleet: Fleet) -> None:
-    """Let the fleet find out what the machine can do, which is not measured."""
+    """Let the fleet probe the machine, so that probing is not measured."""
     fleet.order("mend")
     worker = fleet.start("worker", "--until-idle", cwd=fleet.place)
     if worker.wait() != 0:
@@ -166,7 +166,7 @@ async def _until(holds: Callable[[], object]) -> None:
 
 
 def _cpu(pid: int) -> float:
-    """Return the processor seconds of a process, its children left out."""
+    """Return the processor seconds of a process without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""Time that a test decides about, so that what is limited by it depends on no machine's speed."""
+"""Clocks that a test controls, so that time limits do not depend on the speed of the machine."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from chargehand.missions.control import GRACE_SECONDS, Control
 
 
 class AheadClock(SystemClock):
-    """The machine's clock, whose monotonic time a test puts forward."""
+    """The machine's clock; a test can advance its monotonic time."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
 
     def monotonic(self) -> float:
-        """Return `time.monotonic()` and what was put forward."""
+        """Return `time.monotonic()` plus the advanced seconds."""
         return super().monotonic() + self._ahead
 
     def put_forward(self, seconds: float) -> None:
-        """Let `seconds` pass at once, for the running event loop too: what waits no longer than that is due."""
+        """Let `seconds` pass at once, also for the running event loop: waits of at most that long become due."""
         loop = asyncio.get_running_loop()
         now = loop.time
-        # What is due is compared with this method, which a loop has no other way to be given.
+        # The loop compares due times with this method; there is no other way to give it a clock.
         loop.time = lambda: now() + seconds  # type: ignore[method-assign]
         self._ahead += seconds
 
 
 @contextmanager
 def time_of_an_agent(seconds: float) -> Iterator[None]:
-    """Give each agent these seconds, however long what comes before it took of the mission's."""
+    """Give each agent these seconds, however much of the mission's time was used before it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Control, "seconds_left", lambda _: GRACE_SECONDS + seconds)
         yield

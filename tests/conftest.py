@@ -1,4 +1,4 @@
-"""What all tests share: real repositories, real state directories, and the rule for missing services."""
+"""Shared by all tests: real repositories, real state directories, and the rule for missing services."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from tests.postgres import Postgres, cluster
 if TYPE_CHECKING:
     from pwdlib import PasswordHash
 
-# Also below `nohup` the programs of tests are hung up on as in a terminal.
+# Under `nohup` too, the programs of tests receive SIGHUP as in a terminal.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 pytest.register_assert_rewrite(
     "chargehand.testing.sandbox",
     "chargehand.testing.agents.conformance",
 )
 
-# The suite asks no clock and no luck: the same examples on each machine, in each run. `scripts/soak` looks for new
-# ones, twice as many under each of many seeds; what it finds becomes an explicit example.
+# The suite is deterministic: the same examples on each machine, in each run. `scripts/soak` searches for new
+# examples, twice as many under each of many seeds; what it finds becomes an explicit example.
 _UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile(
     "suite", max_examples=50, deadline=None, derandomize=True, suppress_health_check=_UNHURRIED
@@ -59,9 +59,10 @@ GIT_IDENTITY = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Have each worker of the whole suite begin with other files: it finds the others' assertions rewritten.
+    """Let each worker of the whole suite begin with other files, and reuse the others' rewritten assertions.
 
-    All have the same to rewrite, which takes longer than the rest of collecting, and would do it at the same time.
+    All workers have the same files to rewrite, which takes longer than the rest of collecting, and would do it at
+    the same time.
     """
     whole = session.config.args == session.config.getini("testpaths")
     if whole and (worker := getattr(session.config, "workerinput", None)) is not None:
@@ -71,9 +72,9 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave ten thousand tests and what they import out of each later search for rings of objects.
+    """Exclude ten thousand tests and their imports from garbage collection.
 
-    And have the workers that tests start by use cases of the program forked.
+    Also make workers that use cases of the program start fork instead.
     """
     if "chargehand.app.worker" in sys.modules:
         forked.fork_detached()
@@ -83,9 +84,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what this machine cannot run; in CI a missing service fails instead.
+    """Skip tests that this machine cannot run; in CI a missing service fails instead.
 
-    Workers must agree on the order of tests, in whichever they collected them.
+    Sort the tests, because workers must agree on their order whichever order they collected them in.
     """
     items.sort(key=lambda item: str(item.path))
     in_ci = bool(os.environ.get("CI"))
@@ -106,7 +107,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Function) -> Generator[None, object, object]:
-    """End the programs that a test which fails half-way leaves running: later tests would be blamed for them."""
+    """End the programs that a failing test leaves running, so that later tests are not blamed for them."""
     try:
         return (yield)
     except Exception as error:
@@ -121,18 +122,18 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None, object, object
 
 
 def find_chromium() -> str | None:
-    """Return the browser of tests; its headless build takes half the work for a page, in the same engine."""
+    """Return the browser for tests; its headless build needs half the CPU time for a page."""
     return shutil.which("chromium-headless-shell") or shutil.which("chromium")
 
 
 def examples(count: int) -> int:
-    """Return how many examples the run at hand takes of a property for which `scripts/soak` takes `count`."""
+    """Return the number of examples in this run for a property to which `scripts/soak` gives `count`."""
     assert settings.default is not None
     return max(1, count * settings.default.max_examples // 100)
 
 
 def sampled(cases: Iterable[str], count: int) -> list[ParameterSet]:
-    """Return cases for `parametrize`: `count` of them, spread, are in the suite, the others in `scripts/soak`."""
+    """Return cases for `parametrize`; the suite runs `count` of them, spread evenly, `scripts/soak` the others."""
     names = list(cases)
     chosen = {names[number * len(names) // count] for number in range(count)}
     return [pytest.param(name, marks=() if name in chosen else pytest.mark.soak) for name in names]
@@ -170,7 +171,7 @@ EXPORTED = r"refs/(heads/chargehand/|notes/chargehand(-provenance)?$)"
 
 
 def repository_state(repository: Path, *, without: str = EXPORTED) -> str:
-    """Return a digest of all that is the user's: refs, HEAD, index, configuration, hooks and work tree."""
+    """Return a digest of everything the user owns: refs, HEAD, index, configuration, hooks and work tree."""
     digest = hashlib.sha256()
     refs = [line for line in git(repository, "show-ref").splitlines() if not re.search(without, line)]
     digest.update("\n".join(refs).encode())
@@ -206,13 +207,13 @@ _create_trust_once = functools.cache(ssl.create_default_context)
 
 @pytest.fixture
 def shared_trust(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all clients trust by one context: each would load the machine's authorities, most of what it costs."""
+    """Let all clients share one TLS context: loading the machine's authorities is most of a client's cost."""
     monkeypatch.setattr(ssl, "create_default_context", _create_trust_once)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def light_hashes() -> Iterator[None]:
-    """Hash passwords with next to no work in this process: hundreds of tests log in."""
+    """Hash passwords with minimal work in this process: hundreds of tests log in."""
 
     @functools.cache
     def hasher() -> PasswordHash:
@@ -236,7 +237,7 @@ def real_hashes(light_hashes: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """Run one PostgreSQL server for all tests of this process; none of them stops it."""
+    """Run one PostgreSQL server for all tests of this process; no test stops it."""
     with cluster() as server:
         yield server
 
@@ -249,7 +250,7 @@ def postgres_url(postgres: Postgres) -> str:
 
 @pytest.fixture
 def saved(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Be the person who made the state directory of an earlier version, in their repository; yield their home."""
+    """Restore an earlier version's state directory and act as its owner, in their repository; yield their home."""
     from tests.saved_state import unpacked
 
     with unpacked() as (top, environ):

@@ -1,4 +1,4 @@
-"""Container engines for tests: podman as it is, docker with a daemon of our own that no other program talks to."""
+"""Container engines for tests: the installed podman, and docker with a private daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _START_SECONDS = 60.0
 
 
 def missing(*, docker: bool = False) -> str:
-    """Return what is not installed to run containers, "" where nothing is missing."""
+    """Return the names of the missing programs for containers, or ""."""
     wanted = ("podman", "runc", *(("dockerd", "docker") if docker else ()))
     absent = [name for name in wanted if shutil.which(name) is None]
     return f"not installed: {', '.join(absent)}" if absent else ""
@@ -28,14 +28,14 @@ def missing(*, docker: bool = False) -> str:
 
 @functools.cache
 def engine(program: str) -> ContainerEngine:
-    """Return a proven engine; found once for all tests of this process."""
+    """Return a probed engine; probed once per process."""
     if program == "docker":
         _daemon()
     return find_engine(program=program, environ=environment())
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of engines' clients in tests."""
+    """Return the environment of the engines' clients in tests."""
     return {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "DOCKER_HOST": f"unix://{_place()}/d.sock"}
 
 
@@ -51,7 +51,7 @@ def containers(program: str) -> list[str]:
 
 @functools.cache
 def _place() -> Path:
-    """Return the short directory of the daemon, which makes it: a socket's path has a limit."""
+    """Return the daemon's directory, which the daemon creates; a socket's path must be short."""
     return Path(tempfile.gettempdir(), f"dkr-{os.getpid()}")
 
 

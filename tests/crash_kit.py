@@ -1,7 +1,8 @@
-"""Killing real missions at chosen and at random moments, and holding them to what was promised.
+"""Kill real missions at chosen and at random moments, and check the promises afterwards.
 
 A `Yard` is one state directory with a repository per mission. A mission is killed there (`kill_at`, `kill_after`),
-others go on with it (`go_on`), and `examine` holds the end to that of an undisturbed run of the same `Scene`.
+other workers resume it (`go_on`), and `examine` compares its end with that of an undisturbed run of the same
+`Scene`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SECOND_TRY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A mission that always ends the same way when nothing disturbs it."""
+    """A mission that always ends the same way unless it is disturbed."""
 
     name: str
     script: str = "sed -i s/a/b/ f.txt"
@@ -68,7 +69,7 @@ SCENES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What must be the same however often a mission was disturbed: all but ids and times."""
+    """The facts that must be the same however often a mission was disturbed: all except ids and times."""
 
     status: str
     reasons: tuple[str, ...]
@@ -85,7 +86,7 @@ class Outcome:
 
     @classmethod
     def of(cls, state: MissionState, repository: Path) -> Outcome:
-        """Return the outcome of a mission on a repository of its own."""
+        """Return the outcome of a mission that has a repository to itself."""
         branches = git(repository, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand/").split()
         assert len(branches) <= 1, branches
         assert state.base is not None
@@ -107,7 +108,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One mission's repository, and what it was like before the mission began."""
+    """One mission's repository, and a digest of it before the mission began."""
 
     scene: Scene
     repository: Path
@@ -120,7 +121,7 @@ class Site:
 
 
 class Yard:
-    """One state directory, the missions in it and every process that was started for them."""
+    """One state directory, the missions in it and every process started for them."""
 
     def __init__(self, place: Path, *, like: Yard | None = None) -> None:
         self.place = place
@@ -138,7 +139,7 @@ class Yard:
             if like is not None and (like.home / name).exists():
                 shutil.copy(like.home / name, self.home / name)
 
-    # --- what is begun
+    # --- starting
 
     def site(self, scene: Scene) -> Site:
         """Make a repository for one mission."""
@@ -152,16 +153,16 @@ class Yard:
         return Site(scene=scene, repository=repository, before=repository_state(repository))
 
     def run(self, site: Site, *words: str, plan: str | None = None) -> ForkedProcess:
-        """Start `chargehand run` for a site's mission; with a plan, as tests/dying.py has it."""
+        """Start `chargehand run` for a site's mission; `plan` is that of tests/dying.py."""
         asked = ("run", "mend it", *self.agent(site), "--only-check", CHECK, *site.scene.words, *words)
         return self.start(*asked, cwd=site.repository, plan=plan)
 
     def agent(self, site: Site) -> tuple[str, ...]:
-        """Return the options that say who does the work."""
+        """Return the options that choose the agent."""
         return ("--agent", f"command:sh -c {shlex.quote(site.scene.script)}")
 
     def detach(self, site: Site) -> str:
-        """Record a site's mission for a worker that is still to come; return its id."""
+        """Record a site's mission for a worker that starts later; return its id."""
         code = self.run(site, "--detach", plan="-").wait()
         assert code == 0, self.said()
         return self.mission(site)
@@ -171,7 +172,7 @@ class Yard:
         return self.start("worker", "--until-idle", cwd=self.place, plan=plan)
 
     def start(self, *words: str, cwd: Path, plan: str | None = None) -> ForkedProcess:
-        """Start the program, in a session of its own."""
+        """Start the program in a new session."""
         module, before = ("chargehand", ()) if plan is None else ("tests.dying", (plan,))
         with (self.place / "said").open("ab") as said:
             return ForkedProcess(
@@ -185,7 +186,7 @@ class Yard:
             )
 
     def said(self) -> str:
-        """Return all that the programs said."""
+        """Return all output of the programs."""
         return (self.place / "said").read_text(errors="replace")
 
     @contextlib.contextmanager
@@ -205,7 +206,7 @@ class Yard:
         with self.app() as app:
             return [state for state in app.mission_reader.all() if state.repository == str(site.repository)]
 
-    # --- what is done to it
+    # --- disturbing
 
     def die_at(self, point: str, site: Site) -> None:
         """Run a site's mission in the foreground until it dies at a point."""
@@ -221,7 +222,7 @@ class Yard:
         self.undisturbed(site)
 
     def undisturbed(self, site: Site) -> None:
-        """Hold that the person's repository is as it was, but for a branch that holds what was promoted."""
+        """Assert that the person's repository is unchanged, except for a branch with the promoted commit."""
         if site.scene.name != "applied" or repository_state(site.repository) == site.before:
             assert repository_state(site.repository) == site.before, site
         else:
@@ -231,7 +232,7 @@ class Yard:
             assert git(site.repository, "show", f"{head}:f.txt").startswith("b")
 
     def go_on(self, *, rounds: int = 3) -> None:
-        """Let workers work until nothing is left to do."""
+        """Run workers until no work is left."""
         for _ in range(rounds):
             assert self.worker().wait() == 0, self.said()
             with self.app() as app:
@@ -239,12 +240,12 @@ class Yard:
                     return
         raise AssertionError(f"still to do after {rounds} workers: {self.said()}")
 
-    # --- what must hold
+    # --- checking
 
     def examine(self, site: Site, expected: Outcome | None = None) -> Outcome | None:
-        """Hold a settled mission to its promises and to the outcome of an undisturbed run.
+        """Check a settled mission against the promises and against the outcome of an undisturbed run.
 
-        Returns its outcome, `None` where the crash came before there was a mission.
+        Returns its outcome, or `None` if the crash came before the mission existed.
         """
         found = self.missions(site)
         if not found:
@@ -270,7 +271,7 @@ class Yard:
         return outcome
 
     def at_rest(self) -> None:
-        """Hold that nothing of the missions is left but what they promised, and that the log is whole."""
+        """Assert that the missions left no workspaces, worker files or directories, and an intact log."""
         with self.app() as app:
             found = verify(app.store)
             assert found.ok, found
@@ -287,7 +288,7 @@ class Yard:
 
 
 def once_only(lines: tuple[Event, ...]) -> None:
-    """Hold that no step's effect is in a log twice, and that claims follow each other."""
+    """Assert that no step's effect is in a log twice, and that claims follow each other."""
     done: Counter[object] = Counter()
     epochs: list[int] = []
     for line in lines:
@@ -296,7 +297,7 @@ def once_only(lines: tuple[Event, ...]) -> None:
         done[_effect(payload)] += 1
         if isinstance(payload, MissionClaimed):
             epochs.append(payload.epoch)
-        if payload.type == "mission.resumed":  # a person's word makes an end no end
+        if payload.type == "mission.resumed":  # a person resumed it: its end no longer counts
             done = Counter({effect: times for effect, times in done.items() if not _is_end(effect)})
     done.pop(None, None)
     assert [effect for effect, times in done.items() if times > 1] == []
@@ -308,7 +309,7 @@ def _is_end(effect: object) -> bool:
 
 
 def _effect(payload: Payload) -> object:
-    """Return what an event does that must be done once; `None` for one that may come again."""
+    """Return the effect of an event that must happen once; `None` if the event may repeat."""
     match payload:
         case StepFinished():
             return payload.type, payload.step, payload.input
@@ -330,7 +331,7 @@ def _effect(payload: Payload) -> object:
 
 
 def undisturbed_run(place: Path, scene: Scene, *, by: str) -> tuple[Outcome, list[str], Yard]:
-    """Run a scene to its end, by a `command` or a `worker`; return its outcome and the points it passed."""
+    """Run a scene to its end, by a `command` or a `worker`; return its outcome, passed points, and yard."""
     yard = Yard(place)
     site = yard.site(scene)
     trace = f"trace:{place / 'trace'}"
@@ -346,7 +347,7 @@ def undisturbed_run(place: Path, scene: Scene, *, by: str) -> tuple[Outcome, lis
 
 
 def sample(points: list[str], count: int) -> list[str]:
-    """Return about `count` of the points, the same ones every time, spread over the whole run."""
+    """Return about `count` of the points, the same in each run, spread over the whole run."""
     if count >= len(points):
         return points
     return [points[number * len(points) // count] for number in range(count)]
@@ -357,15 +358,15 @@ def sample(points: list[str], count: int) -> list[str]:
 
 @contextlib.contextmanager
 def nothing_survives() -> Iterator[None]:
-    """Hold that no process that the block started, however deep, and no mount of it outlives the block."""
+    """Assert that no process started by the block, however deep, and no mount of it outlives the block."""
     forked.warm_up()
     before, mounted, dead = descendants(os.getpid()), mounts(), _cgroups_of_dead()
     libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become ours, so that none is overlooked
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become our children, so that none of them escapes
     try:
         yield
         wait_until(lambda: not _new(before))
-        wait_until(lambda: mounts() == mounted)  # tests side by side may mount for a moment
+        wait_until(lambda: mounts() == mounted)  # parallel tests may mount for a moment
         left = _cgroups_of_dead() - dead
         wait_until(lambda: not left & _cgroups_of_dead())
     finally:
@@ -376,7 +377,7 @@ def nothing_survives() -> Iterator[None]:
 
 
 def _new(before: dict[int, str]) -> list[int]:
-    """Return our living descendants that were not there before; the dead ones among them are buried."""
+    """Return our living descendants that did not exist before; reap the dead ones."""
     found = {pid: start for pid, start in descendants(os.getpid()).items() if before.get(pid) != start}
     living = survivors(found)
     for pid in set(found) - set(living):
@@ -386,23 +387,23 @@ def _new(before: dict[int, str]) -> list[int]:
 
 
 def mounts() -> list[str]:
-    """Return where something is mounted, without what tests side by side mount: loop devices, engines' own."""
+    """Return all mount points except those of parallel tests: loop devices and container engines."""
     lines = [line.split(" ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return [words[4] for words in lines if "/dev/loop" not in words[-2] and "/containers/" not in words[4]]
 
 
 def _cgroups_of_dead() -> set[str]:
-    """Return control groups of ours whose makers are gone; tests side by side see each other's for a moment."""
-    # Not by glob: it fails on directories that go while it looks.
+    """Return our control groups whose creators are dead; parallel tests see each other's for a moment."""
+    # Not with glob: it fails if a directory disappears meanwhile.
     found = [(place, name) for place, names, _ in os.walk("/sys/fs/cgroup") for name in names]
     ours = [(place, name) for place, name in found if name.startswith("chargehand-")]
     return {f"{place}/{name}" for place, name in ours if not Path("/proc", name.split("-")[1]).exists()}
 
 
 def descendants(root: int) -> dict[int, str]:
-    """Return the processes below `root`, those inside sandboxes included, with their start times."""
+    """Return the processes below `root`, including those inside sandboxes, with their start times."""
     stats = {}
-    # Asked again and again while something ends: `Path` would take twice as long.
+    # Polled while something ends: `Path` would take twice as long.
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{entry}/stat", "rb", buffering=0) as file:
@@ -419,7 +420,7 @@ def descendants(root: int) -> dict[int, str]:
 
 
 def survivors(processes: dict[int, str]) -> list[int]:
-    """Return those of the processes that still live."""
+    """Return those of the processes that are still alive."""
     found = []
     for pid, started in processes.items():
         try:
@@ -432,7 +433,7 @@ def survivors(processes: dict[int, str]) -> list[int]:
 
 
 def command_line(pid: int) -> list[str]:
-    """Return the command line of a process, nothing where it is gone."""
+    """Return the command line of a process, or an empty list if it is gone."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
             return b"".join(iter(file.read, b"")).decode(errors="replace").split("\0")
@@ -441,7 +442,7 @@ def command_line(pid: int) -> list[str]:
 
 
 MARK = str(10**8 + os.getpid())
-"""Seconds that nobody else on this machine sleeps: what an agent does until its test wakes it."""
+"""Seconds that no other process on this machine sleeps: an agent sleeps for them until its test wakes it."""
 
 
 def sleepers(mark: str = MARK) -> list[int]:
@@ -451,7 +452,7 @@ def sleepers(mark: str = MARK) -> list[int]:
 
 
 def wake(mark: str = MARK) -> bool:
-    """Let go on whatever sleeps for `mark` seconds, in whichever sandbox; return whether anything did."""
+    """Wake every process that sleeps for `mark` seconds, in any sandbox; return whether there was one."""
     found = sleepers(mark)
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
@@ -460,9 +461,9 @@ def wake(mark: str = MARK) -> bool:
 
 
 def kill_some(root: int, chance: random.Random, *, spared: bool = False) -> str:
-    """Kill a process that runs missions, and perhaps some of what it started; return what was killed.
+    """Kill a process that runs missions, and perhaps some of its descendants; return the kind of kill.
 
-    Where it is `spared` only launcher, bubblewrap or exec server are killed; "" where there was none of that.
+    If it is `spared`, kill only launcher, bubblewrap or exec server; return "" if none of these was running.
     """
     below = descendants(root)
     fates = ("launcher", "bwrap", "server", *(() if spared else ("alone", "some", "all")))

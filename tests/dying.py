@@ -1,9 +1,9 @@
-"""The real program, told where to die: `python -m tests.dying PLAN WORDS…`.
+"""The real program, killed at a chosen point: `python -m tests.dying PLAN WORDS…`.
 
-Every write to a mission's log or to what its gateway keeps, every call settled, every claim and every named
-fault point is a *point*. PLAN is `trace:FILE` (write
-the name of each point that is passed to FILE), or `POINT#N` (end by SIGKILL at the N-th passing of that point), or
-`-`. The file `durable` in the state directory holds how long the write-ahead log was after the last durable write.
+Every write to a mission's log or to the gateway's replay cache, every settled call, every claim and every named
+fault point is a *point*. PLAN is `trace:FILE` (append the name of each point passed to FILE), or `POINT#N` (end by
+SIGKILL at the N-th passing of that point), or `-`. The file `durable` in the state directory holds the length of
+the write-ahead log after the last durable write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chargehand.workspace.depot import Depot
 
 
 class Points:
-    """Passes points, until the one that is the last."""
+    """Counts the points passed, and kills the process at the chosen one."""
 
     def __init__(self, plan: str) -> None:
         traced = plan.removeprefix("trace:")
@@ -45,7 +45,7 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, method: str, *, named: Callable[..., str]) -> None:
-        """Put a point before and one after every call of a method of the event log."""
+        """Put a point before and after every call of a method of the event log."""
         inner: Callable[..., Any] = getattr(EventLog, method)
 
         def outer(log: EventLog, mission: str, *words: Any, **options: Any) -> Any:
@@ -60,7 +60,7 @@ class Points:
         setattr(EventLog, method, outer)
 
     def beside(self, owner: type, method: str, name: str) -> None:
-        """Put a point before and one after every call of another method."""
+        """Put a point before and after every call of another method."""
         inner: Callable[..., Any] = getattr(owner, method)
 
         def outer(*words: Any, **options: Any) -> Any:
@@ -89,7 +89,7 @@ def _arm(points: Points) -> None:
     points.beside(_AttemptLedger, "settle", "settled")
     Missions.__init__.__kwdefaults__["fault"] = points.reach
     Depot.open.__func__.__kwdefaults__["fault"] = points.reach
-    # What is left behind is for the test to go on with.
+    # The test resumes the remaining work itself.
     worker_start.ensure_worker = lambda app: worker_start.WorkerStart(False)
 
 

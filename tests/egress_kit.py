@@ -1,4 +1,4 @@
-"""What the tests of the proxy share: local servers, a resolver that says what it is told, a proxy to talk to."""
+"""Shared by the tests of the proxy: local servers, a scripted resolver, and a proxy to talk to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chargehand.network.egress import EgressProxy
 
 
 class Names:
-    """A resolver of its own: each name has the answers it is given, one list for each time that it is asked."""
+    """A scripted resolver: each name has a list of answers for each time that it is resolved."""
 
     def __init__(self, **answers: Sequence[Sequence[str]]) -> None:
         self._answers = {name.replace("_", "."): list(given) for name, given in answers.items()}
@@ -30,7 +30,7 @@ class Names:
 
 
 class Proxy:
-    """A running proxy with what it logged."""
+    """A running proxy and its log."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class Proxy:
         return await asyncio.open_unix_connection(str(self.path))
 
     async def say(self, data: bytes, *, end: bool = False) -> bytes:
-        """Send what is given on a new connection and return all that comes back."""
+        """Send data on a new connection and return everything received."""
         reader, writer = await self.connect()
         writer.write(data)
         if end:
@@ -56,7 +56,7 @@ class Proxy:
                 await writer.wait_closed()
 
     async def logged(self, count: int = 1) -> Sequence[EgressRequest]:
-        """Wait for that many records."""
+        """Wait for that many log records."""
         async with asyncio.timeout(60):
             while len(self.log) < count:
                 await asyncio.sleep(0.005)
@@ -83,7 +83,7 @@ async def proxy(
 
 
 class Upstream:
-    """A server on loopback that keeps what it was sent and answers what it is told."""
+    """A server on loopback that records what it receives and sends a fixed answer."""
 
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
@@ -105,7 +105,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 
 @contextlib.asynccontextmanager
 async def upstream(answer: bytes = OK) -> AsyncIterator[Upstream]:
-    """Run such a server."""
+    """Run an `Upstream`."""
     made = Upstream(answer)
     server = await asyncio.start_server(made.connected, "127.0.0.1", 0)
     made.port = server.sockets[0].getsockname()[1]

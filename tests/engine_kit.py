@@ -1,8 +1,8 @@
-"""A worker as a process of its own, for tests that kill it: `python -m tests.engine_kit URL HOME SLOTS`.
+"""A worker process for tests that kill it: `python -m tests.engine_kit URL HOME SLOTS`.
 
-It says on stdout what it does, one line each: `ready ID`, `start MISSION`, `end MISSION`, `rescued MISSION…`,
-`triggered MISSION…`. A mission named `hang…` runs until the process dies, one named `bad…` fails. On stdin it
-takes `rescue` and `trigger MISSION…`, and ends with it.
+It prints one line for each event: `ready ID`, `start MISSION`, `end MISSION`, `rescued MISSION…`, `triggered
+MISSION…`. A mission named `hang…` runs until the process dies, one named `bad…` fails. It reads the orders
+`rescue` and `trigger MISSION…` from stdin, and ends when stdin closes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WAIT = 120.0
 
 
 class Worker:
-    """The other end of such a process."""
+    """The test's handle on such a process."""
 
     def __init__(self, process: subprocess.Popen[bytes], said: asyncio.StreamReader) -> None:
         self.id = ""
@@ -34,14 +34,14 @@ class Worker:
         self._unread: deque[str] = deque()
 
     async def line(self) -> str:
-        """Return the next thing it says, an empty string at its end."""
+        """Return its next line, or an empty string at the end of its output."""
         return self._unread.popleft() if self._unread else await self._heard()
 
     async def _heard(self) -> str:
         return (await asyncio.wait_for(self._said.readline(), WAIT)).decode().strip()
 
     async def ask(self, order: str) -> str:
-        """Give an order, and return what it says to that; what a mission said meanwhile is kept for `line`."""
+        """Send an order and return its reply; lines of missions that arrive before it are kept for `line`."""
         assert self._process.stdin
         self._process.stdin.write(f"{order}\n".encode())
         while (said := await self._heard()).startswith(("start ", "end ")):
@@ -49,7 +49,7 @@ class Worker:
         return said
 
     async def end(self) -> str:
-        """Let it end, and return all that it still says."""
+        """Close its stdin, and return the rest of its output."""
         assert self._process.stdin
         self._process.stdin.close()
         out = await asyncio.wait_for(self._said.read(), WAIT)
@@ -66,8 +66,8 @@ class Worker:
 async def worker(
     url: str, home: Path, *, slots: int = 2, environment: dict[str, str] | None = None
 ) -> AsyncIterator[Worker]:
-    """Run a worker process; it is killed at the end where it still runs."""
-    # What an environment says is for those to read who import the engine in it.
+    """Run a worker process; kill it at the end if it still runs."""
+    # A fork would ignore variables that are read when the engine is imported.
     start = subprocess.Popen if environment else ForkedPopen
     process = start(
         [sys.executable, "-m", "tests.engine_kit", url, str(home), str(slots)],
@@ -95,7 +95,7 @@ async def worker(
 
 
 def say(text: str) -> None:
-    """Tell the test."""
+    """Print a line for the test."""
     print(text, flush=True)
 
 

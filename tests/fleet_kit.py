@@ -1,7 +1,7 @@
-"""Many workers on one state directory: they are killed, stopped and joined while missions run.
+"""Many workers on one state directory, killed, stopped and started while missions run.
 
-A `Fleet` is a `Yard` whose workers tell what they write (see tests/fleet_side.py); `examine_all` holds what they
-did to the promises: every mission is brought to its right end once, and nobody writes but under the last claim.
+A `Fleet` is a `Yard` whose workers record their writes (see tests/fleet_side.py). `examine_all` checks the
+promises: every mission reaches its right end once, and every write was made under the last claim.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tests.forked import ForkedProcess
 REPOSITORY = Scene(name="shared")
 IN_PEACE = frozenset({0, -signal.SIGKILL})
 NOT_BEGUN = frozenset({6, 130})
-"""How a worker ends that was started while the database was away, or told to end before it had begun."""
+"""Exit codes of a worker that was started without a database, or told to end before it had begun."""
 GATE = "gate"
-"""An agent that works behind a gate has begun when this directory is there, and ends when something is in it."""
+"""A gated agent has begun if this directory exists, and ends when there is a file in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a mission does, and how it must end however often its workers died."""
+    """A mission's script, and how the mission must end however often its workers died."""
 
     script: str
     ends: MissionStatus = "promoted"
@@ -101,7 +101,7 @@ class Fleet(Yard):
         return mission
 
     def join(self, *words: str) -> ForkedProcess:
-        """Start one more worker that works until it is told to end."""
+        """Start another worker, which works until it is told to end."""
         with (self.place / "said").open("ab") as said:
             worker = ForkedProcess(
                 (str(self._trace), "worker", *words),
@@ -117,7 +117,7 @@ class Fleet(Yard):
 
     @contextlib.contextmanager
     def working(self, *, ends: frozenset[int] = IN_PEACE) -> Iterator[None]:
-        """Let workers work for the block, tell those that still live to end, and hold all to these codes."""
+        """Let workers work during the block, then stop the living ones; all exit codes must be in `ends`."""
         try:
             yield
             for worker in self.workers:
@@ -131,12 +131,12 @@ class Fleet(Yard):
                 worker.wait()
 
     def states(self) -> dict[str, MissionState]:
-        """Return how the missions stand."""
+        """Return the states of the missions."""
         with self.app() as app:
             return {mission: app.mission_reader.state(mission) for mission in self.jobs}
 
     def holder(self, mission: str) -> ForkedProcess | None:
-        """Return the living worker of ours that holds a mission."""
+        """Return our living worker that holds a mission."""
         with self.app() as app:
             owner = app.store.log.get(mission).owner
             pids = {member.id: member.pid for member in app.workers.members()}
@@ -152,19 +152,19 @@ class Fleet(Yard):
         return [worker for worker in found if worker is not None]
 
     def at_work(self, mission: str) -> bool:
-        """Tell whether the agent of a mission waits behind its gate."""
+        """Return whether the agent of a mission waits behind its gate."""
         return bool(self._gates(mission))
 
     def began_after(self, mission: str, wall: float) -> bool:
-        """Tell whether an agent of the mission came to its gate after that time."""
+        """Return whether an agent of the mission reached its gate after that time."""
         with contextlib.suppress(FileNotFoundError):
             return any(gate.stat().st_mtime > wall for gate in self._gates(mission))
         return False
 
     def open_gate(self, mission: str) -> None:
-        """Let the agents of a mission end, however many workers think that they run it."""
+        """Let the agents of a mission end, however many workers believe that they run it."""
         for gate in self._gates(mission):
-            with contextlib.suppress(FileNotFoundError):  # it is through already
+            with contextlib.suppress(FileNotFoundError):  # it has passed already
                 (gate / "go").touch()
 
     def _gates(self, mission: str) -> list[Path]:
@@ -172,7 +172,7 @@ class Fleet(Yard):
         return list(self.home.glob(name))
 
     def is_writable(self) -> bool:
-        """Tell whether nobody holds the store's one write lock for longer than a write takes."""
+        """Return whether the store's write lock is free within the time that a write takes."""
         connection = sqlite3.connect(self.home / "store.db", timeout=1.0, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -184,14 +184,14 @@ class Fleet(Yard):
         return True
 
     def settled(self) -> bool:
-        """Tell whether all missions have come to their ends."""
+        """Return whether all missions have ended."""
         with self.app() as app:
             if app.store.log.takeable():
                 return False
             return all(app.mission_reader.at_rest(mission).status in SETTLED for mission in self.jobs)
 
     def wait(self, *, seconds: float = 120.0) -> None:
-        """Open all gates and wait until all missions have come to their ends."""
+        """Open all gates and wait until all missions have ended."""
         limit = time.monotonic() + seconds
         while not self.settled():
             assert time.monotonic() < limit, (self._unsettled(), self.said())
@@ -207,7 +207,7 @@ class Fleet(Yard):
         ]
 
     def examine_all(self) -> None:
-        """Hold all missions, the repository and the log to the promises."""
+        """Check all missions, the repository and the log against the promises."""
         for mission, state in self.states().items():
             self._examine(mission, state)
         assert repository_state(self.shared.repository) == self.shared.before
@@ -234,11 +234,11 @@ class Fleet(Yard):
             assert git(depot, "rev-parse", f"{point.commit}^{{tree}}") == point.tree
 
     def trace(self) -> list[dict[str, Any]]:
-        """Return what the workers wrote, in the order in which they said so."""
+        """Return the workers' records, in the order in which they wrote them."""
         return [json.loads(line) for line in self._trace.read_text().splitlines()]
 
     def writers_follow_claims(self) -> None:
-        """Hold that every line was written under the last claim that the log has before it."""
+        """Assert that every line was written under the last claim before it in the log."""
         writers: dict[tuple[str, int], int] = {}
         for told in self.trace():
             if told["did"] == "append":
@@ -284,9 +284,9 @@ class Fleet(Yard):
 
 @contextlib.contextmanager
 def standing_still(worker: ForkedProcess, fleet: Fleet) -> Iterator[None]:
-    """Stop a worker for the block, as a machine that sleeps does; what it started runs on.
+    """Stop a worker for the block, like a machine that sleeps; its child processes keep running.
 
-    Not in the middle of a write: whoever stands still there keeps everybody from writing.
+    Never in the middle of a write: a worker stopped there would keep all others from writing.
     """
     while True:
         os.kill(worker.pid, signal.SIGSTOP)
@@ -318,7 +318,7 @@ def _slug(state: MissionState) -> str:
 
 
 def until(holds: Callable[[], object], fleet: Fleet) -> None:
-    """Wait until something holds; what the workers said is in the failure."""
+    """Wait until a condition holds; a failure shows the workers' output."""
     try:
         wait_until(holds, seconds=60.0)
     except AssertionError:

@@ -1,6 +1,6 @@
-"""The real program, telling who wrote what: `python -m tests.fleet_side FILE WORDS…`.
+"""The real program, recording its writes: `python -m tests.fleet_side FILE WORDS…`.
 
-Every write to a mission's log and every claim of one is a line of JSON in FILE, written when it is done.
+Every write to a mission's log and every claim of one is a line of JSON in FILE, written afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chargehand.store.log import EventLog
 
 
 def record(file: Path) -> None:
-    """Let the event log of this process tell of what it writes."""
+    """Let the event log of this process record its writes."""
     append: Callable[..., Any] = EventLog.append
     claim: Callable[..., Any] = EventLog.claim
 

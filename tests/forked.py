@@ -1,10 +1,10 @@
-"""Runs the program as forks of one process that has imported it: real processes, without the start-up.
+"""Run the program as forks of one process that has imported it: real processes, without the start-up time.
 
-A command's start is mostly imports, the same in each of the suite's thousands of runs. What a fresh process would
-have of its own (arguments, environment, directory, descriptors, session, terminal) each fork is given. Tests about
-starting or importing start the program anew.
+A command's start is mostly imports, the same in each of the suite's thousands of runs. Each fork receives what a
+fresh process would have (arguments, environment, directory, descriptors, session, terminal). Tests about starting
+or importing start a new process instead.
 
-What a forked program starts beside itself (a worker, an action) it has forked too: it asks at `_ADDRESS`.
+A forked program also forks the workers and actions that it starts: it asks the server at `_ADDRESS`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import IO, Any
 
 _ROOT = Path(__file__).parents[1]
 _SERVER = "import sys; sys.path[0] = sys.argv[2]; from tests.forked import serve; serve(int(sys.argv[1]))"
-# What nearly every command comes to; libraries that are heavy to import each command imports where it uses them.
+# Imported by nearly every command. A command imports heavy libraries only where it uses them.
 _IMPORTED = (
     "cedarpy",
     "chargehand.agents.opening",
@@ -66,8 +66,8 @@ _IMPORTED = (
     "pygit2",
     "tree_sitter_bash",
 )
-# What only commands of a person with models of their own need, and a server of MCP: as much again as all of the
-# above, which would make each fork dearer. Each has a process of its own that is forked, begun where it is needed.
+# Needed only by commands of a person who configured models, and by an MCP server: as much again as all of the
+# above, which would slow down each fork. Each kind has its own process to fork, started when it is first needed.
 _IMPORTED_FOR = {
     "models": (
         "chargehand.agents.native.loop",
@@ -82,7 +82,7 @@ _OWN_MOUNTS = "/proc/thread-self/ns/mnt"
 
 
 class ForkedProcess:
-    """One run of the program, as `subprocess.Popen` has it as far as tests need it."""
+    """One run of the program, with the part of `subprocess.Popen`'s interface that tests need."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # reaped already by who forked it, and not told here yet
+            with contextlib.suppress(ProcessLookupError):  # already reaped, but not reported here yet
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -150,9 +150,9 @@ class ForkedProcess:
 
 
 class ForkedPopen(subprocess.Popen[Any]):
-    """`subprocess.Popen` of `python -m MODULE ...`, with its pipes and its ends: but the program is forked."""
+    """`subprocess.Popen` of `python -m MODULE ...` with its pipes and exit codes, but the program is forked."""
 
-    # Its parameters are those of the method that it takes the place of.
+    # Its parameters are those of the method that it overrides.
     def _execute_child(
         self,
         args: Any,
@@ -209,7 +209,7 @@ class ForkedPopen(subprocess.Popen[Any]):
 
 
 def fork_detached(*, forked: bool = True) -> None:
-    """Have this process fork the workers and actions that the program starts beside itself, or start them anew."""
+    """Make this process fork the workers and actions that the program starts, or start them as new processes."""
     from chargehand.app import actions, worker
 
     forking = types.SimpleNamespace(**vars(subprocess) | {"Popen": ForkedPopen})
@@ -220,7 +220,7 @@ def fork_detached(*, forked: bool = True) -> None:
 def run(
     words: Sequence[str], *, cwd: Path, environ: Mapping[str, str], mounts: int | None = None
 ) -> tuple[int, str, str]:
-    """Run one command to its end; return its exit code (negative: the signal), and what it wrote.
+    """Run one command to its end; return its exit code (negative: the signal), stdout and stderr.
 
     `mounts` is a process whose mount namespace it runs in.
     """
@@ -235,7 +235,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 class _ForkServer:
-    """The side that asks: of the process that has started it, or of a program that was forked from it."""
+    """A client of the fork server, in the process that started the server or in a program forked from it."""
 
     def __init__(self, kind: str = "") -> None:
         self._lock = threading.Lock()
@@ -259,7 +259,8 @@ class _ForkServer:
     def start(self, request: Mapping[str, object], *streams: int, passed: Sequence[int] = ()) -> int:
         """Fork the program that the request describes; return its process id.
 
-        It sees what is mounted where this thread is: that may have taken a mount namespace since the server began.
+        The program sees the mounts of this thread, which may have entered another mount namespace since the server
+        began.
         """
         if request.get("mounts") is None and os.stat(_OWN_MOUNTS).st_ino != self._mounts:
             request = {**request, "mounts": f"{os.getpid()}/task/{threading.get_native_id()}"}
@@ -269,16 +270,16 @@ class _ForkServer:
             return int(self._ask("start", *streams, told.fileno(), *passed))
 
     def status(self, pid: int) -> int | None:
-        """Return how a program ended, as waitpid(2) tells it, or `None` while it runs."""
+        """Return the status of an ended program, as from waitpid(2), or `None` while it runs."""
         status = self._ask(f"poll {pid}")
         return int(status) if status else None
 
     def await_end(self, pid: int, timeout: float | None = None) -> None:
-        """Sleep until a program has ended, no longer than the timeout: seconds."""
+        """Sleep until a program has ended, for at most `timeout` seconds."""
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
-                # Until its status is known no other process can have its number.
+                # No other process can get its number until its status is known.
                 if self.status(pid) is None:
                     waiting = select.poll()
                     waiting.register(descriptor, select.POLLIN)
@@ -300,7 +301,8 @@ class _ForkServer:
             self._process.wait()
 
 
-# Where a forked program asks for another one; of no use to who has the other end of the server's own channel.
+# The address at which a forked program asks for another fork. Unused by the process that has the other end of the
+# server's channel.
 _ADDRESS = ""
 
 
@@ -310,7 +312,7 @@ def _server(kind: str = "") -> _ForkServer:
 
 
 def _server_for(words: Sequence[str], environ: Mapping[str, str]) -> _ForkServer:
-    """Return the server whose forks have imported what this command of this person will need."""
+    """Return the server that has already imported the modules that this person's command needs."""
     if _ADDRESS:
         return _server()
     if "mcp" in words[:2]:
@@ -323,12 +325,12 @@ def _server_for(words: Sequence[str], environ: Mapping[str, str]) -> _ForkServer
 
 
 def warm_up() -> None:
-    """Start the processes that are forked, for tests that count processes."""
+    """Start the processes to fork from, for tests that count processes."""
     _server("models")
 
 
 def serve(number: int) -> None:
-    """Fork a command for each request, and say how it ended, until the other side closes."""
+    """Fork a command for each request and report exit statuses, until the other side closes."""
     for module in _IMPORTED:
         __import__(module)
     _compile_patterns()
@@ -340,12 +342,12 @@ def serve(number: int) -> None:
 def _serve(channel: socket.socket) -> None:
     global _ADDRESS
     gc.collect()
-    gc.freeze()  # or each fork's first collection would touch, and so copy, every page of what was imported
+    gc.freeze()  # otherwise each fork's first collection would touch, and so copy, every page of the imports
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     _ADDRESS = f"\0chargehand-tests-{os.getpid()}"
     listening.bind(_ADDRESS)
     listening.listen()
-    # What nobody asks for must not stay either: tests look for what a program leaves behind.
+    # Ended programs must be reaped even if no one asks for their status: tests look for processes left behind.
     awake, wake = socket.socketpair()
     wake.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -373,7 +375,7 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _answer(asking: socket.socket, ended: dict[int, int]) -> bool:
-    """Do what one packet asks for; return whether there was one."""
+    """Handle one packet; return whether there was one."""
     got, descriptors, _, _ = socket.recv_fds(asking, 64, 16)
     match got.decode().split():
         case ["start"]:
@@ -408,7 +410,7 @@ def _reap(ended: dict[int, int]) -> None:
 
 
 def _compile_patterns() -> None:
-    """Compile what each fork would compile again at its first use of it."""
+    """Compile the patterns that each fork would otherwise compile at first use."""
     from chargehand.core.text import late_pattern
 
     kind = type(late_pattern(""))
@@ -418,13 +420,13 @@ def _compile_patterns() -> None:
 
 
 def _run_mission() -> None:
-    """Run one mission: each process learns once how records are read and what the rules say."""
+    """Run one mission, so that forks need not prepare the decoding of records and the policy rules again."""
     from chargehand.core.errors import TierUnavailableError
     from tests.integration.workshop import Workshop
 
     with tempfile.TemporaryDirectory() as place, contextlib.suppress(TierUnavailableError):
         Workshop(Path(place)).run("true", checks=("true",))
-    # What another thread holds at a fork would be held for ever.
+    # A lock that another thread holds at a fork would stay locked for ever.
     gc.collect()
     for thread in set(threading.enumerate()) - {threading.current_thread()}:
         thread.join(120)
@@ -437,7 +439,7 @@ def _become_program(descriptors: Sequence[int]) -> None:
     with open(descriptors[3], "rb", closefd=False) as told:
         told.seek(0)
         request: dict[str, Any] = json.loads(told.read())
-    # Copied from above all numbers in use first, so that no copy overwrites what is yet to be copied.
+    # Copy to numbers above all used ones first, so that no copy overwrites a descriptor that is yet to be copied.
     wanted = (0, 1, 2, *request.get("passed", ()))
     copies = [fcntl.fcntl(each, fcntl.F_DUPFD, _ABOVE) for each in (*descriptors[:3], *descriptors[4:])]
     os.closerange(3, _ABOVE)
@@ -451,10 +453,10 @@ def _become_program(descriptors: Sequence[int]) -> None:
     if request.get("mounts") is not None:
         with open(f"/proc/{request['mounts']}/ns/mnt") as namespace:
             assert ctypes.CDLL(None).setns(namespace.fileno(), 0) == 0
-        fork_detached(forked=False)  # they would run in the namespace of the server
+        fork_detached(forked=False)  # otherwise they would run in the server's namespace
     os.environ.clear()
     os.environ.update(request["environ"])
-    tempfile.tempdir = None  # where temporary files lie is remembered, and the environment may say otherwise now
+    tempfile.tempdir = None  # Python caches the temporary directory, and the environment may now name another one
     os.chdir(request["cwd"])
     sys.argv = [request["module"], *request["words"]]
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115

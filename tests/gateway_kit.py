@@ -1,4 +1,4 @@
-"""A scripted provider inside the process, replies of both dialects, and a gateway with a client around them."""
+"""A scripted provider in this process, replies in both dialects, and a gateway with a client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Piece = bytes | Exception | asyncio.Event
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """One reply of the scripted provider; `error` is raised instead of a head."""
+    """One reply of the scripted provider; `error` is raised instead of sending the head."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: JSON)
@@ -46,7 +46,7 @@ class Reply:
 
 
 class Scripted:
-    """An upstream that answers with `replies` in turn (the last one again and again) and keeps the calls."""
+    """An upstream that answers with `replies` in turn (the last one repeatedly) and records the calls."""
 
     def __init__(self, *replies: Reply | Callable[[ModelCall], Reply]) -> None:
         self.replies = list(replies)
@@ -158,7 +158,7 @@ def anthropic_stream(*words: str, block: Mapping[str, object] | None = None) -> 
 
 @dataclass
 class Desk:
-    """A running gateway, its client, and what it reported."""
+    """A running gateway, its client, and its reports."""
 
     gateway: Gateway
     client: httpx.AsyncClient

@@ -1,10 +1,10 @@
-"""Every attempt that a hostile agent makes: the program that makes it, what refusal looks like, what stops it.
+"""Every attack of a hostile agent: the program that makes it, the refusals to expect, and the defence.
 
-`python -m tests.hostile_list` prints the table of docs/threat-model.md, which a test holds against this one.
+`python -m tests.hostile_list` prints the table of docs/threat-model.md; a test compares the two.
 
-A program is Python over `jail_kit.PRELUDE` and tells `{what: answer}`; an answer is `done`, or the name of the
+A program is Python after `jail_kit.PRELUDE` and reports `{what: answer}`; an answer is `done`, or the name of the
 error. Outside a sandbox, on the same ground, it has to be `done`: `plain` is this machine as it is, `namespaces`
-are user, mount, process and network namespaces of its own, `root` is this machine with every right.
+are new user, mount, process and network namespaces, `root` is this machine with every right.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ READV, SETNS, UMOUNT, UNSHARE, UFFD = _nr(310, 270), _nr(308, 268), _nr(166, 39)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One line of the list; `closer` names a test that goes further into it.
+    """One attack of the list; `closer` names a test that examines it further.
 
-    `lacking` are answers by which a machine says outside that nobody can have it there. `limits` are those of a
-    sandbox of its own. Where a line is nothing to be tried by one program, `closer` alone proves it.
+    `lacking` are answers with which a machine outside the sandbox shows that it does not offer the feature at all.
+    `limits` apply to a sandbox opened for this attack. If no single program can try an attack, `closer` alone
+    proves it.
     """
 
     name: str
@@ -47,9 +48,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """What an agent leaves in its tree, by shell; `found` is path and rule, `None` for what is no part of it.
+    """Entries that an agent's shell script leaves in its tree.
 
-    `impossible` are tiers in which the script fails already, and the words with which it does.
+    `found` is path and rule, `None` for a path that is not part of the tree. `impossible` maps tiers in which the
+    script itself fails to the words of the failure.
     """
 
     name: str

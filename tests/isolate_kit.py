@@ -1,4 +1,4 @@
-"""A pool of snippets whose callers block on their answers."""
+"""A pool of snippets with blocking calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One open tier to attack, the same for every test of escapes; the list of tiers that they run over."""
+"""One open tier to attack, the same for every escape test, and the list of tiers to test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIERS = (
     pytest.param("container", marks=pytest.mark.needs_container),
     pytest.param("vm", marks=[pytest.mark.needs_vm, pytest.mark.soak]),
 )
-"""Every tier that is attacked and compared: what is added here runs through all of it."""
+"""Every tier that is attacked and compared: an entry added here goes through all of these tests."""
 
 PRELUDE = """
 import ctypes, errno, json, os, socket, stat, sys
@@ -53,7 +53,7 @@ def tell(value):
 
 
 def tier_of(kind: str, toolchain: Toolchain, **options: Any) -> Any:
-    """Return a tier by its name, to be entered; `options` as its class has them."""
+    """Return a tier by its name, not yet entered; `options` are those of its class."""
     if kind == "process":
         return ProcessTier(toolchain, **options)
     if kind == "vm":
@@ -63,7 +63,7 @@ def tier_of(kind: str, toolchain: Toolchain, **options: Any) -> Any:
 
 
 class Jail:
-    """One tier; sandboxes over one base with a little content; every test blocks on its answers."""
+    """One tier, with sandboxes over a small base; every test blocks on its answers."""
 
     def __init__(self, root: Path, kind: str) -> None:
         self.root = root
@@ -103,7 +103,7 @@ class Jail:
         return result
 
     def asks(self, program: str, sandbox: Sandbox | None = None) -> Any:
-        """Run a program that tells one value; it has to end well."""
+        """Run a program that prints one value as JSON; it has to succeed."""
         result = self.python(program, sandbox)
         assert result.exit_code == 0, result
         return json.loads(result.stdout)
@@ -118,7 +118,7 @@ class Jail:
 
 @contextmanager
 def leaky() -> Iterator[None]:
-    """Be a careless parent: descriptors that are inherited, and a secret in the environment."""
+    """Act as a careless parent: inheritable descriptors, and a secret in the environment."""
     with ExitStack() as stack:
         file = stack.enter_context(Path("/etc/passwd").open())
         pair = socket.socketpair()
@@ -132,7 +132,7 @@ def leaky() -> Iterator[None]:
 
 @contextmanager
 def jailed(root: Path, kind: str) -> Iterator[Jail]:
-    """Open a tier beside a careless parent."""
+    """Open a tier in a careless parent process."""
     with leaky():
         jail = Jail(root, kind)
         try:
@@ -142,6 +142,6 @@ def jailed(root: Path, kind: str) -> Iterator[Jail]:
 
 
 def refused(seen: dict[str, str], *codes: str) -> None:
-    """Assert that every attempt was answered with one of these errors."""
+    """Assert that every attempt was refused with one of these errors."""
     assert seen
     assert {what: how for what, how in seen.items() if how not in codes} == {}

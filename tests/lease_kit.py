@@ -1,7 +1,7 @@
-"""A worker with a lease, as a process of its own: `python -m tests.lease_kit URL HOME TTL BEAT`.
+"""A worker process with a lease: `python -m tests.lease_kit URL HOME TTL BEAT`.
 
-It says `joined ID`, `lost` when it is told so, and `renewed True|False` for every line that it reads; it leaves
-with the end of its stdin.
+It prints `joined ID`, `lost` when its lease is lost, and `renewed True|False` for every line that it reads; it
+leaves when its stdin closes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chargehand.durable.workers import LocalWorkers
 
 
 def main(url: str, home: Path, ttl: float, beat: float) -> None:
-    """Live."""
+    """Join, renew the lease for each line of stdin, and leave."""
     workers = LeasedWorkers(url, LocalWorkers(home, version="1"), ttl=ttl, beat=beat)
     membership = workers.join("worker", on_lost=lambda: print("lost", flush=True))
     print(f"joined {membership.id}", flush=True)

@@ -1,7 +1,8 @@
-"""What the MCP conformance suite asks of a server, on our own HTTP: `python -m tests.mcp_fixtures TOKEN_FILE`.
+"""The server that the MCP conformance suite expects, over our HTTP transport.
 
-The suite's names and words (https://github.com/modelcontextprotocol/conformance); what is tested is the way there:
-address, token, origins, sessions, streams, progress, errors.
+Usage: `python -m tests.mcp_fixtures TOKEN_FILE`. Names and texts are those of the suite
+(https://github.com/modelcontextprotocol/conformance), which tests our transport: address, token, origins,
+sessions, streams, progress, errors.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ async def said_by(context: Context, name: str, given: dict[str, Any]) -> str:
     session, request = context.session, context.request_id
     if name == "test_tool_with_logging":
         for line in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-            with warnings.catch_warnings(action="ignore"):  # logging is on its way out of the protocol
+            with warnings.catch_warnings(action="ignore"):  # the protocol deprecates logging
                 await session.send_log_message("info", line, related_request_id=request)
             await asyncio.sleep(PAUSE)
         return "logged"
@@ -234,7 +235,7 @@ async def nothing(context: Context, params: Any) -> types.EmptyResult:
 
 
 def fixture_server() -> Server[Any]:
-    with warnings.catch_warnings(action="ignore"):  # logging is on its way out of the protocol
+    with warnings.catch_warnings(action="ignore"):  # the protocol deprecates logging
         return Server(
             "fixtures",
             version="1",

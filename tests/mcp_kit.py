@@ -1,8 +1,7 @@
-"""`chargehand mcp` as outside programs meet it: a server of its own, official clients, a stand-in orchestrator.
+"""`chargehand mcp` as outside programs use it: a server process, official clients, a stand-in orchestrator.
 
 `python -m tests.mcp_kit URL TOKEN_FILE REPOSITORY COUNT RESULTS` is the orchestrator: it assigns that many tasks,
-each under its own key, and writes a line into RESULTS for each that has come to its end. It may be killed and
-started again.
+each under its own key, and appends a line to RESULTS for each that ends. It may be killed and restarted.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PATIENCE = 120.0
 
 
 class Service:
-    """One server over HTTP, that can be killed and started again at the same address."""
+    """An HTTP server that can be killed and restarted at the same address."""
 
     def __init__(self, *, environ: Mapping[str, str], cwd: Path, token_file: Path) -> None:
         self.environ, self.cwd, self.token_file = dict(environ), cwd, token_file
@@ -39,7 +38,7 @@ class Service:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start the server, at the port it had before if there was one, and wait until it listens."""
+        """Start the server, at its previous port if there was one, and wait until it listens."""
         port = self.url.removesuffix("/mcp").rpartition(":")[2] or "0"
         words = ("--json", "mcp", "--http", f"127.0.0.1:{port}", "--token-file", str(self.token_file))
         self.process = ForkedPopen(
@@ -81,14 +80,14 @@ async def connected(url: str, token: str, mode: str = "auto", **more: Any) -> As
 
 
 def over_stdio(environ: Mapping[str, str], cwd: Path, mode: str = "auto") -> Client:
-    """Return the official client of a server that it starts itself."""
+    """Return an official client that starts its server itself."""
     words = ["-m", "chargehand", "mcp"]
     server = StdioServerParameters(command=sys.executable, args=words, cwd=cwd, env=dict(environ))
     return Client(stdio_client(server), mode=mode)
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    """Call a tool that must do what it is asked; return its structured result."""
+    """Call a tool that must succeed; return its structured result."""
     done = await client.call_tool(tool, arguments)
     assert not done.is_error, done
     found: dict[str, Any] = done.structured_content
@@ -108,7 +107,7 @@ async def refused(client: Client, tool: str, **arguments: Any) -> dict[str, str]
 
 
 class Orchestrator:
-    """Assigns tasks and notes how each came to its end; knows nothing but its keys and what it noted."""
+    """Assigns tasks and records how each ended. It knows only its keys and its records."""
 
     def __init__(self, url: str, token: str, repository: str, count: int, results: Path) -> None:
         self._url, self._token, self._repository, self._results = url, token, repository, results
@@ -131,7 +130,7 @@ class Orchestrator:
                 try:
                     view = await self._result(number)
                     break
-                except Exception:  # the server is away, in whatever words the client has for that
+                except Exception:  # the server is unreachable; the client raises various errors for this
                     if time.monotonic() - begun > _PATIENCE:
                         raise
                     await asyncio.sleep(0.2)
@@ -157,7 +156,7 @@ class Orchestrator:
 
 
 def orchestrator(service: Service, repository: Path, count: int, results: Path) -> subprocess.Popen[bytes]:
-    """Start the orchestrator in a process of its own."""
+    """Start the orchestrator in a separate process."""
     words = [service.url, str(service.token_file), str(repository), str(count), str(results)]
     root = Path(__file__).parents[1]
     return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""An MCP server made with the SDK, for tests: it runs inside a sandbox, on the project's own environment."""
+"""An MCP server built with the SDK, for tests: it runs inside a sandbox, with the project's environment."""
 
 from __future__ import annotations
 

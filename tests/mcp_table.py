@@ -1,4 +1,4 @@
-"""A desk at which MCP servers sit: those of the SDK, and small programs that break every rule there is."""
+"""An attempt context with MCP servers: those of the SDK, and small programs that violate the protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chargehand.testing.sandbox.kit import OpenedSandbox
 
 
 class Table:
-    """A desk with servers at it."""
+    """An attempt context with servers."""
 
     def __init__(self, opened: OpenedSandbox, *servers: McpServer) -> None:
         self.desk = MemoryAttemptContext(opened)
@@ -21,7 +21,7 @@ class Table:
         self.sit()
 
     def sit(self) -> None:
-        """Begin as a worker does."""
+        """Open the tools as a worker does."""
         box = Toolbox(self.desk.sandbox, keep=self.desk.keep)
         self.tools = McpTools(self._servers, self.desk, shorten=box.shorten)
 
@@ -35,7 +35,7 @@ class Table:
 
 
 def served(script: str, **keys: Any) -> McpServer:
-    """Return a server that is a small program; `heard` and `say` are there for it."""
+    """Return a server that runs a small program; the program can use `heard` and `say`."""
     return McpServer(name="odd", command=("python3", "-I", "-c", _TALK + script), **{"environment": {}, **keys})
 
 

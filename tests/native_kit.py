@@ -1,4 +1,4 @@
-"""Missions of the native agent whose model is a script, a real server on loopback, or both."""
+"""Missions of the native agent with a scripted model, a real server on loopback, or both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def call(tool: str, **arguments: Any) -> ScriptedCall:
 
 
 def says(text: str = "", *tools: ScriptedCall, **more: Any) -> ScriptedReply:
-    """Return a reply of 1,000 tokens in and 100 out, unless told otherwise."""
+    """Return a reply of 1,000 tokens in and 100 out, unless `more` has other values."""
     return ScriptedReply(text=text, tools=tools, **{"usage": Usage(input=1000, output=100), **more})
 
 
@@ -56,7 +56,7 @@ def scripted(*attempts: Sequence[ScriptedReply]) -> Script:
 
 
 class NativeShop(Workshop):
-    """A workshop whose user has models."""
+    """A workshop whose user has configured models."""
 
     def __init__(self, place: Path, files: Mapping[str, str] = FILES) -> None:
         super().__init__(place, files)
@@ -65,7 +65,7 @@ class NativeShop(Workshop):
         self.models: dict[str, str] = {}
 
     def model(self, name: str, words: Script | None = None, **keys: Any) -> None:
-        """Configure a model: of a script, or as `keys` say; 10 USD per million tokens unless told otherwise."""
+        """Configure a model by a script or by `keys`; 10 USD per million tokens by default."""
         values: dict[str, Any] = {"price": 10.0, **keys}
         if words is not None:
             path = self.place / f"{name}.jsonl"
@@ -80,7 +80,7 @@ class NativeShop(Workshop):
         (self.directory / "config.toml").write_text("\n\n".join([*self.models.values(), *more]) + "\n")
 
     def native(self, *, checks: Sequence[str] = (CHECK,), **changes: Any) -> MissionState:
-        """Run a mission of the native agent to where it is settled."""
+        """Run a mission of the native agent until it is settled."""
         wanted = {"agent": "native", "model": "scripted", "only_checks": tuple(checks), "attempts": 3, **changes}
         return self.work(lambda session: self.create(session, **wanted))
 
@@ -94,7 +94,7 @@ class NativeShop(Workshop):
         return made
 
     def work(self, mission: str | Callable[[Any], str], meanwhile: Any = None) -> MissionState:
-        """Run a mission, or the one that is made now, to where it is settled."""
+        """Run a mission, given by id or created now, until it is settled."""
 
         async def work() -> MissionState:
             with contextlib.closing(self.app()) as app:
@@ -119,10 +119,10 @@ def _plain(config: Config) -> Any:
 
 
 class ModelServer:
-    """A provider on loopback, OpenAI-compatible unless told otherwise; it answers by how many replies came before.
+    """A provider on loopback, OpenAI-compatible by default; the number of earlier replies selects the next one.
 
-    `asked` lists the number of each reply it was asked for; a conversation that goes on after a crash asks for
-    the one it does not have yet.
+    `asked` lists the number of each requested reply; after a crash a conversation asks for the first one that it
+    lacks.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the official clients of the providers may send, by their own types; to import this takes seconds."""
+"""The requests that the providers' official clients can send, by their types. Importing this takes seconds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from openai.types.shared_params import FunctionDefinition, Reasoning
 
 from chargehand.models.contract import Dialect
 
-# Where an object stands in the base request of a dialect, and what it may hold by the official client's types.
+# The place of an object in the base request of a dialect, and its type in the official client.
 PLACES: dict[Dialect, dict[str, Any]] = {
     "openai": {
         "": CompletionCreateParamsBase,
@@ -105,7 +105,7 @@ PLACES: dict[Dialect, dict[str, Any]] = {
         "toolConfig.functionCallingConfig": google.FunctionCallingConfig,
     },
 }
-# What the base's own fields shut out: a limit of the other spelling, the other half of a choice.
+# Fields that conflict with fields of the base: a limit in the other spelling, the other option of a choice.
 MORE: dict[Dialect, list[tuple[str, Any]]] = {
     "openai": [(f"a_field_{n}", 1) for n in range(2)]
     + [("thinking", {"type": "enabled", "budget_tokens": 5_000})],

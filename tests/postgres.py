@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL cluster: its own directory, a socket and a loopback port, gone with the tests."""
+"""A throw-away PostgreSQL cluster: its own directory, a socket and a loopback port, removed after the tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SETTINGS = ("max_connections=100", "shared_buffers=32MB", "autovacuum=off", "lo
 
 
 def programs() -> Path | None:
-    """Return where the server's programs are: Debian keeps them off the search path."""
+    """Return the directory of the server's programs: Debian keeps them off the search path."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     found += [Path(path).resolve().parent for path in [shutil.which("initdb")] if path]
     return max(found, key=lambda path: int((re.findall(r"\d+", str(path)) or ["0"])[0]), default=None)
@@ -35,7 +35,7 @@ def programs() -> Path | None:
 
 @functools.cache
 def _template() -> Path:
-    """Return where the files of an empty cluster lie: to copy them takes a tenth of the time of making them."""
+    """Return a directory for a cluster to copy: copying takes a tenth of the time of creating one."""
     directory = tempfile.mkdtemp(prefix="chargehand-pg-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     if os.geteuid() == 0:
@@ -44,7 +44,7 @@ def _template() -> Path:
 
 
 class Postgres:
-    """A server of the tests; starts empty and trusts everybody on this machine."""
+    """A server for tests; it starts empty and trusts every user of this machine."""
 
     def __init__(self, directory: Path, *, quick: bool = True) -> None:
         found = programs()
@@ -67,7 +67,7 @@ class Postgres:
         """Start the server and wait until it answers."""
         settings = [word for setting in self._settings for word in ("-c", setting)]
         place = ["-p", str(self.port), "-k", str(self._directory), "-h", "127.0.0.1"]
-        # A child of ours, which pg_ctl's would not be: a killed one must be reaped before the next can start.
+        # Started as our child, unlike pg_ctl's: a killed server must be reaped before the next can start.
         with (self._directory / "log").open("ab") as log:
             self._server = subprocess.Popen(
                 [self._programs / "postgres", *settings, *place], stdout=log, stderr=log, **self._as_its_user()
@@ -77,7 +77,7 @@ class Postgres:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Stop the server as an administrator does: connections are cut, what was committed stays."""
+        """Stop the server as an administrator does: connections are cut, committed data stays."""
         self._end(signal.SIGINT)
 
     def restart(self) -> None:
@@ -86,7 +86,7 @@ class Postgres:
         self.start()
 
     def kill(self) -> None:
-        """Kill the server with all its processes, as a power cut would; `start` brings it back."""
+        """Kill the server with all its processes, as a power cut would; `start` recovers it."""
         pid = self._server.pid if self._server else 0
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         self._end(signal.SIGKILL)
@@ -97,7 +97,7 @@ class Postgres:
                 time.sleep(0.01)
 
     def close(self) -> None:
-        """Stop the server where it runs."""
+        """Stop the server if it runs."""
         if self._server is not None:
             self.stop()
 
@@ -131,9 +131,9 @@ class Postgres:
 
 @contextlib.contextmanager
 def cluster(*, quick: bool = True) -> Iterator[Postgres]:
-    """Run a server of its own for a test that stops or kills it, or wants its commits on the disk (`quick=False`).
+    """Run a private server for a test that stops or kills it, or needs commits on disk (`quick=False`).
 
-    Skips where no server is installed, and fails in CI.
+    Skips if no server is installed, but fails in CI.
     """
     if programs() is None and not os.environ.get("CI"):
         pytest.skip("no PostgreSQL server is installed")
@@ -148,9 +148,9 @@ def cluster(*, quick: bool = True) -> Iterator[Postgres]:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on, and that stays free while its user is away.
+    """Return a free loopback port that stays free while its user is stopped.
 
-    Not one of those that the kernel gives out: any connection that begins meanwhile may be given it.
+    Not an ephemeral port: the kernel may assign that to any connection that begins meanwhile.
     """
     while True:
         port = random.SystemRandom().randrange(12_000, 32_000)

@@ -1,7 +1,7 @@
-"""What an agent's programs do all day, as steps; what they see must be the same in a plain clone and in a sandbox.
+"""The everyday steps of an agent's programs; a plain clone and a sandbox must show them the same results.
 
 `PROGRAM` runs with the system's own Python in the top directory of a repository of `FILES` and prints a transcript
-as JSON: exit code and output of each step, and what lies in the directory at the end. Commits have fixed names and
+as JSON: exit code and output of each step, and the directory's content at the end. Commits have fixed names and
 dates, so that their ids are compared too.
 """
 
@@ -233,7 +233,7 @@ rm docs/b.txt; echo last >> README.md; git add -A; git write-tree; git reset -q;
 STEPS = dict(part.split("\n", 1) for part in _STEPS.strip().removeprefix("### ").split("\n### "))
 OVERLAY = "an overlay"
 DIFFERENCES: dict[str, tuple[str, str]] = {
-    # step: where it differs ("" everywhere), why
+    # step: place of the difference ("" everywhere), reason
     "upstream": ("", "the agent's repository has no remote: what it commits goes nowhere"),
     "rename(2) of a directory": (
         OVERLAY,
@@ -244,7 +244,7 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
         "who mapped a file of the base before its first change goes on seeing the base in that mapping",
     ),
 }
-"""Every step that may differ, and must: what is listed here and equal after all fails the test."""
+"""Every step that may differ, and must: a listed step that turns out equal fails the test."""
 
 PROGRAM = (
     f"""

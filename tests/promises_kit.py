@@ -1,8 +1,8 @@
-"""All that takes part in an attempt at once, in any order: live sandboxes, workspaces, branches, a person.
+"""All parts of an attempt at once, in any order: live sandboxes, workspaces, branches, a person.
 
-A `World` knows what must be true at every moment and can look (`examine`): what the person's repository was like
-when the person last touched it, every checkpoint that was ever told, what each quiet workspace shows, and who was
-ended.
+A `World` knows what must be true at every moment and can check it (`examine`): the state of the person's
+repository after the person's last change, every reported checkpoint, the tree of each quiet workspace, and the
+closed sandboxes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LIMITS = SandboxLimits(memory_mb=512, tmp_mb=8)
 
 @dataclass(slots=True, kw_only=True)
 class Lane:
-    """One workspace and the sandbox on it; `tree` is what it shows, `None` while something writes there."""
+    """One workspace and the sandbox on it; `tree` is its current tree, `None` while a program writes there."""
 
     workspace: Workspace
     tree: str | None
@@ -80,7 +80,7 @@ class World:
 
     @property
     def depot(self) -> Depot:
-        """The depot, as this life of the program has it open."""
+        """The depot, as opened by the current life of the program."""
         if self._depot is None:
             self._depot = self.yard.open(fault=self.seam)
         return self._depot
@@ -98,13 +98,13 @@ class World:
         )
 
     def desk(self, slug: str) -> Desk:
-        """Return who promotes for a mission, from what is on disk."""
+        """Return the promoter of a mission, loaded from disk."""
         return Desk(self.depot, self.store, self.missions[slug], fault=self.seam)
 
     # --- sandboxes
 
     def sandbox(self, lane: Lane) -> Any:
-        """Return a lane's sandbox, opened now if it has none."""
+        """Return a lane's sandbox, opening it if needed."""
         if lane.sandbox is None:
             lane.sandbox = self.run(self._open(lane))
             self._opened += 1
@@ -124,11 +124,11 @@ class World:
         assert done.exit_code == 0, done.stderr
 
     def edit(self, lane: Lane, operations: Sequence[Sequence[Any]]) -> None:
-        """Change files from inside."""
+        """Change files inside the sandbox."""
         self.inside(lane, EDITOR, stdin=json.dumps(operations).encode())
 
     def close(self, lane: Lane) -> None:
-        """Close a lane's sandbox; what it was is kept, to see that it is gone."""
+        """Close a lane's sandbox, and remember its processes to check that they end."""
         if lane.sandbox is not None:
             pid = self.tier._pids.get(lane.sandbox.id)
             self._ended.append((lane.sandbox.id, lane.mark, {} if pid is None else descendants(pid)))
@@ -138,7 +138,7 @@ class World:
                 lane.tree = lane.workspace.scan().tree
 
     def keep_writing(self, lane: Lane) -> None:
-        """Leave a program in a lane's sandbox that never stops writing."""
+        """Leave a program in a lane's sandbox that writes without end."""
         self.inside(lane, WRITER)
         lane.tree = None
 
@@ -147,7 +147,7 @@ class World:
         self._killed(self.tier._pids.get(lane.sandbox.id), [lane])
 
     def kill_launcher(self) -> None:
-        """Kill what starts sandboxes, and so all of them; the next one finds a new one."""
+        """Kill the launcher of sandboxes, and so all of them; the next sandbox starts a new launcher."""
         if self.tier is not None:
             self._killed(self.tier._launcher_pid, [lane for lane in self.lanes if lane.sandbox is not None])
             self.end_tier()
@@ -156,7 +156,7 @@ class World:
         below = {lane.workspace.id: descendants(self.tier._pids.get(lane.sandbox.id)) for lane in lanes}
         os.kill(pid, signal.SIGKILL)
         for lane in lanes:
-            if lane.sandbox._thawed.is_set():  # a frozen one would wait for its thaw
+            if lane.sandbox._thawed.is_set():  # a frozen sandbox would wait to be thawed
                 with contextlib.suppress(SandboxDiedError):
                     self.run(lane.sandbox.exec(["sleep", "100"]))
                     raise AssertionError("a killed sandbox still runs programs")
@@ -164,7 +164,7 @@ class World:
             self._ended[-1][2].update(below[lane.workspace.id])
 
     def end_tier(self) -> None:
-        """Close all sandboxes and what starts them."""
+        """Close all sandboxes and their launcher."""
         for lane in self.lanes:
             self.close(lane)
         if self.tier is not None:
@@ -174,7 +174,7 @@ class World:
     # --- lives of the program
 
     def reopen(self) -> None:
-        """Find everything again on disk, as the next process does."""
+        """Reload everything from disk, as the next process does."""
         self.end_tier()
         self.store.close()
         self.store = open_store(self.place / "log")
@@ -184,7 +184,7 @@ class World:
             lane.workspace = Workspace.load(self.depot, lane.workspace.id)
 
     def die_at(self, point: str, act: str, **words: Any) -> int:
-        """Do an act in a process that is killed at a point, the launcher and all sandboxes with it."""
+        """Perform an act in a process that is killed at a point, together with the launcher and all sandboxes."""
         for lane in self.lanes:
             if lane.sandbox is not None:
                 self.run(lane.sandbox.freeze())
@@ -197,7 +197,7 @@ class World:
     # --- the person
 
     def person(self, *words: str) -> None:
-        """Let the person run git; what git refuses a person is no matter here."""
+        """Let the person run git; a command that git refuses does not matter here."""
         before = self.branches
         with contextlib.suppress(subprocess.CalledProcessError):
             git(self.yard.repository, *words)
@@ -212,7 +212,7 @@ class World:
         self.look()
 
     def look(self) -> None:
-        """Take what the person's repository is now for what the person wants it to be."""
+        """Take the current state of the person's repository as the state that the person wants."""
         self.wanted, self.branches = self._seen(), self._exported()
 
     def _seen(self) -> str:
@@ -224,22 +224,22 @@ class World:
         refs = dict(line.split() for line in lines)
         return {name: commit for name, commit in refs.items() if re.search(EXPORTED, name) and "/heads/" in name}
 
-    # --- what must hold
+    # --- checks
 
     def tell(self, lane: Lane, made: Checkpoint) -> None:
-        """Note a checkpoint that was told: it must stay."""
+        """Record a reported checkpoint: it must stay."""
         if made not in lane.told:
             lane.told.append(made)
         self.told[made.commit] = made.tree
 
     def shows(self, lane: Lane, tree: str) -> None:
-        """Hold that a workspace shows a tree, byte for byte as git reads it, and note it."""
+        """Assert that a workspace has a tree, byte for byte as git reads it, and record it."""
         seen = lane.workspace.scan(trust_cache=False).tree
         assert seen == tree == oracle(lane.workspace, self.depot, live=lane.sandbox is not None), (seen, tree)
         lane.tree = tree
 
     def examine(self) -> None:
-        """Hold the world to the promises."""
+        """Check the world against the promises."""
         self.person_is_undisturbed()
         self._checkpoints_are_kept()
         self._branches_pass()
@@ -259,7 +259,7 @@ class World:
         self.branches = now
 
     def _promoted(self) -> set[str]:
-        """Return the commits that stand on the missions' branches in the depot."""
+        """Return the commits on the missions' branches in the depot."""
         refs = [mission_ref(mission) for mission in self.missions.values()]
         there = [commit for commit in map(self.depot.read_ref, refs) if commit]
         if not there:
@@ -285,7 +285,7 @@ class World:
         assert str(self.place) not in mounted
 
     def end(self) -> None:
-        """Close everything, and hold that all that was promised to be there is there, down to each byte."""
+        """Close everything, and check that everything promised to be kept is complete, down to each byte."""
         try:
             self.reopen()
             self.examine()
@@ -303,12 +303,12 @@ class World:
             self._scratch.cleanup()
 
     def fork(self, tree: str) -> Workspace:
-        """Make another workspace on the same base, as a mission that is forked gets it."""
+        """Create another workspace on the same base, as a forked mission gets it."""
         shown = self.lanes[0].workspace
         return Workspace.create(self.depot, shown.base, driver=shown.driver, tree=tree)
 
     def _restore_some(self) -> None:
-        """Restore the first and the last checkpoints, as git reads them; fsck has looked at all of them."""
+        """Restore the first and the last checkpoints, as git reads them; fsck has checked all of them."""
         trees = list(dict.fromkeys(self.told.values()))
         for tree in {*trees[:1], *trees[-2:]}:
             again = self.fork(tree)

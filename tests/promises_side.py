@@ -1,6 +1,7 @@
-"""Acts on workspaces and branches in a process of their own that ends by SIGKILL at a named point.
+"""Acts on workspaces and branches in a separate process that ends by SIGKILL at a named point.
 
-`python -m tests.promises_side` reads one act a line, forks, lets the child do it and tells how the child ended.
+`python -m tests.promises_side` reads one act per line, forks, lets the child perform it and reports how the child
+ended.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ from chargehand.workspace.workspace import Workspace
 
 Fault = Callable[[str], None]
 REFUSED = 3
-"""Exit code of an act that was refused with an error of ours."""
+"""Exit code of an act that was refused with an error of the product."""
 
 
 class Nowhere:
-    """A tier for who opens no sandbox."""
+    """A tier for a service that never opens a sandbox."""
 
     async def open(self, spec: object, /) -> Any:
-        """Fail: nothing here runs programs."""
+        """Fail: no test here runs programs."""
         raise AssertionError("no sandbox was to be opened")
 
 
 def refuse(*_: object, **__: object) -> Any:
-    """Stand for what a promotion has no use for."""
+    """A placeholder for services that a promotion does not use."""
     raise AssertionError("a promotion needs no agent")
 
 
 def services(depot: Depot, store: Store) -> Services:
-    """Return what a promoter works with: a real depot, a real store."""
+    """Return the services of a promoter, with a real depot and a real store."""
     home = depot.root.parent / "log"
     return Services(
         home=home,
@@ -71,7 +72,7 @@ def services(depot: Depot, store: Store) -> Services:
 
 
 def passes(depot: Depot, tree: str) -> bool:
-    """Tell whether a tree passes the check of these tests; what each half of a merge passes, the whole may not."""
+    """Return whether a tree passes the check of these tests; a merge may fail although each half passes."""
     entries = depot.entries(tree)
     paths = {entry.path for entry in entries}
     if {"left", "right"} <= paths:
@@ -85,7 +86,7 @@ def verdict(depot: Depot, tree: str, scope: Any = "attempt") -> Verdict:
 
 
 class Desk:
-    """Promotes for one mission as a worker does, from what is on disk."""
+    """Promotes for one mission as a worker does, from the state on disk."""
 
     def __init__(self, depot: Depot, store: Store, mission: str, *, fault: Fault) -> None:
         self._depot = depot
@@ -94,11 +95,11 @@ class Desk:
 
     @property
     def state(self) -> MissionState:
-        """What the log tells of the mission."""
+        """The state of the mission according to the log."""
         return self._journal.state
 
     async def promote(self, tree: str) -> None:
-        """Settle what a crash left, then promote a tree and deliver it."""
+        """Settle a promotion that a crash left open, then promote a tree and deliver it."""
         await self.recover()
         base = self.state.base
         assert base is not None
@@ -115,7 +116,7 @@ class Desk:
         await self._promoter.roll_back()
 
     async def recover(self) -> None:
-        """Find out what became of a promotion that was begun, and bring to its end one that stands."""
+        """Settle an interrupted promotion, and deliver it if its swap happened."""
         if self._promoter.settle_prepared():
             await self._promoter.deliver()
 
@@ -176,7 +177,7 @@ def _do(job: Mapping[str, Any]) -> int:
 
 
 def main() -> None:
-    """Do what is asked, line by line, until nobody asks any more."""
+    """Perform each act read from stdin, until it closes."""
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

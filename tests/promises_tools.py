@@ -1,4 +1,4 @@
-"""What a `World` works with: programs that run inside, named points, a process to be killed, looks at /proc."""
+"""Tools of a `World`: programs that run inside, named points, a process to kill, checks of /proc."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ for number in range(10**9):
 
 
 class Seam:
-    """A `Fault` that passes every point but the ones where something is to happen, once each."""
+    """A `Fault` that passes every point except those with a planned act, which runs once."""
 
     def __init__(self) -> None:
         self.plan: dict[str, Callable[[], None]] = {}
@@ -87,7 +87,7 @@ class Side:
     @classmethod
     @contextlib.contextmanager
     def begun(cls) -> Iterator[Side]:
-        """Have one for as long as the block runs."""
+        """Run one for the duration of the block."""
         words = [sys.executable, "-m", "tests.promises_side"]
         pipe = subprocess.PIPE
         with (
@@ -98,7 +98,7 @@ class Side:
             process.communicate()
 
     def act(self, job: dict[str, Any]) -> int:
-        """Have one act done; return how it ended: 0, `REFUSED`, or killed at its point."""
+        """Perform one act there; return how it ended: 0, `REFUSED`, or killed at its point."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -111,7 +111,7 @@ class Side:
 
 
 def bearing(mark: str) -> list[int]:
-    """Return the processes whose command line has a mark."""
+    """Return the processes whose command line contains a mark."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
@@ -127,5 +127,5 @@ def cgroups_of(name: str) -> list[str]:
 
 
 def settle(seconds: float) -> None:
-    """Give what is not frozen the time to show itself."""
+    """Give processes that are not frozen time to act."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A model provider on loopback: it knows one key, lists its models, and answers as it was told."""
+"""A model provider on loopback: it accepts one key, lists its models, and gives configured answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class Provider:
-    """What it answers with, and what it was asked; `key` is `None` where it lets everyone in."""
+    """The answers and the recorded requests; `key` is `None` if any client is accepted."""
 
     key: str | None = None
     model: str = "tiny"
@@ -49,7 +49,7 @@ class Provider:
 
 @contextlib.contextmanager
 def serving(provider: Provider) -> Iterator[Provider]:
-    """Serve the provider while the block runs; its `address` ends with the port."""
+    """Serve the provider during the block; its `address` ends with the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""The state directory that an earlier version wrote, unpacked where it was made."""
+"""The state directory of an earlier version, unpacked at its original path."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from click.testing import CliRunner
 from chargehand.cli.main import chargehand
 
 SAVED = Path(__file__).parent / "data/saved-state.tar.xz"
-# Missions record the path of their repository, so it lies where it lay.
+# Missions record the path of their repository, so it must have the same path again.
 PLACE = Path("/tmp/chargehand-saved")
 
 
 @contextmanager
 def unpacked() -> Iterator[tuple[Path, dict[str, str]]]:
-    """Unpack it, alone on this machine; yield its place and the environment of the person who made it."""
-    # The directory itself is locked: a file for that would be left behind.
+    """Unpack it, alone on this machine; yield its path and the environment of its owner."""
+    # Lock the directory itself: a lock file would be left behind.
     lock = os.open(PLACE.parent, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
@@ -42,7 +42,7 @@ def unpacked() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def ask(*words: str, code: int = 0) -> Any:
-    """Give a command with --json and return its document."""
+    """Run a command with --json and return its document."""
     done = CliRunner().invoke(chargehand, ["--json", *words])
     assert done.exit_code == code, (done.output, done.exception)
     return json.loads(done.stdout)

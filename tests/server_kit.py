@@ -1,4 +1,4 @@
-"""The real web server on a state directory: its own threads, a real socket, and clients that are logged in."""
+"""The real web server on a state directory: its threads, a real socket, and logged-in clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PASSWORD = "a rather long password"
 
 
 class Served:
-    """A server that answers; each client is its own browser."""
+    """A running server; each client acts as a separate browser."""
 
     def __init__(self, url: str, environ: Mapping[str, str], cwd: Path) -> None:
         self.url = url
@@ -43,30 +43,30 @@ class Served:
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[StateReader]:
-        """Open the state directory beside the server, as a command does."""
+        """Open the state directory in parallel to the server, as a command does."""
         with StateReader.open(environ=self.environ, cwd=self.cwd) as reader:
             yield reader
 
     def stranger(self) -> httpx.Client:
-        """Return a client that nobody knows."""
-        client = httpx.Client(base_url=self.url, timeout=60, verify=False)  # it speaks no TLS
+        """Return a client that is not logged in."""
+        client = httpx.Client(base_url=self.url, timeout=60, verify=False)  # it uses no TLS
         self._clients.append(client)
         return client
 
     def owner(self) -> httpx.Client:
-        """Return a client whose person started the server: logged in by the link."""
+        """Return a client of the person who started the server, logged in by the link."""
         with self.reader() as reader:
             return self.logged_in({"code": create_login_code(reader).secret})
 
     def user(self, name: str, role: str) -> httpx.Client:
-        """Return a client logged in to an account, made where there is none."""
+        """Return a client logged in to an account, creating it if missing."""
         with self.reader() as reader:
             if all(row.name != name for row in reader.store.accounts.list()):
                 create_user(reader, name, role=role, password=PASSWORD, by=owner(reader))
         return self.logged_in({"user": name, "password": PASSWORD})
 
     def logged_in(self, credentials: Mapping[str, str]) -> httpx.Client:
-        """Return a client that has a session, and sends its secret along as a page does."""
+        """Return a client with a session; it sends the session's secret as a page does."""
         client = self.stranger()
         answer = client.post(f"{API}/session", json=credentials)
         assert answer.status_code == 200, answer.text
@@ -92,7 +92,7 @@ def serving(
     proxies: tuple[str, ...] = (),
     worker: bool = False,
 ) -> Iterator[Served]:
-    """Serve a state directory while the block runs, on the loop of a thread."""
+    """Serve a state directory during the block, on the event loop of a thread."""
     listening = bind("127.0.0.1", port)
     beside = start_worker(environ) if worker else contextlib.nullcontext()
     answering = threading.Event()
@@ -115,7 +115,7 @@ def serving(
     def run() -> None:
         try:
             asyncio.run(work())
-        except BaseException as error:  # told below: a thread's own would only be printed
+        except BaseException as error:  # raised again below: an exception of a thread would only be printed
             failed.append(error)
             answering.set()
 
@@ -137,7 +137,7 @@ def serving(
 
 @contextlib.contextmanager
 def start_worker(environ: Mapping[str, str]) -> Iterator[None]:
-    """Run a worker while the block runs, as the server does; but forked."""
+    """Run a worker during the block, as the server does, but forked."""
     words = [sys.executable, "-m", "chargehand", "worker"]
     with ForkedPopen(
         words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
@@ -149,7 +149,7 @@ def start_worker(environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def environment(place: Path) -> dict[str, str]:
-    """Return the environment of a person with a state directory of their own."""
+    """Return the environment of a person with a separate state directory."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(place),
@@ -159,7 +159,7 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def record_missions(reader: StateReader, count: int, *, text: str = "mend it") -> list[str]:
-    """Record missions that nobody runs, of a project that is registered at the reader's directory."""
+    """Record missions that no worker runs, of a project registered at the reader's directory."""
     project = reader.store.projects.register(reader.cwd)
     names = [f"m-{number:05}" for number in range(count)]
     for number, name in enumerate(names):
@@ -173,7 +173,7 @@ def record_missions(reader: StateReader, count: int, *, text: str = "mend it") -
 
 
 def frames(client: httpx.Client, address: str, count: int, **headers: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return so many events of a feed, each its name and data; their ids stand in the data as `id`."""
+    """Return so many events of a feed, each as name and data; the data contains the event's id as `id`."""
     found: list[tuple[str, dict[str, Any]]] = []
     event, number = "", 0
     with client.stream("GET", f"{API}{address}", headers=headers) as answer:

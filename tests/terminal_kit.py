@@ -1,4 +1,4 @@
-"""A program at a pseudo terminal, and a person who reads and types there."""
+"""A program on a pseudo terminal, and a person who reads and types there."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """What was written so far, without escape sequences."""
+        """The output so far, without escape sequences."""
         return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", self.raw)
 
     def until(self, text: str) -> None:
-        """Read until `text` is shown; fails when the program ends or time is up before."""
+        """Read until `text` is shown; fail if the program ends or time is up before."""
         deadline = time.monotonic() + WAIT
         while text not in self.shown:
             assert time.monotonic() < deadline, self.shown
@@ -57,7 +57,7 @@ class Terminal:
         os.write(self.terminal, text.encode())
 
     def interrupt(self) -> None:
-        """Press Ctrl-C until it is seen: one just before a read begins is seen only after it."""
+        """Press Ctrl-C until it is seen: a press just before a read begins is seen only after the read."""
         deadline = time.monotonic() + WAIT
         while not self._ended():
             assert time.monotonic() < deadline, self.shown
@@ -78,7 +78,7 @@ class Terminal:
         return self._code
 
     def close(self) -> None:
-        """End the program of a test that failed half-way."""
+        """End the program of a test that failed half way."""
         if not self._ended():
             os.kill(self.process_id, signal.SIGKILL)
             wait_until(self._ended)

@@ -1,7 +1,8 @@
 """A language model of a few kilobytes with random weights, as a GGUF file, and the server that runs it.
 
-`python tiny_model.py DIRECTORY` needs only `xllamacpp` beside the standard library; it writes the model, serves it
+`python tiny_model.py DIRECTORY` needs only `xllamacpp` and the standard library. It writes the model, serves it
 with llama.cpp's own OpenAI server until its input ends, and prints the address.
+
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
@@ -19,7 +20,7 @@ _EMBED, _HEADS, _FEED, _CONTEXT, _ALIGN = 32, 2, 64, 8_192, 32
 _U32, _F32, _STRING, _ARRAY, _I32, _BOOL = 4, 6, 8, 9, 5, 7
 _UNKNOWN, _CONTROL, _NORMAL, _BYTE, _OWN = 2, 3, 1, 6, 4
 CALLS = {"2": 100, "354": 90}
-"""The `logit_bias` that makes it end where the grammar lets it, and else begin a call of a tool."""
+"""The `logit_bias` that makes it end if the grammar permits, and otherwise start a tool call."""
 _TEMPLATE = """{%- if tools %}<|im_start|>system
 <tools>{% for tool in tools %}
 {{ tool | tojson }}{% endfor %}
@@ -34,7 +35,7 @@ For each call return <tool_call>
 </tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-"""How calls of tools look to the model, in the form of the Hermes family: the server makes its grammar of it."""
+"""The form of tool calls for the model, that of the Hermes family: the server derives its grammar from it."""
 
 
 def write_model(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The features of requests and replies, each as the dialects spell it."""
+"""The features of requests and replies, in the spelling of each dialect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chargehand.models.contract import Dialect
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
 PDF = "JVBERi0xLjQK"
 SHAPE: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
-# One model of each dialect, and for rows that are about another family that one.
+# One model of each dialect; rows about another family name a model of that family.
 MODELS: dict[Dialect, str] = {
     "openai": "gpt-5",
     "responses": "gpt-5",
@@ -23,7 +23,7 @@ MODELS: dict[Dialect, str] = {
 
 
 def put(body: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
-    """Return a copy of a body with a value at a path; numbers are places in lists."""
+    """Return a copy of a body with a value at a path; numbers are list indexes."""
     made: dict[str, Any] = copy.deepcopy(dict(body))
     where: Any = made
     *inner, last = [int(part) if part.isdigit() else part for part in path.split(".")]
@@ -38,7 +38,7 @@ def put(body: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Spelling:
-    """Where one dialect writes a feature; `before` is what the request holds with and without it."""
+    """The place of a feature in one dialect; `before` is what the request contains with and without it."""
 
     path: str
     value: object
@@ -51,7 +51,7 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature; `there` is where a provider gets it, where that differs from how its own clients write it."""
+    """A feature; `there` is its place at a provider if it differs from that of the provider's own clients."""
 
     name: str
     spelled: Mapping[Dialect, Spelling]
@@ -66,7 +66,7 @@ def _feature(
     models: Mapping[Dialect, str] | None = None,
     **spelled: tuple[Any, ...],
 ) -> Feature:
-    # Names of keywords are any text to the type checker; each of these is a dialect's.
+    # To the type checker keyword names are any text; each of these is a dialect.
     return Feature(name, {d: Spelling(*s) for d, s in spelled.items()}, there or {}, models or {})  # type: ignore[misc]
 
 
@@ -524,7 +524,7 @@ def _responses(item: Mapping[str, Any]) -> dict[bool, list[bytes]]:
 
 _LOGGED = {"logprobs": {"content": [{"token": "hi", "logprob": -1}]}}
 _NOTED = {"said": {"annotations": [{"type": "url_citation"}]}}
-# Replies, whole (`False`) and streamed (`True`), with what only their provider's dialect has.
+# Replies, whole (`False`) and streamed (`True`), with parts that only their provider's dialect has.
 REPLY_EXTRAS: Mapping[str, Mapping[Dialect, Mapping[bool, list[bytes]]]] = {
     "citations": {
         "openai": {False: _whole(_chat(_NOTED, "message")), True: _events(_chat(_NOTED, "delta"))},

@@ -1,4 +1,4 @@
-"""What becomes of each feature of a call between two dialects, tried out, and the page that says so.
+"""Measures how each feature of a call survives between two dialects, and writes the page about it.
 
 `python -m tests.translation_kit > docs/reference/translation.md` writes the page.
 """
@@ -46,7 +46,7 @@ BROKEN = '{"a": '
 
 
 def find(body: object, path: str) -> list[Any]:
-    """Return what stands at a path; lists add nothing to a path, and numbers in it count for nothing."""
+    """Return the values at a path; list levels are skipped, and numbers in the path are ignored."""
     found = [body]
     for name in (part for part in path.split(".") if not part.isdigit()):
         flat = [one for each in found for one in (each if isinstance(each, list) else [each])]
@@ -59,7 +59,7 @@ def show(path: str) -> str:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Return the outcome of work that waits for nothing: an event loop for each of thousands takes seconds."""
+    """Return the result of a coroutine that never waits: an event loop for each of thousands takes seconds."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -70,7 +70,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @dataclass
 class Sent:
-    """A request as its provider gets it, and what is named as left out."""
+    """A request as its provider receives it, and the features named as left out."""
 
     body: Mapping[str, Any] = field(default_factory=dict)
     left: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class Sent:
 
 
 class _Listener:
-    """Keeps the call and answers it with an error."""
+    """Records the call and answers it with an error."""
 
     def __init__(self) -> None:
         self.calls: list[ModelCall] = []
@@ -113,7 +113,7 @@ def send(client: Dialect, upstream: Dialect, body: Mapping[str, Any], model: str
 
 
 def judge(feature: Feature, client: Dialect, upstream: Dialect) -> str:
-    """Return what becomes of a feature: where it stands, `in words`, `named`, `refused`, or `lost`."""
+    """Return the fate of a feature: its path, `in words`, `named`, `refused`, or `lost`."""
     spelling = feature.spelled.get(client)
     if spelling is None:
         return "-"
@@ -137,7 +137,7 @@ def judge(feature: Feature, client: Dialect, upstream: Dialect) -> str:
 
 
 def judge_marks(client: Dialect, upstream: Dialect) -> str:
-    """Return where cache marks stand that nobody set."""
+    """Return the path of cache marks that the client did not set."""
     if upstream != "anthropic":
         return "-"
     marks = find(send(client, upstream, BASES[client], MODELS[upstream]).body, "messages.content.cache_control")
@@ -146,7 +146,7 @@ def judge_marks(client: Dialect, upstream: Dialect) -> str:
 
 @dataclass
 class Got:
-    """A reply as a client reads it, what the gateway tells of it, and whether the provider's fault is said."""
+    """A reply as a client reads it, the gateway's remarks, and the reported fault of the provider."""
 
     reply: NeutralReply
     left: tuple[str, ...]
@@ -208,7 +208,7 @@ REPLIES: dict[str, NeutralReply] = {
 
 
 def judge_reply(name: str, client: Dialect, upstream: Dialect, *, stream: bool) -> str:
-    """Return `carried` where the client reads all that was said and used."""
+    """Return `carried` if the client reads all text, calls and usage."""
     said = REPLIES[name]
     got = receive(client, upstream, write_reply(upstream, said, stream=stream), stream=stream).reply
     calls = [(call.id, call.name, json.loads(call.arguments or "{}")) for call in got.calls]
@@ -219,11 +219,11 @@ def judge_reply(name: str, client: Dialect, upstream: Dialect, *, stream: bool) 
 
 
 def malformed_reply(upstream: Dialect, *, stream: bool) -> list[bytes]:
-    """Return a reply whose only tool call has half a JSON object as its arguments, and words before it."""
+    """Return a reply whose only tool call has half a JSON object as its arguments, preceded by text."""
     call = ToolCallPart(id="c1", name="add", arguments=BROKEN, unchecked=True)
     said = NeutralReply(text="I add.", calls=(call,), stop="tools", usage=USAGE)
     if upstream == "gemini":
-        # Its arguments are no text; Google says with the end that they could not be read.
+        # Its arguments are no text; Google reports at the end that they could not be read.
         candidate = {"content": {"role": "model", "parts": [{"text": "I add."}]}, "index": 0}
         candidate |= {"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": f"add({BROKEN})"}
         usage = {"promptTokenCount": 100, "candidatesTokenCount": 7, "cachedContentTokenCount": 40}
@@ -233,7 +233,7 @@ def malformed_reply(upstream: Dialect, *, stream: bool) -> list[bytes]:
 
 
 def judge_malformed(client: Dialect, upstream: Dialect, *, stream: bool) -> str:
-    """Return how a client gets a reply with a malformed call."""
+    """Return how a client receives a reply with a malformed call."""
     got = receive(client, upstream, malformed_reply(upstream, stream=stream), stream=stream)
     kept = "I add." in got.reply.text and got.reply.ended and got.reply.usage.output == 7
     if not kept or json.dumps(BROKEN)[1:-1].encode() not in got.raw.replace(b"\\\\\\", b"\\"):
@@ -247,7 +247,7 @@ def judge_malformed(client: Dialect, upstream: Dialect, *, stream: bool) -> str:
 
 
 def judge_extra(name: str, client: Dialect, upstream: Dialect, *, stream: bool) -> str:
-    """Return what becomes of something that only its provider's dialect has."""
+    """Return the fate of a part that only its provider's dialect has."""
     pieces = REPLY_EXTRAS[name].get(upstream)
     if pieces is None:
         return "-"
@@ -320,7 +320,7 @@ PLAIN: dict[Dialect, dict[str, Any]] = {
 
 
 def _sent_amount(client: Dialect, step: tuple[str, object], family: tuple[str, Dialect, str, str]) -> str:
-    """Return what one family of models is sent for an amount of reasoning."""
+    """Return the value that one family of models receives for an amount of reasoning."""
     _, upstream, model, there = family
     sent = send(client, upstream, put(PLAIN[client], *step), model)
     found = [

@@ -1,4 +1,4 @@
-"""Trees of a depot made straight from a description, without a workspace."""
+"""Trees of a depot created directly from a description, without a workspace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_tree(depot: Depot, files: Mapping[str, bytes | File]) -> str:
 
 
 def files_of(depot: Depot, tree: str) -> dict[str, File]:
-    """Return what a tree holds."""
+    """Return the files of a tree."""
     return {e.path: (e.mode, depot.read_blob(e.id)) for e in depot.entries(tree)}
 
 

@@ -1,9 +1,9 @@
-"""State directories of a machine that missions ran on before: what it can offer was tried there already.
+"""State directories of a machine on which missions ran before, so that its abilities are already probed.
 
-Trying it and asking its interpreters where they live takes longer than a small mission. The product keeps what
-it found for as long as the machine, the device of the state directory and the programs on PATH are the same, and
-tries anew where they are not: what is put here is what the product itself wrote, and stands under the same
-conditions. Tests of a first command take a fresh one.
+Probing the machine and asking its interpreters for their paths takes longer than a small mission. The product
+keeps the results as long as the machine, the device of the state directory and the programs on PATH are the same,
+and probes again otherwise. This module stores the product's own results, under the same conditions. Tests of a
+first command use a fresh directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PROBE, _ANSWERS, _FOUND = "probe.json", "toolchain.json", "toolchain-found.json
 
 
 class _Kept(Struct, frozen=True, kw_only=True):
-    """What the product wrote down in a state directory of a person whose home was `person`."""
+    """The files that the product wrote in a state directory of a person whose home was `person`."""
 
     person: str
     probe: str
@@ -39,7 +39,7 @@ class _Kept(Struct, frozen=True, kw_only=True):
 
 
 def used_state(home: Path) -> Path:
-    """Make a state directory, in its person's home, that knows what this machine can offer; return it."""
+    """Create a state directory, in its person's home, with the known abilities of this machine; return it."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     kept = _try_machine(os.environ["PATH"])
     if kept.probe:
@@ -59,10 +59,10 @@ def used_state(home: Path) -> Path:
 
 @functools.cache
 def _try_machine(search: str) -> _Kept:
-    """Return what the product writes down once it tried this machine; no probe where it has no sandbox."""
+    """Return what the product records after probing this machine; `probe` is empty if it has no sandbox."""
     found: list[_Kept] = []
     with tempfile.TemporaryDirectory(prefix="chargehand-used-") as place:
-        # In a thread of its own: a test's loop may be running in this one.
+        # In a separate thread: a test's loop may be running in this one.
         trying = threading.Thread(target=lambda: found.append(asyncio.run(_tried(Path(place), search))))
         trying.start()
         trying.join()
@@ -78,7 +78,8 @@ async def _tried(place: Path, search: str) -> _Kept:
             probe = (home / _PROBE).read_text()
         except ChargehandError:
             pass
-        # Kept only once nothing has changed for a while, and an interpreter may write to its home as it answers.
+        # The product keeps results only after a while without changes, and an interpreter may write to its home as
+        # it answers.
         while not (home / _FOUND).exists():
             time.sleep(0.1)
             app.toolchain()

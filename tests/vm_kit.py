@@ -1,4 +1,4 @@
-"""Virtual machines for tests: the kernel is made once; `python -m tests.vm_kit` makes it too."""
+"""Virtual machines for tests. The kernel is made once; `python -m tests.vm_kit` makes it too."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ IMAGES = Path(sys.prefix, "machines")
 
 
 def missing() -> str:
-    """Return what is not there to run virtual machines, "" where nothing is missing."""
+    """Return the name of the missing program for virtual machines, or ""."""
     return "" if shutil.which(QEMU) else f"not installed: {QEMU}"
 
 
 @functools.cache
 def guest() -> VmKernel:
-    """Return the kernel of test machines, downloaded where it is not there yet."""
+    """Return the kernel of test machines, downloading it if missing."""
     with _alone():
         try:
             return find_kernel(IMAGES)
@@ -34,7 +34,7 @@ def guest() -> VmKernel:
 
 
 def machine() -> VirtualMachine:
-    """Return how test machines are run: without KVM, as everywhere."""
+    """Return the configuration of test machines: without KVM, as on every machine."""
     return VirtualMachine(qemu=shutil.which(QEMU) or QEMU, boot=guest(), accelerator="tcg", cpus=1)
 
 

@@ -43,7 +43,7 @@ __all__ = [
     "write",
 ]
 Disk = Literal["btrfs", "xfs"]
-_DISK_MB = 1600  # sparse; the doctor wants a gigabyte free
+_DISK_MB = 1600  # sparse; the doctor requires a free gigabyte
 _own_mounts = threading.local()
 _NO_NAMESPACES = 77
 
@@ -143,14 +143,14 @@ class Yard:
         self._base: Base | None = None
 
     def commit(self, message: str = "more") -> str:
-        """Commit all there is in the user's repository."""
+        """Commit all changes in the user's repository."""
         self._base = None
         git(self.repository, "add", "-A")
         git(self.repository, "commit", "-q", "--allow-empty", "-m", message)
         return git(self.repository, "rev-parse", "HEAD")
 
     def open(self, **options: Any) -> Depot:
-        """Open the depot anew, as another process would."""
+        """Open the depot again, as another process would."""
         return Depot.open(self.root, repository=self.repository, **options)
 
     def depot(self) -> Depot:
@@ -176,15 +176,15 @@ def agent(workspace: Workspace, script: str) -> str:
 
 
 def operate(workspace: Workspace, operations: Sequence[Operation], *, strict: bool = True) -> None:
-    """Run file operations over the mounted workspace; without `strict` those that fail are passed over."""
+    """Run file operations over the mounted workspace; without `strict` failing ones are skipped."""
     _inside(workspace.mount_plan(), operations=operations, strict=strict)
 
 
 def oracle(workspace: Workspace, depot: Depot, *, live: bool = False) -> str:
-    """Return the tree that `git add -A` makes of what the mounted workspace shows, from scratch.
+    """Return the tree that `git add -A` makes of the mounted workspace, from scratch.
 
-    `live` says that a sandbox has it mounted too: an overlay is then only read, for a second one that writes would
-    clear the working directory of the first.
+    `live` means that a sandbox has it mounted too. An overlay is then mounted read-only, because a second writable
+    mount would clear the working directory of the first.
     """
     described = {"objects": str(depot.path / "objects"), "tree": workspace.base.tree}
     plan = workspace.mount_plan()
@@ -233,10 +233,10 @@ def _inside(
 
 @contextmanager
 def cloning_disk(kind: Disk, place: Path) -> Iterator[Path]:
-    """Have a file system that clones files, in a file below `place`; needs root, skips where it cannot be made.
+    """Provide a file system that clones files, in a file below `place`; needs root, skips if it cannot be made.
 
-    It is mounted in a mount namespace that this thread (and what it starts) has for itself, so that no mount
-    outlives the tests, however they end. The thread stays there: what others mount later it no longer sees.
+    It is mounted in a mount namespace that only this thread and its children share, so that no mount outlives the
+    tests, however they end. The thread stays there: it no longer sees what other threads mount later.
     """
     mkfs = shutil.which(f"mkfs.{kind}", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if mkfs is None:

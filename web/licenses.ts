@@ -1,14 +1,14 @@
-/** The license texts that have to go with the packages whose code a build holds, as a file of that build. */
+/** Writes a build's license file: the license texts of all packages whose code the build contains. */
 import { readdirSync, readFileSync } from "node:fs";
 import type { Plugin } from "vite";
 
 const FILE = "licenses.txt";
 const TEXT = /^(licen[sc]e|copying|notice)(\.|$)/i;
 const PACKAGE = /^.*\/node_modules\/(?:@[^/]+\/)?[^/]+/;
-// Others may ask for more than their text, or may not go with Apache-2.0 at all.
+// Other licenses may require more than including their text, or may be incompatible with Apache-2.0.
 const ALLOWED = ["MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "0BSD"];
 
-/** Returns the plugin of the pages and the one of their workers, which are built on their own and before. */
+/** Returns one plugin for the pages and one for their workers, which Vite builds separately and first. */
 export function licenses(): { pages: Plugin; worker: Plugin } {
   const found = new Set<string>();
   const renderChunk = (_code: string, chunk: { moduleIds: string[] }) => {
@@ -30,7 +30,7 @@ export function licenses(): { pages: Plugin; worker: Plugin } {
   };
 }
 
-/** Returns the texts of the packages at these places, each once. */
+/** Returns the license texts of the packages in these directories, each text once. */
 export function licenseTexts(places: readonly string[]): string {
   const texts = new Map<string, string[]>();
   for (const place of places) {

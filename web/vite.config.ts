@@ -19,10 +19,10 @@ export default defineConfig({
       output: {
         codeSplitting: {
           groups: [
-            // What changes only with a package stays in the browser's cache over new versions of the pages.
+            // Code that changes only with a package stays in the browser's cache across versions of the pages.
             { name: "react", test: /node_modules\/(react|react-dom|scheduler|use-sync-external-store)\// },
             { name: "tanstack", test: /node_modules\/@tanstack\// },
-            // What nearly every page needs: one file, as a browser asks a server for six at once.
+            // Nearly every page needs these: one file, because a browser sends a server only six requests at once.
             { name: "shared", test: /src\/(storage|api\/[a-z]+|design\/(Badge|Button|Icon|states))\.tsx?$/ },
             { name: "graph", test: /node_modules\/(@xyflow|@dagrejs|d3-[a-z]+|zustand|classcat)\// },
           ],

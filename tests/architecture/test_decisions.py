@@ -1,4 +1,4 @@
-"""The index of decisions lists each of them, by its title."""
+"""The index of decisions lists each decision by its title."""
 
 from __future__ import annotations
 

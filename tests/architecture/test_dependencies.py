@@ -1,4 +1,4 @@
-"""Each library that the product imports is declared, and each declared one is imported."""
+"""Each library that the product imports is declared, and each declared library is imported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def declared() -> frozenset[str]:
 
 @cache
 def imported() -> dict[str, str]:
-    """Return the distributions that are imported, each with a module that does it."""
+    """Return the imported distributions, each with a module that imports it."""
     of = packages_distributions()
     found: dict[str, str] = {}
     for path in sorted(SRC.rglob("*.py")):

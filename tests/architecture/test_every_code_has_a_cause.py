@@ -1,4 +1,4 @@
-"""Every code that the source can make has a cause class, and the table of causes names no other code."""
+"""Every code that the source can produce has a cause class, and the table of causes names no other code."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from chargehand.store.database.connection import _HINTS
 
 SOURCE = Path(__file__).parents[2] / "src/chargehand"
 WORDS = {"code", "rule"}
-"""The keywords and keys under which a code is handed on."""
+"""The keywords and keys under which a code is passed on."""
 ALERTS = ("Alert", "AlertDocument", "NoticeDocument", "Reading")
-"""The records of alerts, whose rules are no codes."""
+"""The records of alerts, whose rules are not codes."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def first_of_returned_tuples(file: str, function: str) -> set[str]:
-    """Return the constants that stand first in the tuples that a function returns."""
+    """Return the constants that are first in the tuples that a function returns."""
     (node,) = (each for each in functions(parse(SOURCE / file)) if each.name == function)
     returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
     firsts = [value.elts[0] for value in returned if isinstance(value, ast.Tuple)]
@@ -37,7 +37,7 @@ def first_of_returned_tuples(file: str, function: str) -> set[str]:
 
 
 MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
-    # file and function where a code is no constant: how to know all that it can be
+    # file and function whose code is not a constant: how to list all its possible codes
     ("agents/programs/command.py", "_outcome"): lambda: (
         {"agent_failed", "agent_missing", *get_args(LimitName)} - {"wall_time"}
     ),
@@ -51,7 +51,7 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
     ("missions/verdict/judgement.py", "judge_verdict"): lambda: (
         {f"check_{s}" for s in get_args(CheckStatus)} - {"check_passed"}
     ),
-    # what a server says, whose codes are all here
+    # the code comes from a server, whose codes are all listed here
     ("cli/remote/connection.py", "_answer"): set,
     ("missions/services.py", "system_errors"): lambda: {code for code, _ in _KNOWN.values()},
     ("store/database/connection.py", "_failure"): lambda: set(_HINTS),
@@ -73,7 +73,7 @@ def functions(tree: ast.AST) -> Iterator[Function]:
 
 @dataclass(frozen=True, slots=True)
 class Forwarder:
-    """A function that hands one of its arguments on as a code: where it stands, and how many it takes."""
+    """A function that passes one of its arguments on as a code: its position, and the number of its arguments."""
 
     name: str
     argument: str
@@ -83,7 +83,7 @@ class Forwarder:
 
 
 class Collector:
-    """Finds the codes of one package: in keywords, class attributes and replies, through its own functions."""
+    """Finds the codes of one package: in keywords, class attributes and replies, through its functions."""
 
     def __init__(self, files: dict[str, ast.Module]) -> None:
         self.files = files
@@ -95,7 +95,7 @@ class Collector:
         for file, tree in self.files.items():
             self._attributes(tree)
             self._each_call(file, tree, _keyword_values)
-        for forwarder in self._forwarders:  # grows while it is gone through: one may call another
+        for forwarder in self._forwarders:  # grows during the iteration: one may call another
             for file, tree in self.files.items():
                 self._each_call(file, tree, lambda call, to=forwarder: _argument_values(call, to))
 
@@ -135,20 +135,20 @@ class Collector:
 
 @cache
 def _calls(tree: ast.Module) -> list[tuple[ast.Call, Function | None]]:
-    """Return all calls with the innermost function around each."""
+    """Return all calls, each with its innermost enclosing function."""
     around: dict[ast.AST, Function] = {}
-    for function in functions(tree):  # outer ones come first
+    for function in functions(tree):  # outer functions come first
         around.update(dict.fromkeys(ast.walk(function), function))
     return [(node, around.get(node)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def _name(node: ast.expr) -> str:
-    """Return the last part of a dotted name, "" of anything else."""
+    """Return the last part of a dotted name, "" for any other expression."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _keyword_values(call: ast.Call) -> list[ast.expr]:
-    # What the table is read into; and what names a rule of the policy, which ends no mission.
+    # Excluded: the records of the table itself; and calls that name a rule of the policy, which ends no mission.
     if isinstance(call.func, ast.Name) and call.func.id in ("Cause", "Judgement", "Part", *ALERTS):
         return []
     return [keyword.value for keyword in call.keywords if keyword.arg in WORDS]
@@ -156,7 +156,7 @@ def _keyword_values(call: ast.Call) -> list[ast.expr]:
 
 def _argument_values(call: ast.Call, to: Forwarder) -> list[ast.expr]:
     given = len(call.args) + len(call.keywords)
-    # The number of arguments tells `add` of the findings from `add` of a set.
+    # The number of arguments distinguishes the findings' `add` from that of a set.
     if _name(call.func) != to.name or not to.least <= given <= to.most:
         return []
     named = [keyword.value for keyword in call.keywords if keyword.arg == to.argument]
@@ -164,7 +164,7 @@ def _argument_values(call: ast.Call, to: Forwarder) -> list[ast.expr]:
 
 
 def _is_handed_on(value: ast.expr) -> bool:
-    """Tell whether a code was made elsewhere: `error.code`, `found.rule`, `reply["code"]`."""
+    """Return whether a code was created elsewhere: `error.code`, `found.rule`, `reply["code"]`."""
     if isinstance(value, ast.Attribute):
         return value.attr in WORDS
     return (
@@ -202,7 +202,7 @@ def package(name: str) -> Collector:
 
 TABLE = {code for remedy in load_causes().remedies for code in remedy.codes}
 OLDER: set[str] = set()
-"""Codes that only older versions wrote: their logs are read all the same."""
+"""Codes that only older versions wrote: their logs can still be read."""
 
 
 @pytest.mark.parametrize("name", PACKAGES)

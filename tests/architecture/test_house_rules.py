@@ -1,4 +1,4 @@
-"""House rules that a linter does not know, each with the reason in its failure."""
+"""House rules that no linter checks; each failure states the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
 LONGEST_MODULE, LONGEST_FUNCTION = 550, 64
 BROAD_EXCEPTS = {
-    # file below src/chargehand: how many; each is the boundary of a process, a connection or a thread
+    # file below src/chargehand: number; each is the boundary of a process, a connection or a thread
     "cli/terminal/failures.py": 1,
     "mcp/_calls.py": 1,
     "server/application.py": 1,
@@ -37,7 +37,7 @@ Modules = Mapping[Path, list[ast.AST]]
 
 @pytest.fixture(scope="module")
 def modules() -> Modules:
-    """What each module consists of, parsed once for all rules."""
+    """The syntax nodes of each module, parsed once for all rules."""
     return {path: list(ast.walk(ast.parse(path.read_text()))) for path in SOURCES}
 
 
@@ -78,12 +78,15 @@ def test_the_vocabulary_does_no_input_or_output(modules: Modules) -> None:
 
 
 def test_no_wait_loses_a_cancellation() -> None:
-    """`asyncio.wait_for` of Python 3.11 forgets one that comes as what it waits for ends; `timeout` does not."""
+    """`asyncio.wait_for` of Python 3.11 loses a cancellation that arrives as the awaited call ends.
+
+    `asyncio.timeout` does not.
+    """
     assert not [name(path) for path in SOURCES if "asyncio.wait_for" in path.read_text()]
 
 
 def typed_reads(nodes: Iterable[ast.AST]) -> list[str]:
-    """Return the calls by which msgspec would learn a class."""
+    """Return the calls that would make msgspec learn a class."""
     calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     named = [(ast.unparse(call.func), call) for call in calls]
     learns = re.compile(r"msgspec\.(convert|inspect\.\w+|(\w+\.)?(Decoder|schema\w*))")
@@ -96,7 +99,7 @@ def typed_reads(nodes: Iterable[ast.AST]) -> list[str]:
 
 
 def test_one_module_alone_lets_msgspec_learn_classes(modules: Modules) -> None:
-    """Two threads that let it learn one class at once crash the process: use `core.decode_as` and its like."""
+    """If two threads let it learn one class at once, the process crashes: use `core.decode_as` and its like."""
     for read in ("json.decode(x, type=T)", "convert(x, T)", "msgpack.Decoder(T)", "json.schema(T)"):
         assert typed_reads(ast.walk(ast.parse(f"msgspec.{read}")))
     harmless = "msgspec.json.decode(x); msgspec.json.encode(x); msgspec.to_builtins(x)"
@@ -105,7 +108,7 @@ def test_one_module_alone_lets_msgspec_learn_classes(modules: Modules) -> None:
         path: text for path in SOURCES if "msgspec" in (text := path.read_text()) and path.name != "codec.py"
     }
     assert not [name(path) for path in asking if typed_reads(modules[path])]
-    # `structs` copies, and `field` declares: neither learns a class.
+    # `structs` copies and `field` declares: neither learns a class.
     hidden = re.compile(
         r"from msgspec(?!\.structs)(\.\w+)* import (?!structs$)(?!(Struct, )?field$).*\b[a-z]", re.M
     )
@@ -113,7 +116,7 @@ def test_one_module_alone_lets_msgspec_learn_classes(modules: Modules) -> None:
 
 
 def test_a_dataclass_is_what_no_struct_can_be(modules: Modules) -> None:
-    """The class of a struct is made in a tenth of the time, before the first line of a command runs."""
+    """Creating a struct's class takes a tenth of the time, before the first line of a command runs."""
     needed = re.compile(r"\b(init=False|repr=False|KW_ONLY)\b")
     classes = [
         (path, node)
@@ -131,7 +134,7 @@ def test_there_is_no_utils() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments that a page's headings have on a forge: links become their text, punctuation goes."""
+    """The fragments of a page's headings on a forge: links become their text, punctuation is removed."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     texts = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower() for heading in headings]
     return {re.sub(r"[^\w\- ]", "", text).replace(" ", "-") for text in texts}
@@ -158,7 +161,7 @@ def test_the_modules_that_the_architecture_names_are_there() -> None:
 
 
 def test_nobody_reaches_behind_the_face_of_a_package(modules: Modules) -> None:
-    """Its face is the modules directly in its folder without an underscore."""
+    """A package's face is the modules directly in its folder whose names have no leading underscore."""
     behind = []
     for path, nodes in modules.items():
         own = path.relative_to(ROOT / "src/chargehand").parts[0]

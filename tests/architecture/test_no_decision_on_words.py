@@ -1,7 +1,7 @@
-"""Nothing decides on the words of a reply: status and type alone do, and a scan of the source holds it.
+"""No decision depends on the words of a reply, only on its status and type; a scan of the source enforces it.
 
-What an agent, a model or a program said is searched nowhere in the modules that decide how an attempt ends or goes
-on. Places that look into words for another reason are named here, each with it.
+Modules that decide how an attempt ends or continues never search the output of an agent, a model or a program.
+Code that searches texts for another reason is listed here, each place with its reason.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SAID = {
     "transcript",
     "words",
 }
-"""Names that hold what somebody said."""
+"""Names of variables that hold words of an agent, a model or a program."""
 ASKS = {"startswith", "endswith", "find", "index", "count", "lower", "casefold", "fullmatch", "match", "search"}
-"""Methods with which words are searched."""
+"""Methods that search words."""
 FILES = "texts of files and of patches, or where a text is cut to be shown"
 OTHER_TEXTS = dict.fromkeys(
     (
@@ -45,7 +45,7 @@ OTHER_TEXTS = dict.fromkeys(
     ),
     FILES,
 )
-"""Modules of `agents` that handle texts which nobody said."""
+"""Modules of `agents` that handle texts of other origins."""
 STUCK = "whether a command went wrong, told by our own last line: a hint to a model that goes in circles"
 ROLE = "a closed word of a role's file"
 CHECK = "a closed word of ours for how a check ended"
@@ -64,7 +64,7 @@ ALLOWED = {
     ("missions/planning/patterns.py", "text.find(']', at + 1 + (text[at:at + 1] in ('!', '^')))"): PLAN,
     ("missions/planning/patterns.py", "text.startswith('/')"): PLAN,
     ("missions/planning/patterns.py", "text.startswith(('!', '#'))"): PLAN,
-    # file, the words as they stand: why nothing about an outcome follows from what an agent said
+    # file, the expression: why it decides nothing about an outcome by the words of an agent
     ("agents/acp/agent.py", "answer.get('stopReason') != 'end_turn'"): "a closed word of the protocol",
     ("agents/acp/client.py", "text.lower()"): PERSON,
     ("agents/native/loop.py", "text.endswith('[exit code 0]')"): STUCK,
@@ -89,7 +89,7 @@ ALLOWED = {
 
 
 def found(tree: ast.AST) -> Iterator[str]:
-    """Yield each expression that searches or compares what somebody said."""
+    """Yield each expression that searches or compares such words."""
     for node in ast.walk(tree):
         compared = isinstance(node, ast.Compare) and _compares(node)
         if compared or (isinstance(node, ast.Call) and _searches(node)):
@@ -113,7 +113,7 @@ def _searches(node: ast.Call) -> bool:
 
 
 def _is_said(node: ast.expr) -> bool:
-    """Tell whether an expression is what somebody said, however it is decoded or trimmed on the way."""
+    """Return whether an expression holds such words, also decoded or trimmed."""
     if isinstance(node, ast.Name):
         return node.id in SAID
     if isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Commands that only read load little: their modules are counted, so that the count can only fall."""
+"""Read-only commands load few modules; the limits on their number may only fall."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from chargehand import __version__
 
 MISSIONS = 86
-"""71 when this was written; a hundred is the aim."""
+"""71 when this was written; the aim is at most a hundred."""
 SERVED = 86
-"""Of a command that a server does, which loaded 368 with the table of routes."""
+"""For a command that a server executes; it loaded 368 modules with the table of routes."""
 SCRIPT = """
 import sys
 from chargehand.cli.main import main
@@ -31,7 +31,7 @@ print(len(names), *sorted({{name.split(".")[0] for name in sys.modules}}), file=
 
 
 class EmptyServer(BaseHTTPRequestHandler):
-    """Answers that there are no missions."""
+    """Replies that there are no missions."""
 
     def do_GET(self) -> None:
         content = b'{"missions": []}'
@@ -50,7 +50,7 @@ class EmptyServer(BaseHTTPRequestHandler):
 
 
 def loaded(tmp_path: Path, *words: str) -> tuple[int, set[str]]:
-    """Return how many modules of ours a command loads, and what top-level packages."""
+    """Return the number of product modules that a command loads, and the top-level packages."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(words=words)],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""One meaning for each class name, none of the pictures that the glossary ruled out, and a short glossary."""
+"""Each class name has one meaning and is no picture that the glossary rules out; the glossary is short."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RULED_OUT = {
     "Keeper",
 }
 PARTICIPLE = re.compile(r"_+[a-z]*(?:ed|told|kept|said|found|made|shown|left)_*")
-# Two are verbs that only look like one (`_need`), one is in a released migration.
+# Two only look like participles (the verb `_need`), one is in a released migration.
 PARTICIPLES_LEFT = 3
 
 
@@ -43,7 +43,7 @@ def class_names() -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for path, node in nodes(ast.ClassDef):
         assert isinstance(node, ast.ClassDef)
-        # Programs that run inside a sandbox import nothing of ours, so each has its own small parts.
+        # Programs that run inside a sandbox cannot import the product, so each has its own small parts.
         if "/inside/" not in str(path) and not path.name.endswith("relay.py"):
             found[node.name].append(str(path.relative_to(ROOT / "src/chargehand")))
     return found

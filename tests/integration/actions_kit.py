@@ -1,4 +1,4 @@
-"""A repository with a remote, and actions on it as a person has them."""
+"""A repository with a remote, and a person's actions on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = {"f.txt": "one\ntwo\nthree\n", "g.txt": "g\n"}
 
 
 class Yard(Workshop):
-    """A repository whose remote `origin` is a bare one beside it."""
+    """A repository whose remote `origin` is a bare repository in the same directory."""
 
     def __init__(self, place: Path, files: Mapping[str, str] = FILES) -> None:
         super().__init__(place, files)
@@ -35,13 +35,13 @@ class Yard(Workshop):
         return state
 
     def left(self, script: str = "sed -i s/two/mine/ f.txt") -> MissionState:
-        """Run a mission whose change is refused by its check, and stays."""
+        """Run a mission whose check refuses its change; the change is kept."""
         state = self.run(script, checks=("! grep -q mine f.txt",))
         assert state.status == "refused", state.status
         return state
 
     def elsewhere(self, files: Mapping[str, str], branch: str = "main") -> str:
-        """Let somebody else push a commit to a branch of the remote; return it."""
+        """Push a commit to a branch of the remote from another clone; return the commit."""
         clone = self.place / f"clone-{len(list(self.place.glob('clone-*')))}"
         git(self.place, "clone", "-q", str(self.origin), str(clone))
         git(clone, "checkout", "-q", branch)
@@ -52,7 +52,7 @@ class Yard(Workshop):
         return git(clone, "rev-parse", "HEAD")
 
     def tip(self, branch: str) -> str | None:
-        """Return where a branch of the remote is."""
+        """Return the commit of a branch of the remote."""
         found = git(self.origin, "for-each-ref", "--format=%(objectname)", f"refs/heads/{branch}")
         return found or None
 
@@ -74,14 +74,14 @@ class Yard(Workshop):
     def made(
         self, app: App, kind: ActionKind, mission: str | None = None, *, seconds: float = 60.0, **arguments: Any
     ) -> ActionLock:
-        """Make an action that has not begun."""
+        """Create an action without starting it."""
         project = app.register_project(self.repository).id
         return Actions(app).create(
             kind, arguments, project=project, mission=mission, seconds=seconds, detached=False
         )
 
     def answered(self, action: str, *, yes: bool) -> ActionState:
-        """Answer an action, and let it go on."""
+        """Answer an action's question, and resume the action."""
         with self.opened() as app:
             actions = Actions(app)
             held = actions.answer(action, yes=yes)

@@ -1,4 +1,4 @@
-"""A person at the command line: the real program in a process of its own, with a home and a state directory."""
+"""A person at the command line: the real program in a separate process, with a home and a state directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shell(script: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What one run of the program said: its exit code, the document on stdout, the error on stderr."""
+    """The result of one run of the program: its exit code, the document on stdout, the error on stderr."""
 
     code: int
     stdout: str
@@ -59,7 +59,7 @@ class Said:
 
 
 class Desk:
-    """One state directory and one person's environment; a `fresh` one knows nothing of the machine yet."""
+    """One state directory and one person's environment; a `fresh` one has not probed the machine yet."""
 
     def __init__(self, place: Path, *, fresh: bool = False, **environ: str) -> None:
         self.place = place
@@ -90,7 +90,7 @@ class Desk:
         )
 
     def say(self, *words: str, cwd: Path, environ: Mapping[str, str] | None = None, as_json: bool = True) -> Said:
-        """Run the program to its end, with `--json` unless it is to talk to a person."""
+        """Run the program to its end, with `--json` unless the output is for a person."""
         given = {**self.environ, **(environ or {})}
         code, stdout, stderr = forked.run((*(("--json",) if as_json else ()), *words), cwd=cwd, environ=given)
         return Said(code=code, stdout=stdout, stderr=stderr)
@@ -100,7 +100,7 @@ class Desk:
         return self.say("run", text, "--agent", agent, *PASSES, *words, cwd=repository)
 
     def refused(self, code: str, exit_code: int, *words: str, cwd: Path) -> dict[str, str]:
-        """Run the program, which must end with this error and say nothing on stdout; return the error."""
+        """Run the program, which must end with this error and an empty stdout; return the error."""
         said = self.say(*words, cwd=cwd)
         assert (said.code, said.stdout) == (exit_code, ""), said
         assert said.error["code"] == code, said
@@ -114,13 +114,13 @@ class Desk:
             return [state for state in app.mission_reader.all() if state.repository == str(repository)]
 
     def state(self, said: Said) -> MissionState:
-        """Return all that is known of the mission that a run told of."""
+        """Return the state of the mission named in a run's result."""
         with App.open(environ=self.environ, cwd=self.place) as app:
             return app.mission_reader.state(said.document["mission"])
 
 
 def finish(process: subprocess.Popen[str]) -> Said:
-    """Wait for a started program and return what it said."""
+    """Wait for a started program and return its result."""
     with process:
         stdout, stderr = process.communicate()
     return Said(code=process.returncode, stdout=stdout, stderr=stderr)
@@ -133,14 +133,14 @@ def repository(place: Path, files: Mapping[str, str] | None = None) -> Path:
 
 @contextmanager
 def untouched(*roots: Path) -> Iterator[None]:
-    """Hold that the block changes nothing below the roots but objects and the branches that are exported."""
+    """Assert that the block changes nothing below the roots except objects and exported branches."""
     before = [snapshot(root) for root in roots]
     yield
     assert [snapshot(root) for root in roots] == before
 
 
 def snapshot(root: Path) -> dict[bytes, tuple[int, int, str]]:
-    """Return mode, owner and content of all that is below a directory, for a repository of any shape."""
+    """Return mode, owner and content of everything below a directory, for a repository of any shape."""
     found = {}
     for place, directories, files in os.walk(os.fsencode(root)):
         if os.path.basename(place) == b"objects":

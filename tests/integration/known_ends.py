@@ -1,4 +1,4 @@
-"""Missions whose ends are known before they run: what each is asked for, what becomes of it, and what it costs."""
+"""Missions with known ends: the request of each, its result, and its cost."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from chargehand.core.records import MissionStatus
 from chargehand.models.scripts import Script, ScriptLine
 
 CHECK = "cat *.txt sub/* > /dev/null; grep -q aaa f.txt"
-"""Opens all files, and holds one line of the base to stay."""
+"""Opens all files, and requires one line of the base to stay."""
 GREEN = shell("echo x > sub/made.txt")
 USD = 10.0 / 1_000_000
 IN, OUT = 1000, 100
-"""What each reply of a scripted model says that it took, and what one token costs."""
+"""The usage that each reply of a scripted model reports; `USD` is the price of one token."""
 
-# Class and code of a cause; `None` for what went well.
+# Class and code of a cause; `None` for a success.
 Cause = tuple[str, str] | None
 
 
 class KnownEnd(Struct, frozen=True, kw_only=True):
-    """How one mission of a case ends: its own cause, and that of each of its attempts."""
+    """The end of one mission of a case: its cause, and that of each of its attempts."""
 
     status: MissionStatus
     cause: Cause = None
@@ -34,10 +34,10 @@ class KnownEnd(Struct, frozen=True, kw_only=True):
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """A request whose missions (tasks of a plan among them) end as `ends` says, after `replies` that were paid.
+    """A request whose missions (including tasks of a plan) end as in `ends`, after `replies` paid replies.
 
-    `errors` calls end without a reply and cost nothing. `could` says whether nothing outside of the work keeps it
-    from an end of its own. `act` is what a person, or fate, does meanwhile.
+    `errors` calls end without a reply and cost nothing. `could` is false if something outside the work prevents
+    its end. `act` is an action of a person, or a fault, during the mission.
     """
 
     asked: dict[str, Any]
@@ -87,10 +87,10 @@ CASES: dict[str, Case] = {
     ),
     "late": Case(asked={"agent": LONG, "time": "2s"}, ends=_one("exhausted", LATE)),
     "cancelled": Case(asked={"agent": LONG}, ends=_one("cancelled", CANCELLED), act="cancel"),
-    # Its worker is killed while it sleeps; whoever goes on begins the attempt anew.
+    # Its worker is killed while the agent sleeps; the next worker restarts the attempt.
     "lost": Case(asked={"agent": shell("echo x > sub/made.txt; sleep 4")}, ends=(DONE,), act="kill"),
     "model": Case(asked={"agent": "native", "model": "good"}, ends=(DONE,), replies=2),
-    # The provider answers 429 once: that is tried again, and no call of its own.
+    # The provider answers 429 once: the call is retried, which does not count as another call.
     "busy": Case(asked={"agent": "native", "model": "busy"}, ends=(DONE,), replies=2),
     "provider": Case(
         asked={"agent": "native", "model": "bad"},
@@ -117,7 +117,7 @@ CASES: dict[str, Case] = {
     "plan with a conflict": Case(
         asked={"agent": "command:true"},
         plan=tuple(_task(name, shell("echo $CHARGEHAND_REQUEST | md5sum > sub/line.txt")) for name in ("a", "b")),
-        # The later one goes back once: that is a mission of its own, with one more attempt.
+        # The later one is sent back once: that is a separate mission, with one more attempt.
         ends=(COORDINATOR, DONE, DONE, DONE),
     ),
 }
@@ -173,4 +173,4 @@ ALL: dict[str, int] = {
     "plan with a task left out": 2,
     "plan with a conflict": 2,
 }
-"""How many of each, 200 together."""
+"""The number of missions of each case, 200 together."""

@@ -1,4 +1,4 @@
-"""Packages of cargo and go on a local registry, small enough to be made by a test."""
+"""Packages of cargo and go on a local registry, small enough for a test to create."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def crate(name: str, source: str = GREET, version: str = "0.1.0") -> bytes:
 def serve_crate(
     upstream: LocalRegistry, name: str, *, content: bytes | None = None, auth: bool = False, place: str = ""
 ) -> bytes:
-    """Put an index below /index/ with one crate on a registry; return the crate."""
+    """Serve an index with one crate below /index/ of a registry; return the crate."""
     content = crate(name) if content is None else content
     checksum = hashlib.sha256(content).hexdigest()
     settings = {"dl": place or f"{upstream.url}/dl/{{prefix}}/{{crate}}-{{version}}.crate"}
@@ -49,7 +49,7 @@ def serve_crate(
 
 
 def module_zip(path: str = MODULE, source: str = GO_GREET, version: str = "v1.0.0") -> bytes:
-    """Return a module's archive as a module proxy has it."""
+    """Return a module's archive as a module proxy serves it."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name, text in {"go.mod": go_mod(path), "greet.go": source}.items():
@@ -63,7 +63,7 @@ def go_mod(path: str = MODULE) -> str:
 
 
 def serve_module(upstream: LocalRegistry, *, below: str = "", escaped: str = ESCAPED, path: str = MODULE) -> bytes:
-    """Put one version of a module on a proxy; return its archive."""
+    """Serve one version of a module on a proxy; return its archive."""
     content = module_zip(path)
     pages: Mapping[str, bytes] = {
         "@v/list": b"v1.0.0\n",

@@ -1,6 +1,6 @@
-"""A repository of real code that every machine has: a part of Python's own standard library, with tests of ours.
+"""A repository of real code that every machine has: part of Python's standard library, with our own tests.
 
-It is copied from the interpreter that sandboxes see when a test runs; nothing of it is kept here.
+It is copied from the interpreter that sandboxes see when a test runs; this repository contains no copy.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class LibraryTest(unittest.TestCase):
 
 
 def library(place: Path) -> Path:
-    """Make a repository of the standard library that `python3` has in a sandbox; return it."""
+    """Create a repository of the standard library of a sandbox's `python3`; return it."""
     python = shutil.which("python3", path=PATH)
     assert python is not None
     told = subprocess.run(

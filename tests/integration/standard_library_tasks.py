@@ -1,4 +1,4 @@
-"""The twenty tasks of a plan on the standard library, each with the scripted agent that does it."""
+"""The twenty tasks of a plan on the standard library, each with its scripted agent."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def works(body: str) -> str:
 
 
 def adds(name: str, file: str, code: str, *asserts: str, more: str = "", **keys: Any) -> dict[str, Any]:
-    """Return the task that adds code to a module of the library, and a test of it."""
+    """Return the task that adds code to a module of the library, and a test for it."""
     module = file.removeprefix("lib/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     lines = [each.replace("IT.", f"{module}.") for each in asserts]
     body = f"append({file!r}, {code!r})\ntest({name!r}, {module!r}, *{lines!r})\n{more}"
     return {"id": name, "text": f"Add what {name} needs to {module}", "agent": works(body), **keys}
 
 
-# One makes `quote` of `html.escape` a keyword, the other calls it without: each is good by itself.
+# One makes `quote` of `html.escape` keyword-only, the other passes it by position: each is correct alone.
 STRICT = """\
 swap("lib/html/__init__.py", "def escape(s, quote=True):", "def escape(s, *, quote=True):")
 test("strict", "html", "with self.assertRaises(TypeError):", "    html.escape('x', False)")
@@ -69,7 +69,7 @@ TABLE_TEST = (
     "import unittest\n\nfrom html.table import row\n\n\nclass TableTest(unittest.TestCase):\n"
     "    def test_row(self):\n        self.assertEqual(row('a&', '\"'), '<td>a&amp;</td><td>\"</td>')\n"
 )
-# The conversation of the second: it asks a person, works, and goes on where it is told of both changes.
+# The conversation of the second: it asks a person, works, and continues after hearing of both changes.
 TABLE_TALK = Script(
     lines=(
         *scripted(
@@ -89,11 +89,12 @@ TABLE_TALK = Script(
         ScriptLine(attempt=2, turn=2, reply=FINISH),
     )
 )
-# Both put their entry on top, and nothing says so: the later one finds its own gone, and puts it there again.
+# Both insert their entry at the top without declaring it: the later one finds its entry missing and inserts it
+# again.
 NEWS = """\
 swap("lib/news.py", "ENTRIES = [\\n", "ENTRIES = [\\n    {name!r},\\n")
 """
-# Changes a file that its task does not name, and cannot go on without a word of a person.
+# Changes a file that its task does not declare, and cannot finish without a message from a person.
 WRAP = f"""\
 wide = re.search(r"a person said: (\\d+)", request)
 width = wide[1] if wide else "0"
@@ -113,7 +114,7 @@ def dump_lines(values):
 
 
 def semantic() -> list[dict[str, Any]]:
-    """Return the two tasks whose changes break together."""
+    """Return the two tasks whose changes only break in combination."""
     return [
         {
             "id": "strict",
@@ -134,7 +135,7 @@ def semantic() -> list[dict[str, Any]]:
 
 
 def undeclared() -> list[dict[str, Any]]:
-    """Return a task that writes what it does not name and asks, and one that names that file and comes later."""
+    """Return a task that changes an undeclared file and asks, and a later one that declares that file."""
     wide = "\n\ndef wrap_wide(text):\n    return wrap(text, width=40)\n"
     return [
         {"id": "wrap-words", "text": "Wrap words", "agent": works(WRAP), "priority": 9},
@@ -158,7 +159,7 @@ def undeclared() -> list[dict[str, Any]]:
 
 
 def news() -> list[dict[str, Any]]:
-    """Return two tasks that change the same line, which nothing in the plan says."""
+    """Return two tasks that change the same line; the plan does not show it."""
     return [
         {"id": f"news-{name}", "text": f"Tell of {name}", "agent": works(NEWS.format(name=name)), "priority": 8}
         for name in ("one", "two")
@@ -166,7 +167,7 @@ def news() -> list[dict[str, Any]]:
 
 
 def by_file() -> list[dict[str, Any]]:
-    """Return two tasks that both name a file."""
+    """Return two tasks that both declare a file."""
     return [
         adds(
             f"json-{name}",
@@ -180,7 +181,7 @@ def by_file() -> list[dict[str, Any]]:
 
 
 def by_area() -> list[dict[str, Any]]:
-    """Return two tasks that may only change the same area, and their own test."""
+    """Return two tasks that may only change the same area, and their own tests."""
     code = {
         "names": "\n\ndef level_names():\n    return sorted(_levelToName.values())\n",
         "counts": "\n\ndef level_count():\n    return len(_levelToName)\n",
@@ -225,7 +226,7 @@ def new_ids(n):
 
 
 def plain() -> list[dict[str, Any]]:
-    """Return eight tasks that get in nobody's way, some after others."""
+    """Return eight tasks without conflicts, some with dependencies."""
     id_code = "def new_id(n):\n    return f'<{n}@example.org>'\n"
     type_code = "def types(made):\n    return [each.get_content_type() for each in made.walk()]\n"
     word_code = "\n\ndef count_words(text):\n    return len(split(text))\n"
@@ -259,7 +260,7 @@ def plain() -> list[dict[str, Any]]:
 
 
 def last(*after: str) -> dict[str, Any]:
-    """Return the task that uses what all others made."""
+    """Return the task that uses the results of all others."""
     agent = works(
         'names = sorted(each.stem for each in path("tests").glob("test_*.py"))\n'
         'make("lib/index.py", f"TESTS = {names!r}\\n")\n'
@@ -269,18 +270,18 @@ def last(*after: str) -> dict[str, Any]:
 
 
 def twenty() -> list[dict[str, Any]]:
-    """Return all of them."""
+    """Return all twenty tasks."""
     tasks = [*semantic(), *undeclared(), *news(), *by_file(), *by_area(), *plain()]
     return [*tasks, last(*(task["id"] for task in tasks))]
 
 
 def six() -> list[dict[str, Any]]:
-    """Return the fewest that show each kind of trouble."""
+    """Return the smallest set of tasks that shows each kind of conflict."""
     held, names = by_area(), ("wrap-words", "wrap-wide")
     wrapped = [{**task, "after": ["log-names"]} if task["id"] == "wrap-wide" else task for task in undeclared()]
     return [*semantic(), *(task for task in wrapped if task["id"] in names), *held]
 
 
 def config(place: str) -> str:
-    """Return the configuration whose model says the conversation of `table`, in a file at `place`."""
+    """Return the configuration whose model replays the conversation of `table`, from a file at `place`."""
     return f'[models.table]\nprovider = "script"\nscript = {json.dumps(place)}\nprice = 1.0\n'

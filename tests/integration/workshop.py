@@ -1,4 +1,4 @@
-"""A small real project in a real repository, and missions on it through the product's own front door."""
+"""A small real project in a real repository, and missions on it through the product's public interface."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Workshop:
             app.close()
 
     def promote(self, mission: str) -> MissionState:
-        """Let in what a mission left, as a person."""
+        """Promote the result of a mission, as a person."""
 
         async def decide() -> MissionState:
             app = self.app()

@@ -1,4 +1,4 @@
-"""Short forms for inspecting made-up changes."""
+"""Helpers to inspect made-up changes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def findings(
 
 
 def rules(old: Files, new: Files, **options: Any) -> list[tuple[str, str, str]]:
-    """Return (rule, severity, path) of what is found, without repetitions."""
+    """Return (rule, severity, path) of each finding, without repetitions."""
     return list(dict.fromkeys((f.rule, f.severity, f.path) for f in findings(old, new, **options)))
 
 
 def weakened(old: str | None, new: str | None, path: str = "tests/test_a.py") -> list[tuple[str, str]]:
-    """Return (rule, severity) for one changed file; `None` where it is absent."""
+    """Return (rule, severity) for one changed file; `None` means that the file is missing."""
     before = {} if old is None else {path: old}
     after = {} if new is None else {path: new}
     return [(rule, severity) for rule, severity, _ in rules(before, after)]

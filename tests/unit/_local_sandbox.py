@@ -1,4 +1,4 @@
-"""A sandbox that contains nothing: real subprocesses in a directory, for tests of what runs in sandboxes."""
+"""A sandbox without isolation: real subprocesses in a directory, for tests of programs in sandboxes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from chargehand.sandbox.contract import WORKSPACE, ExecResult, OnOutput, Sandbox
 
 
 class LocalSandbox:
-    """Satisfies the sandbox contract; `dies_at` makes the n-th command find the sandbox gone.
+    """Implements the sandbox contract; `dies_at` makes the n-th command find the sandbox gone.
 
-    Where `expires_on` is given, the time of a command is up as soon as it has written this, and not before.
+    With `expires_on`, the time of a command is up as soon as it has written this text, and not before.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The dialects of models, and the official clients of two, talking to an upstream in the same process."""
+"""The dialects of models, and two official clients, talking to an upstream in the same process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def call(
     seconds: float = SECONDS,
     **body: Any,
 ) -> ModelCall:
-    """Return a call that says one thing."""
+    """Return a call with one user message."""
     messages = [{"role": "user", "content": said}]
     return ModelCall(
         id=f"c-{turn}",
@@ -73,7 +73,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class UpstreamTransport(httpx2.AsyncBaseTransport):
-    """Hands what a client sends to an upstream, and the reply back in its pieces."""
+    """Passes a client's requests to an upstream, and the reply back in its pieces."""
 
     def __init__(self, upstream: ModelUpstream, dialect: Dialect) -> None:
         self.upstream, self.dialect, self.turn = upstream, dialect, 0

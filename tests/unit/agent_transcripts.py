@@ -1,6 +1,6 @@
-"""Transcripts of native agents, as short as they can be and still read like real ones: loops, waits and work.
+"""Transcripts of native agents, as short as possible but still realistic: loops, waits and work.
 
-`LOOPS` are those in which the agent is stuck at the end, by pattern; `HONEST` those in which it never is.
+In each transcript of `LOOPS` (by pattern) the agent is stuck at the end; in those of `HONEST` it never is.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ HONEST: dict[str, list[Turn]] = {
 
 
 def look(turns: Iterable[Turn]) -> Stuck | None:
-    """Return how the agent is stuck after the last of its turns, or `None`."""
+    """Return how the agent is stuck after its last turn, or `None`."""
     watch, found = StuckDetector(), None
     for turn in turns:
         found = watch.add(turn)
@@ -258,7 +258,7 @@ def look(turns: Iterable[Turn]) -> Stuck | None:
 
 
 def next_step(turns: Sequence[Turn], taken: Sequence[LadderStep], *, others: int) -> LadderStep | None:
-    """Return the step due after these turns and the steps taken among them."""
+    """Return the step due after these turns, given the steps already taken."""
     ladder, steps = EscalationLadder(others=others), list(taken)
     for number, turn in enumerate(turns, 1):
         ladder.add(turn)

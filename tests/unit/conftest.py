@@ -1,4 +1,4 @@
-"""What most tests begin with: a person in a repository of their own, a store, a yard of workspaces."""
+"""Fixtures that most tests use: a person in a repository, a store, a yard of workspaces."""
 
 from __future__ import annotations
 

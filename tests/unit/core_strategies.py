@@ -1,4 +1,4 @@
-"""Any value of the vocabulary's own types, made from their annotations."""
+"""Strategies for any value of the vocabulary's types, derived from their annotations."""
 
 from __future__ import annotations
 

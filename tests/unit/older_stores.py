@@ -1,4 +1,4 @@
-"""Takes out of a current database what later versions put into it."""
+"""Downgrades a current database to earlier versions of its schema."""
 
 from __future__ import annotations
 

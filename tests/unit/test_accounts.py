@@ -1,4 +1,4 @@
-"""Accounts, logins, sessions and tokens: what they let in, and what they do not."""
+"""Accounts, logins, sessions and tokens: permitted and refused access."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_session_lasts_while_it_is_used_and_seven_days_at_most(opened: Opened)
         opened.clock.advance(11 * HOUR)
         assert opened.session(used.secret) is not None
     assert opened.session(idle.secret) is None
-    opened.clock.advance(2 * HOUR)  # 167 h are over
+    opened.clock.advance(2 * HOUR)  # 167 h have passed
     last = opened.session(used.secret)
     assert last is not None
     assert last.expires == "2026-01-08T00:00:00.000000+00:00"
@@ -108,7 +108,7 @@ def test_a_session_lasts_while_it_is_used_and_seven_days_at_most(opened: Opened)
 
 
 def test_what_is_in_use_counts_where_its_use_cannot_be_noted(opened: Opened) -> None:
-    """As on a full disk: who comes to free it must not be locked out."""
+    """On a full disk, for example: the person who comes to free it must not be locked out."""
     opened.add()
     session = opened.log_in()
     token = accounts.create_token(opened.reader, "t", scopes=("read",), by=opened.owner).secret
@@ -179,7 +179,7 @@ def test_a_lock_holds_against_the_right_password_grows_and_ends(opened: Opened) 
     assert opened.log_in()
     (shown,) = accounts.list_users(opened.reader, by=opened.owner).users
     assert shown.locked_until is None
-    for _ in range(4):  # counted anew
+    for _ in range(4):  # counted from zero again
         opened.fails()
     assert opened.log_in()
 
@@ -483,7 +483,7 @@ def test_a_password_of_an_older_form_is_hashed_anew_at_login(opened: Opened) -> 
 
 @pytest.mark.usefixtures("real_hashes")
 def test_nobody_costs_as_much_as_somebody(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work follows from a hash's own parameters: a name that nobody has is compared with one of the same."""
+    """The cost follows from a hash's parameters: an unknown name is compared with a hash of equal parameters."""
     from pwdlib import PasswordHash
 
     compared: list[str] = []
@@ -494,7 +494,7 @@ def test_nobody_costs_as_much_as_somebody(opened: Opened, monkeypatch: pytest.Mo
         return compare(self, password, kept)
 
     monkeypatch.setattr(PasswordHash, "verify_and_update", note)
-    opened.add(password="ﬁve words in a row")  # a ligature, as some keyboards write it
+    opened.add(password="ﬁve words in a row")  # a ligature, as some keyboards produce it
     opened.log_in(password="five words in a row")
     opened.fails(password="five words in a row ")
     opened.fails("nobody")

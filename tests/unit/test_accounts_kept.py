@@ -1,4 +1,4 @@
-"""Accounts and what they are granted in a store that is older, damaged, copied and gone back to."""
+"""Accounts and their grants in a store that is older, damaged, copied or restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Critical messages: acknowledged, or the agent is frozen and a person decides; none of it sleeps."""
+"""Critical messages: acknowledged, or the agent is frozen and a person decides; no test sleeps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ AT = "a-1"
 
 
 class Frozen:
-    """A sandbox that tells whether it stands still."""
+    """A sandbox that shows whether it is frozen."""
 
     def __init__(self) -> None:
         self.frozen = False
@@ -59,7 +59,7 @@ class Frozen:
 
 
 class Attempt:
-    """An attempt of a mission that runs, as far as messages go."""
+    """The part of a running mission's attempt that handles messages."""
 
     def __init__(self, app: App, mission: str, task: asyncio.Task[object]) -> None:
         self.changed = asyncio.Event()
@@ -234,7 +234,7 @@ async def test_who_takes_over_asks_nothing_twice(attempt: Attempt) -> None:
     await attempt.until(lambda: attempt.asked)
     first.cancel()
     await attempt.control.resume("me")
-    attempt.follow(able=True)  # ten seconds: it freezes at once, since the log has the question
+    attempt.follow(able=True)  # instead of ten seconds: it freezes at once, since the log has the question
     await attempt.until(lambda: attempt.state.status == "paused")
     assert len(attempt.payloads(QuestionAsked)) == 1
     attempt.control.answer("me", GO_ON)

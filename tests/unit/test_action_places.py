@@ -1,4 +1,4 @@
-"""Where actions are: found by a part of their name, owned by one, their output whole lines of bounded size."""
+"""State directories of actions: found by part of their id, owned by one process, with bounded output."""
 
 from __future__ import annotations
 

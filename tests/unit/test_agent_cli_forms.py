@@ -1,4 +1,4 @@
-"""What agents of other programs say: the JSON Lines of every CLI, and what ACP agents ask permission for."""
+"""The output of other agent programs: JSON Lines of every CLI, and permission requests of ACP agents."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_line_without_end_is_bounded_and_the_next_is_read() -> None:
 
 @given(st.text(min_size=1).filter(str.strip), st.data())
 def test_a_text_told_in_pieces_is_one(text: str, data: st.DataObject) -> None:
-    """As gemini tells it; whatever follows ends the text, and so does the end of all."""
+    """As gemini sends it; any other event ends the text, and so does the end of the stream."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     shown: list[str] = []
@@ -159,7 +159,7 @@ def test_what_was_cached_counts_as_read() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_start_shows_the_token_in_its_words(name: CliName) -> None:
-    """Words of a command line are for every process to read; the environment is not."""
+    """Every process can read the words of a command line, but not the environment."""
     assert LAUNCH.token not in " ".join(SPECS[name].words(LAUNCH))
     assert LAUNCH.prompt in SPECS[name].words(LAUNCH)
     for path, text in SPECS[name].files(LAUNCH).items():
@@ -169,7 +169,7 @@ def test_no_start_shows_the_token_in_its_words(name: CliName) -> None:
 
 
 def test_codex_asks_through_its_adapter_and_never_by_itself() -> None:
-    """Its adapter is given no words of ours, so the same settings lie in its HOME."""
+    """The adapter is started without our options, so the same settings are in its HOME."""
     for asks, policy in ((True, "untrusted"), (False, "never")):
         (text,) = SPECS["codex"].files(replace(LAUNCH, asks=asks)).values()
         settings = tomllib.loads(text)

@@ -1,4 +1,4 @@
-"""A conversation is made to fit its model's context, and what must not go stays as it is."""
+"""A conversation is shortened to its model's context; pinned parts stay unchanged."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_two_commands_alike_are_no_twins() -> None:
     for number in range(3):
         messages += turn(number, "bash", {"command": "make"}, f"{number}" * 900)
     made = compact(messages, limit=total(messages) - 100, pins=PINS)
-    assert made.tier == "summary"  # nothing here is old enough to be cleared
+    assert made.tier == "summary"  # no result is old enough to be cleared
     assert results(made.messages) == ["1" * 900, "2" * 900]
 
 

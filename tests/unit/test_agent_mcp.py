@@ -1,4 +1,4 @@
-"""What MCP servers send: schemas are made small and plain, and whatever comes is taken and answered in words."""
+"""Messages of MCP servers: schemas are reduced to a small subset; any content is accepted and answered."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def talk(changed: asyncio.Event | None = None) -> McpExchange:
 
 
 def said(made: McpExchange) -> list[dict[str, Any]]:
-    """Return what would go to the server."""
+    """Return the messages to the server."""
     found = []
     while not made.channel._lines.empty():
         found.append(json.loads(made.channel._lines.get_nowait() or b"null"))

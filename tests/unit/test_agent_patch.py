@@ -1,4 +1,4 @@
-"""Patches as models write them: what is forgiven, what is refused, and what the refusal says."""
+"""Patches as models write them: tolerated errors, refused ones, and the text of the refusal."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ class TestTool:
         (root / "bin").mkdir()
         sandbox = LocalSandbox(root, environment={"PATH": f"{root}/bin:{os.environ['PATH']}"})
         body = "*** Update File: a.py\n@@\n-a = 1\n+a = 2\n*** Add File: d/x\n+x"
-        # the first file is staged in the directory above, which is there already
+        # the first file is staged in the parent directory, which already exists
         (root / "bin/mkdir").write_text('#!/bin/sh\ncase "$3" in ./d) echo no space left >&2; exit 1;; esac\n')
         (root / "bin/mkdir").chmod(0o755)
         result = await Toolbox(sandbox, keep=lambda data: "").call("apply_patch", {"patch": enveloped(body)})

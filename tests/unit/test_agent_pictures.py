@@ -1,4 +1,4 @@
-"""Pictures that the native agent reads: kept by id, shown to who takes them, told of to who does not."""
+"""Pictures that the native agent reads: kept by id, shown to models that take them, mentioned to others."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_last_few_are_shown_and_the_others_told_of() -> None:
     told, _ = to_messages("system", entries(2), native=True, picture=None)
     assert shown(told) == []
     assert str(told).count("this model does not take it") == 2
-    # Where there is no room pictures go first, and then no bytes are left of them.
+    # If the context is too small pictures go first, including all of their bytes.
     fitting = compact(messages, limit=3000, pins=pins)
     assert len(shown(fitting.messages)) < 8
 

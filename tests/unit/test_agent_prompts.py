@@ -1,4 +1,4 @@
-"""What a native agent is told, and that texts from the repository stay marked as such."""
+"""The prompts of a native agent; texts from the repository stay marked as such."""
 
 from __future__ import annotations
 

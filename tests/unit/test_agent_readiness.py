@@ -1,4 +1,4 @@
-"""What keeps an agent from starting is found before a mission is recorded, whichever way it is asked for."""
+"""Obstacles to starting an agent are found before a mission is recorded, for every way to request it."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_what_a_setup_may_install_is_looked_for_in_the_sandbox(
     place = repository(tmp_path / "other", FILES if configured else {**FILES, **LATER})
     with App.open(environ=desk.environ, cwd=place) as app:
         assert record_mission(app, RunRequest(text="mend", agent=f"command:{ABSENT}"))
-        # No setup installs these: their own vendors' ways do.
+        # No setup installs these: their vendors do.
         with pytest.raises(ChargehandError, match="'opencode'"):
             record_mission(app, RunRequest(text="mend", agent="cli:opencode", model="ollama:x"))
 
@@ -193,7 +193,7 @@ def test_a_key_that_is_gone_is_told_by_resume_and_fork(desk: Desk, repo: Path) -
             assert (refused.value.code, refused.value.exit_code) == ("no_key", 2)
         assert app.store.log.read(mission) == before
         assert len(app.store.log.missions()) == 1
-        # With a model that needs no key the fork itself is looked at.
+        # With a model that needs no key the fork itself is checked.
         with pytest.raises(RefusedError, match="no recorded replies"):
             fork_mission(app, ForkRequest(mission=mission, model="ollama:x"))
 

@@ -1,4 +1,4 @@
-"""What the front matter of a skill says, and that nothing of it breaks the list."""
+"""The front matter of a skill; a broken one does not break the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A native agent that goes in circles is told from one that works or waits, on transcripts like real ones."""
+"""A native agent that goes in circles is distinguished from a working or waiting one, on realistic transcripts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ WORK = [read("b.py", "import re"), edit("b.py", "re", "os"), bash("make", "built
 
 
 def climb(turns: list[Turn], others: int) -> list[LadderStep]:
-    """Return the steps taken when every turn is followed by what is due."""
+    """Return the steps taken if every due step is taken right after its turn."""
     ladder, taken = EscalationLadder(others=others), []
     for turn in turns:
         ladder.add(turn)

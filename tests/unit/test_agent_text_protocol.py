@@ -1,4 +1,4 @@
-"""Calls written in text: read as written, mended only where nothing is guessed, refused with the right form."""
+"""Calls written as text: read literally, repaired only without guessing, refused with an example of the form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools of the native agent: each done rightly, and each mistake answered with how to do it right."""
+"""The tools of the native agent: each works, and each mistake is answered with the correct usage."""
 
 from __future__ import annotations
 
@@ -505,7 +505,7 @@ class TestInsideARealSandbox:
 
 
 class TestFromADirectory:
-    """Relative paths begin where commands start; what is shown can be given back."""
+    """Relative paths start at the commands' working directory; shown paths can be used in the next call."""
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Bench:

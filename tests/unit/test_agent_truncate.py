@@ -1,4 +1,4 @@
-"""Long text is shortened to head and tail, and says what is missing."""
+"""Long text is shortened to head and tail, with a note of the omitted part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every document that a command prints, MCP returns or REST will hold has a JSON schema of its own."""
+"""Every document that a command prints or that MCP or REST returns has a JSON schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCUMENTS = [
     for name in MODULES
     for kind in vars(importlib.import_module(f"chargehand.app.{name}")).values()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__.endswith(f".{name}")
-    # What a use case is asked with is no document.
+    # The input of a use case is not a document.
     if not kind.__name__.startswith("_") and not kind.__name__.endswith("Options")
 ]
 

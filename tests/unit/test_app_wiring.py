@@ -1,4 +1,4 @@
-"""What is chosen for this machine and kept on it: defaults, the driver, and what missions still need."""
+"""Choices that are made for this machine and kept on it: defaults, the driver, and what missions still need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's breaker: what the log tells of it, and what is promised of it whatever that is."""
+"""An agent's circuit breaker: its state by the log, and its guarantees for any log."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ KINDS = ("worked", "failed", "void", "probe", "forced")
 
 @st.composite
 def facts(draw: st.DrawFn) -> list[BreakerEvent]:
-    """Return facts of a few missions, seconds to minutes apart."""
+    """Return events of a few missions, seconds to minutes apart."""
     found, now = [], START
     for kind in draw(st.lists(st.sampled_from(KINDS), max_size=30)):
         now += timedelta(seconds=draw(st.integers(1, 400)))
@@ -180,7 +180,7 @@ def facts(draw: st.DrawFn) -> list[BreakerEvent]:
 
 
 def in_a_row(told: list[BreakerEvent]) -> int:
-    """Return the failures since it last worked."""
+    """Return the number of failures since the last success."""
     kinds = [fact.kind for fact in told]
     last = max((place for place, kind in enumerate(kinds) if kind == "worked"), default=-1)
     return kinds[last + 1 :].count("failed")

@@ -1,4 +1,4 @@
-"""One class for every end, from typed codes alone; remedies that name what there is."""
+"""One cause class for every end, from typed codes alone; remedies name existing commands and keys."""
 
 from __future__ import annotations
 

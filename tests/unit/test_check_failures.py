@@ -1,4 +1,4 @@
-"""What failed in a check, compared with the base; and the selection of single tests by each runner."""
+"""Failures in a check, compared with the base; and the selection of single tests for each runner."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MYPY = "calc.py:10: error: Incompatible types\nother.py:3: error: Missing return
     ("after", "new"),
     [
         (MYPY, ()),
-        (MYPY.replace(":10:", ":25:"), ()),  # moved by lines that were added above
+        (MYPY.replace(":10:", ":25:"), ()),  # moved by lines added above
         ("calc.py:10: error: Incompatible types\nFound 1 error in 1 file\n", ()),
         (f"{MYPY}calc.py:11: error: Incompatible types\n", ("calc.py:0: error: Incompatible types",)),
         (f"{MYPY}calc.py:11: error: Undefined name\n", ("calc.py:0: error: Undefined name",)),
@@ -125,7 +125,7 @@ def test_only_a_gate_over_passed_tests_counts_as_one(
 
 PYTEST = f"{sys.executable} -m pytest -q -p no:randomly"
 TREES: dict[str, tuple[str, dict[str, str], str, set[str]]] = {
-    # how the runner is started, its files, the program that it needs, and the tests that fail
+    # the command of the runner, its files, the program that it needs, and the failing tests
     "pytest": (
         PYTEST,
         {

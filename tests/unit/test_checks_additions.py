@@ -1,4 +1,4 @@
-"""What was added to tests: more takes nothing away, what ends one may; and tests inside Rust's code."""
+"""Additions to tests: more tests weaken nothing, an early exit may; and tests inside Rust's code."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ ALIGNED = 'func TestA() {\n\tcheck(add(1,   want), "x  y") // first\n\tcheck(mor
         ("calc_test.go", "check(more", "t.Skip(); check(more", True),
         ("src/test/java/CalcTest.java", "1,   want", "1, want", False),
         ("tests/calc.rs", "1,   want", "1,\twant", False),
-        ("calc.test.js", "1,   want", "1, want", True),  # it may be in a pattern
+        ("calc.test.js", "1,   want", "1, want", True),  # it may be part of a pattern
     ],
 )
 def test_alignment_alone_says_no_less(path: str, before: str, after: str, less: bool) -> None:
@@ -328,7 +328,7 @@ def test_modules_that_are_gone_come_back_whole(source: str, names: list[str]) ->
 def test_the_base_s_tests_take_the_place_of_what_became_of_them() -> None:
     changed = CODE.replace("open", "first") + SOFT + "pub fn last() {}\n"
     assert laid_over(CODE + OLD, changed) == changed.replace(SOFT, OLD)
-    # What is gone comes back, what is new stays.
+    # Removed tests come back, new ones stay.
     more = OLD.replace("mod tests", "mod more")
     laid = laid_over(CODE + OLD, CODE + more)
     assert laid.startswith(CODE + more)
@@ -406,7 +406,7 @@ def test_a_rewrite_with_another_meaning_says_less(was: str, is_now: str) -> None
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # Called by name, or by those who import it, or at once.
+        # Called by name, by importing modules, or at once.
         ("def pytest_runtest_call(item):\n    check(item)\n", ""),
         ("def setup_module():\n    arm()\n", ""),
         ("@pytest.fixture(autouse=True)\ndef armed():\n    arm()\n", ""),

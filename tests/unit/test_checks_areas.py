@@ -1,4 +1,4 @@
-"""Areas, secrets and blobs: what may be changed, and what may be in it."""
+"""Areas, secrets and blobs: the permitted paths of a change, and its permitted content."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_without_allow_everything_is_allowed_but_the_own_configuration():
     assert one("chargehand.toml") == [("config_protected", "error")]
     assert one("chargehand.toml", allow=("**",)) == [("config_protected", "error")]
     assert one("docs/chargehand.toml.md") == []
-    # One in a directory decides for missions that work there.
+    # A file in a subdirectory applies to missions that work there.
     assert one("services/api/chargehand.toml") == [("config_protected", "error")]
     assert one("services/api/chargehand.toml/x") == [("config_protected", "error")]
     assert one("services/api/chargehand.cedar") == []

@@ -1,4 +1,4 @@
-"""Code that goes to where coverage does not measure it, under a gate of coverage: named, and a person decides."""
+"""Code that moves out of the reach of a coverage gate is named, and a person decides."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ask(
     old: dict[str, str] | None = None,
     directory: str = "",
 ) -> list[tuple[str, str]]:
-    """Return the rules, with paths, by which a change of a project needs a person."""
+    """Return the rules, with paths, under which a change of a project needs a person."""
     trees = MemoryTrees()
     base = {"calc/sums.py": SUMS, "tests/test_sums.py": "def test(): pass\n", **settings, **(old or {})}
     place = f"{directory}/" if directory else ""

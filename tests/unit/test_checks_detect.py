@@ -1,4 +1,4 @@
-"""Detection of checks and of setup, on the shapes that projects have."""
+"""Detection of checks and setup in typical project layouts."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ other = {path = "../other"}
         # The website of a project in another language.
         ({"mkdocs-requirements.txt": "mkdocs", "go.sum": "", "go.mod": ""}, ["go mod download"]),
         ({"docs-requirements.txt": "sphinx", "requirements.txt": "x"}, ["pip install -r requirements.txt"]),
-        # The requirements of the project itself come first, then those of tox.
+        # The project's own requirements come first, then those of tox.
         (
             {
                 "requirements/tests.txt": "pytest",
@@ -330,10 +330,10 @@ CRATE = {"Cargo.toml": "[workspace]\nmembers = ['crates/*']\n", "crates/one/Carg
         (TOP | {"docs/Makefile": "html:\n\tsphinx-build\n"}, "docs", ""),
         ({"docs/Makefile": "html:\n\tsphinx-build\n"}, "docs", "docs"),
         (TOP | {"docs/Makefile": "test:\n\tlinkcheck\n"}, "docs", "docs"),
-        # What is written down counts, whatever is found.
+        # A configuration file counts, whatever else is found.
         (TOP | {"docs/chargehand.toml": "", "docs/a/b.md": ""}, "docs/a", "docs"),
         ({"chargehand.toml": "", "web/package.json": "{}", **API}, "web", ""),
-        # Members of a workspace are projects of their own; one without tests is judged by the whole.
+        # Members of a workspace are separate projects; a member without tests is judged by the whole.
         (CRATE | {"crates/one/src/lib.rs": "#[test]\nfn a() {}\n"}, "crates/one/src", "crates/one"),
         (CRATE | {"crates/one/src/lib.rs": "", "crates/two/src/lib.rs": "#[test]\nfn a() {}\n"}, "crates/one", ""),
         ({"go.work": "use ./m\n", "m/go.mod": "module m\n", "m/a_test.go": "package m\n"}, "m", "m"),
@@ -358,7 +358,7 @@ def test_the_project_that_a_directory_is_in(files: dict[str, str], start: str, p
             None,
         ),
         ({"a/package.json": '{"scripts": {"test": "x"}}', "ab/test_a.py": PLAIN}, "a", ("npm test",), None),
-        # The lock of a workspace is at its root, however deep a member lies.
+        # The lock file of a workspace is at its root, however deep a member is.
         (
             {
                 "js/package.json": '{"workspaces": ["packages/*"]}',

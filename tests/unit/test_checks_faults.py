@@ -1,4 +1,4 @@
-"""Faults are small, parse, come first where tests lost something, and measure the tests that run."""
+"""Faults are small, parse, come first near lost tests, and are measured by the tests that run."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_becomes_of_python() -> None:
         (15, "return x > 4"),
         (15, "return x <= 5"),
     } <= found
-    # Neither what documents nor what only names: no test could notice.
+    # No faults in docstrings or bare names: no test could notice them.
     assert {line for line, _ in found} <= {4, 6, 7, 8, 9, 14, 15}
 
 
@@ -109,7 +109,7 @@ def test_every_fault_changes_one_line_and_those_chosen_can_be_parsed(path: Path)
 
 
 def test_a_long_file_costs_seconds_and_no_copies() -> None:
-    """A module of 5,000 lines has thousands of faults: none of the others is written out, or read by a parser."""
+    """A module of 5,000 lines has thousands of faults: only chosen ones are written out or parsed."""
     source = "\n\n".join(f"def f{n}(a):\n    return a + {n} if a > {n} else a - {n}\n" for n in range(1200))
     began = time.process_time()
     faults = find_faults("long.py", source)
@@ -285,7 +285,7 @@ def test_own_tests_are_those_of_the_changed_files_and_not_most_of_all() -> None:
     )
     there = ("test_far.T::test_add", "test_far.T::test_more", "test_near.T::test_add")
     assert describe_tests(changes, {}, trees, [RanTests(check=CHECK, names=there)], ()).own == {CHECK: there[2:]}
-    # Where no name tells the file, each test of that name is meant.
+    # If a name does not show its file, each test of that name is meant.
     assert describe_tests(changes, {}, trees, [RanTests(check=CHECK, names=("test_add", "x"))], ()).own == {
         CHECK: ("test_add",)
     }
@@ -301,13 +301,13 @@ ALONE = "    def test_alone(self):\n        self.assertEqual(1, 1)\n"
 @pytest.mark.parametrize(
     ("base_near", "tree_other", "seconds", "expected"),
     [
-        # The changed test notices nothing in either version; the other one notices no more.
+        # The changed test notices the fault in neither version; the other test no longer notices it.
         (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 3000.0, ["tests_weakened"]),
         (CASE + ALONE, OTHER, 3000.0, []),
-        # With time for one run of all tests only: a disarmed test, and one that still notices the fault.
+        # With time for one run of all tests only: a disarmed test, and a test that still notices the fault.
         (CASE + ALONE, OTHER.replace("add(1, 1), 2", "2, 2"), 250.0, ["tests_unmeasured"]),
         (CASE + ALONE, OTHER, 250.0, []),
-        # The base's version notices the fault, which nothing can prove in this time.
+        # The base's version notices the fault, which cannot be proven in this time.
         (NEAR.format(result="5"), OTHER, 250.0, ["tests_unmeasured"]),
     ],
 )
@@ -361,7 +361,8 @@ NEAR_TWO = "import unittest\nfrom two import add, sub\n\n\nclass T(unittest.Test
 NEAR_TWO += "    def test_add(self):\n        self.assertEqual(add(2, {b}), {c})\n"
 FAR_TEST = "import unittest\nimport far\n\n\nclass F(unittest.TestCase):\n"
 FAR_TEST += "    def test_far(self):\n        self.assertEqual(far.far(2, 3), {result})\n"
-MORE = "".join(f"    def test_{n}(self):\n        self.assertEqual({n}, {n})\n" for n in range(4))
+MORE = "import unittest\n\n\nclass M(unittest.TestCase):\n"
+MORE += "".join(f"    def test_{n}(self):\n        self.assertEqual({n}, {n})\n" for n in range(4))
 
 
 @pytest.mark.parametrize(
@@ -379,7 +380,7 @@ async def test_changed_values_are_measured_by_their_tests_alone(
     tmp_path: Path, new: dict[str, str], far_result: str, rules: list[str], whole: int
 ) -> None:
     check = "python3 -m unittest -v"
-    rest = {"two.py": TWO, "far.py": FAR, "test_far.py": FAR_TEST.format(result=far_result) + MORE}
+    rest = {"two.py": TWO, "far.py": FAR, "test_far.py": FAR_TEST.format(result=far_result), "test_more.py": MORE}
     sides = {
         side: {**rest, "test_two.py": NEAR_TWO.format(**values)}
         for side, values in {"base": {"b": "3", "c": "5"}, "tree": new}.items()
@@ -400,8 +401,9 @@ async def test_changed_values_are_measured_by_their_tests_alone(
     trees = MemoryTrees()
     before, after = trees.add(sides["base"]), trees.add(sides["tree"])
     changes = changed_tests(trees.changes(before, after), (), trees)
-    names = ("T::test_add", "F::test_far", *(f"F::test_{n}" for n in range(4)))
-    ran = RanTests(check=check, names=tuple(f"test_{'two' if n[0] == 'T' else 'far'}.{n}" for n in names))
+    names = ("T::test_add", "F::test_far", *(f"M::test_{n}" for n in range(4)))
+    files = {"T": "two", "F": "far", "M": "more"}
+    ran = RanTests(check=check, names=tuple(f"test_{files[name[0]]}.{name}" for name in names))
     tests = describe_tests(changes, {}, trees, [ran], [ran])
     assert (tests.isolated, tests.own) == (True, {check: ("test_two.T::test_add",)})
     usual = CheckResult(name=check, status="passed", seconds=60.0, exit_code=0, tests=6, reason="", artifact=None)

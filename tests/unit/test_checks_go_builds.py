@@ -1,4 +1,4 @@
-"""Files that go opens and does not compile: by their names and their build constraints."""
+"""Files that go opens but does not compile, by their names and build constraints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A setup runs again where what it installs changed, and not for anything else in the same files."""
+"""A setup runs again if its inputs changed, and not after other changes in the same files."""
 
 from __future__ import annotations
 

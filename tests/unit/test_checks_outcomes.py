@@ -1,4 +1,4 @@
-"""What the end of a check says: which runner its line starts, what it counted, and what is kept of its output."""
+"""The end of a check: the runner that its line starts, the number of tests, and the kept output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests of the base did not run on a tree, by what runners tell."""
+"""The tests of the base that did not run on a tree, by the runners' output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ test slow ... ignored
 
 test result: FAILED. 1 passed; 1 failed;
 """
-# Binaries are named on another stream than their tests, and may come before the end of those of the last one.
+# Names of binaries and of their tests are on different streams; a binary's name may precede the last one's
+# results.
 WORKSPACE = """     Running unittests src/lib.rs (target/debug/deps/one-0123456789abcdef)
      Running unittests src/lib.rs (target/debug/deps/two-0123456789abcdef)
 
@@ -95,7 +96,7 @@ Ran 4 tests in 0.001s
 
 OK (skipped=1, expected failures=1)
 """
-# Up to Python 3.10 a test with failed subtests has no result of its own.
+# Up to Python 3.10 a test with failed subtests has no result line.
 SUBTESTS = f"""test_a (a.T) ... test_b (a.T) ... skipped 'x'
 test_c (a.T) ...
   test_c (a.T) (i=1) ... skipped 'x'
@@ -151,7 +152,7 @@ JEST = """  calc
             ("a.js", "a.js::adds", "b.js"),
         ),
         ("node", " ✓ test/a.test.ts (24 tests) 9ms\n   ✓ slow 320ms\n\n Tests  24 passed (24)\n", None),
-        # vitest 1 sets two spaces.
+        # vitest 1 writes two spaces.
         ("node", " ✓ test/a.test.ts  (24 tests) 9ms\n\n Tests  24 passed (24)\n", None),
         ("node", " ❯ |ts| test/a.test.ts  (2 tests | 1 failed) 9ms\n\n Tests  1 failed, 1 passed (2)\n", None),
         ("node", " ✓ test/a.test.ts (24 tests | 1 skipped) 9ms\n\n Tests  23 passed (24)\n", None),
@@ -163,7 +164,7 @@ JEST = """  calc
         ("go", "ok  \tcalc\t0.1s\n", None),
         ("unittest", PRINTING, ("a.T::test_a", "a.T::test_b", "a.T::test_c", "a::f")),
         ("unittest", SUBTESTS, ("a.T::test_a", "a.T::test_c")),
-        # What hides a name leaves the count alone.
+        # A hidden name leaves only the count.
         ("unittest", PRINTING.replace("test_b (a.T.test_b)\nIt", "test_b(a.T.test_b):"), None),
         ("unittest", PRINTING.replace("Ran 4", "Ran 5"), None),
         ("plain", PRINTING, ("a.T::test_a", "a.T::test_b", "a.T::test_c", "a::f")),
@@ -252,11 +253,11 @@ def test_what_is_not(before: tuple[str, ...] | int | None, after: tuple[str, ...
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        # A name that two packages have: one of them is gone.
+        # Two packages have a test of this name: one of them is gone.
         (("T", "T"), ("T",), ["T"]),
         (("a::one", "a::two"), ("a::one", "b::2"), []),
         (("a::one", "a::two"), ("a::one",), ["a::two"]),
-        # One new name stands for one old one.
+        # One new name replaces one old name.
         (("a::two", "b::two"), ("a::2",), ["b::two"]),
         (("a::two[x]", "a::two[y]"), ("a::2[x]", "a::2[y]"), []),
         (("a::two[x]", "a::two[y]"), ("a::2[x]",), ["a::two[y]"]),
@@ -281,7 +282,7 @@ def test_a_renamed_test_is_lost_where_its_new_name_does_not_run(
         ("npm test", ("GET /orders",), ("GET /x",), False),
         ("npm test", ("adds [fast]",), ("adds [slow]",), False),
         ("cargo test", ("a::b/c",), ("a::b/d",), False),
-        # An example in the documentation, which another line above it moves.
+        # An example in the documentation, moved by another line above it.
         ("cargo test", ("src/lib.rs - f (line 3)",), ("src/lib.rs - f (line 4)",), True),
         ("cargo test", ("src/lib.rs - (line 3) - compile",), ("src/lib.rs - (line 2) - compile",), True),
         ("cargo test", ("src/lib.rs - f (line 3) - compile fail",), ("src/lib.rs - f (line 3)",), False),
@@ -302,7 +303,7 @@ def test_variants_are_those_of_the_runner(
 @pytest.mark.parametrize(
     ("check", "before", "after", "said"),
     [
-        # A new test of that name in a third package, which says nothing of the one that is gone.
+        # A third package has a new test of this name, which does not replace the missing one.
         ("go test ./...", ("a::TestParse", "b::TestParse"), ("b::TestParse", "c::TestParse"), ["a::TestParse"]),
         (
             "go test ./...",
@@ -339,7 +340,7 @@ def test_node_tells_groups_apart_by_what_tests_are_in() -> None:
 @pytest.mark.parametrize(
     ("check", "before", "after", "added", "said"),
     [
-        # Another file has a new test of that name, and as many run as before.
+        # Another file has a new test of this name, and the number of tests is unchanged.
         ("npm test", ("it", "it"), ("it", "it"), {"it": 1}, "1 tests that ran on the base did not run: it"),
         ("npm test", ("it", "it"), ("it", "it", "it"), {"it": 1}, ""),
         ("npm test", ("it",), ("it",), {"new": 1}, ""),

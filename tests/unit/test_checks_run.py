@@ -1,4 +1,4 @@
-"""Checks that really run: every way not to pass, beside the way to pass."""
+"""Checks that really run: every way to fail, and the way to pass."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Kept(dict[str, bytes]):
 
 
 class Run:
-    """Runs one command on made-up files and keeps everything that came of it."""
+    """Runs one command on made-up files and keeps all results."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -56,7 +56,7 @@ class Run:
             target.write_text(content)
         plan = CheckPlan(commands=(command,), seconds_each=seconds, directory=directory)
         cwd = f"{WORKSPACE}/{directory}".rstrip("/")
-        # Plugins that are installed here for other tests take pytest longer to load than its own.
+        # Loading the plugins installed for other tests takes pytest longer than loading itself.
         given = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **(environment or {})}
         sandbox = LocalSandbox(self.place, environment=given, cwd=cwd, expires_on=expires_on)
         coroutine = run_checks(
@@ -87,7 +87,7 @@ PASSING = "def test_a():\n    assert True\n\ndef test_b():\n    assert 1\n"
 def test_pytest_that_passes_counts_its_tests_and_leaves_nothing_behind(
     run: Run, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):
-    reports = tmp_path_factory.mktemp("reports")  # tests beside this one have theirs in /tmp
+    reports = tmp_path_factory.mktemp("reports")  # parallel tests have their reports in /tmp
     monkeypatch.setattr("chargehand.checks.runners.python._REPORT", f"{reports}/chargehand-report-")
     result = run(PYTEST, {"test_a.py": PASSING})
     assert ended(result) == ("passed", "", 2)
@@ -349,7 +349,7 @@ def test_the_mark_of_a_check_is_removed(tmp_path: Path, command: str) -> None:
 
 
 def test_a_sandbox_that_dies_is_no_red_check(tmp_path: Path):
-    # Whatever belongs to the first check: with what comes after it, the check has been told.
+    # Each moment belongs to the first check; by any later one, the check has been reported.
     for moment in (1, 2, 3, 4, 5):
         told: list[CheckResult] = []
         sandbox = LocalSandbox(tmp_path, dies_at=moment)

@@ -1,4 +1,4 @@
-"""Goldens and helpers outside of test directories belong to the tests; data and modules of the code do not."""
+"""Goldens and helpers outside test directories belong to the tests; the code's data and modules do not."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_a_new_suppression_asks_where_its_tool_is_a_check(path: str, line: str, 
     new = f"{CODE}{line}\n"
     assert asked(path, CODE, new, command) == asked(path, None, new, command) == [True]
     assert asked(path, CODE, new, "pytest -q") == [False]
-    # The tests are no code that it could hide, an old suppression is none, and one may go.
+    # Not asked: in tests, which are not code that it could hide; for an old suppression; for a removed one.
     assert asked(f"tests/test_{path}", CODE, new, command) == [False]
     assert asked(path, new, f"{new}\nx\n", command) == asked(path, new, CODE, command) == []
 
@@ -51,7 +51,7 @@ def test_a_type_that_becomes_any_asks_and_a_new_one_does_not(new: str, expected:
 
 
 def test_many_types_in_a_line_are_compared_in_linear_time() -> None:
-    """With a gap for each of them the comparison of these lines would outlast any test."""
+    """If each of them were a gap, comparing these lines would outlast any test."""
     lists = {word: f"x: tuple[{', '.join([word] * 50)}]" for word in ("int", "Any")}
     assert asked("a.py", f"{lists['int']} = 1\n", f"{lists['Any']} = 1\n", "mypy .") == [True]
     assert asked("a.py", f"{lists['int']} = 1\n", f"{lists['Any']} = 2\n", "mypy .") == []

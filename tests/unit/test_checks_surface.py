@@ -1,4 +1,4 @@
-"""The check surface: what decides how checks run needs a person; its harmless neighbours do not."""
+"""The check surface: changing files that decide how checks run needs a person; harmless neighbours do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judgement, plans' digests, reports and the reading of JUnit XML."""
+"""Judgement, digests of plans, reports, and the parsing of JUnit XML."""
 
 from __future__ import annotations
 

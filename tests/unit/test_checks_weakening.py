@@ -1,4 +1,4 @@
-"""Weakened tests: each rule with a change it must catch and a clean twin that it must let be."""
+"""Weakened tests: each rule with a change that it must catch and a clean twin that it must accept."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_tests_of_one_name_may_be_renamed_where_they_are():
     old = "".join(f"describe('{n}', () => {{\n{one % n}}})\n" for n in range(21))
     assert weakened(old, old.replace("shuold", "should"), "a.test.js") == []
     assert weakened(old, old.replace("shuold", "should", 20), "a.test.js") == []
-    # One of them is gone, and what took its place says something else.
+    # One assertion is gone, and its replacement asserts something else.
     lost = old.replace("shuold", "should").replace("expect(7).toBe(1)", "expect(1).toBe(1)")
     assert weakened(old, lost, "a.test.js") == REMOVED
 

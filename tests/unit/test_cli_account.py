@@ -1,4 +1,4 @@
-"""`chargehand user …` and `chargehand token …`: their words and documents, and that no secret is in them."""
+"""Text and documents of `chargehand user …` and `chargehand token …`; no secret appears in them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def say(*words: str, stdin: str | bytes = "", code: int = 0) -> str:
-    """Run a command and return what it wrote: stdout when it went well, else stderr."""
+    """Run a command and return its output: stdout on success, otherwise stderr."""
     done = CliRunner().invoke(chargehand, words, input=stdin)
     assert done.exit_code == code, done.output
     assert PASSWORD not in done.output

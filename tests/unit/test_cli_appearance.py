@@ -1,4 +1,4 @@
-"""How a terminal is written to: colours, width, encodings, zones, how much is told, what is listed."""
+"""Output on a terminal: colours, width, encodings, zones, verbosity, and lists."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 class Screen:
-    """A pseudo terminal that stdout and stderr of this process are for a while."""
+    """A pseudo terminal as stdout and stderr of this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._ours, theirs = pty.openpty()
@@ -47,22 +47,22 @@ class Screen:
         self._stream = os.fdopen(theirs, "w", encoding="utf-8")
         self._monkeypatch = monkeypatch
         self._shown = b""
-        # A terminal that nobody reads takes 4 kB.
+        # An unread terminal buffers only 4 kB.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):  # closed
+        with contextlib.suppress(OSError):  # the terminal is closed
             while True:
                 self._shown += os.read(self._ours, 65536)
 
     def say(self, *words: str, columns: int = 80, code: int = 0) -> str:
-        """Give a command at a terminal of that width and return what it shows."""
+        """Run a command on a terminal of that width and return the output."""
         with self._monkeypatch.context() as patch:
             patch.setenv("COLUMNS", str(columns))
             patch.setattr(sys, "stdout", self._stream)
             patch.setattr(sys, "stderr", self._stream)
-            # An error is coloured by the words of the process: it may come before any are parsed.
+            # The colour of an error depends on the process's arguments: it may occur before any are parsed.
             patch.setattr(sys, "argv", ["chargehand", *words])
             with pytest.raises(SystemExit) as ended:
                 chargehand.main(list(words))
@@ -76,7 +76,7 @@ class Screen:
         return shown.decode().removesuffix(_END)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Close the terminal."""
         self._stream.close()
         self._reader.join()
         os.close(self._ours)
@@ -119,7 +119,7 @@ def test_colours_are_for_terminals_that_want_them(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert (ESCAPE in screen.say(*words, code=2 if "nosuch" in words else 0)) == coloured
-    # A pipe never gets any.
+    # A pipe never gets colours.
     assert ESCAPE not in CliRunner().invoke(chargehand, list(words)).output
 
 
@@ -144,7 +144,7 @@ def test_tables_fit_the_terminal(desk: Desk, screen: Screen, columns: int, words
 def test_long_lines_are_wrapped_at_words_below_their_own_text(desk: Desk, screen: Screen, columns: int) -> None:
     desk.mission(LONG.strip(), id="m-1m8455nrdyh2yn")
     lines = screen.say("mission", "show", "--no-color", columns=columns).splitlines()
-    # A path is one word, and stays one.
+    # A path is one word, and is not broken.
     assert [line for line in lines if len(line) > columns and not line.startswith("project")] == []
     first = next(number for number, line in enumerate(lines) if line.startswith("request   "))
     last = next(number for number, line in enumerate(lines) if line.startswith("agent     "))
@@ -183,14 +183,14 @@ def test_every_help_can_be_written_in_any_encoding(monkeypatch: pytest.MonkeyPat
                 chargehand.main([*path, "--help"])
             assert ended.value.code == 0
             stream.flush()
-        # click takes ASCII for a locale that was never set, and writes UTF-8.
+        # click assumes ASCII for a locale that was never set, and writes UTF-8.
         shown = written.getvalue().decode("utf-8" if encoding == "ascii" else encoding)
         assert shown.startswith("Usage: chargehand"), path
         assert "?" not in shown.replace("?", "", _questions(path)), path
 
 
 def _questions(path: Sequence[str]) -> int:
-    """Return how many question marks a command's help has by itself."""
+    """Return the number of question marks in a command's help."""
     context = click.Context(COMMANDS[tuple(path)] if path else chargehand)
     return context.get_help().count("?")
 
@@ -209,7 +209,7 @@ def test_times_have_their_zone(desk: Desk, monkeypatch: pytest.MonkeyPatch, zone
         time.tzset()
 
 
-# --- how much is told
+# --- verbosity
 
 
 def test_watching_tells_the_result_its_story_or_every_event(desk: Desk) -> None:
@@ -224,11 +224,11 @@ def test_watching_tells_the_result_its_story_or_every_event(desk: Desk) -> None:
     assert desk.error("mission", "watch", "last", "-q", "-v", code=2)["code"] == "usage"
 
 
-# --- which missions are listed, and what became of a message
+# --- listed missions, and the delivery of a message
 
 
 def listed(desk: Desk, *words: str) -> list[str]:
-    """Return the missions that a person is shown, in their order."""
+    """Return the missions that a person sees, in order."""
     return [line.split()[0] for line in desk("mission", "list", *words).stdout.splitlines() if line[:2] == "m-"]
 
 
@@ -283,6 +283,6 @@ def test_a_message_says_when_its_agent_gets_it(
         state = app.steering.send(mission, "look at the cart", critical=critical)
         assert state.request is not None
         assert json.loads(desk("mission", "send", mission, "again", "--json").stdout)["delivery"] == "on_resume"
-    # As it stands while its first attempt is under way.
+    # The state while its first attempt is running.
     started = replace(state, status=status, attempts=(None,) * (status == "running"))  # type: ignore[arg-type]
     assert message_document(started).delivery == delivery

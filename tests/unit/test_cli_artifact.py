@@ -1,4 +1,4 @@
-"""Artifacts by the command line: listed by mission, printed to the byte, and safe on a terminal."""
+"""Artifacts at the command line: listed by mission, printed byte for byte, and safe on a terminal."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Desk:
         return json.loads(self(*words, "--json", code=code, stdin=stdin).stdout)
 
     def error(self, *words: str) -> str:
-        """Give a command that is wrong; return the code of its error."""
+        """Run a failing command; return the code of its error."""
         done = self(*words, "--json", code=2)
         assert done.stdout == ""
         found = json.loads(done.stderr)["error"]
@@ -58,7 +58,7 @@ class Desk:
         return path
 
     def cut(self) -> None:
-        """Take the last lines of m-first away, and all in this directory that could tell."""
+        """Remove the last lines of m-first, and every trace of them in this directory."""
         with open_store(self.home) as store, store.database.write() as connection:
             connection.execute("DELETE FROM events WHERE mission = 'm-first' AND seq > 1")
             connection.execute(

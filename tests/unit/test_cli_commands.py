@@ -28,7 +28,7 @@ FILES = {
 
 
 class Desk:
-    """A person at a command line: a repository, a state directory, a configuration of their own."""
+    """A person at a command line, with a repository, a state directory and a configuration."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.place = place
@@ -46,17 +46,17 @@ class Desk:
             monkeypatch.setenv(name, value)
 
     def __call__(self, *words: str, code: int = 0) -> Result:
-        """Give a command and expect its exit code."""
+        """Run a command and check its exit code."""
         done = CliRunner().invoke(chargehand, list(words))
         assert done.exit_code == code, done.output
         return done
 
     def json(self, *words: str, code: int = 0) -> Any:
-        """Give a command with --json; its stdout is one document and nothing else."""
+        """Run a command with --json; its stdout is exactly one document."""
         return json.loads(self(*words, "--json", code=code).stdout)
 
     def error(self, *words: str, code: int) -> dict[str, str]:
-        """Give a command with --json that fails; stdout stays empty."""
+        """Run a failing command with --json; stdout stays empty."""
         done = self(*words, "--json", code=code)
         assert done.stdout == ""
         error: dict[str, str] = json.loads(done.stderr)["error"]
@@ -69,7 +69,7 @@ class Desk:
         git(self.repository, "commit", "-q", "-m", "more")
 
     def mission(self, text: str, *, id: str | None = None, checkpoint: bool = False) -> str:
-        """Put a mission into the log as a worker would have, refused."""
+        """Record a refused mission in the log as a worker would."""
         with App.open() as app:
             project = app.register_project()
             depot = app.depot(project)
@@ -99,7 +99,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return Desk(tmp_path, monkeypatch)
 
 
-# --- what is wrong before a mission begins
+# --- errors before a mission begins
 
 
 def test_outside_of_a_repository(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ def test_a_repository_cannot_put_its_program_behind_a_known_agents_name(desk: De
         error = desk.error("run", "x", "--agent", name, code=2)
         assert f"{name!r} is reserved" in error["message"]
         assert "chargehand.toml:" in error["message"]
-    if name != "cursor-agent":  # what means the same as it would without the file is no harm
+    if name != "cursor-agent":  # a definition that changes nothing is harmless
         own = 'kind = "native"\n' if name == "native" else f'kind = "cli"\ncli = "{name}"\n'
         desk.commit(**{"chargehand.toml": f"[agents.{name}]\n{own}"})
         assert desk.json("project", "show")["trusted"] is False
@@ -379,7 +379,7 @@ def test_projects(desk: Desk) -> None:
     assert "uncommitted changes are not part of it" in desk("project", "show").stdout
 
 
-# --- missions that are in the log
+# --- missions in the log
 
 
 def test_missions_are_found_by_parts_of_their_ids(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""Every bad end is one message and one documented exit code; stdout stays empty; Ctrl-C ends the work."""
+"""Every failure is one message and one documented exit code; stdout stays empty; Ctrl-C ends the work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from chargehand.core.state import MissionState
 
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
-    """An interrupted command ignores signals on its way out of the process; this process goes on."""
+    """An interrupted command ignores signals before its process exits; this process continues."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     yield
     for number, handler in before.items():
@@ -197,7 +197,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 
 class KeyPressed(asyncio.DefaultEventLoopPolicy):
-    """Somebody presses Ctrl-C in the midst of making a loop."""
+    """Ctrl-C arrives while a loop is being created."""
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
         os.kill(os.getpid(), signal.SIGINT)
@@ -231,7 +231,7 @@ def test_ctrl_c_as_a_loop_is_made_is_met_once_it_is_whole() -> None:
 @pytest.mark.parametrize(
     ("status", "reason", "code", "exit_code"),
     [
-        ("paused", "worker_lost", "store_full", 3),  # not even that it waits could be written
+        ("paused", "worker_lost", "store_full", 3),  # not even the waiting state could be written
         ("paused", "worker_lost", "no_space", 3),
         ("failed", "internal", "store_full", 6),
         ("paused", "worker_lost", "store_corrupt", 6),

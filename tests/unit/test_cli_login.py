@@ -1,4 +1,4 @@
-"""`chargehand login` and `logout`: a token is tried before it is kept, and is never shown."""
+"""`chargehand login` and `logout`: a token is tried before it is stored, and is never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`model` and `agent`: what is there, where its key is, and whether it works."""
+"""`model` and `agent`: the configured ones, the origin of their keys, and whether they work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = "sesame-1234567890"
 
 
 class Desk:
-    """A person outside of any repository, with a configuration of their own."""
+    """A person with a configuration, outside any repository."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch

@@ -1,4 +1,4 @@
-"""What commands write: what was asked for, safe to show; a mission's result with its keys and exit codes."""
+"""Output of commands: complete, and safe to show; a mission's result with its keys and exit codes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_columns_are_aligned_and_cells_stay_on_one_line(capsys: pytest.CaptureFi
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what is written to it."""
+    """A terminal that records its input."""
 
     def isatty(self) -> bool:
         return True
@@ -180,7 +180,7 @@ def state(**changes: object) -> MissionState:
         (state(status="promoted", commit="c", export=replace(DONE, state="blocked")), 3),
         (state(status="promoted", commit="c", export=replace(DONE, state="pending")), 3),
         (state(status="promoted", commit="c"), 3),
-        (state(status="promoted"), 0),  # nothing had to be changed
+        (state(status="promoted"), 0),  # no change was needed
         (state(status="refused"), 1),
         (state(status="failed"), 1),
         (state(status="cancelled"), 1),
@@ -309,7 +309,7 @@ def test_a_refusal_names_the_test_its_lines_all_output_and_what_to_run(
     )
     at = [shown.index(words) for words in told]
     assert at == sorted(at)
-    # The commands are ready to be typed, and nobody is sent to where they are.
+    # The commands can be typed as shown, without a detour to `mission show`.
     assert "MISSION" not in shown
     assert form == "run" or "mission show" not in shown
 
@@ -356,7 +356,7 @@ def test_an_answer_of_several_words_is_one_word_of_its_command() -> None:
 
 
 def paid(*calls: tuple[float | None, float | None]) -> AttemptState:
-    """Return an attempt after calls, each with what its provider says it cost and what we compute."""
+    """Return an attempt after calls, each with the cost by its provider and the cost that we compute."""
     request = REQUEST
     payloads: list[Payload] = [
         MissionCreated(project="p", repository="/r", request=request),
@@ -395,7 +395,7 @@ def paid(*calls: tuple[float | None, float | None]) -> AttemptState:
             "0.1000 USD as the provider reports it",
         ),
         ([(0.1, 0.2)], {"reported_usd": 0.1, "computed_usd": 0.2}, "0.2000 USD by tokens and price"),
-        ([(0.1, None), (None, 0.2)], None, ""),  # no call has both: nothing to hold against each other
+        ([(0.1, None), (None, 0.2)], None, ""),  # no call has both costs: there is nothing to compare
         ([(None, None), (0.1, 0.1)], None, "1 of 2 calls have no known cost, 0.6000 USD count towards the limits"),
         ([], None, ""),
     ],

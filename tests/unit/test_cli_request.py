@@ -1,4 +1,4 @@
-"""From the words of `run` to a request: what is wrong is found before anything begins."""
+"""From the words of `run` to a request: errors are found before anything begins."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def build(options: RunRequest, resolved: ResolvedConfig, choice: AgentChoice, te
 
 
 class Kept:
-    """Artifacts by their names alone."""
+    """Stores artifacts only by name."""
 
     def put(self, content: bytes, *, kind: str, mission: str | None = None) -> str:
         return hashlib.sha256(content).hexdigest()

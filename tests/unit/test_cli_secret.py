@@ -1,4 +1,4 @@
-"""`chargehand secret …`: its words and its documents, and that no value is in them."""
+"""Text and documents of `chargehand secret …`; no value appears in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chargehand.cli.main import chargehand
 
 NAME = "OPENAI_API_KEY"
 VALUE = "sk-0123456789abcdef"
-# No keyring of this machine is asked: what is behind the package fails always.
+# No keyring of this machine is used: this backend always fails.
 NO_KEYRING = "keyring.backends.fail.Keyring"
 
 
@@ -33,7 +33,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def say(*words: str, stdin: str | bytes = "", code: int = 0) -> str:
-    """Run `chargehand secret …` and return what it wrote: stdout when it went well, else stderr."""
+    """Run `chargehand secret …` and return its output: stdout on success, otherwise stderr."""
     done = CliRunner().invoke(chargehand, ["secret", *words], input=stdin)
     assert done.exit_code == code, done.output
     assert VALUE not in done.output

@@ -1,4 +1,4 @@
-"""`chargehand stats`: its words, its document, and the moments it takes."""
+"""`chargehand stats`: its text, its document, and its speed."""
 
 from __future__ import annotations
 

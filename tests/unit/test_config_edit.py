@@ -1,4 +1,4 @@
-"""`config set`: one value changes, everything else stays as the person left it; every key's line is found."""
+"""`config set` changes one value and leaves the rest as the person wrote it; it finds every key's line."""
 
 from __future__ import annotations
 

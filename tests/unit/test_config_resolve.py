@@ -90,7 +90,7 @@ def test_servers_are_the_users_word_or_that_of_a_trusted_repository() -> None:
     assert (trusted.mcp["shed"].command, trusted.agents["m"].mcp) == (("shed",), ("shed",))
     mine = _resolve(user="[mcp.shed]\ncommand = ['mine']", repo=repo)
     assert mine.config.mcp["shed"].command == ("mine",)
-    assert mine.config.agents["m"].mcp == ()  # a repository does not hand out a person's servers
+    assert mine.config.agents["m"].mcp == ()  # a repository cannot use a person's servers
     (note,) = mine.notes
     assert "MCP server 'shed' is taken from" in note
 
@@ -287,7 +287,7 @@ def test_without_a_sandbox_the_repositorys_programs_need_trust() -> None:
     )
     trusted = _trusting(repo, sandbox__tier="none")
     assert (trusted.config.project.checks, list(trusted.config.agents)) == (("c",), ["fixer"])
-    # The user's own programs, and a repository that names none, ask for nothing.
+    # The user's own programs, and a repository without programs, need no trust.
     own = _resolve(user=repo, repo="[project]\nchecks = []", sandbox__tier="none")
     assert not trust_needed(own)
 

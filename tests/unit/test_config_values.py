@@ -1,4 +1,4 @@
-"""One value at a time: what is taken, and what a person is told of what is not."""
+"""Single values: accepted ones, and the messages about refused ones."""
 
 from __future__ import annotations
 

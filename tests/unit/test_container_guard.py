@@ -1,4 +1,4 @@
-"""A client that is killed while it creates a container leaves nothing, also where the engine knows of none."""
+"""A client killed while it creates a container leaves nothing, even if the engine does not know the container."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from chargehand.sandbox.container import guard
 
-# Podman's monitor has its container's name among its words, and the container's first process below it.
+# Podman's monitor has the name of its container in its arguments, and the container's first process as a child.
 MONITOR = "sleep 300 & echo $!; wait"
-NOBODY = ("true",)  # an engine that knows of no container
+NOBODY = ("true",)  # an engine that does not know any container
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def test_a_container_that_its_engine_does_not_know_is_found_and_ended(
     name, monitor, first = monitored
     assert guard.container_names(NOBODY, guard.owner_prefix()) == []
     assert guard.container_names(NOBODY, name[:-1]) == [name]
-    guard.remove(NOBODY, name[:-1])  # the name of another one
+    guard.remove(NOBODY, name[:-1])  # the name of another container
     assert not is_gone(first)
     guard.sweep(NOBODY)
     monitor.wait(60)
     limit = time.monotonic() + 60
-    while not is_gone(first) and time.monotonic() < limit:  # it was killed, and the kernel takes its time
+    while not is_gone(first) and time.monotonic() < limit:  # it was killed, but the kernel takes its time
         time.sleep(0.01)
     assert is_gone(first)
     assert guard.container_names(NOBODY, name) == []

@@ -70,7 +70,7 @@ def test_what_a_path_hides_is_written_out(path: str, shown: str) -> None:
 
 
 class _Cyclic:
-    """Garbage that is collected in the middle of a tree and lets another thread run then."""
+    """Garbage that is collected in the middle of a tree and then lets another thread run."""
 
     def __init__(self) -> None:
         self.own = self

@@ -1,4 +1,4 @@
-"""Typed reads that several threads begin at once, of classes that nobody has read before."""
+"""Typed reads that several threads begin at once, of classes that were never read before."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_reads_say_what_is_wrong_as_msgspec_does() -> None:
             read()
     with pytest.raises(msgspec.DecodeError):
         decode_as(b"{", Point)
-    with pytest.raises(TypeError):  # what msgspec does not take for a type is no reader, the next time either
+    with pytest.raises(TypeError):  # a type that msgspec does not support gives no reader, the next time either
         decode_as(b"{}", list[int] | set[int])
     with pytest.raises(TypeError):
         decode_as(b"{}", list[int] | set[int])

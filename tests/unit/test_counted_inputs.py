@@ -1,4 +1,4 @@
-"""The bound of a request's input: by what was counted of its beginning, by bytes of the rest."""
+"""The bound of a request's input: by counted tokens for its beginning, by bytes for the rest."""
 
 from __future__ import annotations
 
@@ -94,20 +94,20 @@ TEXTS = st.lists(st.text(max_size=3_000), min_size=1, max_size=6)
 
 @given(texts=TEXTS, split=st.integers(1, 5))
 def test_the_bound_holds_for_a_provider_that_takes_a_token_for_each_byte(texts: list[str], split: int) -> None:
-    """The densest tokeniser there is: a token for each byte of text, and some for each message."""
+    """The densest possible tokeniser: a token for each byte of text, and some for each message."""
 
     def count(body: dict[str, Any]) -> int:
         return sum(len(one["content"].encode()) + 8 for one in body["messages"])
 
     inputs = CountedInputs()
     before, after = ask(*texts[:split]), ask(*texts)
-    if (note_count := bound(inputs, before).note_count) is not None:  # a short one is bound by its bytes alone
+    if (note_count := bound(inputs, before).note_count) is not None:  # a short one is bounded by its bytes alone
         note_count(count(before))
     assert bound(inputs, after).tokens >= count(after)
 
 
 async def test_a_long_conversation_fits_into_a_budget_that_its_bytes_would_not(tmp_path: Path) -> None:
-    """Six calls of 10,000 bytes and more: from the second on, what is reserved is close to what they cost."""
+    """Six calls of 10,000 bytes and more: from the second on, the reserve is close to the cost."""
     reserved = list[float]()
 
     class Watching(MemoryLedger):

@@ -1,4 +1,4 @@
-"""Secrets: where they come from, how they are kept, and that nobody is shown one."""
+"""Secrets: their sources and their storage; no output shows one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ keyring = pytest.importorskip("keyring")
 
 @pytest.fixture(autouse=True)
 def _no_keyring() -> Iterator[None]:
-    """Run every test as on a machine without a desktop, whatever this one has."""
+    """Run every test as on a machine without a desktop."""
     before = keyring.core._keyring_backend
     keyring.set_keyring(keyring.backends.fail.Keyring())
     yield
@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 class Keyring(keyring.backend.KeyringBackend):
-    """A keyring in memory, which can be locked."""
+    """A lockable keyring in memory."""
 
     priority = 1
 
@@ -76,7 +76,7 @@ class Keyring(keyring.backend.KeyringBackend):
 
 
 def shown(error: BaseException) -> str:
-    """Return all that a person or a log could be shown of an error."""
+    """Return all text of an error that a person or a log could see."""
     hint = error.hint if isinstance(error, ChargehandError) else ""
     return "".join(traceback.format_exception(error)) + str(error) + hint
 
@@ -173,7 +173,7 @@ def test_a_locked_keyring_is_passed_over_but_not_where_it_holds_the_secret(
     ring.locked = locked
     assert kept.get(NAME) is None
     assert kept.names() == ((NAME, None),)
-    # An older value would come back with the keyring, and hide the new one.
+    # Otherwise an older value would return with the keyring, and hide the new one.
     assert NAME in fails(ConfigError, "secret_keyring", lambda: kept.set(NAME, VALUE + "2"))
     fails(ConfigError, "secret_keyring", lambda: kept.remove(NAME))
     assert kept.set("OTHER_KEY", VALUE).startswith("the file ")

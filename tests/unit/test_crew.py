@@ -1,4 +1,4 @@
-"""How the tasks of a plan stand, in words and rows, from what is known of their missions."""
+"""The state of a plan's tasks, in words and rows, from the state of their missions."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_an_approval_a_pause_and_the_plan_itself_need_a_person() -> None:
     assert " ".join(approval.command) == "chargehand mission promote m --task a --reason TEXT"
     assert approval.message == "a check surface was changed"
     assert " ".join(pause.command) == "chargehand mission resume m-b"
-    # A worker that died is no matter of a person.
+    # A worker that died needs no person.
     assert by_id(crew)["e"].standing == "works"
     unclear = Question(id="plan/x", text="Which?", options=("ISO 8601",), tree="", attempt=None, closed=True)
     (need,) = describe([], questions={"plan/x": unclear}).needs
@@ -220,7 +220,7 @@ def test_the_cost_is_that_of_all_missions_and_what_is_not_known_is_said() -> Non
     first = child("m-a", "a", attempts=paid(True, 0.25))
     crew = describe(events, first, child("m-b", "b", attempts=paid(True, 0.5)))
     assert (crew.cost.usd, crew.cost.known, by_id(crew)["a"].cost.usd) == (0.75, True, 0.25)
-    # What a follow-up took over was paid for once.
+    # A follow-up does not pay again for attempts that it copied.
     copied = child("m-b", "b", attempts=paid(True, 0.5, copied=True))
     assert describe(events, first, copied).cost.usd == 0.25
     unknown = describe(events, first, child("m-b", "b", attempts=paid(False, None, booked_usd=1.0)))
@@ -336,7 +336,7 @@ def test_it_fits_and_tells_of_everybody_who_needs_a_person(
     assert not {"\n", "\t", "\x1b"} & {letter for row in rows for letter in row.text}
     marked = [row.text for row in rows if row.text.startswith("!")]
     assert bool(marked) is bool(crew.needs) or width == 1
-    if len(marked) < len(crew.needs) and width >= 10:  # each has a row, or the last one counts those without
+    if len(marked) < len(crew.needs) and width >= 10:  # each has a row, or the last one counts the rest
         rest = len(crew.needs) - len(marked) + 1
         assert marked[-1].startswith(f"! {rest}"[:width].rstrip()), marked
         assert len(rows) == height
@@ -353,7 +353,7 @@ def test_every_task_is_shown_or_counted(standings: list[CrewStanding], width: in
     assert len(shown) + sum(hidden) == len(others)
     counts = [row.split(": ")[1].split(", ") for row in rows if row.startswith("  and ")]
     assert sum(int(each.split()[0]) for each in itertools.chain(*counts)) == sum(hidden)
-    # Those that work are never hidden behind those that wait.
+    # Working tasks are never hidden behind waiting ones.
     if any(each.endswith((" work", " works")) for each in itertools.chain(*counts)):
         assert set(shown) <= {"works"}
 
@@ -365,7 +365,7 @@ def test_a_command_is_one_that_a_shell_reads_however_it_is_broken(names: list[st
     assert all(cell_len(line) <= width for line in lines)
     if lines:
         assert shlex.split("\n".join(lines).replace("\\\n", "")) == [*words[:-1], "ISO 8601, or what"]
-    else:  # only where what is quoted has no room
+    else:  # only if there is no room for the quoted text
         assert width < 30
 
 

@@ -1,4 +1,4 @@
-"""What `gc` prints of the state directory, what it frees, and what a mission that has not ended still needs."""
+"""`gc`'s report on the state directory, the space it frees, and the needs of an unfinished mission."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Place(Desk):
     """One repository with a state directory, and missions in its log."""
 
     def left_by(self, number: int, *, ended: bool) -> Workspace:
-        """Record a mission with a workspace of its own, all of it last used long ago."""
+        """Record a mission with a workspace, all of it last used long ago."""
         with App.open() as app:
             project = app.register_project()
             depot = app.depot(project)

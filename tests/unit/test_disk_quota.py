@@ -1,4 +1,4 @@
-"""Disk space: one limit for all projects, room made before it is needed, and what an attempt may write."""
+"""Disk space: one limit for all projects, space freed before it is needed, and limits on an attempt's writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quota(yard: Yard, limit: int, *, needed: set[str] | None = None) -> StateQuo
 
 
 def filled(yard: Yard, size: int, *, used: float) -> str:
-    """Make a workspace with an ignored file of that size, last used then; return its id."""
+    """Make a workspace with an ignored file of that size, last used at `used`; return its id."""
     workspace = yard.workspace("overlay")
     operate(workspace, [write("ignored.log", os.urandom(size))])
     os.utime(workspace.directory / "state.json", (used, used))

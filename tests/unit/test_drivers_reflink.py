@@ -1,4 +1,4 @@
-"""Workspaces made of clones: blocks are shared, never the writes; where files cannot be cloned it is refused."""
+"""Workspaces made of clones: blocks are shared, never writes; refused if files cannot be cloned."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_unchanged_files_share_their_blocks_and_changed_ones_do_not(disk: Path) 
     yard = Yard(disk / "blocks")
     (yard.repository / "big").write_bytes(os.urandom(BIG))
     yard.commit()
-    first = yard.workspace("reflink")  # makes the base too
+    first = yard.workspace("reflink")  # creates the base too
     assert cost(disk, lambda: yard.workspace("reflink")) < BIG // 4
     assert cost(disk, lambda: first.reset(first.base.tree, "back")) < BIG // 4
     shown = agent(first, "printf X | dd of=big conv=notrunc status=none; head -c 1 big")
@@ -89,7 +89,7 @@ def test_where_files_cannot_be_cloned_it_is_refused_and_nothing_is_left(tmp_path
     assert len(list(place.iterdir())) == 1
 
 
-# --- which driver is taken
+# --- the choice of driver
 
 
 @pytest.mark.needs_bwrap

@@ -1,4 +1,4 @@
-"""Orders reach a worker and come back as an answer or as the worker's own error."""
+"""Orders reach a worker and return an answer or the worker's own error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker is alive exactly as long as its process, or a sandbox launcher of it, lives."""
+"""A worker counts as alive exactly as long as its process or one of its sandbox launchers lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log holds of a sandbox's requests to hosts and to the registry mirror."""
+"""The log of a sandbox's requests to hosts and to the registry mirror."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Kept(Unlogged):
         self.kept: list[NetworkRequested] = []
 
     def record(self, *payloads: Payload, durable: bool = False) -> None:
-        """Keep what is noted."""
+        """Keep the network events."""
         self.kept += [payload for payload in payloads if isinstance(payload, NetworkRequested)]
 
 

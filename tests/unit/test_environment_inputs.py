@@ -35,13 +35,13 @@ def put(yard: Yard, path: str, text: str | None) -> None:
 
 
 def key(depot: Depot, commit: str | None = None, *, tree: str | None = None) -> str:
-    """Return the key of a commit's environment, or of a tree's over it."""
+    """Return the key of the environment of a commit, or of a tree based on it."""
     base = depot.resolve_base(commit)
     return EnvironmentLayers(depot).key(base, command="x", inputs=("src/*.py",), tree=tree)
 
 
 def kept(yard: Yard, layers: BaseLayers) -> list[Path]:
-    """Return what is kept beside a base."""
+    """Return the stored inputs of a base."""
     return list(layers.tree.parent.glob("inputs-*"))
 
 

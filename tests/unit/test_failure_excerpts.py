@@ -1,4 +1,4 @@
-"""What is shown of a failed check: the tests that failed, by the names that their runner takes, and why."""
+"""Excerpts of a failed check: the failing tests, under the names that their runner accepts, and the reasons."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_what_python_s_runners_print(tmp_path: Path, runner: str) -> None:
         f"{names[0]}test_key": ("KeyError: 'x'", f"at {names[1]}test_calc.py:12"),
         f"{names[0]}test_sub": ("AssertionError: 6 != 1", f"at {names[1]}test_calc.py:6"),
     }
-    # The names are those that one runs a single test by.
+    # The names select a single test for the runner.
     again = [sys.executable, "-m", runner, next(name for name in found if name.endswith("sub"))]
     alone = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "6 != 1" in alone.stdout + alone.stderr

@@ -1,4 +1,4 @@
-"""Which formatters a project names, and which files each is given."""
+"""The formatters that a project names, and the files for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several models behind one name: who is asked, who is left alone, and what a client sees of it."""
+"""Several models behind one name: the order of calls, models left out, and the client's view."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def bench(
     place: str = "two",
     **more: Any,
 ) -> AsyncIterator[Bench]:
-    """Serve `m` by `first` (chat completions), and behind it by `second` (messages), at the address `place`."""
+    """Serve `m` by `first` (chat completions), with `second` (messages) as fallback, at the address `place`."""
     records: list[CallRecord] = []
     clock, waits = SteppedClock(), list[float]()
     providers = Providers({"one": limits or ProviderLimits()}, clock=clock)
@@ -143,7 +143,7 @@ async def test_the_next_model_answers_at_once_in_the_clients_own_dialect(tmp_pat
     assert reply.headers["x-chargehand-model"] == "n"
     assert desk.waits == []
     assert [(record.model, record.status) for record in desk.records] == [("m", "failed"), ("n", "ok")]
-    # 10 plain, 80 cached at a tenth, 10 written at 1.25, 3 out: as its own provider counts.
+    # 10 plain, 80 cached at a tenth, 10 written at 1.25, 3 out: counted as by its own provider.
     assert desk.records[1].cost_usd == pytest.approx(60.5e-6)
 
 
@@ -192,7 +192,7 @@ async def test_a_translated_stream_that_breaks_off_never_looks_whole(tmp_path: P
     assert "message_stop" not in reply.text
     assert "upstream_cut" in reply.text
     assert desk.records[-1].cost_usd is None
-    assert desk.records[-1].usage.input is None  # the zero that the client's dialect asks for is nobody's count
+    assert desk.records[-1].usage.input is None  # no provider counted the zero of the client's dialect
 
 
 async def test_a_model_that_takes_no_pictures_is_left_out_with_a_reason(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ async def test_after_three_faults_a_provider_is_left_alone_and_a_probe_brings_it
         assert desk.providers.of("one", "up").state == "open"
         desk.clock.advance(15)
         assert desk.providers.of("one", "up").state == "half_open"
-        # The client does not wait for whoever may still be down.
+        # The client does not wait for a model that may still be down.
         assert (await desk.ask()).headers["x-chargehand-model"] == "n"
         await asyncio.sleep(0)
         assert (first.probes, len(first.calls), desk.providers.of("one", "up").state) == (1, 3, "open")
@@ -255,11 +255,11 @@ async def test_a_reply_that_cannot_be_translated_is_paid_once_and_is_its_models_
     tmp_path: Path, reply: Reply
 ) -> None:
     async with bench(tmp_path, Scripted(reply), Scripted(CLAUDE), place="one") as desk:
-        # Of the client's dialect, the second model is asked only where the first one fails.
+        # The second model speaks the client's dialect, but is only called if the first one fails.
         answered = [await desk.ask(path=MESSAGES) for _ in range(4)]
         assert [one.status_code for one in answered] == [200] * 4
         assert {one.headers["x-chargehand-model"] for one in answered} == {"n"}
-        # After three it is left alone; its neighbour at the address never is.
+        # After three failures it is left out; the other model at the same address never is.
         assert (len(desk.first.calls), len(desk.second.calls), desk.waits) == (3, 4, [])
         assert desk.providers.of("one", "up").state == "open"
         assert desk.providers.of("one", "claude").state == "closed"
@@ -335,7 +335,7 @@ async def test_a_model_that_fails_at_its_trial_rests_again_at_once(tmp_path: Pat
         desk.clock.advance(15)
         for _ in range(2):
             assert (await desk.ask()).headers["x-chargehand-model"] == "n"
-        # A list of models tells nothing of one that fails: the call itself is its trial.
+        # A list of models says nothing about a failing one: the call itself is its trial.
         assert (len(first.calls), first.probes) == (4, 0)
         assert desk.providers.of("one", "up").wait() == pytest.approx(30.0)
 
@@ -412,7 +412,7 @@ def spent(seconds: float) -> Reply:
     [
         (spent(18_000), spent(7_200), 7_200, "two"),
         (spent(3_600), spent(7_200), 3_600, "one"),
-        (spent(18_000), GONE, 18_000, "one"),  # nobody answers, one of them only for want of quota
+        (spent(18_000), GONE, 18_000, "one"),  # no model answers, one of them only for lack of quota
         (spent(18_000), Reply(status=401, headers=JSON, pieces=[b"{}"]), 18_000, "one"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Pictures and files towards models that take none: the next model, text, or an error that names both."""
+"""Pictures and files for text-only models: the next model, text, or an error that names both."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ BODIES: dict[str, dict[Dialect, dict[str, Any]]] = {
         "gemini": _gemini({"fileData": {"mimeType": "image/png", "fileUri": LINK}}),
     },
     "result": {
-        # Chat completions have pictures of results in a message of the user behind them.
+        # Chat completions put pictures of results into a user message after them.
         "openai": _openai({"type": "image_url", "image_url": {"url": LINK}}),
         "anthropic": {
             "model": "m",
@@ -117,7 +117,7 @@ def _upstream(dialect: Dialect) -> Scripted:
 async def chain(
     place: Path, dialect: Dialect, *, behind: bool
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Scripted, Scripted, list[CallRecord]]]:
-    """Serve a model that takes text only, and behind it one that takes all."""
+    """Serve a model that takes only text, with a fallback that takes everything."""
     blind, seeing, records = _upstream(dialect), _upstream(dialect), list[CallRecord]()
     price = Price(input=1.0, output=1.0)
     other = ServedModel(name="eyes", dialect=dialect, model="big", upstream=seeing, price=price)
@@ -150,7 +150,8 @@ async def test_the_next_model_gets_what_the_first_does_not_take(tmp_path: Path, 
         reply = await client.post(PATHS[dialect], json=BODIES["notes"][dialect])
     assert (reply.status_code, reply.headers["x-chargehand-model"]) == (200, "m")
     assert (len(blind.calls), len(seeing.calls)) == (1, len(SAYS))
-    # What goes to the one that takes it is what the client sent; Gemini takes two spellings, and one goes on.
+    # The model that takes it receives the client's content unchanged, except that Gemini's two spellings become
+    # one.
     turns = {"responses": "input", "gemini": "contents"}.get(dialect, "messages")
     sent = json.dumps([BODIES[what][dialect][turns] for what in SAYS])
     sent = sent.replace("inline_data", "inlineData").replace("mime_type", "mimeType")

@@ -1,4 +1,4 @@
-"""What the disk has, and before what: a power cut takes no reply that was given, and one reserve at most."""
+"""The order of writes to disk: a power cut loses no delivered reply, and one reserve at most."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "
 
 
 class Disk(MemoryLedger):
-    """A ledger whose disk is as slow as a test wants it, or fails."""
+    """A ledger whose disk is slow or fails, as a test wants it."""
 
     def __init__(self, *, fails: bool = False) -> None:
         super().__init__(10.0)
@@ -46,7 +46,7 @@ class Disk(MemoryLedger):
 
 
 class SlowLog(ReplayCache):
-    """Kept calls whose disk is as slow as a test wants it."""
+    """A replay cache whose disk is as slow as a test wants it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, secrets={}, token=TOKEN)
@@ -76,7 +76,7 @@ async def until(happened: Any) -> None:
 
 
 async def a_while() -> None:
-    """Let everything happen that can."""
+    """Let all pending work happen."""
     for _ in range(50):
         await asyncio.sleep(0.001)
 
@@ -163,7 +163,7 @@ async def test_a_request_that_cannot_be_kept_is_answered_all_the_same(
 
 
 def test_a_disk_that_cannot_be_waited_for_is_told(tmp_path: Path) -> None:
-    """A pipe in place of the file cannot be waited for: what `sync` raises there is the disk's own word."""
+    """A pipe in place of the file cannot be synced: `sync` raises the system's own error."""
     log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
     log.sync()
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""What the gateway does when its provider, its client or its owner does something unforeseen."""
+"""The gateway's reactions to unexpected behaviour of its provider, its client or its owner."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ async def test_a_stall_is_a_timeout(tmp_path: Path, stalled: str) -> None:
         "stream": Reply(headers=SSE, pieces=[chunk({"content": "he"}), never]),
     }
     status = 200 if stalled == "stream" else 504
-    for number, seconds in enumerate((0.03, 1, 10)):  # on a busy machine the first may be over before a piece came
+    for number, seconds in enumerate((0.03, 1, 10)):  # a busy machine may miss the first limit
         (place := tmp_path / str(number)).mkdir()
         async with gateway(place, replies[stalled], call_seconds=seconds) as desk:
             reply = await desk.post(STREAM if stalled == "stream" else ASK)
@@ -236,7 +236,7 @@ async def test_a_stall_is_a_timeout(tmp_path: Path, stalled: str) -> None:
             break
     assert "upstream_timeout" in reply.text
     assert reply.status_code == status
-    # As long as its client has nothing of the reply, it is asked once more.
+    # The provider is asked once more as long as the client has received nothing of the reply.
     ends = ["cut"] if stalled == "stream" else ["failed", "failed"]
     assert [(record.status, record.cost_usd) for record in desk.records] == [(end, None) for end in ends]
     assert desk.upstream.open == 0
@@ -249,7 +249,7 @@ async def test_a_drip_is_no_stall(tmp_path: Path) -> None:
     size = len(body) // 12 + 1
     for at in range(0, len(body), size):
         pieces += [body[at : at + size], asyncio.Event()]
-    # All of it takes longer than the limit, and no piece does.
+    # The whole reply takes longer than the limit, but no single piece does.
     for number, each in enumerate(pieces[1::2], 1):
         loop.call_later(0.1 * number, each.set)
     async with gateway(tmp_path, Reply(pieces=pieces), call_seconds=1.0) as desk:
@@ -366,7 +366,7 @@ async def test_events_of_any_line_ending_pass_as_they_came(tmp_path: Path) -> No
     async with gateway(tmp_path, Reply(headers=SSE, pieces=pieces)) as desk:
         assert (await desk.post(STREAM)).content == windows
         record = await desk.settled()
-    # No usage came, so the reserve stays booked.
+    # No usage arrived, so the reserve stays booked.
     assert (record.status, record.cost_usd) == ("ok", None)
     assert record.booked_usd > 0
 

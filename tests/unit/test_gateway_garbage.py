@@ -1,4 +1,4 @@
-"""Replies that are none of their dialect's: a typed fault, another try, and nothing of them is kept."""
+"""Replies that violate their dialect: a typed fault, another try, and no part of them is kept."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ WHOLE: list[tuple[Dialect, bytes]] = [
 async def refusals(
     place: Path, dialect: Dialect, replies: Sequence[Reply], *, stream: bool, **options: Any
 ) -> tuple[int, bytes, int, list[str], int]:
-    """Ask once; return status, body, how often the provider was asked, the calls' ends, and the kept replies."""
+    """Ask once; return status, body, the number of provider calls, the calls' ends, and that of kept replies."""
     path, body = PATHS[dialect]
     if stream:
         path = path.replace("generateContent", "streamGenerateContent") + (

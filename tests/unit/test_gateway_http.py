@@ -1,4 +1,4 @@
-"""The endpoint itself: who may ask, for what, and what a broken request gets."""
+"""The endpoint itself: authorization, permitted requests, and answers to broken ones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_wrong_request_gets_an_error_of_its_dialect(
         reply = await desk.post(body, path)
         assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
         assert ("type" in reply.json()) == path.startswith(MESSAGES)
-        # The connection lives on.
+        # The connection stays open.
         assert (await desk.post(ASK)).status_code == 200
     assert len(desk.records) == 1
 
@@ -193,7 +193,7 @@ async def test_a_client_that_does_not_read_is_cut(tmp_path: Path) -> None:
         await asyncio.sleep(0.05)
         writer.close()
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
-    # All of the reply came, and it was paid for.
+    # The whole reply arrived, and it was paid for.
     assert record.status == "ok"
 
 

@@ -1,4 +1,4 @@
-"""Who waits for a provider's places and for its share of a minute: first come, first served, and free to leave."""
+"""Waiting for a provider's slots and its share of a minute: first come, first served; a client may leave."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_two_hundred_are_served_in_the_order_they_came_and_who_leaves_take
     await asyncio.gather(*tasks, return_exceptions=True)
     assert served == [*range(10), *range(11, WAITING, 2)]
     assert (within, most) == (0, 4)
-    async with line.hold_slot(asyncio.sleep):  # none of those that left kept one
+    async with line.hold_slot(asyncio.sleep):  # no waiter that left kept a slot
         pass
 
 
@@ -72,7 +72,7 @@ async def test_who_stops_waiting_for_the_minutes_share_takes_none_of_it() -> Non
 
 
 async def test_clients_that_leave_the_line_keep_nobody_waiting(tmp_path: Path) -> None:
-    """Two hundred streams for two places; every other client goes away while it waits."""
+    """Two hundred streams for two slots; every other client leaves while it waits."""
     go = asyncio.Event()
     limits = ProviderLimits(concurrency=2)
     first = Reply(headers=SSE, pieces=[go, *openai_stream("one", "two")])

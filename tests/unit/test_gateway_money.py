@@ -1,4 +1,4 @@
-"""What is reserved before a call and booked after it; what happens where the money ends."""
+"""The reserve before a call and the booking after it; the behaviour when the money ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 
 class Watching(MemoryLedger):
-    """A ledger that keeps what was reserved."""
+    """A ledger that records the reserves."""
 
     def __init__(self, limit: float | None) -> None:
         super().__init__(limit)
@@ -59,7 +59,7 @@ async def test_the_reserve_bounds_input_bytes_and_output(tmp_path: Path) -> None
     async with gateway(tmp_path, GOOD, ledger=ledger) as desk:
         await desk.post(body)
         await desk.post({**body, "n": 3})
-    # Written to the cache, input costs most: 1.25 per million.
+    # Input written to the cache costs most: 1.25 per million.
     assert ledger.reserved[0] >= (size * 1.25 + 100 * 10) / 1e6
     assert ledger.reserved[1] - ledger.reserved[0] == pytest.approx(2 * 100 * 10 / 1e6, abs=1e-4)
     assert [record.booked_usd for record in desk.records] == pytest.approx([130e-6] * 2)
@@ -131,7 +131,7 @@ async def test_an_unknown_price_is_served_only_where_nothing_limits_the_money(tm
     async with gateway(tmp_path, GOOD, price=None, limit=None) as desk:
         assert (await desk.post(ASK)).status_code == 200
     assert (desk.records[0].cost_usd, desk.records[0].usage.output) == (None, 3)
-    # Nothing limits the output either, and a limit of ours could be more than the model takes.
+    # Nothing limits the output either, because our limit could be more than the model accepts.
     assert "max_tokens" not in desk.upstream.calls[0].body
 
 
@@ -162,7 +162,7 @@ async def test_the_cost_is_what_the_provider_reports(tmp_path: Path, usage: obje
         await desk.post({**ASK, "max_tokens": 100})
         record = await desk.settled()
     assert record.cost_usd == (None if cost is None else pytest.approx(cost))
-    # Not known, the whole reserve stays booked.
+    # If the cost is unknown, the whole reserve stays booked.
     assert record.booked_usd == pytest.approx(cost if cost is not None else 1.4e-3, abs=2e-4)
 
 
@@ -174,7 +174,7 @@ async def test_the_cost_is_what_the_provider_reports(tmp_path: Path, usage: obje
         ({"ephemeral_1h_input_tokens": 10}, 10, 68e-6),
         ({"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 0}, 0, 60.5e-6),
         ({"ephemeral_5m_input_tokens": 6, "ephemeral_1h_input_tokens": 4}, 4, 63.5e-6),
-        # It asked for an hour, and nobody tells how long what was written is kept.
+        # It asked for an hour, and the reply does not say how long the written tokens are kept.
         (None, None, 68e-6),
     ],
 )
@@ -247,7 +247,8 @@ async def test_a_race_for_the_last_money_ends_in_a_refusal(tmp_path: Path) -> No
 async def test_a_call_that_does_not_fit_now_waits_for_those_under_way(tmp_path: Path) -> None:
     go = asyncio.Event()
     body = {**ASK, "max_tokens": 500}
-    # One reserves 5 of 7.5 thousandths: the other could have 200 tokens now, and all of them once that is settled.
+    # The first reserves 5 of 7.5 thousandths: the second could have 200 tokens now, and all after the first is
+    # settled.
     replies = (Reply(wait=go, pieces=[openai_whole()]), GOOD)
     async with gateway(tmp_path, *replies, limit=0.0075) as desk:
         first = asyncio.create_task(desk.post(body))
@@ -317,7 +318,7 @@ PLAN = st.lists(
 
 
 def _honest(call: ModelCall, outcome: str) -> Reply:
-    """Play one outcome of a provider that keeps the limit it is given (but for `endless`)."""
+    """Play one outcome of a provider that respects the given limit (except for `endless`)."""
     limit = int(call.body["max_tokens"])
     usage = {"prompt_tokens": len(json.dumps(dict(call.body))) // 4, "completion_tokens": limit}
     replies = {

@@ -1,4 +1,4 @@
-"""Every way in which a provider says when to ask again, and what is no such word."""
+"""Every way in which a provider says when to ask again, and values that do not say it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.0
 @pytest.mark.parametrize(
     ("headers", "body", "seconds"),
     [
-        # RFC 9110: seconds, a date in each of its forms, a date that is over
+        # RFC 9110: seconds, a date in each of its forms, a past date
         ({"retry-after": "18000"}, b"", HOURS),
         ({"retry-after": " 1.5 "}, b"", 1.5),
         ({"retry-after": "0"}, b"", 0.0),
@@ -41,7 +41,7 @@ INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.0
         ({"retry-after": "2026-03-01T12:01:00Z"}, b"", 60.0),
         ({"retry-after-ms": "1500"}, b"", 1.5),
         ({"retry-after": "2", "anthropic-ratelimit-unified-reset": str(SECOND + 18_000)}, b"", 2.0),
-        # Anthropic: the second of a subscription's window, moments of single windows
+        # Anthropic: the reset time of a subscription's window in seconds, reset times of single windows
         ({"anthropic-ratelimit-unified-reset": str(SECOND + 18_000)}, b"", HOURS),
         (
             {
@@ -55,13 +55,13 @@ INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.0
             b"",
             90.0,
         ),
-        # OpenAI and who speaks like it: durations; a window of which something is left refused nothing
+        # OpenAI and compatible servers: durations; a window with calls left refused nothing
         ({"x-ratelimit-reset-requests": "6m0s", "x-ratelimit-remaining-requests": "0"}, b"", 360.0),
         ({"x-ratelimit-reset-tokens": "1h2m3.5s", "x-ratelimit-remaining-tokens": "0"}, b"", 3723.5),
         ({"x-ratelimit-reset-tokens": "20ms", "x-ratelimit-remaining-tokens": "0"}, b"", 0.02),
         ({"x-ratelimit-reset-requests": "8h", "x-ratelimit-remaining-requests": "9"}, b"", None),
         ({"x-ratelimit-reset-requests": "1d", "x-ratelimit-reset-tokens": "7.66s"}, b"", 7.66),
-        # a moment in seconds, in milliseconds (OpenRouter), or a number of seconds (IETF draft)
+        # a time in seconds, in milliseconds (OpenRouter), or a number of seconds (IETF draft)
         ({"x-ratelimit-reset": str(SECOND + 60)}, b"", 60.0),
         ({"x-ratelimit-reset": str((SECOND + 60) * 1000)}, b"", 60.0),
         ({"ratelimit-reset": "60", "ratelimit-remaining": "0"}, b"", 60.0),
@@ -74,7 +74,7 @@ INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.0
         ({}, error(code=429, metadata={"headers": {"X-RateLimit-Reset": str((SECOND + 60) * 1000)}}), 60.0),
         ({}, error(code="insufficient_quota"), 300.0),
         ({}, error(type="insufficient_quota", code=None), 300.0),
-        # more than any quota, and what says nothing
+        # more than any quota, and values without meaning
         ({"retry-after": "999999999999999"}, b"", LONGEST_REST),
         ({"retry-after": "soon"}, b"", None),
         ({"retry-after": "-5"}, b"", None),

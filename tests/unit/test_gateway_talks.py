@@ -1,4 +1,4 @@
-"""OpenAI's responses and Gemini's own dialect at the gateway: money, limits, refusals, counts, embeddings."""
+"""OpenAI's responses and Gemini's dialect at the gateway: money, limits, refusals, counts, embeddings."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_each_limit_stops_hard_and_is_named_in_each_dialect(
         money = store.spending.ledger(mission="m-1", attempt="a-1", task="t-1", user="ann", limits=limits)
         told = money.reserve("c-0", 1.0)
         assert [(spent.limit, spent.limit_usd) for spent in told] == [(scope, 1.0)]
-        money.settle("c-0", 1.0)  # spent, not reserved by a call under way: for that one would wait
+        money.settle("c-0", 1.0)  # spent, not reserved by a running call: for a reserve the call would wait
         async with gateway(tmp_path, dialect=dialect, ledger=money) as desk:
             where, asked = ASKED_OF[dialect]
             got = await desk.post(asked, where)
@@ -204,7 +204,7 @@ async def test_responses_are_kept_by_nobody_and_search_is_not_offered(tmp_path: 
 
 
 async def test_a_group_of_tools_goes_on_only_where_the_client_runs_each_of_them(tmp_path: Path) -> None:
-    """As codex offers its tools for agents below it."""
+    """As codex offers its tools for subagents."""
     inner = {"type": "function", "name": "spawn", "parameters": {}}
     group = {"type": "namespace", "name": "agents", "description": "", "tools": [inner]}
     async with gateway(tmp_path, Reply(pieces=[whole("responses")]), dialect="responses") as desk:

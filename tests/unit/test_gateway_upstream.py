@@ -1,4 +1,4 @@
-"""A provider over HTTP: what it is sent, and what becomes of its faults."""
+"""A provider over HTTP: the requests sent to it, and the handling of its faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def call(dialect: Dialect = "openai", seconds: float = 5.0, **headers: str) -> M
 async def provider(
     answer: bytes, *, hold: bool = False, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """Serve `answer` to every request; without `hold` the connection is closed where it is not whole."""
+    """Serve `answer` to every request; without `hold` close the connection if it is incomplete."""
     seen: list[bytes] = []
     writers: list[asyncio.StreamWriter] = []
 
@@ -128,7 +128,7 @@ async def test_a_connection_is_used_again_until_its_provider_closes_it() -> None
         assert [await lines_after(up)] == [[line]]
         side = [await up.send(call()) for _ in range(3)]
         assert [await whole(reply) for reply in side] == [b"{}"] * 3
-        assert len(idle(up)) == 3  # each had one of its own, and all are free again
+        assert len(idle(up)) == 3  # each call used a separate connection, and all are free again
         for kept in idle(up):
             kept.transport.abort()
         (new,) = await lines_after(up)
@@ -153,7 +153,7 @@ async def test_a_proxy_of_the_environment_is_gone_through(monkeypatch: pytest.Mo
         async with upstream("http://model.invalid/v1") as up:
             for _ in range(2):
                 assert await whole(await up.send(call())) == b"{}"
-            assert await up.probe(1.0) is False  # this one waits for a body
+            assert await up.probe(1.0) is False  # the probe waits for a body
     assert seen[0].startswith(b"POST http://model.invalid/v1/chat/completions HTTP/1.1\r\n")
 
 
@@ -223,7 +223,7 @@ async def test_a_call_that_is_cancelled_as_it_connects_leaves_no_socket() -> Non
                 sending.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await (await sending).close()
-    gc.collect()  # a socket that was left open warns here, and every warning fails a test
+    gc.collect()  # a socket left open warns here, and every warning fails a test
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 20", OK[:-1]])

@@ -1,4 +1,4 @@
-"""The git commands that reach a remote: what they take of the user's own configuration."""
+"""The git commands that reach a remote: the settings that they take from the user's configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chargehand.workspace.space import gc
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
-    """Return the environment of a push by a user with some settings of their own."""
+    """Return the environment of a push by a user with some personal settings."""
     settings = "[credential]\n\thelper = one\n\thelper = two\n[http]\n\tsslVerify\n[alias]\n\tx = y\n"
     write_files(tmp_path / "home", {".gitconfig": settings})
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -30,7 +30,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str,
 
 
 def ask(environment: Mapping[str, str], *words: str) -> list[str]:
-    """Return what git reads of a setting with an environment alone."""
+    """Return the values that git reads for a setting with only this environment."""
     alone = {**environment, "PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
     found = subprocess.run(["git", "config", *words], env=alone, cwd="/", capture_output=True, text=True)
     return found.stdout.splitlines()

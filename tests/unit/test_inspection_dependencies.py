@@ -1,4 +1,4 @@
-"""Dependencies, locks, tolerances, the size of a change: each rule with what it must catch and a clean twin."""
+"""Dependencies, locks, tolerances, size of a change: each rule with a change it must catch and a clean twin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USUAL = "https://pypi.org/simple"
 
 
 def told(path: str, old: str | None, new: str | None, **others: str) -> list[tuple[str, str]]:
-    """Return (rule, severity) of what is found of dependencies in one changed file beside unchanged others."""
+    """Return (rule, severity) of the dependency findings for one changed file among unchanged others."""
     before = {**others} if old is None else {path: old, **others}
     after = {**others} if new is None else {path: new, **others}
     named = ("dependency_changed", "dependency_source", "lock_mismatch")

@@ -1,4 +1,4 @@
-"""What is seen while an attempt runs: inspected, recorded, checkpointed, and what ends the attempt."""
+"""Changes seen while an attempt runs: inspected, recorded, checkpointed, and reasons to end the attempt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CRITICAL = Finding(rule="entry_link_out", severity="critical", path="leak", mess
 
 
 class HungTrees(MemoryTrees):
-    """A disk that does not answer until it is let go."""
+    """A disk that does not answer until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ async def test_a_slow_disk_is_given_up_between_two_files(store: Store, trees: Hu
     slow = Slow()
     base = slow.add({})
     changes = slow.changes(base, slow.add({f"{n}.py": f"{n}\n" for n in range(50)}))
-    for options in ({"full_seconds": 1.0}, {"seconds_left": lambda: 0.9}):  # its own limit, the mission's
+    for options in ({"full_seconds": 1.0}, {"seconds_left": lambda: 0.9}):  # its limit, then the mission's
         found = await inspector(store, slow, base, **options).inspect_all(changes)
         assert found.degraded
         assert 1 <= found.looked < 50
@@ -111,7 +111,7 @@ async def test_a_slow_disk_is_given_up_between_two_files(store: Store, trees: Hu
 
 
 async def test_a_scan_ends_with_whoever_waits_for_it() -> None:
-    """A thread that went on would hold its process for as long as it reads."""
+    """A thread that continued would block the end of its process for as long as it reads."""
 
     class Endless:
         began, ended = threading.Event(), threading.Event()
@@ -151,7 +151,7 @@ async def test_one_violation_in_an_unsampled_file_is_found_for_promotion(store: 
     base = trees.add({})
     files = {f"src/m{n}.txt": f"{n}\n" for n in range(400)}
     changes: Any = None
-    for number in range(400):  # one that the lot leaves out
+    for number in range(400):  # until the random sample misses one
         tree = trees.add({**files, f"src/m{number}.txt": SECRET})
         changes = trees.changes(base, tree)
         quick = await inspector(store, trees, base).inspect_sample(changes, tree=tree)
@@ -237,7 +237,7 @@ PACE = CheckpointPacing(files=50, seconds=30.0, settle=5.0, quiet=0.5)
 
 
 class Kept:
-    """A journal that keeps what is noted."""
+    """A journal that keeps its records."""
 
     def __init__(self) -> None:
         self.lines: list[FilesSeen] = []
@@ -299,9 +299,9 @@ def test_many_new_directories_are_named_once_a_line() -> None:
     files.write()
     assert len(kept.lines) < 25
     assert sum(len(line.changes) for line in kept.lines) == 2001
-    # A line may begin with a change whose own gap stands in the line before; then the next gap begins another.
+    # A line may begin with a change whose gap is in the line before; then the next gap starts another line.
     assert all(one.gap or other.gap for one, other in zip(kept.lines, kept.lines[1:], strict=False))
-    # A gap of another kind still begins a line of its own.
+    # A gap of another kind still starts a separate line.
     assert {line.reasons for line in kept.lines[:-1]} == {(), ("new_directory",)}
     assert (kept.lines[-1].reasons, kept.lines[-1].changes) == (("overflow",), (("found_created", "e/f"),))
 

@@ -1,4 +1,4 @@
-"""How inspection saves work without losing anything: cache, sample, time limit, reads."""
+"""How inspection saves work without losing findings: cache, sample, time limit, reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AREAS = Areas(commands=("pytest -q",))
 
 
 class CountingTrees(MemoryTrees):
-    """Counts what inspection reads."""
+    """Counts the reads of inspection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class CountingTrees(MemoryTrees):
 
 
 class Steps:
-    """A clock that goes on by one second whenever it is looked at."""
+    """A clock that advances by one second whenever it is read."""
 
     def __init__(self) -> None:
         self._ticks: Iterator[int] = itertools.count()

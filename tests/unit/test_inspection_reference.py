@@ -1,4 +1,4 @@
-"""The page of rules names every rule with the severity that the code gives it, and no other."""
+"""The page of rules names every rule with its severity in the code, and no other rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/inspection.md").read_text()
 SEVERITIES = ("info", "warning", "error", "critical")
 NO_RULES = {"pack", *SEVERITIES}
-"""Words of git that stand before a word that is a severity too."""
+"""Words of git that precede a word which is also a severity."""
 BY_FUNCTION = {"_ask": "warning", "_error": "error", "_warning": "warning"}
 
 
@@ -34,7 +34,7 @@ def made() -> Mapping[str, set[str]]:
 
 
 def stated(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield what a call or tuple says: a rule beside its severity, by keyword, by place, or by the function."""
+    """Yield each rule with its severity in a call or tuple: by keyword, by position, or by the function."""
     if isinstance(node, ast.Tuple):
         yield from beside(node.elts)
     elif isinstance(node, ast.Call):
@@ -67,7 +67,7 @@ def constants(node: ast.expr) -> list[str]:
 
 def test_the_page_names_every_rule_with_its_severity() -> None:
     told, known = documented(), dict(made())
-    # The areas give their rule as a variable: both of its values are errors.
+    # The areas pass their rule as a variable: both of its values are errors.
     for rule in ("area_forbidden", "area_outside", "config_protected"):
         assert f'"{rule}"' in (ROOT / "src/chargehand/checks/areas.py").read_text()
         known[rule] = {"error"}

@@ -1,4 +1,4 @@
-"""A program of the host ends with all that it started, however that hid: in time, or when its owner dies."""
+"""A host program ends with all its descendants, however they hide: in time, or when its owner dies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Line = tuple[OutputStream, str]
 
 
 def stubborn(pids: Path, then: str = "time.sleep(600)") -> list[str]:
-    """Return a program that ignores SIGTERM, as do its six descendants, each in a session of its own."""
+    """Return a program that ignores SIGTERM, as do its six descendants, each in a separate session."""
     pids.mkdir(exist_ok=True)
     return [sys.executable, "-c", STUBBORN.replace("{then}", then), str(pids)]
 

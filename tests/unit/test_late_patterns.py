@@ -1,4 +1,4 @@
-"""Patterns that are compiled at their first use: they do what a pattern does, and each can be compiled."""
+"""Patterns compiled at their first use: they behave like compiled patterns, and each of them compiles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_nothing_is_compiled_before_it_is_used() -> None:
 
 
 def _found(value: object, depth: int = 3) -> Iterator[re.Pattern[str]]:
-    """Yield the patterns of a constant, in tables and pairs as well."""
+    """Yield the patterns in a constant, including those in tables and pairs."""
     if isinstance(value, type(late_pattern(""))):
         yield cast("re.Pattern[str]", value)
     elif isinstance(value, (dict, tuple, list)) and depth:

@@ -1,4 +1,4 @@
-"""What lists show: a plan's tasks with their coordinator and not for themselves, and the teams there are."""
+"""Lists of missions: a plan's tasks appear with their coordinator only; and lists of teams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: for people and as JSON, without secrets, one record on one line, in a file that is cut."""
+"""Log lines: for people and as JSON, without secrets, one record per line, in a file of limited size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of the MCP server: keys, the token's file, addresses, the rate, and what is shown."""
+"""Parts of the MCP server: keys, the token's file, addresses, the rate limit, and displayed text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conflicts of a merge: each kind told as what it is, with the lines that clash, and nothing half merged left."""
+"""Conflicts of a merge: each kind is named, with the conflicting lines, and no half-merged result remains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def depot(tmp_path_factory: pytest.TempPathFactory) -> Depot:
 
 @pytest.fixture(params=[(2, 30), (2, 45)], ids=["in process", "by git"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Merge with git's merge-tree where it is new enough, and as for an older git; return whether it is git's."""
+    """Merge with git's merge-tree if it is new enough, and as for an older git; return whether it is git's."""
     version: tuple[int, int] = request.param
     if version < merging.git_version():
         monkeypatch.setattr(merging, "git_version", lambda: version)
@@ -60,7 +60,7 @@ def test_clashing_lines_with_their_places(depot: Depot) -> None:
     assert first.base == Excerpt(start=3, lines=2, text="3\n4\n")
     assert first.ours == Excerpt(start=4, lines=2, text="three\nfour\n")
     assert first.theirs == Excerpt(start=3, lines=2, text="3\nvier\n")
-    assert last.base == Excerpt(start=9, lines=2, text="9\n10\n")  # changes that touch clash as well
+    assert last.base == Excerpt(start=9, lines=2, text="9\n10\n")  # adjacent changes conflict too
     assert last.ours == Excerpt(start=10, lines=2, text="nine\n10\n")
     assert last.theirs == Excerpt(start=9, lines=2, text="9\nzehn\n")
 
@@ -116,14 +116,14 @@ def test_binary(depot: Depot) -> None:
 
 def test_modes_and_types(depot: Depot, engine: bool) -> None:
     both = merged(depot, {}, {"f": (EXECUTABLE, TEN)}, {"f": (FILE, TEN)})
-    if engine:  # an older git's stand-in lets the executable one win
+    if engine:  # with an older git the executable one wins
         conflict = only(both)
         assert (conflict.kind, conflict.hunks) == ("mode", ())
         assert conflict.ours is not None
         assert conflict.theirs is not None
         assert (conflict.ours.mode, conflict.theirs.mode) == (EXECUTABLE, FILE)
     linked = merged(depot, {"f": TEN}, {"f": TEN + b"more\n"}, {"f": (LINK, b"rest")})
-    assert linked.conflicts == ("f",)  # by its own name, whatever git put it aside as
+    assert linked.conflicts == ("f",)  # under its own name, even though git renamed it
     assert linked.details[0].kind == "mode"
 
 
@@ -216,7 +216,7 @@ _TEXT = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n", b"e\n"]), max_
 
 
 @given(base=_TEXT, ours=_TEXT, theirs=_TEXT)
-@example(base=b"b\nb\n", ours=b"b\na\nb\n", theirs=b"b\na\nb\nb\na\n")  # git sees a clash, a plain diff none
+@example(base=b"b\nb\n", ours=b"b\na\nb\n", theirs=b"b\na\nb\nb\na\n")  # git sees a conflict, plain diff does not
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_line_that_clashes_stands_where_it_is_said_to(
     depot: Depot, base: bytes, ours: bytes, theirs: bytes

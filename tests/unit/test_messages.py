@@ -1,4 +1,4 @@
-"""Messages: read strictly, of every version, mended only where that is certain, and described as they are."""
+"""Messages of every version: parsed strictly, repaired only if the repair is certain, described truthfully."""
 
 from __future__ import annotations
 

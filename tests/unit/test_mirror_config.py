@@ -1,4 +1,4 @@
-"""The user's pip, npm, cargo, go and maven configuration: what wins over what, and that no secret is shown."""
+"""The user's pip, npm, cargo, go and maven configuration: its precedence, and that no secret is shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def environ(home: Path, **variables: str) -> dict[str, str]:
-    """Return an environment that sees `home` and nothing of this machine's configuration."""
+    """Return an environment that sees `home` but not this machine's configuration."""
     base = {"HOME": str(home), "PATH": "", "XDG_CONFIG_DIRS": str(home / "etc"), "PREFIX": str(home)}
     return {**base, "PIP_CONFIG_FILE": "/dev/null", **variables}
 
@@ -40,7 +40,7 @@ def with_pip_conf(home: Path, text: str, **variables: str) -> dict[str, str]:
 
 
 def fake_pip(home: Path, output: str, *, code: int = 0) -> str:
-    """Put a `pip` that prints `output` into a directory; return that directory."""
+    """Write a `pip` that prints `output`; return its PATH."""
     program = home / "bin/pip"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {code}\n")
@@ -76,7 +76,7 @@ def test_where_pip_fails_its_files_are_read(home: Path) -> None:
     path = fake_pip(home, "global.index-url='https://wrong.invalid/'", code=1)
     text = "[global]\nindex_url = https://file.invalid/simple\n[install]\nfind-links =\n  ~/wheels\n  https://l.invalid/x\n"
     config = RegistryConfig.from_user(with_pip_conf(home, text, PATH=path)).pip
-    # /usr/bin is on PATH for the script's sake; a pip there may answer in its place, from the same file.
+    # /usr/bin is on PATH for the script's sake; a pip there may answer instead, from the same file.
     assert config.indexes[0] == "https://file.invalid/simple"
     assert config.find_links == ((home / "wheels").as_uri(), "https://l.invalid/x")
 

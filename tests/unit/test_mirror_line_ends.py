@@ -1,4 +1,4 @@
-"""Pages of an index with the line ends of Windows: their links are those of the same page with plain ones."""
+"""Index pages with Windows line endings have the same links as pages with plain ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def _answer(index: Path, accept: str) -> bytes:
     finally:
         await client.close()
     assert isinstance(reply.body, bytes)
-    # Each registry gives its files names of its own.
+    # Each registry names its files differently.
     return re.sub(rb"/pypi/files/[^/]+/", b"/pypi/files/ID/", reply.body)
 
 

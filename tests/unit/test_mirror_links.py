@@ -1,4 +1,4 @@
-"""Index pages: what is read from them, what never comes out of them, and where they may lead."""
+"""Index pages: the links read from them, content that is never served, and permitted targets."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ NAMES = {
 
 
 async def resolve(host: str, port: int) -> Sequence[Address]:
-    """Answer from the table; an address is its own answer."""
+    """Resolve from the table; an address resolves to itself."""
     try:
         return [ipaddress.ip_address(host)]
     except ValueError:

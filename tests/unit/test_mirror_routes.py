@@ -1,4 +1,4 @@
-"""What the mirror's paths may look like, and that no disguise of another one gets through."""
+"""The permitted forms of the mirror's paths; no disguise of another path gets through."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ID = "0123456789abcdef01234567"
         ("/npm/a/-/a-1.0.0.tgz", MirrorRoute(kind="npm-file", project="a", filename="a-1.0.0.tgz")),
         ("/npm/@s/a/-/a-1.0.0.tgz", MirrorRoute(kind="npm-file", project="@s/a", filename="a-1.0.0.tgz")),
         (f"/npm/@s/a/-/{ID}/x.tgz", MirrorRoute(kind="npm-file", project="@s/a", identity=ID, filename="x.tgz")),
-        # A lock file's paths, which npm puts behind or in place of ours.
+        # A lock file's paths, which npm appends to ours or uses instead.
         ("/npm/api/virtual/a/-/a-1.0.0.tgz", MirrorRoute(kind="npm-file", project="a", filename="a-1.0.0.tgz")),
         ("/@s/a/-/a-1.0.0.tgz", MirrorRoute(kind="npm-file", project="@s/a", filename="a-1.0.0.tgz")),
     ],

@@ -1,4 +1,4 @@
-"""What is said of a mission's end: its time, its status in words, its exit code."""
+"""The description of a mission's end: its time, its status in words, its exit code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAITS = MissionFinished(status="waiting")
 
 
 def told(*lines: tuple[float, Payload]) -> MissionState:
-    """Return the state after payloads at these seconds."""
+    """Return the state after these payloads at these seconds."""
     events = [
         Event("m-1", seq, (START + timedelta(seconds=at)).isoformat(), each.type, encode(each), "", GENESIS, "")
         for seq, (at, each) in enumerate(lines, 1)

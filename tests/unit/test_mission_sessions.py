@@ -1,4 +1,4 @@
-"""Opening the session of a mission leaves the event loop to the other missions of a worker."""
+"""Opening a mission's session does not block the event loop for the other missions of a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded step runs once; its output and its events are written together, and only by who holds the mission."""
+"""A recorded step runs once; its output and events are written together, and only by the mission's holder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 class Work:
-    """Counts how often it is done."""
+    """Counts its calls."""
 
     def __init__(self, output: object = 1) -> None:
         self.output = output
@@ -96,7 +96,7 @@ async def test_what_a_process_before_recorded_within_a_step_counts_for_its_time(
 
 @pytest.mark.parametrize(("size", "kept"), [(8190, True), (8191, False), (1_000_000, False)])
 async def test_an_output_over_8_kb_lies_beside_the_log(store: Store, size: int, kept: bool) -> None:
-    output = "x" * size  # and two quotes
+    output = "x" * size  # plus two quotes
     assert await journal(store).step("s", 1, Work(output)) == output
     (line,) = (line for line in store.log.read("m-1") if line.type == StepFinished.type)
     assert line.payload is not None

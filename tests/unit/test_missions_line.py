@@ -1,4 +1,4 @@
-"""Why a mission that nobody has taken up waits: from the facts, before and after each of them changes."""
+"""Why a mission without a worker waits: derived from the facts, before and after each of them changes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
         assert "before it" not in app.mission_reader.waits()[missions[6]].message
     finally:
         worker.leave()
-    # Its worker is gone: what it held waits for another one, each where it stood.
+    # Its worker is gone: its missions wait for another worker, each at its place.
     waits = app.mission_reader.waits()
     assert list(waits) == missions[1:]
     assert waits[missions[6]].code == "no_worker"
@@ -80,7 +80,7 @@ def test_following_tells_it_once_and_anew_where_it_changes(app: App, monkeypatch
     mission, joined = ask(app), []
 
     def look_again(seconds: float) -> None:
-        """Change what it waits for at every second look, until it is settled."""
+        """Change the reason to wait at every second look, until the mission is settled."""
         looks.append(seconds)
         if len(looks) == 2:
             joined.append(app._local.join("worker"))

@@ -1,4 +1,4 @@
-"""Figures of models, from the calls that the log holds."""
+"""Statistics of models, from the calls in the log."""
 
 from __future__ import annotations
 

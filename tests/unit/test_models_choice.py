@@ -1,4 +1,4 @@
-"""Models by name, their keys and addresses, what one call tells of them, and which agent is taken."""
+"""Models by name, their keys and addresses, the results of one call, and the choice of the agent."""
 
 from __future__ import annotations
 

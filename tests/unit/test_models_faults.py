@@ -1,4 +1,4 @@
-"""Faults on purpose: each one, when it is due, and what a wrong specification is told."""
+"""Injected faults: each kind, its schedule, and the error for a wrong specification."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_fault_fires_once_in_each_attempt_and_takes_no_reply_from_a_scri
     again = [(await upstream.send(call(1))).status for _ in range(3)]
     assert again == [500, 429, 200]
     assert (await upstream.send(call(1, attempt="b"))).status == 500
-    # A client that tries again itself comes with its next turn.
+    # A client that retries by itself comes with its next turn.
     replies = [await document(await upstream.send(call(turn, attempt="b"))) for turn in (2, 3)]
     assert [reply["choices"][0]["message"]["content"] for reply in replies] == ["one", "two"]
 

@@ -1,4 +1,4 @@
-"""The calls of an attempt that are kept: given again once, to the same request, whatever crash came between."""
+"""The recorded calls of an attempt: each is replayed once, to the same request, after any crash."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OTHER = "cht-fedcba9876543210fedcba9876543210"
 
 
 class Life:
-    """One life of an attempt, with what it told of divergences."""
+    """One life of an attempt, with its reported divergences."""
 
     def __init__(self, path: Path, *, token: str = TOKEN, strict: bool = True) -> None:
         self.told: list[Divergence] = []
@@ -46,7 +46,7 @@ class Life:
         self.turn = 0
 
     def ask(self, *words: str, reply: str | None = None, **more: Any) -> str | None:
-        """Ask, and return what was kept; where nothing is, keep `reply` unless it is on its way only."""
+        """Ask, and return the recorded reply; without one record `reply`, or nothing if it is `None`."""
         self.turn += 1
         body = {"model": "m", "messages": [{"role": "user", "content": word} for word in words], **more}
         asked = self.log.fingerprint("openai", "reply", body, turn=self.turn)
@@ -106,7 +106,7 @@ def test_what_differs_from_run_to_run_is_no_difference(path: Path) -> None:
 
 
 def test_what_a_new_life_may_say_otherwise_is_told_by_its_form_and_nothing_else_is(path: Path) -> None:
-    """A listing made anew, a commit made anew: its name of today stands in what was kept."""
+    """A new listing, a new commit: the recorded reply contains the commit's current name."""
 
     def asks(life: Life, commit: str, day: str, seconds: str, number: str) -> str | None:
         said = [f"HEAD is {commit}", f"Today's date is {day}", f"{number} passed in {seconds}s"]
@@ -131,7 +131,7 @@ def test_the_first_difference_is_told_and_the_rest_is_let_go(path: Path) -> None
     assert [second.ask("a"), second.ask("a", "x", reply="y"), second.ask("a", "b", "c")] == ["a", None, None]
     (told,) = second.told
     assert (told.turn, told.pointer, told.recorded, told.sent) == (2, "/messages/1/content", '"b"', '"x"')
-    third = Life(path)  # knows the way that the second went
+    third = Life(path)  # follows the path of the second
     assert [third.ask("a"), third.ask("a", "x"), third.told] == ["a", "y", []]
 
 
@@ -165,7 +165,7 @@ def test_a_file_that_was_cut_short_anywhere_gives_what_is_whole(
     content = path.read_bytes()
     path.write_bytes(content[: len(content) - cut])
     whole = path.read_bytes().count(b'"call"') - (cut > 0)
-    for _ in range(2):  # and what is asked anew then is kept behind the torn line
+    for _ in range(2):  # and a new request is recorded after the torn line
         life = Life(path)
         found = [life.ask(*words, reply=words[-1]) for words in (("a",), ("a", "b"), ("a", "b", "c"))]
         assert life.told == []
@@ -197,7 +197,7 @@ def test_each_part_of_a_conversation_is_kept_once(path: Path) -> None:
 
 
 async def asked(tmp_path: Path, *replies: Any, stream: bool = False, **more: Any) -> Any:
-    """Ask once through a gateway that keeps its calls; return response, calls of the upstream, and records."""
+    """Ask once through a gateway that records its calls; return response, upstream calls, and records."""
     log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
     try:
         async with gateway(tmp_path, *replies, calls=log, **more) as desk:
@@ -249,7 +249,7 @@ async def test_half_a_reply_is_not_given_again(tmp_path: Path, pieces: list[Any]
 
 
 async def test_the_reply_is_on_the_disk_before_its_call_is_settled(tmp_path: Path) -> None:
-    """And before the client has the end of it: its own next step may be what kills the worker."""
+    """And before the client has the end of it: the client's next step may kill the worker."""
     seen: list[int] = []
 
     class Looking(MemoryLedger):

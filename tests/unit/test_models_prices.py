@@ -1,4 +1,4 @@
-"""What a model costs: who is asked first, what is published, and what nobody knows."""
+"""Prices of models: the order of sources, published prices, and unknown ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models and providers: what is known of them and who says it; names, addresses, keys, chains, health."""
+"""Models and providers: known facts and their sources; names, addresses, keys, chains, health."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_calls_go_by_the_catalogue_and_by_what_the_user_says() -> None:
 
     (listed,) = [one for _, name, one in listed_models("openai") if name == "gpt-3.5-turbo"]
     assert listed.takes == ("text",)
-    # What it writes at most is less than what is asked for unasked, so that it has to be said.
+    # Its longest output is less than the default request, so that the limit has to be stated.
     assert served() == (False, False, bool(listed.tools), listed.max_output)
     assert served(images=True, tools=True, max_output=99) == (True, True, True, 99)
     assert served(modalities=("image",))[:2] == (True, False)

@@ -1,4 +1,4 @@
-"""Looking for words before patterns finds the same: no key, id or passing word is left in what is kept."""
+"""The quick search for words before patterns misses nothing: no key, id or varying word remains in recordings."""
 
 from __future__ import annotations
 

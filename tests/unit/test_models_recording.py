@@ -1,4 +1,4 @@
-"""Recordings: every exchange is one whole line without secrets, however it ended."""
+"""Recordings: every exchange is one complete line without secrets, however it ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Unreachable:
 
 
 class Says:
-    """An upstream that says given bytes, under a content type."""
+    """An upstream that replies with given bytes and a content type."""
 
     def __init__(self, pieces: Sequence[bytes], content_type: str) -> None:
         self._pieces, self._type = pieces, content_type
@@ -246,7 +246,7 @@ def test_a_canary_never_gets_into_the_file(
         assert form not in content
     recording = Recording.load(path)
     assert canary not in "".join(texts(recording.exchanges[0].reply))
-    # What a stream says is spread over its pieces: what a client makes of them must not hold it either.
+    # A stream spreads its text over pieces: the text that a client assembles must not contain it either.
     said_then = script_from_recording(recording).lines[0].reply
     assert canary not in said_then.text
     assert not [call for call in said_then.tools if canary in "".join(texts(call.arguments))]

@@ -1,4 +1,4 @@
-"""Redaction: a secret does not survive in any of the forms it takes, and nothing else is touched."""
+"""Redaction: a secret does not survive in any of its forms, and all other text stays unchanged."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_stream_is_left_alone_only_where_no_part_of_it_changes(secret: str, da
     )
     events = data.draw(st.lists(inner, max_size=4))
     found = Redactor({"CANARY": secret}, {"workspace": "/srv/work"})
-    # The last one has a key, so that each part is gone through.
+    # The last event has a key, so that every part is searched.
     assert found.stream(events) == found.stream([*events, "sk-1234567890abcdefgh"])[:-1]
 
 

@@ -1,4 +1,4 @@
-"""Scripted replies: what the official clients of both dialects read from them."""
+"""Scripted replies, as the official clients of both dialects read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay: the same reply for the same call, and a stop with the place where a call is another one."""
+"""Replay: the same reply for the same call; a different call is refused with the place of the difference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Outcome = tuple[int, dict[str, str], Any]
 
 
 def parsed(body: bytes) -> list[Any]:
-    """What a body says, event by event: recordings write JSON with other blanks than providers."""
+    """The content of a body, event by event: recordings write JSON with other whitespace than providers."""
     found = []
     for line in body.splitlines():
         head, text = line[:5], line.removeprefix(b"data:")
@@ -133,7 +133,7 @@ async def test_lenient_answers_by_turn_and_tells(path: Path) -> None:
     assert await outcome(replay, call(1, said="other")) == outcomes[0]
     assert await outcome(replay, call(2)) == outcomes[1]
     assert len(heard) == 1
-    # A client that waits for events cannot be given a document, however lenient one is.
+    # A client that waits for events cannot be given a document, not even in a lenient replay.
     assert (await replay.send(call(1, stream=True, attempt="a"))).status == 409
 
 
@@ -154,7 +154,7 @@ def works(turn: int, said: str, *, bare: int = 0) -> ModelCall:
 
 
 async def test_what_is_asked_beside_may_come_in_any_order(path: Path) -> None:
-    """A title is asked for while the work begins: which is first differs from run to run."""
+    """A title is requested while the work begins: the order differs from run to run."""
     then = [works(1, "mend it"), call(2, said="a title for it"), works(3, "go on", bare=1)]
     recording, outcomes = await recorded(path, ScriptUpstream(Script.of("I mend.", "Title", "Done.")), *then)
     replay = ReplayUpstream(recording)
@@ -174,7 +174,7 @@ async def test_what_is_asked_beside_and_was_not_then_ends_nothing(path: Path) ->
     assert (await replay.send(call(3, said="a title for it"))).status == 200
     assert (await replay.send(call(4, said="one more"))).status == 410
     assert await outcome(replay, works(5, "go on", bare=3)) == outcomes[2]
-    # Its own work is another matter.
+    # A different request for its own work is refused.
     assert (await replay.send(works(6, "something else", bare=3))).status == 410
     assert len(heard) == 1
 
@@ -204,7 +204,7 @@ async def test_a_hash_of_today_stands_in_the_reply(path: Path) -> None:
     status, _, body = await outcome(replay, asks(today, day + timedelta(days=40)))
     assert status == 200
     assert streamed(body) == f"I look at what the commit {today} says, and at d2da67a."
-    # A day that is neither then's nor now's is a difference.
+    # A day that is neither the recorded nor the current one is a difference.
     elsewhere = ReplayUpstream(recording, clock=later)
     assert (await elsewhere.send(asks(today, day + timedelta(days=400)))).status == 409
 
@@ -256,7 +256,7 @@ async def test_a_recording_is_a_script(path: Path, stream: bool) -> None:
     assert (second.fault, third.fault) == ("429/7", "cut")
     again = ScriptUpstream(Script.load(script.dump()))
     assert [(await outcome(again, one))[0] for one in calls] == [status for status, _, _ in outcomes]
-    # A script takes whatever is asked.
+    # A script accepts any request.
     assert (await again.send(call(1, said="something else"))).status == 200
 
 
@@ -291,7 +291,7 @@ def test_a_difference_is_where_its_pointer_says(one: Any, other: Any) -> None:
 
 
 async def test_ids_of_a_run_are_those_of_the_run_that_it_is_replayed_in(tmp_path: Path) -> None:
-    """A reply that names an id which the program had shown gets today's; other ids are the recording's."""
+    """A reply with an id that the program had shown gets the current id; other ids stay as recorded."""
     then, now, foreign = (str(uuid.uuid4()) for _ in range(3))
 
     def asks(session: str) -> ModelCall:

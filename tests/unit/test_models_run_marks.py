@@ -1,4 +1,4 @@
-"""Two runs say the same of the same work: but for ids, hashes, moments and durations, told by their form."""
+"""Two runs of the same work differ only in ids, hashes, times and durations, recognised by their form."""
 
 from __future__ import annotations
 

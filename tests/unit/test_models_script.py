@@ -1,4 +1,4 @@
-"""Scripts: which line answers which call, and what happens where none does."""
+"""Scripts: the line that answers each call, and the error if no line does."""
 
 from __future__ import annotations
 

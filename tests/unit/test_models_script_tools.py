@@ -1,4 +1,4 @@
-"""One script drives clients whose tools are called otherwise and take other arguments."""
+"""One script drives clients whose tools have other names and take other arguments."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_shell_has_what_its_schema_requires(client: str) -> None:
 
 
 def test_what_has_no_tool_of_its_own_is_done_by_a_shell(tmp_path: Path) -> None:
-    """And does the same, quotes and all."""
+    """And it does the same, including quotes."""
 
     def run(call: ScriptedCall) -> subprocess.CompletedProcess[str]:
         assert call.name == "exec_command"
@@ -214,7 +214,7 @@ async def test_a_request_without_tools_is_beside_the_work_and_takes_no_line(dial
 
     beside = [await said(1, bare, 0), await said(3, {**bare, "tools": []}, 1)]
     assert ["As the script says." in each for each in beside] == [True, True]
-    # Whichever of those that are sent at once comes first.
+    # Of calls sent at once, the first to arrive comes first.
     assert "Done." in await said(4, REQUESTS[dialect], 2)
     assert "I look." in await said(2, REQUESTS[dialect], 1)
     assert len(upstream.calls) == 2

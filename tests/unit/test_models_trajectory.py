@@ -1,4 +1,4 @@
-"""A recorded run of SWE-agent, done again by a client that has a shell: the same files come out."""
+"""A recorded run of SWE-agent, repeated by a client that has a shell, produces the same files."""
 
 from __future__ import annotations
 

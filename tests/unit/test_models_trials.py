@@ -1,4 +1,4 @@
-"""What a probe finds out by trying, against providers that do and do not: kept, shown, and used."""
+"""Abilities that a probe tries out, on providers with and without them: stored, shown, and used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chargehand.models.probes import red_square
 
 
 class Able(Provider):
-    """A provider whose abilities can be switched off; it streams only where told to by its `streams`."""
+    """A provider whose abilities can be switched off; it streams only if its `streams` is set."""
 
     sees, embeds, keeps = True, True, True
 
@@ -80,7 +80,7 @@ def test_what_is_found_out_is_kept_and_told_with_its_day(able: Able) -> None:
     (probed,) = run("model", "probe", "m")["models"]
     found = probed["abilities"]
     assert (found["images"], found["embeddings"], found["output_kept"]) == (True, True, True)
-    # It answers with a whole reply where a stream is asked for.
+    # It answers with a whole reply although a stream is requested.
     assert (found["streams"], "not a stream" in found["tried"]["streams"]) == (False, True)
     known = facts()
     assert known["takes"]["image"] == {"value": True, "source": f"probe {found['day']}"}

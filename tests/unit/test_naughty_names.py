@@ -1,6 +1,6 @@
 """Strings that break software, each as a file name, as content, as a commit's message and as a note.
 
-As requests they stand in tests/integration/test_bad_input_words.py.
+tests/integration/test_bad_input_words.py uses them as requests.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def naughty() -> list[str]:
 
 
 def names() -> dict[str, str]:
-    """Return the names that a file system takes, each with the rule that refuses it (or nothing)."""
+    """Return the names that a file system accepts, each with the rule that refuses it (or "")."""
     found = {}
     for text in naughty():
         raw = text.encode("utf-8", "surrogatepass")
         if text in ("", ".", "..") or b"/" in raw or b"\0" in raw or len(raw) > 255:
             continue
-        # What shows as nothing, or moves what is beside it: control and format characters, line separators.
+        # Invisible characters, and those that move their neighbours: control, format, line separators.
         unseen = any(unicodedata.category(letter) in ("Cc", "Cf", "Zl", "Zp") for letter in text)
         found[text] = "entry_name" if unseen else ""
     return found

@@ -1,4 +1,4 @@
-"""Texts meant to break programs, as requests, messages and answers: kept to the letter, and shown without harm."""
+"""Texts meant to break programs, as requests, messages and answers: stored unchanged, and shown safely."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chargehand.core.records import Base, MissionRequest
 
 STRINGS = Path(__file__).parents[3] / "shared/data/naughty_strings.json"
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-LONG = "1" * 5000  # more digits than Python reads as a number
+LONG = "1" * 5000  # more digits than Python parses as a number
 
 pytestmark = pytest.mark.skipif(
     not STRINGS.exists() and not os.environ.get("CI"), reason="the strings are not beside this checkout"
@@ -91,7 +91,7 @@ def _as(made: MissionCreated, text: str) -> tuple[MissionCreated]:
 
 @pytest.mark.parametrize("part", range(3))
 def test_some_of_them_by_the_commands(app: App, part: int) -> None:
-    """As messages to a mission that waits, and as answers to what an agent asks."""
+    """As messages to a waiting mission, and as answers to an agent's questions."""
     texts = [text for text in naughty() if text.strip() and "\0" not in text][part::120]
     mission = new_id("mission")
     app.store.log.append(mission, *created(app, "ask"))

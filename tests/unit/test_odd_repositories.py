@@ -1,6 +1,6 @@
-"""Repositories of every shape: each behaviour stated in docs/reference/trees.md is shown here.
+"""Repositories of every shape: each behaviour stated in docs/reference/trees.md is tested here.
 
-What is shown through the command line instead stands in tests/integration/test_bad_input_repository.py.
+The tests through the command line are in tests/integration/test_bad_input_repository.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def yard(tmp_path: Path) -> Yard:
 
 
 def work(repository: Path, root: Path, script: str = "echo x > new", driver: DriverName = "overlay") -> Workspace:
-    """Let an agent work on HEAD of a repository, whose fresh workspace is the base."""
+    """Let an agent work on HEAD of a repository; the fresh workspace must equal the base."""
     depot = Depot.open(root, repository=repository)
     workspace = Workspace.create(depot, depot.resolve_base(), driver=driver)
     assert workspace.scan().tree == workspace.base.tree
@@ -49,7 +49,7 @@ def work(repository: Path, root: Path, script: str = "echo x > new", driver: Dri
 
 
 def promoted(depot: Depot, workspace: Workspace) -> str:
-    """Commit what a workspace holds and export it; return the commit."""
+    """Commit the tree of a workspace and export it; return the commit."""
     tree = workspace.checkpoint("done").tree
     commit = depot.commit(tree, (workspace.base.commit,), "done\n")
     assert export_branch(depot, commit, branch="chargehand/x", expected_old=None).state == "done"
@@ -64,7 +64,7 @@ def refused(path: Path, code: str) -> RepositoryError:
     return caught.value
 
 
-# --- what git itself must understand
+# --- formats that git itself must understand
 
 
 def test_formats_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_status_that_cannot_be_told_is_not_called_clean(tmp_path: Path) -> Non
     assert Depot.open(tmp_path / "state", repository=repository).resolve_base().dirty
 
 
-# --- what is in the tree
+# --- content of the tree
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_the_users_git_refuses_to_take_in_is_said(yard: Yard) -> None:
 
 
 def test_a_name_that_makes_an_old_blob_hostile_is_refused_each_time(yard: Yard) -> None:
-    """The blob is the repository's own already, so git looks at it only after it took in the tree."""
+    """The repository already has the blob, so git checks it only after it accepted the tree."""
     (yard.repository / "notes").write_text('[submodule "m"]\n\tpath = m\n\turl = -u./evil\n')
     yard.commit()
     git(yard.repository, "config", "fetch.fsckObjects", "true")
@@ -305,7 +305,7 @@ def test_names_of_255_bytes_and_paths_of_4000(tmp_path: Path, driver: DriverName
 
 
 def nested(repository: Path, depth: int) -> str:
-    """Commit a file below so many directories; return their path."""
+    """Commit a file below that many directories; return their path."""
     script = f"for i in $(seq {depth}); do mkdir d; cd d; done; echo x > f"
     subprocess.run(["sh", "-ec", script], cwd=repository, check=True)
     git(repository, "add", "-A")
@@ -364,7 +364,7 @@ def test_one_file_more_than_the_limit(yard: Yard) -> None:
     assert [finding.rule for finding in found.findings] == ["quota"] * 10
 
 
-# --- how the user's checkout looks
+# --- forms of the user's checkout
 
 
 def test_a_sparse_checkout_stays_sparse(yard: Yard) -> None:
@@ -416,7 +416,7 @@ def test_a_crash_half_way_through_20_000_files_is_mended(yard: Yard) -> None:
     assert (yard.repository / "README.md").read_text() == "mine\n"
 
 
-# --- what is not whole
+# --- incomplete repositories
 
 
 @pytest.mark.parametrize("lost", ["HEAD~1:old", "HEAD~1:directory", "HEAD~2"])
@@ -435,7 +435,7 @@ def test_a_lost_object_of_an_old_commit_is_no_hindrance(tmp_path: Path, lost: st
     workspace = work(repository, tmp_path / "state")
     assert agent(workspace, "git status --porcelain; git log --format=%s") == "?? new\ngone\n"
     depot = Depot.open(tmp_path / "state", repository=repository)
-    commit = promoted(depot, workspace)  # a lost commit can hinder the user's own git at a fast-forward
+    commit = promoted(depot, workspace)  # a lost commit can make the user's own git fail at a fast-forward
     assert lost == "HEAD~2" or fast_forward(depot, commit, branch="main", at=workspace.base.commit).state == "done"
     assert changed(work(repository, tmp_path / "state", "echo y > y")) == {"y": "added"}
 

@@ -1,4 +1,4 @@
-"""Parts that an agent hands on: which plan they make, and what bounds them."""
+"""Parts that an agent delegates: the resulting plan, and its limits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_parts_have_no_more_than_the_task_that_hands_them_on() -> None:
     assert c is not None
     assert (b.areas, b.checks, b.attempts, b.seconds, b.deadline) == (("src/**",), ("pytest",), 2, 60.0, 30.0)
     assert (b.budget_usd, b.priority, b.delegated_by, b.candidates) == (1.5, 4, "a", 1)
-    # Who works in its role, and nobody that the task had for itself; a review is not got around.
+    # The part's role chooses the agent, not the task's own settings; a review cannot be avoided.
     assert (b.agent, b.models, b.reviewers) == ("", (), ("security",))
     assert (c.agent, c.reviewers) == ("quick", ("editor",))
 
@@ -70,7 +70,8 @@ def test_what_comes_after_the_task_comes_after_its_parts_unless_it_began() -> No
         "begun": ("a",),
         "other": (),
     }
-    # Parts of another round come beside them, and after the same; the plan is one that a file could say.
+    # Parts of another round are added next to the first, with the same dependencies; a file could contain the
+    # plan.
     told = TaskDelegated(task="a", mission="m", tasks=("a.b", "a.c"))
     again = plan_with_delegations(now.after(told).after(PlanMade(plan=made, identity="task a")), "a", (part("d"),))
     assert {each.id: each.after for each in again.tasks} == {

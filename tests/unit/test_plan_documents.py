@@ -1,4 +1,4 @@
-"""Plan files: what people write becomes plain tasks, and what is wrong is told with place, value and way out."""
+"""Plan files become plain tasks; errors have a place, the value and a way out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plan(text: str) -> Plan:
 
 
 def problems(content: str | bytes, name: str = "plan.yaml") -> list[str]:
-    """Return the lines that the error for a plan consists of."""
+    """Return the lines of the error for a plan."""
     with pytest.raises(UsageError) as raised:
         parse_plan(content.encode() if isinstance(content, str) else content, name)
     assert raised.value.code == "plan_invalid"
@@ -170,7 +170,7 @@ def test_each_makes_one_task_for_each_value_with_ids_that_can_be_ids() -> None:
 )
 @pytest.mark.parametrize("shell", [("bash", "-eo", "pipefail", "-c"), ("sh", "-e", "-c")])
 def test_decide_takes_one_of_both(command: str, shell: tuple[str, ...]) -> None:
-    """In any shell that runs checks, whatever the command is, one that it cannot read included."""
+    """In any shell that runs checks, for any command, even if the shell cannot parse it."""
     table = {"id": "a", "text": "x"}, {"id": "b", "text": "y"}
     decide = {"if": command or "false # why", "then": table[0], "else": table[1]}
     yes, no = plan(json.dumps({"tasks": [{"decide": decide}]})).tasks
@@ -445,5 +445,5 @@ def test_a_delegation_is_a_task_of_who_it_is_handed_to() -> None:
 )
 def test_what_is_wrong_with_a_delegation_is_told(delegate: str, said: str) -> None:
     found = problems(f"tasks:\n  - {{id: a, text: x, delegate: {delegate}}}\n")
-    assert len(found) == 2  # and its way out
+    assert len(found) == 2  # the error and its hint
     assert said in found[0]

@@ -1,4 +1,4 @@
-"""Who may do what through the server: every action, role and set of scopes against a table written by hand."""
+"""Rights through the server: every action, role and set of scopes against a table written by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chargehand.policy.access import (
     scopes_of_role,
 )
 
-# The least role, the scope, and the actions; the product's own table is laid out otherwise on purpose.
+# The lowest role, the scope, and the actions; the product's own table has another layout on purpose.
 EXPECTED = {
     **dict.fromkeys(
         ["session.show", "session.close", "event.follow", "artifact.show", "project.list", "agent.list"]
@@ -105,7 +105,7 @@ def test_more_of_role_or_scopes_never_allows_less(
 def test_a_token_of_a_role_may_no_more_than_the_role() -> None:
     assert [scopes_of_role(role) for role in ROLES] == [("read",), ("read", "steer", "decide"), SCOPES]
     for role in ROLES:
-        # Each scope is of use to who can have it.
+        # Each scope is useful to every role that can have it.
         for scope in scopes_of_role(role):
             assert any(judge_access(action, role, (scope,)).allowed for action in ACCESS_RULES)
 

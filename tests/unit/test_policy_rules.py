@@ -1,4 +1,4 @@
-"""Rules of a person and of a repository: what they may say, and what is said where they are wrong."""
+"""Rules of a person and of a repository: permitted content, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of the workspace that programs execute: looked into as far as they are lines for a shell."""
+"""Workspace files that programs execute are judged as far as they are shell commands."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def refused_with_its_line(form: str, line: str, rule: str) -> None:
     judgement = judged(run, {name: content})
     found = [part for part in judgement.parts if part.rule == rule]
     moved = name.startswith(("tools/", "web/")) and "/" not in run.split()[0]
-    if moved and rule in ("write-ci", "write-own"):  # below another directory they are no longer those files
+    if moved and rule in ("write-ci", "write-own"):  # below another directory they are other files
         assert judgement.effect == "allow"
         return
     assert judgement.effect in ("deny", "ask"), judgement

@@ -1,4 +1,4 @@
-"""Which tier a mission's sensitivity asks for."""
+"""The tier that a mission's sensitivity requires."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_each_sensitivity_needs(given_facts: TierFacts, tier: TierName) -> 
 
 
 def test_flipping_one_fact_flips_the_choice() -> None:
-    """A fact that changes nothing anywhere would be one that is computed and then ignored."""
+    """A fact that never changes the result would be computed and then ignored."""
     for name in ("trusted", "network", "documentation"):
         seen = set()
         for values in itertools.product((False, True), repeat=2):

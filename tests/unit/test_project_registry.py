@@ -1,4 +1,4 @@
-"""A project is its repository: it is found again after a move, and no other repository is taken for it."""
+"""A project is its repository: it is found again after a move, and no other repository is mistaken for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chargehand.workspace.repository import find_repository
 
 
 class Desk:
-    """A person with repositories below one directory; every known project has missions unless told otherwise."""
+    """A person with repositories below one directory; every known project has missions by default."""
 
     def __init__(self, store: Store, place: Path) -> None:
         self.place = place
@@ -27,7 +27,7 @@ class Desk:
         self.store = store
 
     def make(self, name: str, text: str = "a") -> Path:
-        """Make a repository; with another text its root commit is another one too."""
+        """Make a repository; a different text gives it a different root commit."""
         return make_repository(self.place / name, {"f": text})
 
     def use(self, path: Path) -> str:
@@ -35,11 +35,11 @@ class Desk:
         return self.registry.find(find_repository(path), register=True).id
 
     def look(self, path: Path) -> str:
-        """Return the same for a command that only reads."""
+        """Return the same for a read-only command."""
         return self.registry.find(find_repository(path)).id
 
     def refuses(self, path: Path) -> str:
-        """Return what a person is told who has to say which project a repository is."""
+        """Return the error that asks a person which project a repository is."""
         with pytest.raises(RefusedError) as caught:
             self.look(path)
         assert caught.value.code == "project_uncertain"
@@ -119,7 +119,7 @@ def test_a_stranger_at_an_old_path_inherits_nothing(desk: Desk) -> None:
     stranger = desk.make("repo", "other")
     assert desk.look(stranger) != project
     assert desk.use(stranger) == desk.look(stranger)
-    with pytest.raises(RepositoryError) as caught:  # until a command is given in its new place
+    with pytest.raises(RepositoryError) as caught:  # until a command runs in its new place
         desk.registry.find_repository(project, stranger)
     assert caught.value.code == "repository_gone"
     assert "another repository" in caught.value.message
@@ -129,7 +129,7 @@ def test_a_stranger_at_an_old_path_inherits_nothing(desk: Desk) -> None:
 
 def test_a_stranger_with_the_inode_of_a_removed_repository_inherits_nothing(desk: Desk) -> None:
     project = desk.use(desk.make("repo"))
-    for number in range(5):  # a file system may give the number away again at once
+    for number in range(5):  # a file system may reuse the number at once
         shutil.rmtree(desk.place / "repo")
         assert desk.look(desk.make("repo", str(number))) != project
 
@@ -196,7 +196,7 @@ def test_projects_of_an_older_version_are_migrated(desk: Desk) -> None:
     assert (desk.look(repository), desk.look(desk.place / "linked")) == (main, linked)
     assert desk.look(desk.place / "later") == main
     assert (desk.use(repository), desk.use(desk.place / "linked")) == (main, linked)
-    # The missions of a worktree that is removed stay within reach.
+    # The missions of a removed worktree stay reachable.
     git(repository, "worktree", "remove", "--force", str(desk.place / "linked"))
     assert desk.registry.find_repository(linked, desk.place / "linked").path == repository
     assert desk.look(repository.rename(desk.place / "new")) == main

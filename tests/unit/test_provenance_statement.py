@@ -185,7 +185,7 @@ def test_both_notes_come_in_one_step_and_go_out_together(yard: Yard) -> None:
 
 
 def test_neither_note_is_written_where_one_cannot_be(yard: Yard) -> None:
-    """Somebody else moves one of the refs between the look at it and the step: both are made again on top."""
+    """Another process moves one of the refs between the read and the write: both notes are rebuilt on top."""
     commit = yard.depot().commit(yard.base().tree, (yard.base().commit,), "work")
     seen: list[tuple[str | None, str | None]] = []
 

@@ -1,4 +1,4 @@
-"""Missions that wait for a person or for quota: what wakes them, when that expires, and what comes of it then."""
+"""Missions that wait for a person or for quota: what wakes them, when the wait expires, and the result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MINUTE = "2026-01-01T00:01:00+00:00"
 
 
 class Inquiry:
-    """A mission that asks, in a store of its own."""
+    """A mission that asks, in a separate store."""
 
     def __init__(self, place: Path) -> None:
         self.clock = SteppedClock()
@@ -169,7 +169,7 @@ HOURS = timedelta(hours=5)
 
 
 class Bed:
-    """Missions that fall asleep in one store, and several processes that look at it."""
+    """Missions that start to wait in one store, and several processes that watch it."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.clock = place, SteppedClock()
@@ -186,7 +186,7 @@ class Bed:
         self.app.store.log.append(mission, CREATED)
 
     def park(self, mission: str, *, after: timedelta = HOURS, rest: bool = True) -> WaitingError:
-        """Let a mission meet a quota; without `rest` its worker dies before it is at rest."""
+        """Let a mission meet a quota; without `rest` its worker dies before the mission's status is `waiting`."""
         quota = QuotaRest(model="m", provider="https://api.example.org/v1", until=self.clock.now() + after)
         journal = self.journal(mission)
         now = self.clock.now()
@@ -208,7 +208,7 @@ class Bed:
             return False
 
     def seconds(self, mission: str) -> float:
-        """Return how long it sleeps yet, without what belongs to it alone."""
+        """Return how long it still waits, without the jitter of its mission."""
         asked = self.state(mission).waits_for_quota
         assert asked is not None
         return (datetime.fromisoformat(asked.until) - self.clock.now()).total_seconds()
@@ -323,7 +323,7 @@ def test_the_user_is_who_is_named_else_the_account(bed: Bed) -> None:
 
 
 def test_a_full_disk_ends_no_mission_and_is_looked_at_ever_less(bed: Bed) -> None:
-    """The clock lets it go on where there is room, or a person who resumes it."""
+    """It continues by the clock if there is room, or when a person resumes it."""
     bed.begin("m-1")
     waits = []
     for _ in range(3):

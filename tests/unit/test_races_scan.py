@@ -1,7 +1,7 @@
-"""Scans and checkpoints while the files change under them: nothing outside is ever read, nothing breaks.
+"""Scans and checkpoints while the files change: they never read anything outside, and never crash.
 
-Missions freeze everything first. Here nobody does, and the swapping happens on the raw files with the host's own
-rights, which is more than any sandbox has.
+Missions freeze everything first. These tests do not, and they swap raw files with the host's rights, which no
+sandbox has.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def driver(request: pytest.FixtureRequest) -> DriverName:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A directory like the one in the tree, but of the host."""
+    """A directory like the one in the tree, but outside, on the host."""
     place = tmp_path / "outside"
     (place / "lib").mkdir(parents=True)
     for name in ("app.py", "util.py", "lib/util.py", "f"):
@@ -56,7 +56,7 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def link_for_directory(root: Path, outside: Path) -> Callable[[], None]:
-    """`src` is a directory of files and a link out of the workspace in turn."""
+    """`src` is in turn a directory of files and a link out of the workspace."""
     (root / "src/lib").mkdir(parents=True, exist_ok=True)
     (root / "src/lib/util.py").write_text("agent\n")
     (root / "src/f").write_text("agent\n")
@@ -65,7 +65,7 @@ def link_for_directory(root: Path, outside: Path) -> Callable[[], None]:
 
 
 def link_for_file(root: Path, outside: Path) -> Callable[[], None]:
-    """`f` is a file and a link out of the workspace in turn, each put in place by a rename over the other."""
+    """`f` is in turn a file and a link out of the workspace, each put in place by a rename over the other."""
 
     def swap() -> None:
         (root / "f.new").write_text("agent\n")
@@ -77,14 +77,14 @@ def link_for_file(root: Path, outside: Path) -> Callable[[], None]:
 
 
 def _make_file(place: Path) -> None:
-    """Make a file, and never wait at a fifo that another one made there meanwhile."""
+    """Make a file, without ever blocking at a fifo that another thread made there meanwhile."""
     fd = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     os.write(fd, b"agent\n")
     os.close(fd)
 
 
 def kinds_in_turn(root: Path, outside: Path) -> Callable[[], None]:
-    """`f` is nothing, a file, a link, a fifo and a directory in turn; so is what the tree knows as a submodule."""
+    """`f` is nothing, a file, a link, a fifo and a directory in turn; so is the path of the tree's submodule."""
 
     def swap() -> None:
         for name in ("f", "README.md", "module"):
@@ -103,7 +103,7 @@ def kinds_in_turn(root: Path, outside: Path) -> Callable[[], None]:
 
 
 def directories_in_turn(root: Path, outside: Path) -> Callable[[], None]:
-    """Two directories of other content, other depth and other names take each other's place."""
+    """Two directories with different content, depth and names take each other's place."""
     for name in ("src", "other"):
         (root / name / name).mkdir(parents=True, exist_ok=True)
         for number in range(20):
@@ -119,7 +119,7 @@ def directories_in_turn(root: Path, outside: Path) -> Callable[[], None]:
 
 
 def growing(root: Path, outside: Path) -> Callable[[], None]:
-    """A file grows, shrinks and is written over while it is read."""
+    """A file grows, shrinks and is overwritten while it is read."""
     place = root / "big"
 
     def swap() -> None:
@@ -140,13 +140,13 @@ def remove(place: Path) -> None:
 
 @contextmanager
 def under_load(swap: Callable[[], None], *, threads: int = 2) -> Iterator[list[int]]:
-    """Swap as fast as it goes for as long as the block runs; yields how often, which must not be never."""
+    """Swap as fast as possible while the block runs; yield the number of swaps, which must not be zero."""
     stop = threading.Event()
     done = [0]
 
     def work() -> None:
         while not stop.is_set():
-            with suppress(OSError):  # two that swap are in each other's way
+            with suppress(OSError):  # two threads that swap obstruct each other
                 swap()
                 done[0] += 1
 
@@ -251,7 +251,7 @@ def with_submodule(yard: Yard) -> None:
 
 
 def look(workspace: Workspace, *, number: int) -> None:
-    """Scan or checkpoint once; an error of ours would be an answer, any other one is a defect."""
+    """Scan or checkpoint once; an error of the product is acceptable, any other one is a defect."""
     with suppress(ChargehandError):
         if number % 3 == 2:
             workspace.checkpoint(f"under load {number}")
@@ -260,7 +260,7 @@ def look(workspace: Workspace, *, number: int) -> None:
 
 
 def settle(root: Path) -> None:
-    """Leave only what every driver tells in the same way: no link out, no fifo."""
+    """Leave only entries that every driver reports in the same way: no link out, no fifo."""
     for name in ("f", "f.new", "link", "big", "other", "grown"):
         place = root / name
         if place.is_dir() and not place.is_symlink():
@@ -275,13 +275,13 @@ def settle(root: Path) -> None:
 
 
 def grown(root: Path) -> list[str]:
-    """Return all paths that may differ from the base now that it is calm."""
+    """Return all paths that may differ from the base after the swapping."""
     own = [str(path.relative_to(root)) for path in root.rglob("*") if ".git" not in path.parts]
     return [*own, *FILES, "module"]
 
 
 def canaries(yard: Yard) -> list[str]:
-    """Return the objects of the depot, unreachable ones included, that hold the host's content."""
+    """Return the objects of the depot, including unreachable ones, that contain the host's content."""
     every = (
         yard.depot()
         .git("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)", "--unordered")
@@ -305,7 +305,7 @@ def test_the_search_for_canaries_finds_one(tmp_path: Path) -> None:
 def test_replaced_between_two_looks(
     tmp_path: Path, outside: Path, driver: DriverName, there: str, made: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one moment that load hardly ever hits: after the kind is known and before the content is read."""
+    """The one moment that load rarely hits: after the kind is known and before the content is read."""
     yard = Yard(tmp_path / "yard")
     with_submodule(yard)
     workspace = yard.workspace(driver)

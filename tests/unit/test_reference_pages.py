@@ -1,4 +1,4 @@
-"""The generated pages and schemas of docs/reference are current, and name all that there is."""
+"""The generated pages and schemas of docs/reference are current and complete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from chargehand.sandbox.contract import LimitName
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 NO_LIMITS = {
-    # of [sandbox], what is no limit
+    # of [sandbox], keys that are not limits
     *("sandbox.tier", "sandbox.container_program", "sandbox.container_image", "sandbox.toolchain"),
     *("sandbox.network", "sandbox.network_checks", "sandbox.host_packages"),
 }

@@ -1,4 +1,4 @@
-"""What a provider's refusal of a request means, in the forms that providers use."""
+"""The meaning of a provider's refusal, in the forms that providers use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which a server cannot be asked, as one error with a way out; what is asked again is done once."""
+"""Every failure to reach a server is one error with a way out; a repeated request takes effect once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VERSION = {"Chargehand-Version": __version__, "Content-Type": "application/json"
 
 
 class Stub(BaseHTTPRequestHandler):
-    """Answers as it is told, in turn; `None` breaks the connection off."""
+    """Gives configured replies in turn; `None` breaks the connection."""
 
     replies: list[tuple[int, dict[str, str], bytes] | None]
     seen: list[tuple[str, dict[str, str]]]
@@ -164,7 +164,7 @@ def test_what_answers_is_no_server_of_ours_or_another_one(
         error = failure(url)
     assert error.code == code
     assert "\x1b" not in error.message
-    assert len(seen.seen) == 1  # the token went nowhere else
+    assert len(seen.seen) == 1  # the token was sent nowhere else
 
 
 @pytest.mark.parametrize("content", [b"[]", b'"x"', b'{"name": "ann"}'])
@@ -371,12 +371,12 @@ def test_a_request_that_a_restart_broke_off_is_not_done_again(tmp_path: Path) ->
         assert refusal[0] == 404
         status, secret = send(client, "token", "tokens", **new)
         assert status == 201
-        assert send(client, "token", "tokens", **new) == (201, secret)  # this server has it in memory
+        assert send(client, "token", "tokens", **new) == (201, secret)  # this server still has it in memory
         with made.reader() as reader, reader.store.database.read() as database:
             kept = database.execute("SELECT answer FROM keyed_requests ORDER BY status").fetchall()
         assert [row[0] is None for row in kept] == [False, True, False]
         with made.reader() as reader, reader.store.database.write() as database:
-            # As a kill between the work and its answer leaves it.
+            # The state after a kill between the work and its answer.
             database.execute("UPDATE keyed_requests SET status = 0, answer = NULL WHERE status = 200")
     with serving(environ, tmp_path) as made:
         client = made.owner()
@@ -409,7 +409,7 @@ def test_keys_and_answers_are_bounded_by_number_and_an_erasure_takes_answers(tmp
                 return int(database.execute(f"SELECT count(*) FROM keyed_requests WHERE {where}").fetchone()[0])
 
         assert (count("user = 'ada'"), count("user = 'ada' AND answer IS NOT NULL")) == (10_001, 500)
-        assert keys.begin("k0", user="ada", asked="a") is None  # forgotten
+        assert keys.begin("k0", user="ada", asked="a") is None  # it was removed
         known = keys.begin("new", user="ada", asked="a")
         assert known is not None
         assert (known.status, known.answer) == (200, None)

@@ -1,4 +1,4 @@
-"""Where an attempt goes on, and what its result is, after a person changed the last tree of its mission."""
+"""The tree at which an attempt resumes, and its result, after a person changed the mission's last tree."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_an_interrupted_attempt_goes_on_at_the_newest_of_its_acts_and_what_a_per
     assert find_last_tree(journal, 1) == "second"
     journal.record(restored("taken back"))
     assert find_last_tree(journal, 1) == "taken back"
-    # Its workspace is set back to that, which are checkpoints of its own.
+    # Its workspace is reset to that tree, which records its own checkpoint.
     made = Checkpoint(commit="c", tree="taken back", parent="", trigger="resumed", changed=1)
     journal.record(CheckpointMade(attempt="a-1", checkpoint=made))
     assert find_last_tree(journal, 1) == "taken back"
     journal.record(act(1, 3, "third"))
     assert find_last_tree(journal, 1) == "third"
-    # What was restored while it was at work is no change of its result.
+    # A restore during the work does not change its result.
     journal.record(work(1))
     assert restored_after_work(journal.state, 1) is None
 
@@ -75,7 +75,7 @@ def test_the_last_tree_after_the_work_takes_the_place_of_its_result(journal: Jou
     found = restored_after_work(journal.state, 1)
     assert found is not None
     assert found.checkpoint.tree == "two"
-    # The next attempt begins there: what is restored during it concerns it alone.
+    # The next attempt begins there: a restore during it concerns only that attempt.
     journal.record(started(2), restored("three"))
     found = restored_after_work(journal.state, 1)
     assert found is not None

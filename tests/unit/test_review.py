@@ -1,4 +1,4 @@
-"""Reviewing a change: what makes a file risky, hunks that keep their ids, and who first wrote their lines."""
+"""Reviewing a change: risks of a file, stable ids of hunks, and the first author of their lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BASE: dict[str, bytes | File] = {
 
 
 class Change:
-    """A mission that left these trees, one checkpoint each, every one by an attempt of its own."""
+    """A mission that left these trees, one checkpoint each, every one by a separate attempt."""
 
     def __init__(self, place: Path, base: Files, *after: Files) -> None:
         self.depot = Yard(place).depot()

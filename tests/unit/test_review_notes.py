@@ -1,4 +1,4 @@
-"""What people note while they review: seen by other browsers and colleagues, and never overwritten unseen."""
+"""Notes of people during a review: visible to other browsers and colleagues, and never overwritten unseen."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_notes_are_one_persons_own_and_everybody_sees_them(served: Served) -> No
     found = {each["user"]: each["decided"] for each in reading.get(ALL).json()["reviews"]}
     assert found == {"ada": {"h1": "rejected"}, owner_name(served): {"h3": "rejected"}}
     assert put(reading, notes(), revision=1)[1]["error"]["code"] == "access_denied"
-    # Who may only look keeps notes as well: they decide nothing.
+    # A viewer keeps notes as well: they decide nothing.
     vera = served.user("vera", "viewer")
     assert put(vera, notes("h1"), revision=0)[0] == 200
     assert vera.post(f"{API}/missions/m-00000/restore", json={}).json()["error"]["code"] == "access_denied"
@@ -82,7 +82,7 @@ def test_of_two_tabs_the_second_one_finds_out(served: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "headers", "status", "code"),
     [
-        (notes(), {}, 400, "arguments_invalid"),  # of which revision?
+        (notes(), {}, 400, "arguments_invalid"),  # the revision is missing
         (notes(), {"If-Match": "*"}, 400, "arguments_invalid"),
         (notes(), {"If-Match": 'W/"1-00"'}, 400, "arguments_invalid"),
         ({"revision": 0}, {}, 400, "arguments_invalid"),
@@ -94,7 +94,7 @@ def test_of_two_tabs_the_second_one_finds_out(served: Served) -> None:
             {}, 422, "review_too_long",
         ),
         (notes() | {"revision": 7}, {}, 412, "review_changed"),
-        (notes() | {"revision": 0}, {"If-Match": '"7-00"'}, 400, "arguments_invalid"),  # which of the two?
+        (notes() | {"revision": 0}, {"If-Match": '"7-00"'}, 400, "arguments_invalid"),  # two different revisions
     ],
 )  # fmt: skip
 def test_what_cannot_be_kept_is_refused_and_changes_nothing(

@@ -1,4 +1,4 @@
-"""Roles: their files, which of them counts, who works in them, and the steps of a mission."""
+"""Roles: their files, their precedence, their agents, and the steps of a mission."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_what_an_agent_is_told_follows_from_its_role() -> None:
     assert "Your role" not in system_prompt()
 
 
-# --- who works in a role
+# --- the agent of a role
 
 MODELS = '[models.local]\nprice = 0\nbase_url = "http://127.0.0.1:1/v1"\n'
 
@@ -221,7 +221,7 @@ def test_the_areas_of_a_role_only_narrow() -> None:
         meet_areas(("src/**",), ("docs/**",))
 
 
-# --- a test that fails
+# --- a failing test
 
 TESTS = "python3 -m pytest"
 CHANGE = Change(path="tests/test_new.py", kind="added", new_id="1" * 40)

@@ -1,4 +1,4 @@
-"""Rolling a workspace back: the plan is what is done, all of it can be undone, and nothing ignored survives."""
+"""Rolling a workspace back: it follows the plan, can be undone completely, and leaves no ignored file."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_rollback_keeps_unsaved_work_as_a_checkpoint(yard: Yard, driver: Drive
     agent(workspace, "echo unsaved > unsaved; echo x > ignored.log")
     unsaved = workspace.scan().tree
     back = workspace.reset(first.tree, "rollback")
-    assert back.tree == first.tree  # what the named checkpoint holds is not taken back with the rest
+    assert back.tree == first.tree  # the content of the named checkpoint is not reverted with the rest
     assert files_of(depot, back.tree)["README.md"] == (FILE, b"hello\none\n")
     assert "ignored.log" not in agent(workspace, "ls -A")
     assert workspace.reset(unsaved, "back").tree == unsaved
@@ -189,7 +189,7 @@ def test_line_ends_modes_and_renames_by_hunk(yard: Yard) -> None:
     assert newline.result == make_tree(depot, {"sub/new": (EXECUTABLE, present[:-1]), "gone": b"g"})
     of_a_rule = Drop(path="sub/new", lines=lines(10), because="some_rule")
     whole = plan_rollback(depot, source, target, drops=[of_a_rule])
-    assert whole.result == target  # a rename is set back with what it was renamed from: nothing is lost
+    assert whole.result == target  # a rename is reverted together with its source: nothing is lost
     only_mode = make_tree(depot, {"f": (EXECUTABLE, past), "gone": b"g"})
     assert plan_rollback(depot, only_mode, target, drops=[Drop(path="f")]).result == target
     with pytest.raises(UsageError):

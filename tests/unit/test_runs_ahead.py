@@ -1,4 +1,4 @@
-"""Runs ahead of their turn: taken for exactly what they were made for, stopped and forgotten else."""
+"""Runs ahead of their turn: used only for exactly their purpose, otherwise stopped and forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine can offer is found by trying; what it cannot is refused with the exact mend."""
+"""The abilities of this machine are found by trying; a missing one is refused with the exact remedy."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ REFUSALS = {
 
 
 def stand_in(directory: Path, message: str, *, code: int = 1) -> None:
-    """Put a `bwrap` on PATH that fails as the real one does where the machine refuses."""
+    """Put a `bwrap` on PATH that fails as the real one does if the machine refuses."""
     path = directory / "bwrap"
     path.write_text(f"#!/bin/sh\necho '{message}' >&2\nexit {code}\n")
     path.chmod(0o755)
     for place in (directory, *directory.parents):
         if place.owner() == Path.home().owner() and place != Path("/"):
-            place.chmod(place.stat().st_mode | 0o011)  # it runs under another user where we are root
+            place.chmod(place.stat().st_mode | 0o011)  # it runs as another user if we are root
 
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A /proc/sys of our own, so that the machine's settings do not matter."""
+    """A private /proc/sys, so that the machine's settings do not matter."""
     root = tmp_path / "sys"
     for name in ("kernel", "user"):
         (root / name).mkdir(parents=True)
@@ -109,7 +109,7 @@ async def test_a_refused_sandbox_names_the_reason(monkeypatch: pytest.MonkeyPatc
 @needs_bwrap
 @pytest.mark.parametrize("kills", [1, 2])
 async def test_what_was_killed_while_it_was_tried_is_tried_once_more(tmp_path: Path, kills: int) -> None:
-    """A sandbox that dies at its first command, for want of memory, say, shows nothing about the machine."""
+    """A sandbox that dies at its first command, perhaps for lack of memory, shows nothing about the machine."""
     left = kills
 
     class Killed:

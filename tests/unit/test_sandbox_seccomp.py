@@ -1,4 +1,4 @@
-"""The system call filter, run as the kernel runs it: what is listed is allowed, and nothing else."""
+"""The system call filter, run as the kernel runs it: listed calls are allowed, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ DIGESTS: dict[Architecture, str] = {
     "x86_64": "2905cb5e9c8c23108bec4276839c1bab9cc42a361f657f9788bd4262758f2759",
     "aarch64": "f5f2f080d12e6eb6e1675c4b8fbd9384c6e0abe5ae8571b5b89571c1aa2ce31e",
 }
-"""A change here is a change of what every sandbox may do: look at each call that came or went."""
+"""A change here changes the rights of every sandbox: review each call that was added or removed."""
 words = st.integers(0, 2**64 - 1)
 each_machine = pytest.mark.parametrize("machine", MACHINES)
 
 
 def run(program: bytes, number: int, *arguments: int, arch: int) -> int:
-    """Interpret the classic BPF instructions that a filter consists of; raises on any other."""
+    """Interpret the classic BPF instructions of a filter; raises on any other."""
     padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
     data = struct.pack("<iIQ6Q", number - (1 << 32) if number >> 31 else number, arch, 0, *padded)
     accumulator = place = 0
@@ -145,7 +145,7 @@ def test_clone_makes_no_namespace(machine: Architecture, flags: int) -> None:
 @example(family=2, kind=1, protocol=132, high=0)
 @example(family=10, kind=2, protocol=17, high=0)
 def test_sockets(machine: Architecture, family: int, kind: int, protocol: int, high: int) -> None:
-    """The kernel takes an `int`: what stands in the upper half must not matter."""
+    """The kernel takes an `int`: the upper half must not matter."""
     verdict = Filter(machine)("socket", family | high << 32, kind, protocol | high << 32)
     if family == 1 or (family in (2, 10) and protocol in (0, 1, 6, 17, 58)) or (family, protocol) == (16, 0):
         assert verdict == ALLOW

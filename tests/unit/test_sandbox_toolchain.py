@@ -1,4 +1,4 @@
-"""Which host programs a sandbox may use: found by asking them, shown where they lie, and nothing beside them."""
+"""The host programs that a sandbox may use: found by asking them, visible at their own paths, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ELF = b"\x7fELF" + bytes(60)
 
 
 def program(prefix: Path, name: str, answer: str, *, code: int = 0) -> Path:
-    """Make a stand-in that answers with one line and counts how often it was asked."""
+    """Make a stand-in that answers with one line and counts how often it is called."""
     path = prefix / "bin" / name
     script(path, f"echo x >> {prefix}/asked-{name}\necho '{answer}'\nexit {code}\n")
     return path
@@ -74,7 +74,7 @@ def found_at(
 
 
 def sources(toolchain: Toolchain) -> dict[str, str]:
-    """Return what is shown of what a test made, by path inside."""
+    """Return the visible files that a test made, by path inside."""
     shown = {bind.target: str(bind.source) for bind in toolchain.binds if not bind.target.startswith("/etc/")}
     return {target: source for target, source in shown.items() if not source.endswith("/no_packages")}
 
@@ -85,7 +85,7 @@ def names(toolchain: Toolchain) -> dict[str, str]:
 
 
 class TestInterpreters:
-    """Prefixes that an interpreter names are shown at the paths they have."""
+    """Prefixes that an interpreter names are visible at their own paths."""
 
     def test_any_prefix_at_its_own_path(self, home: Path, prefix: Path) -> None:
         found = found_at(home, prefix / "bin")
@@ -191,7 +191,7 @@ class TestInterpreters:
 
 
 class TestPrograms:
-    """Programs that stand in a directory among others are linked, with what they need and nothing else."""
+    """A program in a directory with others is linked, with its dependencies only."""
 
     def test_packages_of_node_in_an_odd_place(self, home: Path) -> None:
         packages = home / ".npm-global/lib/node_modules"
@@ -271,7 +271,7 @@ class TestPrograms:
 
 
 class TestCache:
-    """Answers are remembered until something that they come from changes."""
+    """Answers are cached until one of their sources changes."""
 
     def test_answers_are_kept(self, home: Path, prefix: Path, tmp_path: Path) -> None:
         cache = tmp_path / "cache.json"

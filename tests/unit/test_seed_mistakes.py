@@ -1,4 +1,4 @@
-"""Mistakes that others made before us: for each, the tests that show that we do not make it."""
+"""Mistakes of earlier tools: for each, the tests that show that we do not repeat it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_setting_back_what_did_not_change_makes_no_checkpoint(tmp_path: Path) ->
 
 
 def test_only_one_at_a_time_holds_a_lock(tmp_path: Path) -> None:
-    """Four processes add to a number without any care but the lock: none of their additions is lost."""
+    """Four processes increment a number, protected only by the lock: no increment is lost."""
     script = (
         "import sys; from pathlib import Path; from chargehand.workspace.host.files import hold_lock\n"
         "place = Path(sys.argv[1])\n"

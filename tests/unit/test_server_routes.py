@@ -1,4 +1,4 @@
-"""The server's routes, its feed and the answers it keeps: who asks or follows is told what there is."""
+"""The server's routes, its feed and its cached answers: requests and followers see the current state."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def test_a_commands_parameters_lead_to_arguments_of_its_routes(command: str) -> 
         taken |= set(parameters) - set(untaken)
         needed |= set(route.path_names) - arguments.keys()
     assert not needed
-    # What an answer is worked out from, and what would need a file or a checkout of this machine.
+    # Parameters that derive the answer, or need a file or a checkout of this machine.
     refused = set(parameters) - taken
     assert refused <= REFUSED.get(command, set())
     assert REFUSED.get(command, set()) <= refused
 
 
 REFUSED = {
-    # options that a server does not take, and why
-    "run": {  # they name files here, weaken what the project demands, or decide what a person at the machine does
+    # options that a server does not accept, and why
+    "run": {  # they name files here, weaken the project's requirements, or act for the person at the machine
         *(
             "accept_known",
             "only_checks",
@@ -104,7 +104,7 @@ def test_routes_have_names_and_actions_of_their_own() -> None:
         assert route.action in ACCESS_RULES
         fields = {field.name for field in msgspec.structs.fields(route.takes)}
         assert set(route.path_names) <= fields
-        # What is answered once more by its key is a document.
+        # A response that a key can repeat is a document.
         assert route.method == "GET" or not route.raw
 
 
@@ -296,10 +296,10 @@ def test_a_page_of_a_transcript_reads_what_it_shows(tmp_path: Path) -> None:
                 after = page.next
             assert texts == whole
             assert tools == ["bash"] * 6
-        # Who has all of it asks from its end on, and gets what was said meanwhile.
+        # A client with all lines asks from its end on, and gets the lines added since.
         step("turn/4/reply", {"message": {"parts": parts[:1]}, "model": "m", "notes": []})
         assert [each.text for each in page_transcript(reader, name, after=page.end).lines] == ["turn 3"]
-        # What no page has to show is not read: it may be gone.
+        # A page does not read content that it does not show, so that content may be missing.
         (reader.home / "artifacts" / kept[:2] / kept).unlink(missing_ok=True)
         assert len(page_transcript(reader, name, limit=15).lines) == 15
 
@@ -338,7 +338,7 @@ async def test_a_log_that_was_restored_is_told_to_who_follows(tmp_path: Path) ->
             with reader.store.database.write() as connection:
                 connection.execute("DELETE FROM events WHERE position = 3")
             assert await following == [b": connected\n\n"]
-            # Who comes back learns where the log ends now.
+            # A client that reconnects learns the log's current end.
             first = await anext(feed.follow(3, FeedFilter(), is_valid=valid))
             assert first == b'id: 2\nevent: reset\ndata: {"position":2}\n\n'
 
@@ -383,7 +383,7 @@ steps = st.lists(st.tuples(deeds, st.integers(0, MISSIONS - 1), said), max_size=
 
 
 def answers(reader: StateReader, known: KnownAnswers) -> list[tuple[bytes, ...]]:
-    """Return what is told of all missions, as it is sent plain and compressed."""
+    """Return the answers about all missions, each as sent plain and compressed."""
     made = [*(list_missions(reader, asked) for asked in LISTS)]
     made.append(mission_statistics(reader, StatisticsRequest(everywhere=True)))
     return [
@@ -393,7 +393,7 @@ def answers(reader: StateReader, known: KnownAnswers) -> list[tuple[bytes, ...]]
 
 
 class Changes:
-    """Changes missions as other programs beside the server do, a worker that comes and goes among them."""
+    """Changes missions as other programs next to the server do, including a worker that joins and leaves."""
 
     def __init__(self, reader: StateReader) -> None:
         self.log = reader.store.log
@@ -417,7 +417,7 @@ class Changes:
                 log.release(mission, epoch=log.get(mission).epoch)
             case "erase":
                 log.erase(mission, log.last_seq(mission), reason="asked")
-            case "leave":  # what it held is held by nobody alive, and no line says so
+            case "leave":  # its missions have no living holder, and no line says so
                 self.worker.leave()
             case "join":
                 self.worker.leave()
@@ -438,6 +438,6 @@ def test_what_is_kept_is_what_is_told_for_the_first_time(given_steps: list[tuple
                 changes.make(*step)
                 with StateReader.open(environ=environ, cwd=place) as fresh:
                     told = answers(fresh, KnownAnswers())
-                assert answers(kept, known) == told  # as it is made
-                assert answers(kept, known) == told  # as it is known
+                assert answers(kept, known) == told  # as computed
+                assert answers(kept, known) == told  # as cached
             changes.worker.leave()

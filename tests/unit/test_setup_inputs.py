@@ -31,7 +31,7 @@ PIP = "pip install -r requirements.txt -e .[tests] 'pytest<9'"
         (PIP, "constraints.txt", {}, True),
         (f"pip install --requirement={DOCS}", DOCS, {}, True),
         (f"pip install -r {DOCS}", DOCS, {}, True),
-        # The command, the build, or a requirement may read files that nothing names.
+        # The command, the build, or a requirement may read files that are not named.
         ("pip install -r docs/*.txt", DOCS, {}, True),
         ("make setup", DOCS, {}, True),
         ("sh setup.sh && pip install -e .", DOCS, {}, True),

@@ -1,4 +1,4 @@
-"""How far a verdict on the base got decides which of several setups is kept."""
+"""The progress of a verdict on the base decides which of several setups is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places that all processes share: so many at once, in order, whatever is killed."""
+"""Slots that all processes share: a fixed number at once, in order, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def others(tmp_path: Path, count: int, *, places: int, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Let processes take their turns; what they did is written to `log`.
+    """Let processes take turns; they log their steps to `log`.
 
-    Each holds its place for so many seconds; negative: until there is `log.go`.
+    Each holds its slot for `seconds`, or until `log.go` exists if negative.
     """
     words = [sys.executable, "-c", HOLD, str(tmp_path / "slots"), str(places), str(tmp_path / "log"), str(seconds)]
     started = [subprocess.Popen(words) for _ in range(count)]
@@ -67,7 +67,7 @@ def until(condition: object, seconds: float = 120.0) -> None:
 
 def test_never_more_processes_than_places_and_all_get_one(tmp_path: Path) -> None:
     with others(tmp_path, 6, places=2, seconds=-1) as processes:
-        # One that came while another was about to go in waits a moment too.
+        # A process that came while another one was about to enter also waits a moment.
         until(lambda: told(tmp_path).count("in") == 2 and told(tmp_path).count("wait") >= 4)
         (tmp_path / "log.go").touch()
         assert [process.wait(120) for process in processes] == [0] * 6
@@ -128,7 +128,7 @@ def test_what_one_left_that_died_while_it_lined_up_is_swept(tmp_path: Path) -> N
 
 
 class Pausing:
-    """A gate as a mission's control is one."""
+    """A gate like a mission's control."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A mission has at most one holder, and whoever was overtaken writes nothing more."""
+"""A mission has at most one holder, and a holder that was replaced writes nothing more."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_missions_of_the_first_version_go_on_where_they_had_not_ended(tmp_path: 
 
 
 def as_version_1(home: Path) -> None:
-    """Take out of a store what the first version did not have."""
+    """Remove everything from a store that the first version did not have."""
     with sqlite3.connect(home / "store.db") as raw:
         as_of_version_6(raw)
         for table in ("spending", "spending_alerts", "spending_totals", "inspections"):

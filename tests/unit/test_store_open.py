@@ -79,7 +79,7 @@ def test_every_connection_is_set_up_as_promised(store: Store) -> None:
 
 
 def by_the_scripts(home: Path) -> Store:
-    """Open a store whose tables all scripts made, one after another, as for one of the first version."""
+    """Open a store whose tables were made by running all migration scripts, as for one of the first version."""
     home.mkdir(parents=True)
     (home / "store.db").touch()
     engine = sa.create_engine(f"sqlite+pysqlite:///{home / 'store.db'}")
@@ -90,7 +90,7 @@ def by_the_scripts(home: Path) -> Store:
 
 
 def shape(store: Store) -> dict[str, object]:
-    """Return all that a database is made of, whatever words it was made with."""
+    """Return the structure of a database, independent of the wording of its statements."""
     with store.database.read() as connection:
         listed = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
         tables = {name for kind, name, _, _ in listed if kind == "table"}
@@ -279,7 +279,7 @@ def test_what_a_command_left_that_was_killed_early_is_closed_too(tmp_path: Path,
 
 
 def test_a_place_that_is_no_state_directory_keeps_its_rights(tmp_path: Path) -> None:
-    """By a slip it may be /tmp, a home, or a device: closing those harms all who use the machine."""
+    """By mistake it may be /tmp, a home, or a device: closing those harms all users of the machine."""
     for name, mode in (("shared", 0o1777), ("home", 0o755)):
         place = tmp_path / name
         place.mkdir()
@@ -304,7 +304,7 @@ def test_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeypatc
     home = tmp_path / "state"
     home.mkdir()
     home.chmod(0o755)
-    # As on a file system without modes: the call does nothing, or the directory is somebody else's.
+    # As on a file system without modes: the call does nothing, or the directory belongs to another user.
     monkeypatch.setattr(Path, "chmod", lambda *_: None)
     with pytest.raises(StoreError, match="other users may read") as caught, open_store(home):
         pass
@@ -352,5 +352,5 @@ def test_a_run_that_fails_is_done_again_for_who_still_waits() -> None:
     with pytest.raises(OSError, match="no"):
         together.wait()
     together.wait()
-    with pytest.raises(StopIteration):  # each asks for a run of its own
+    with pytest.raises(StopIteration):  # each needs a separate run
         together.wait()

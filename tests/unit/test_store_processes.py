@@ -1,4 +1,4 @@
-"""Several real processes on one state directory: side by side, and killed in the middle."""
+"""Several real processes on one state directory: in parallel, and killed in the middle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from chargehand.store.audit import verify
 from chargehand.store.store import open_store
 
-# One interpreter forks the workers, so that only one start-up is paid; each worker opens a store of its own.
+# One interpreter forks the workers, so that start-up is paid only once; each worker opens the store itself.
 HARNESS = """
 import os, signal, sys
 from pathlib import Path
@@ -46,7 +46,7 @@ def done(children):
 
 
 def run(script: str, home: Path) -> str:
-    # Bytecode that is shared by the runs, whatever this environment says of it: start-up is most of their cost.
+    # The runs share bytecode, whatever this environment says: start-up is most of their cost.
     shared = home.parent.parent / "bytecode"
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(shared)}
     ran = subprocess.run(

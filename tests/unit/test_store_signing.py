@@ -1,4 +1,4 @@
-"""Signed heads: made from what is on the disk, kept for good, by a key that is made once."""
+"""Signed heads: made from the state on disk, kept for good, with a key that is made once."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_torn_write_leaves_nothing_that_counts(store: Store, home: Path) -> No
 
 
 def test_processes_sign_at_once_with_one_key(home: Path) -> None:
-    """Each waits at a gate before the key exists; all sign the same mission and one of their own."""
+    """Each waits at a gate before the key exists; all sign the same mission and a separate one each."""
     script = """
 import os, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The book of what calls cost: reserved before, settled after, never past a limit."""
+"""The ledger of call costs: reserved before, settled after, never past a limit."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_each_limit_counts_what_is_its_own(store: Store, clock: SteppedClock) ->
 def test_a_users_limit_counts_a_day_over_all_missions_and_a_tasks_its_attempts(
     store: Store, clock: SteppedClock
 ) -> None:
-    ledger(store, "a-0", "m-0").reserve("c-old", 1.0)  # as in a store of before: nobody's, no task of several
+    ledger(store, "a-0", "m-0").reserve("c-old", 1.0)  # as in an older store: without user or task
     ledger(store, "a-1", "m-1", user="ann", task="t-1").reserve("c-1", 1.0)
     ledger(store, "a-2", "m-1", user="ann", task="t-2").reserve("c-2", 2.0)
     ledger(store, "a-3", "m-2", user="ann").reserve("c-3", 3.0)
@@ -410,7 +410,7 @@ def test_processes_that_reserve_at_once_pass_no_limit(tmp_path: Path) -> None:
     told = [tuple(map(int, line.split())) for line in ran.stdout.splitlines()]
     with open_store(home) as store:
         total = store.spending.total
-        # Whoever comes first, the day is used up to the cent: the attempts together could take more.
+        # In any order, the day's limit is used up to the cent: the attempts together could take more.
         assert total().booked_usd == 0.7 == pytest.approx(sum(taken for taken, _ in told) * 0.05)
         assert all(total(attempt=f"a-{number}").booked_usd <= 0.3 for number in range(4))
         missions = [total(mission=f"m-{number}").booked_usd for number in range(2)]

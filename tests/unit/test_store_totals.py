@@ -1,4 +1,4 @@
-"""What limits count is kept beside the calls: it is their sum whoever wrote them and however they died."""
+"""The totals for limits equal the sum of the calls, whatever process wrote them and however it died."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_calls_of_a_store_of_the_version_before_are_counted(tmp_path: Path) 
 
 
 def test_what_another_program_writes_is_counted(tmp_path: Path) -> None:
-    """One of the version before may still run: it knows the calls alone."""
+    """An earlier version may still run: it only writes the calls."""
     with open_store(tmp_path / "home") as store:
         ledger(store).reserve("c-1", 1.0)
         with sqlite3.connect(tmp_path / "home" / "store.db") as raw:
@@ -105,7 +105,7 @@ def test_a_killed_process_takes_no_reserve_with_it(tmp_path: Path) -> None:
         with store.database.read() as connection:
             rows = connection.execute("SELECT call, reserved, settled, known FROM spending").fetchall()
     kept = {call: (settled if known else reserved) / 1e6 for call, reserved, settled, known in rows}
-    # It may have died with a word on its way to us: more was reserved or settled then than was told.
+    # It may have died before its last report arrived: then more was reserved or settled than reported.
     assert told.keys() <= kept.keys()
     assert sum(kept[call] != usd for call, usd in told.items()) <= 3
     assert len(kept) - len(told) <= 3

@@ -1,4 +1,4 @@
-"""The story of a mission: what it tells, once, and what it leaves out."""
+"""The story of a mission: its lines, each once, and the omitted events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RED = on_base("red", CheckResult(name="pytest", status="failed", seconds=1.0, te
 
 
 def told(place: Path, *payloads: Payload, after: Sequence[Payload] = ()) -> list[str]:
-    """Return the story of a mission; whoever follows it from `after` on has a story of its own."""
+    """Return the story of a mission; a follower that starts with `after` has a separate story."""
     with open_store(place) as store:
         request = MissionRequest(text="mend", agent="command:true", command=("true",), slug="mend")
         store.log.append("m-1", MissionCreated(project="p", repository="/r", request=request))

@@ -1,4 +1,4 @@
-"""Who works on the tasks of a plan: what a person named comes first, what a role names counts for that role."""
+"""The agents of a plan's tasks: a person's choice comes first, a role's choice applies to that role."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def role(name: str, *, agent: str = "") -> Task:
 
 
 def assigned(app: App, roles: str, asked: RunRequest, task: Task, model: str | None = None) -> MissionRequest:
-    """Return the request of a task's mission in a run that was asked for so."""
+    """Return the request of a task's mission in a run requested with `asked`."""
     file = Path(app.environ["HOME"]) / ".config/chargehand/config.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(MODELS + AGENTS + roles)
@@ -60,7 +60,7 @@ CRITIC = '[roles.reviewer]\nagent = "critic"\n'
 @pytest.mark.parametrize(
     ("roles", "asked", "task", "agent", "model"),
     [
-        # A person's model counts for the planner, for roles, and for later rounds of a task.
+        # A person's model applies to the planner, to roles, and to later rounds of a task.
         ("", X, PLANNER, "native", "x"),
         ("", X, role("reviewer"), "native", "x"),
         ("", X, role(""), "native", "x"),
@@ -70,7 +70,7 @@ CRITIC = '[roles.reviewer]\nagent = "critic"\n'
         ('[roles.default]\nmodel = "d"\n', RunRequest(agent="native:x"), role("tester"), "native:x", "x"),
         ('[roles.developer]\nmodel = "d"\n', X, role(DEVELOPER), "native", "x"),
         ('[roles.developer]\nmodel = "d"\n', RunRequest(agent="native:x"), role(""), "native:x", "x"),
-        # What a role names counts for that role, whoever works on the rest.
+        # A role's choice applies to that role, whatever agent does the rest.
         (CRITIC, X, role("reviewer"), "critic", "critics"),
         (CRITIC, RunRequest(agent="plain"), role("reviewer"), "critic", "critics"),
         (CRITIC.replace("reviewer", "planner"), X, PLANNER, "critic", "critics"),
@@ -78,12 +78,12 @@ CRITIC = '[roles.reviewer]\nagent = "critic"\n'
         ('[roles.reviewer]\nmodel = "z"\n', X, role("reviewer"), "native", "z"),
         ('[roles.reviewer]\nagent = "critic"\nmodel = "z"\n', X, role("reviewer"), "critic", "z"),
         ('[roles.default]\nagent = "critic"\n', RunRequest(agent="native"), role("tester"), "native", "own"),
-        # The plan's own word comes first.
+        # The plan's choice comes first.
         (CRITIC, X, role("reviewer", agent="native:z"), "native:z", "z"),
         ("", X, role("", agent="native:z"), "native:z", "z"),
         ("", X, role("", agent="critic"), "critic", "critics"),
         ('[roles.developer]\nmodel = "d"\n', X, role("", agent="native:z"), "native:z", "z"),
-        # Without a person's word roles and agents decide as for one mission.
+        # Without a person's choice roles and agents decide as for one mission.
         ("", RunRequest(agent="native"), PLANNER, "native", "own"),
         ('[roles.default]\nmodel = "d"\n', RunRequest(agent="native"), PLANNER, "native", "d"),
         ("", RunRequest(agent="native"), role("", agent="plain"), "plain", None),
@@ -97,7 +97,7 @@ def test_who_works_on_a_task(
 
 
 def test_a_model_that_is_only_configured_is_not_taken_for_the_one_of_the_whole(app: App) -> None:
-    """The agent names no model; the whole got its own from its role."""
+    """The agent names no model; the whole mission got its model from its role."""
     bare = AGENTS.replace('model = "own"\n', "")
     roles = '[roles.developer]\nmodel = "z"\n'
     file = Path(app.environ["HOME"]) / ".config/chargehand/config.toml"

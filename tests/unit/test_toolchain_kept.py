@@ -1,4 +1,4 @@
-"""A toolchain is looked for once, and anew after any change that could matter."""
+"""A toolchain is searched once, and again after any change that could matter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chargehand.sandbox.toolchain import Toolchain, discover, load_result, store
 
 ELF = b"\x7fELF" + bytes(60)
 LATER = 10.0
-"""A search that begins so long after the last change: nothing is unsettled any more."""
+"""A search that begins this long after the last change sees settled files only."""
 
 
 def script(path: Path, text: str) -> None:
@@ -57,7 +57,7 @@ def retarget(link: Path, target: Path) -> None:
 
 
 def in_place(path: Path) -> None:
-    """Change a file without its size or its time stamp telling."""
+    """Change a file but keep its size and time stamp."""
     info = path.stat()
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -136,7 +136,7 @@ def found_file(place: Path) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A host for each change, looked at once all of them have settled."""
+    """A host for each change, searched once all of them have settled."""
     made = {change.__name__: host(tmp_path_factory.mktemp(change.__name__)) for change in CHANGES}
     time.sleep(2.2)
     for place in made.values():
@@ -171,7 +171,7 @@ def test_another_question_is_another_answer(hosts: dict[str, Path]) -> None:
 
 
 def test_what_changed_just_now_is_not_kept(tmp_path: Path) -> None:
-    """A second change within the same tick of the clock would leave every time stamp as it is."""
+    """A second change within the same clock tick would leave every time stamp unchanged."""
     file = tmp_path / "file"
     file.write_text("x")
     place = tmp_path / "kept.json"

@@ -1,4 +1,4 @@
-"""What becomes of each feature of a call in another dialect, as `docs/reference/translation.md` says it."""
+"""Each feature of a call in another dialect is handled as in `docs/reference/translation.md`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_nothing_is_lost_between_any_two_dialects() -> None:
 
 
 def test_a_feature_that_is_lost_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge itself: a dialect that forgets to name what it has no place for is found out."""
+    """Tests the judge itself: it notices a dialect that does not name an unsupported feature."""
     monkeypatch.setattr("chargehand.models.conversation.find_features", lambda _: set())
     forgotten = ("tool result that failed", "one call at a time", "how closely to look at pictures")
     few = [feature for feature in FEATURES if feature.name in forgotten]
@@ -247,7 +247,7 @@ async def test_in_its_own_dialect_too_what_does_not_pass_is_named(tmp_path: Path
 async def test_calls_that_come_mixed_into_each_other_reach_each_client_whole(
     order: list[int], client: Dialect, after: str
 ) -> None:
-    """A piece of one call, a piece of another, words between them: every client reads the calls that were made."""
+    """A piece of one call, a piece of another, words between them: every client reads the original calls."""
     said = [json.dumps({"said": f"{number}" * 11}) for number in range(3)]
     rest = [[text[at : at + 5] for at in range(0, len(text), 5)] for text in said]
     assert [len(each) for each in rest] == [5] * 3
@@ -290,7 +290,7 @@ DROPPED += ["x-goog-user-project"]
 async def test_each_header_that_asks_for_a_feature_goes_on_or_is_named(
     tmp_path: Path, client: Dialect, kind: str
 ) -> None:
-    """In every reply: live or kept, whole or streamed, of an error too; in the log once."""
+    """In every reply: live or recorded, whole or streamed, also of an error; in the log once."""
     asked: dict[str, Any] = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}]}
     path = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}[client]
     reply = Reply(pieces=[anthropic_whole()])

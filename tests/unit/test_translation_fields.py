@@ -15,7 +15,7 @@ from tests.translation_kit import ALL, find, send
 
 from chargehand.models.contract import Dialect
 
-# What is about the connection alone, or names an item for the provider that made it.
+# Fields about the connection only, or that name an item for its own provider.
 SILENT = {"stream", "model", "stream_options", "id", "status", "type"}
 # The base has the same in another form.
 REDUNDANT = {"input.0.content.2.file_url", "tools.0.functionDeclarations.0.parameters"}
@@ -45,7 +45,7 @@ def sample(kind: Any) -> Any:
 
 
 def fields(kind: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a type as they are spelt on the wire, each with a value."""
+    """Yield the fields of a type in their wire spelling, each with a value."""
     if hasattr(kind, "model_fields"):
         for name, info in kind.model_fields.items():
             yield info.alias or name, sample(info.annotation)
@@ -56,7 +56,7 @@ def fields(kind: Any) -> Iterator[tuple[str, Any]]:
 
 @functools.cache
 def steps(client: Dialect) -> list[tuple[str, Any]]:
-    """Return each field that is not in the base already."""
+    """Return each field that the base does not have yet."""
     return list(_steps(client))
 
 
@@ -69,7 +69,7 @@ def _steps(client: Dialect) -> Iterator[tuple[str, Any]]:
             path = f"{place}.{name}" if place else name
             if name not in SILENT and not find(base, path) and path not in REDUNDANT:
                 yield path, value
-                if value is True:  # one of the two may be what the other side does anyway
+                if value is True:  # one of the two may be the other side's default
                     yield path, False
     yield from MORE[client]
 

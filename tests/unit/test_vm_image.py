@@ -1,4 +1,4 @@
-"""Packages are read and a machine's first files are made of them; what is damaged is refused with its name."""
+"""Packages are read and a machine's first files are built from them; a damaged one is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's side of a virtual machine's relay, against machines that do not keep to its protocol."""
+"""The host's side of a virtual machine's relay, against machines that violate its protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def frame(kind: bytes, channel: int, body: bytes = b"") -> bytes:
 
 
 class Machine:
-    """The far end, which may say anything; `connected` counts who came through to the host's socket."""
+    """The far end, which may send anything; `connected` counts connections that reached the host's socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -31,7 +31,7 @@ class Machine:
         self.release = asyncio.Event()
 
     async def host(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer with what comes, once the test lets it."""
+        """Echo the data, once the test permits."""
         self.connected += 1
         await self.release.wait()
         while data := await reader.read(65536):

@@ -1,4 +1,4 @@
-"""Who is meant by a coordinator's name and a task."""
+"""The mission meant by a coordinator's name and a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Killed at every step: what is there is the old or the new, never a mixture, and doing it again completes it."""
+"""Killed at every step: the state is the old or the new, never a mixture, and a retry completes it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def yard(tmp_path: Path) -> Yard:
 
 
 def run(yard: Yard, point: str, action: str, *arguments: str) -> None:
-    """Do something in another process that is killed at `point` (`-`: goes through)."""
+    """Perform an action in another process that is killed at `point` (`-`: completes)."""
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(yard.root), str(yard.repository), point, action, *arguments],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The depot: what it takes from the user's repository, what it keeps, and what it refuses."""
+"""The depot: objects read from the user's repository, objects kept, and refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_how_a_recorded_base_stands_is_not_asked_again(yard: Yard) -> None:
     again = depot.resolve_base(base.commit, recorded=True)
     assert (again.commit, again.tree, again.revision) == (base.commit, base.tree, base.commit)
     other = git(yard.repository, "commit-tree", "-m", "x", base.tree)
-    assert depot.resolve_base(other, recorded=True).commit == other  # one that is not held yet
+    assert depot.resolve_base(other, recorded=True).commit == other  # the depot does not have this one yet
     shutil.rmtree(yard.repository / ".git")
     assert depot.resolve_base(base.commit, recorded=True) == again
     with pytest.raises(RepositoryError):
@@ -343,7 +343,7 @@ def test_a_later_base_links_what_is_alike_and_writes_the_rest(yard: Yard, tmp_pa
         layers = yard.depot().base_layers(yard.base())
         git(clone, "fetch", "-q")
         git(clone, "reset", "-q", "--hard", "FETCH_HEAD")
-        # A clone keeps what only attributes changed: as a fresh one would have it.
+        # A clone keeps files of which only attributes changed: reset it to a fresh clone's content.
         git(clone, "rm", "-rqf", "--cached", ".")
         git(clone, "reset", "-q", "--hard")
         assert shown(layers.tree) == shown(clone), what
@@ -505,7 +505,7 @@ def test_merges(yard: Yard, version: tuple[int, int], monkeypatch: pytest.Monkey
 
 def test_the_size_of_an_object_is_read_from_its_beginning(yard: Yard) -> None:
     depot, random = yard.depot(), Random(3)
-    # Words of many letters, some often and some seldom: the tables of such a text are long.
+    # Words of many letters, some frequent and some rare: such a text has long tables.
     weights = [1.02**number for number in range(300)]
     words = [bytes(random.choices(range(32, 256), weights[:224], k=random.randint(2, 30))) for _ in range(300)]
     texts = [b" ".join(random.choices(words, weights, k=size)) for size in (6_000, 0, 1, 300)]

@@ -1,4 +1,4 @@
-"""The ways out of the depot: a branch by compare-and-swap, a fast-forward of a clean checkout, or nothing."""
+"""The exits of the depot: a branch by compare-and-swap, a fast-forward of a clean checkout, or nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BRANCH = "chargehand/work"
 
 
 class Work:
-    """A commit in the depot, ready to go out: one file changed, one deleted, one added, one ignored added."""
+    """A commit in the depot, ready for export: one file changed, one deleted, one added, one ignored added."""
 
     def __init__(self, place: Path) -> None:
         self.yard = Yard(place)
@@ -161,7 +161,7 @@ def test_apply_is_refused_when_the_branch_moved_or_is_not_checked_out(work: Work
     "written", [("README.md",), ("added", "docs/a.md"), ("README.md", "added", "d/x.log", "l")]
 )
 def test_apply_goes_on_after_a_fast_forward_that_stopped_half_way(work: Work, written: tuple[str, ...]) -> None:
-    """Git writes files, then the index, then the ref: any prefix of that may be all there is."""
+    """Git writes files, then the index, then the ref: a crash may leave any prefix of that."""
 
     class Crash(BaseException):
         pass

@@ -1,4 +1,4 @@
-"""What `gc` removes, what it never does, and that a dry run tells the same."""
+"""What `gc` removes and never removes, and a dry run that reports the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEVER = 10**12
 
 
 def collect(yard: Yard, *, keep: set[str] | None = None, **rules: Any) -> ProjectGc:
-    """Collect as if all of this had been used long ago."""
+    """Collect as if everything had been used long ago."""
     kept = keep or set()
     options = {"max_age": 1, "shared_age": 1, "now": NEVER, **rules}
     return gc([yard.root], needed=lambda root, kind, name, used: name in kept, **options).projects[0]
@@ -32,19 +32,19 @@ def named(project: ProjectGc) -> tuple[tuple[str, ...], ...]:
 
 
 def on_disk(yard: Yard) -> int:
-    """Return what all but the depot takes, as `du` counts."""
+    """Return the size of everything except the depot, as `du` counts."""
     places = [str(yard.root / name) for name in ("bases", "layers", "workspaces") if (yard.root / name).exists()]
     return int(subprocess.run(["du", "-sck", *places], capture_output=True, check=True).stdout.split()[-2]) * 1024
 
 
 def taken_by(place: Path) -> int:
-    """Return what lies below a directory, as `du` counts."""
+    """Return the size of a directory's content, as `du` counts."""
     counted = subprocess.run(["du", "-s", "--block-size=1", str(place)], capture_output=True, check=True).stdout
     return int(counted.split()[0]) - place.stat().st_blocks * 512
 
 
 def used_at(place: Path, when: float) -> None:
-    """Let something have been used at that time last."""
+    """Set the time of the last use."""
     for name in ("state.json", "meta.json"):
         if (place / name).exists():
             os.utime(place / name, (when, when))
@@ -63,7 +63,7 @@ def test_a_dry_run_tells_exactly_what_goes(yard: Yard) -> None:
     done = collect(yard)
     assert (named(done), done.bytes) == (named(told), told.bytes)
     assert not workspace.directory.exists()
-    # `du` sees the directories themselves and the small records too.
+    # `du` also counts the directories themselves and the small records.
     assert abs(before - on_disk(yard) - done.bytes) < 40_000
     assert done.bytes > 400_000
 
@@ -148,7 +148,7 @@ def test_the_size_of_a_base_is_remembered_and_its_packs_count_once(yard: Yard) -
     for base in (first, second):
         place = yard.root / "bases" / base.commit
         assert pair[base.commit].bytes == 0, "all of it may be another's too"
-        # What the later one links it may not have all of: that counts with the base that brought it.
+        # The later base may not have every file that it links: those count with the base that brought them.
         spare = 0 if base == first else pair[second.commit].shared[files]
         assert -8192 <= sum(pair[base.commit].shared.values()) - taken_by(place) <= spare + 8192
         meta = json.loads((place / "meta.json").read_bytes())
@@ -208,7 +208,7 @@ def test_of_a_check_only_caches_are_kept_and_as_long_as_a_workspace_is_on_them(y
     found = {str(file.relative_to(place)) for file in place.rglob("*") if not file.is_dir()}
     assert found == {*kept, ".chargehand/cache/go-build/testexpire.txt"}
 
-    # What differs from the base is newer than what was built of it, whatever the clock said.
+    # A file that differs from the base is newer than anything built from it, whatever its time stamp.
     os.utime(place, (os.path.getmtime(place) + 9999,) * 2)
     user = yard.workspace("overlay", caches=place)
     assert place in user.mount_plan().lowers
@@ -242,7 +242,7 @@ def test_checkpoints_go_only_when_ordered(yard: Yard) -> None:
     assert depot.read_ref(workspace.ref) == kept.commit
     assert collect(yard, now=None, checkpoints=True, max_age=3600).refs == (), "younger than the age"
     for file in (yard.root / "depot.git" / "objects").rglob("*"):
-        os.utime(file, (1000, 1000))  # else somebody may be about to refer to it
+        os.utime(file, (1000, 1000))  # otherwise a process may be about to refer to it
     assert collect(yard, checkpoints=True, keep={other.id}).refs == (workspace.ref,)
     fresh = yard.open()
     assert (fresh.read_ref(workspace.ref), fresh.read_ref(other.ref) is None) == (None, False)

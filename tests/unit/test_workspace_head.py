@@ -1,4 +1,4 @@
-"""A workspace at a commit of its own tree: histories with an end, merged trees, what setup left, resets."""
+"""A workspace at a commit of its tree: truncated histories, merged trees, files left by setup, resets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes on commits: added beside those of others, in the depot and in the user's repository, never lost."""
+"""Notes on commits: added to existing ones, in the depot and in the user's repository, never lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def work(yard: Yard, name: str = "work") -> str:
 
 
 def brought(yard: Yard, note: str, branch: str = BRANCH) -> str:
-    """Make a commit in the depot with a note, and bring the commit alone into the user's repository."""
+    """Make a commit in the depot with a note, and export only the commit to the user's repository."""
     commit = work(yard, branch)
     assert export_branch(yard.depot(), commit, branch=branch, expected_old=None).state == "done"
     yard.depot().annotate(commit, note)
@@ -77,7 +77,7 @@ def test_notes_on_nothing_and_of_nothing_are_refused(yard: Yard) -> None:
 
 
 def test_many_notes_of_git_stay_whatever_directories_it_spread_them_over(yard: Yard) -> None:
-    """Git moves notes into directories once there are some hundred; ours go beside and into them."""
+    """Git moves notes into directories once there are some hundred; ours are written next to and into them."""
     commits = [work(yard, f"commit {number}") for number in range(400)]
     lines = "".join(
         f"commit refs/notes/chargehand\ncommitter A <a@b> 1 +0000\ndata 1\nn\nN inline {commit}\ndata 3\nold\n\n"
@@ -109,7 +109,7 @@ def feed(repository: Path, stream: str) -> None:
 
 
 def test_a_note_of_someone_faster_is_kept(yard: Yard) -> None:
-    """Others may write the ref without our lock: the swap fails, and all is done again on top of theirs."""
+    """Other programs may write the ref without our lock: the swap fails, and the note is added after theirs."""
     mine, theirs = work(yard, "mine"), work(yard, "theirs")
     left = [3]
 
@@ -149,7 +149,7 @@ for commit in commits:
 
 
 def test_processes_note_the_same_commits_and_lose_nothing(yard: Yard, tmp_path: Path) -> None:
-    """Two of one project, and one with a state directory of its own that shares only the user's repository."""
+    """Two of one project, and one with another state directory that shares only the user's repository."""
     yard.depot()
     commits = [brought(yard, "first", f"chargehand/{number}") for number in range(4)]
     other = Depot.open(tmp_path / "other", repository=yard.repository)
@@ -183,7 +183,7 @@ def test_a_crash_before_the_swap_leaves_the_notes_as_they_were(yard: Yard) -> No
     assert show(yard.repository, commit) == "one\ntwo"
 
 
-# --- the way out
+# --- export
 
 
 def test_only_the_note_of_this_commit_goes_out_and_nothing_else_changes(yard: Yard) -> None:
@@ -243,7 +243,7 @@ def test_notes_come_to_a_linked_worktrees_repository_and_to_a_bare_one(yard: Yar
 
 
 def blocked(yard: Yard, commit: str) -> str:
-    """Return why the note cannot go out; the branch stands all the same and nothing else has changed."""
+    """Return why the note cannot be exported; the branch is exported anyway and nothing else has changed."""
     before = repository_state(yard.repository, without="nothing")
     with pytest.raises(RepositoryError) as caught:
         export_notes(yard.depot(), commit)

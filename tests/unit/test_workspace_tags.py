@@ -1,4 +1,4 @@
-"""The agent's repository has the tags that its base reaches, so that versions made of them are a clone's."""
+"""The agent's repository has the tags that its base reaches, so that versions derived from them are a clone's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def yard(tmp_path: Path) -> Yard:
 
 @pytest.fixture
 def tagged(yard: Yard) -> Yard:
-    """A repository with a plain, an annotated and a nested tag in its history, and some beside it."""
+    """A repository with a plain, an annotated and a nested tag in its history, and some outside it."""
     place = yard.repository
     git(place, "tag", "-a", "v1.0", "-m", "one")
     git(place, "tag", "nested", "v1.0", "-am", "of a tag")
@@ -59,7 +59,7 @@ def test_what_describes_the_base_is_as_in_a_clone(tagged: Yard, driver: DriverNa
         git(tagged.repository, "pack-refs", "--all")
     workspace = tagged.workspace(driver)
     assert agent(workspace, DESCRIBE) == told(tagged.repository)
-    # Nothing of what the base does not reach, neither by name nor as an object.
+    # Tags outside the history of the base are absent, both by name and as an object.
     beside = git(tagged.repository, "rev-parse", "elsewhere")
     assert agent(workspace, f"git cat-file -e {beside} 2>&1 || echo absent").strip().endswith("absent")
     assert workspace.scan().changes == ()

@@ -1,4 +1,4 @@
-"""What trees are made of: names and link targets that agents may not bring in, objects, sizes on disk."""
+"""Parts of trees: names and link targets that agents may not use, objects, sizes on disk."""
 
 from __future__ import annotations
 

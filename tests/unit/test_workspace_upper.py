@@ -1,4 +1,4 @@
-"""Scans of uppers made by hand: marks that an agent may forge, and what is remembered between scans."""
+"""Scans of uppers made by hand: marks that an agent may forge, and data cached between scans."""
 
 from __future__ import annotations
 

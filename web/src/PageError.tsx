@@ -2,10 +2,10 @@ import { useRouter, type ErrorComponentProps } from "@tanstack/react-router";
 import { ApiError } from "./api/client";
 import { ErrorState } from "./design/states";
 
-// As browsers and the build's own loader say that a part of the program did not come.
+// The messages of browsers and of the build's loader when a chunk fails to load.
 const NOT_LOADED = /preload css|dynamically imported module|module script/i;
 
-/** Says why a page cannot be shown, and tries again. */
+/** Explains why a page cannot be shown, and offers a retry. */
 export function PageError({ error }: ErrorComponentProps) {
   const router = useRouter();
   if (!(error instanceof Error && NOT_LOADED.test(error.message))) return <ErrorState error={error} retry={() => void router.invalidate()} />;
@@ -13,7 +13,7 @@ export function PageError({ error }: ErrorComponentProps) {
   return <ErrorState error={why} retry={() => void reload()} />;
 }
 
-/** Loads everything anew, once the server answers: what did not come is asked for only once. */
+/** Reloads the whole page once the server answers: a failed chunk is not requested a second time. */
 async function reload(): Promise<void> {
   const answers = await fetch("/health").catch(() => null);
   if (answers) window.location.reload();

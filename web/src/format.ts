@@ -1,8 +1,8 @@
-/** Amounts, times and names as people read them. What is not known is shown as such, never as zero. */
+/** Amounts, times and names as people read them. An unknown value is shown as unknown, never as zero. */
 
 export const UNKNOWN = "unknown";
 
-/** Returns USD; a sum of which parts are not known says so. */
+/** Returns USD; `known` is false if parts of the sum are unknown. */
 export function money(usd: number | null, known = true): string {
   if (usd === null) return UNKNOWN;
   const digits = usd !== 0 && Math.abs(usd) < 0.1 ? 4 : 2;
@@ -30,7 +30,7 @@ export function ago(iso: string, now: number): string {
   return iso.slice(0, 10);
 }
 
-/** Returns the local time of day with seconds, and the date where it is not today's. */
+/** Returns the local time of day with seconds, and the date if it is not today. */
 export function clock(iso: string, now: number): string {
   const time = new Date(iso);
   if (Number.isNaN(time.getTime())) return UNKNOWN;
@@ -55,7 +55,7 @@ export function count(number: number, noun: string, plural = `${noun}s`): string
   return `${number} ${number === 1 ? noun : plural}`;
 }
 
-/** Returns the last part of a path: the name that a person knows a repository by. */
+/** Returns the last part of a path: the name by which a person knows a repository. */
 export function baseName(path: string): string {
   const trimmed = path.replace(/\/+$/, "");
   return trimmed.slice(trimmed.lastIndexOf("/") + 1) || path;
@@ -69,12 +69,12 @@ export function firstLine(text: string): string {
   return text.trimStart().split("\n", 1)[0] ?? "";
 }
 
-// Escape sequences of terminals (CSI, OSC, two-character ones), then every other control byte but tab and newline,
-// and the marks that reorder text on the screen.
+// Escape sequences of terminals (CSI, OSC, two-character ones), then every other control byte except tab and
+// newline, and the marks that reorder text on the screen.
 const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[ -/]*[0-~])/g;
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Returns what agents and repositories wrote, without anything that a terminal or a browser would act on. */
+/** Returns text from agents and repositories without anything that a terminal or a browser would interpret. */
 export function plainText(text: string): string {
   return text.replace(/\r\n/g, "\n").replace(ESCAPES, "").replace(CONTROLS, "");
 }

@@ -14,7 +14,7 @@ import { Shell } from "./shell/Shell";
 export const client = new QueryClient({
   defaultOptions: {
     queries: {
-      // The feed says what changed: nothing is asked again by time alone.
+      // The feed reports changes, so no query polls.
       staleTime: 30_000,
       refetchOnWindowFocus: false,
       retry: (failures, error) => failures < 2 && (!(error instanceof ApiError) || error.status >= 500 || error.status === 0),
@@ -57,7 +57,9 @@ const app = createRoute({
 
 let begins = false;
 
-/** Asks, at once with the session, where the log stands: by the board's own first page where that is what is shown. */
+/**
+ * Requests the log's position in parallel with the session: through the board's first page if the board is shown.
+ */
 async function beginFeed(client: QueryClient, { pathname, search }: { pathname: string; search: Record<string, unknown> }) {
   if (begins) return;
   try {
@@ -66,7 +68,7 @@ async function beginFeed(client: QueryClient, { pathname, search }: { pathname: 
     begins = first !== undefined;
     if (first) feed.begin(first.position);
   } catch {
-    // The feed asks by itself once it can, and counts as old what is shown by then.
+    // The feed asks by itself later, and then treats everything shown as stale.
   }
 }
 
@@ -95,7 +97,7 @@ const settings = createRoute({ getParentRoute: () => app, path: "/settings", com
 export const router = createRouter({
   routeTree: root.addChildren([login, app.addChildren([board, mission, missionTab, agents, projects, statistics, system, settings, accounts])]),
   context: { client },
-  // In the place of the page that failed: what stands around it stays.
+  // Replaces only the page that failed: the frame around it stays.
   defaultErrorComponent: PageError,
   scrollRestoration: true,
 });

@@ -1,4 +1,4 @@
-/** The browser's own storage, which may be refused or full: then nothing is remembered, and nothing breaks. */
+/** The browser's storage. It may be refused or full: then nothing is remembered, and nothing fails. */
 
 export function readStored(key: string): string | null {
   try {
@@ -13,6 +13,6 @@ export function writeStored(key: string, value: string | null): void {
     if (value === null) localStorage.removeItem(key);
     else localStorage.setItem(key, value);
   } catch {
-    // Nothing of it is needed to go on.
+    // The pages work without it.
   }
 }

@@ -1,6 +1,6 @@
 import { useSyncExternalStore } from "react";
 
-// How far the server's clock is before this browser's (ms): its times are compared with its own clock.
+// How far the server's clock is ahead of this browser's (ms): the server's times are compared with its own clock.
 let ahead = 0;
 let now = Date.now();
 const listeners = new Set<() => void>();
@@ -20,7 +20,7 @@ function subscribe(listener: () => void): () => void {
   };
 }
 
-/** Takes the server's time from a response; it has whole seconds, and what is nearer than that is no difference. */
+/** Reads the server's time from a response. It has whole seconds, so a smaller difference is ignored. */
 export function noteServerTime(date: string | null): void {
   const server = date === null ? Number.NaN : Date.parse(date);
   if (Number.isNaN(server)) return;
@@ -31,7 +31,7 @@ export function noteServerTime(date: string | null): void {
   now = Date.now() + ahead;
 }
 
-/** The server's time in ms, anew each second; all that show it change at once. */
+/** The server's time in ms, updated each second; all components that show it change at once. */
 export function useNow(): number {
   return useSyncExternalStore(subscribe, () => now);
 }

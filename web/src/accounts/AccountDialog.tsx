@@ -14,12 +14,12 @@ import { useSend } from "./useSend";
 interface Props {
   account: Account;
   change: AccountChange;
-  /** It is the account of who looks at the page. */
+  /** The account belongs to the logged-in user. */
   own: boolean;
   onClose: () => void;
 }
 
-/** Says what a change of an account comes to, takes what it needs, and does it. */
+/** Explains the consequence of an account change, collects its input and sends it. */
 export function AccountDialog({ account, change, own, onClose }: Props) {
   const client = useQueryClient();
   const [role, setRole] = useState(account.role as Role);
@@ -37,7 +37,7 @@ export function AccountDialog({ account, change, own, onClose }: Props) {
       else await patch(path, fields(change, role, pair));
       onClose();
       toast(`${change.label} of ${account.name}: done.`);
-      // One's own rights are other ones now.
+      // The user's own rights have changed.
       if (own) await client.invalidateQueries({ queryKey: ["session"] });
     });
   };

@@ -17,7 +17,7 @@ export function NewAccount() {
   const [pair, setPair] = useState(NOTHING);
   const [tried, setTried] = useState(false);
   const { send, busy, error } = useSend();
-  // Without any it is an account of a program, which has tokens alone.
+  // An account without a password is for a program, which uses tokens only.
   const problem = pair.password || pair.again ? passwordProblem(pair.password, pair.again) : "";
   const submit = (event: SyntheticEvent) => {
     event.preventDefault();

@@ -4,7 +4,7 @@ import { copyText } from "../design/copyText";
 import { Icon } from "../design/Icon";
 import { plainText } from "../format";
 
-/** The one time that a token's secret can be seen. */
+/** Shows a new token's secret, which cannot be shown again. */
 export function NewSecret({ made, onClose }: { made: CreatedToken; onClose: () => void }) {
   return (
     <section className="card warn stack">

@@ -12,7 +12,7 @@ interface Props {
   problem: string;
 }
 
-/** A password that is written twice: it is not seen while it is written. */
+/** Asks for a password twice, because the person cannot see what they type. */
 export function PasswordPair({ value, onChange, problem }: Props) {
   return (
     <div className="form-grid">

@@ -1,4 +1,4 @@
-/** What the server said to a form. */
+/** The server's error message for a form. */
 export function Refusal({ error }: { error: string }) {
   if (!error) return null;
   return (

@@ -1,4 +1,6 @@
-/** What roles, tokens and changes of accounts come to, in words. The server decides; this only says it beforehand. */
+/**
+ * Describes roles, tokens and account changes in words. The server decides; this text only explains beforehand.
+ */
 import type { Account, Session, Token } from "../api/contract";
 
 export type Role = Session["role"];
@@ -17,13 +19,13 @@ const SCOPES: readonly { scope: Scope; allows: string; from: Role }[] = [
   { scope: "administer", allows: "the rest; whoever has it can make an account for themselves", from: "admin" },
 ];
 
-/** Returns the scopes that a token of somebody with this role can have. */
+/** Returns the scopes that a token of a user with this role can have. */
 export function scopesOf(role: Role): readonly (typeof SCOPES)[number][] {
   const rank = (of: Role) => ROLES.findIndex((known) => known.role === of);
   return SCOPES.filter(({ from }) => rank(from) <= rank(role));
 }
 
-/** Whether a session is of an account with a password, and not of the person whose state directory it is. */
+/** Whether the session's user has an account with a password; the owner of the state directory has no account. */
 export function hasPassword(session: Session): boolean {
   return !session.user.startsWith("os:");
 }
@@ -35,7 +37,7 @@ export function tokenState(token: Token, now: number): TokenState {
   return Date.parse(token.expires) <= now ? "expired" : "valid";
 }
 
-/** Returns tokens that count before those that do not, the newest first among each. */
+/** Returns the valid tokens before the others, newest first within each group. */
 export function sortTokens(tokens: readonly Token[], now: number): Token[] {
   const spent = (token: Token) => Number(tokenState(token, now) !== "valid");
   return [...tokens].sort((one, other) => spent(one) - spent(other) || other.created.localeCompare(one.created));
@@ -43,7 +45,7 @@ export function sortTokens(tokens: readonly Token[], now: number): Token[] {
 
 export const SHORTEST_PASSWORD = 12;
 
-/** Returns what is wrong with a password that was written twice, "" where nothing is. */
+/** Returns an error message for a password that was typed twice, or "" if it is acceptable. */
 export function passwordProblem(password: string, again: string): string {
   const length = Array.from(password).length;
   if (length < SHORTEST_PASSWORD) return `A password has at least ${SHORTEST_PASSWORD} characters, this one has ${length}.`;
@@ -61,7 +63,7 @@ export function isLocked(account: Account, now: number): boolean {
   return account.locked_until !== null && Date.parse(account.locked_until) > now;
 }
 
-/** Returns what can be done with an account now, each with what it comes to. */
+/** Returns the changes that an account allows now, each with its consequence. */
 export function changesOf(account: Account, now: number): AccountChange[] {
   const { name, disabled } = account;
   const changes: (AccountChange | false)[] = [

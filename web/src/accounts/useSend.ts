@@ -2,7 +2,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { ApiError } from "../api/client";
 
-/** Returns what asks the server for a change of accounts, and what came of it: lists that it makes old are read again. */
+/** Returns a function that sends an account change, and its state. Lists that the change affects are reloaded. */
 export function useSend() {
   const client = useQueryClient();
   const [busy, setBusy] = useState(false);

@@ -64,7 +64,7 @@ it("asks again where another tab logged in meanwhile, and only then", async () =
   keepSecret(null);
 });
 
-// Runs `public/early.js` as a browser does that opens `path`; what it asks is answered, what the pages ask is not.
+// Runs `public/early.js` as a browser that opens `path`. Its requests are answered; those of the pages are not.
 async function open(path: string, ...answers: (() => Promise<Response>)[]) {
   return openWith("chs_one", path, ...answers);
 }

@@ -22,7 +22,7 @@ interface Body {
 
 let onSessionLost: () => void = () => undefined;
 
-/** Who is told that the session ended while the page was open. */
+/** Sets the listener that is called when the session ends while the page is open. */
 export function whenSessionLost(listener: () => void): void {
   onSessionLost = listener;
 }
@@ -47,7 +47,7 @@ export function remove(path: string): Promise<unknown> {
   return send("DELETE", path);
 }
 
-/** Opens a session that takes the place of the last one; all tabs of this origin have it. */
+/** Opens a session that replaces the last one; all tabs of this origin share it. */
 export async function logIn(credentials: unknown): Promise<Session> {
   const opened = await post<OpenedSession>("/session", credentials);
   keepSecret(opened.secret);
@@ -59,7 +59,7 @@ export async function logOut(): Promise<void> {
   keepSecret(null);
 }
 
-/** Saves what a path answers as a file: a link of its own would not carry the session. */
+/** Saves the response of a path as a file. A plain link would not send the session. */
 export async function download(path: string, name: string): Promise<void> {
   const response = await request("GET", path, {});
   if (!response.ok) throw refusal(response.status, await response.text());
@@ -68,7 +68,7 @@ export async function download(path: string, name: string): Promise<void> {
   link.href = url;
   link.download = name;
   link.click();
-  // The browser has begun to read it by then.
+  // By then the browser has started to read the blob.
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
@@ -91,7 +91,10 @@ async function send<T>(
   throw refusal(response.status, text);
 }
 
-/** Asks with the session; once more if it ended and another tab has logged in meanwhile. */
+/**
+ * Sends a request with the session's secret; retries once if the session ended and another tab has logged in
+ * meanwhile.
+ */
 async function request(method: string, path: string, headers: Record<string, string>, init: RequestInit = {}): Promise<Response> {
   const secret = readSecret();
   const ask = () => reach(path, { ...init, method, credentials: "omit", headers: { ...headers, ...authorization() } });
@@ -99,14 +102,14 @@ async function request(method: string, path: string, headers: Record<string, str
   return response.status === 401 && readSecret() !== secret ? ask() : response;
 }
 
-// What `public/early.js` asked before this script had arrived, each for its first asker.
+// Requests that `public/early.js` sent before this script loaded. The first caller of a path takes its response.
 const asked = globalThis as { early?: Map<string, Promise<Response | null>> };
 
 async function early(path: string): Promise<Response | null> {
   const begun = asked.early?.get(path);
   asked.early?.delete(path);
   const response = await begun;
-  // A refusal may be older than the session.
+  // A refused request may be older than the session.
   return response?.ok ? response : null;
 }
 
@@ -126,7 +129,7 @@ function refusal(status: number, text: string): ApiError {
   try {
     body = JSON.parse(text) as Body;
   } catch {
-    // A proxy answered in its own words; the status says enough.
+    // A proxy sent a response that is not JSON; the status says enough.
   }
   const { code = `http_${status}`, message = `The server answered ${status}.`, hint = "" } = body.error ?? {};
   if (status === 401 && code === "login_needed") onSessionLost();

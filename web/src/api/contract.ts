@@ -1,4 +1,4 @@
-/** The server's documents by the names that the pages use. */
+/** The server's documents under the names that the pages use. */
 import type { components } from "./types";
 
 type Documents = components["schemas"];

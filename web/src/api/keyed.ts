@@ -1,8 +1,8 @@
-/** Requests that must be done once, however often their answers are lost. */
+/** Requests that must take effect once even if their responses are lost. */
 import { newKey } from "../newKey";
 import { ApiError, post } from "./client";
 
-/** What was asked for and not answered yet, with its keys: the same request again has the same key. */
+/** Idempotency keys of unanswered requests: repeating a request reuses its key. */
 export class KeyedRequests {
   private readonly keys = new Map<string, string>();
 
@@ -21,7 +21,7 @@ export class KeyedRequests {
   }
 }
 
-/** Whether nobody knows what became of a request: the server said nothing, or a proxy spoke for it. */
+/** Whether the outcome of a request is unknown: the server did not answer, or a proxy answered for it. */
 function isLost(failure: unknown): boolean {
   return !(failure instanceof ApiError) || failure.status === 0 || failure.code.startsWith("http_5");
 }

@@ -1,4 +1,4 @@
-/** What the pages ask of one mission's log, line by line. */
+/** Queries on the log of one mission, line by line. */
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get } from "./client";
 import type { EventLine, EventPage, TranscriptPage } from "./contract";
@@ -9,10 +9,13 @@ const LOG_PAGE = 500;
 const fetchEvents = (mission: string, after: number, limit: number, signal: AbortSignal) =>
   get<EventPage>(`${missionPath(mission)}/events?${search({ after, limit })}`, signal);
 
-/** An event without its content, which is most of it: a page that follows a mission for hours keeps every line. */
+/**
+ * An event without its content, which is most of its size: a page that follows a mission for hours keeps every
+ * line.
+ */
 export type TimelineLine = Pick<EventLine, "seq" | "time" | "type" | "text" | "step">;
 
-// A log only grows: its pages are kept, and what is new comes as one more page.
+// A log only grows: loaded pages stay, and new lines arrive as another page.
 export const eventsQuery = (mission: string) =>
   infiniteQueryOptions({
     queryKey: ["log", mission, "events"],
@@ -26,7 +29,9 @@ export const eventsQuery = (mission: string) =>
     staleTime: Infinity,
   });
 
-/** The content of one event, `null` where it is too long or erased; forgotten soon after nobody looks at it. */
+/**
+ * The content of one event, `null` if it is too long or erased. Dropped from the cache soon after it is closed.
+ */
 export const eventContentQuery = (mission: string, seq: number) =>
   queryOptions({
     queryKey: ["log", mission, "event", seq],

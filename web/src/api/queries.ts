@@ -1,4 +1,4 @@
-/** What the pages ask of the server, each under one key. */
+/** The pages' queries to the server, each under one key. */
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get } from "./client";
 import type {
@@ -94,7 +94,7 @@ export const reviewQuery = (mission: string) =>
     queryFn: ({ signal }) => get<ChangeReview>(`${missionPath(mission)}/review`, signal),
   });
 
-/** What everybody noted on a change so far; one's own is written by this page and read when it opens. */
+/** All persons' notes on a change so far. The user's own notes are written by this page and read when it opens. */
 export const reviewsQuery = (mission: string) =>
   queryOptions({
     queryKey: ["mission", mission, "reviews"],
@@ -113,10 +113,10 @@ export const accessQuery = infiniteQueryOptions({
   queryFn: ({ pageParam, signal }) => get<AccessLogPage>(`/access?${search({ limit: PAGE, before: pageParam })}`, signal),
   initialPageParam: null as number | null,
   getNextPageParam: (last) => last.next,
-  // Logins come without an event of any mission.
+  // No mission's event announces a login.
   staleTime: 0,
 });
 
-/** What has no contract of its own yet, such as projects, agents and the effective configuration. */
+/** Lists without a dedicated query yet, such as projects, agents and the effective configuration. */
 export const listQuery = <T>(path: string) =>
   queryOptions({ queryKey: [path], queryFn: ({ signal }) => get<T>(`/${path}`, signal) });

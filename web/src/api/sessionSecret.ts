@@ -1,6 +1,6 @@
 /**
- * The secret of the session. It is kept in the storage of this origin, which no server at another port can read, and
- * is sent by these scripts alone. A cookie would go to every server of 127.0.0.1, whatever its port.
+ * The secret of the session. It is kept in the storage of this origin, which no server on another port can read,
+ * and only these scripts send it. A browser would send a cookie to every server on 127.0.0.1, whatever its port.
  */
 import { readStored, writeStored } from "../storage";
 
@@ -23,7 +23,7 @@ export function authorization(): Record<string, string> {
   return secret === null ? {} : { Authorization: `Bearer ${secret}` };
 }
 
-/** The protocols of a WebSocket, the only header of one that a page may set. */
+/** The protocols of a WebSocket: the only request header that a page may set on one. */
 export function socketProtocols(): string[] {
   return ["chargehand.terminal", `chargehand.session.${readSecret() ?? ""}`];
 }

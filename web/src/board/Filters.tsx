@@ -68,7 +68,7 @@ const TYPING_MS = 250;
 function SearchField({ value, onChange }: { value: string; onChange: (text: string) => void }) {
   const [text, setText] = useState(value);
   const [shown, setShown] = useState(value);
-  // The address can change under the field: by a saved filter, or by the browser's way back.
+  // The address can change without typing in the field: by a saved filter or the browser's back button.
   if (value !== shown) {
     setShown(value);
     setText(value);

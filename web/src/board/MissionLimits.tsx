@@ -17,7 +17,7 @@ const BREAKPOINTS: readonly [Breakpoint, string][] = [
 ];
 const AS_CONFIGURED = { value: "", label: "As configured" };
 
-/** Who works on a mission and within which bounds; everything may stay as it is configured. */
+/** Chooses agent, model, role and limits of a mission; empty fields keep the configured values. */
 export function MissionLimits({ wish, problems, onChange }: Props) {
   const of = `?project=${encodeURIComponent(wish.repo)}`;
   const agents = useQuery(listQuery<AgentList>(`agents${of}`)).data?.agents ?? [];

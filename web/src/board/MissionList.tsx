@@ -9,7 +9,7 @@ interface Props {
   onEnd: () => void;
 }
 
-// A row has one height in each layout: nothing jumps while rows come and go.
+// A row has a fixed height in each layout, so that nothing jumps while rows come and go.
 const HEIGHT = 54;
 const NARROW_HEIGHT = 96;
 

@@ -72,7 +72,7 @@ function worker(mission: ListedMission): string {
   return attempt.model ? `${attempt.agent} · ${attempt.model}` : attempt.agent;
 }
 
-/** What matters most about a mission besides its status, in one line. */
+/** The most important fact about a mission apart from its status, in one line. */
 function remark(mission: ListedMission, tasks: number): string {
   const { question, waiting, waits, tasks: tally, reasons } = mission;
   if (mission.damaged) return "Its log is damaged: run chargehand audit verify.";

@@ -87,7 +87,7 @@ function useStart(onClose: () => void) {
   const navigate = useNavigate();
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
-  // Asked twice, by a double click or after a lost answer, it is one mission.
+  // Submitting twice, by a double click or after a lost response, creates one mission.
   const [key, setKey] = useState(newKey);
   const start = async (wish: Wish) => {
     setBusy(true);
@@ -99,7 +99,7 @@ function useStart(onClose: () => void) {
       await navigate({ to: "/missions/$id", params: { id: made.mission } });
     } catch (failure) {
       const known = failure instanceof ApiError;
-      // What was refused may be asked for in another way; what never arrived must stay the same.
+      // After a refusal a changed request may be sent; a request whose outcome is unknown must keep its key.
       if (known && failure.status >= 400 && failure.status < 500) setKey(newKey());
       setError(known ? `${failure.message} ${failure.hint}`.trim() : String(failure));
       setBusy(false);

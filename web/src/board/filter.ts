@@ -1,4 +1,4 @@
-/** The board's filter as it stands in the address, and the filters that a person keeps. */
+/** The board's filter as encoded in the address, and the filters that a person saves. */
 import type { MissionFilter } from "../api/queries";
 import { readStored, writeStored } from "../storage";
 
@@ -10,7 +10,7 @@ export interface SavedFilter {
   filter: MissionFilter;
 }
 
-/** Takes only what a filter knows, and only text: an address may hold anything. */
+/** Accepts only known fields, and only text: an address may contain anything. */
 export function readFilter(search: Record<string, unknown>): MissionFilter {
   const filter: MissionFilter = {};
   for (const field of FIELDS) {
@@ -28,7 +28,7 @@ export function sameFilter(one: MissionFilter, other: MissionFilter): boolean {
   return FIELDS.every((field) => (one[field] ?? "") === (other[field] ?? ""));
 }
 
-/** Returns the saved filters with one more; a name stands for the last one that was saved under it. */
+/** Returns the saved filters with one more; it replaces a filter saved under the same name. */
 export function withSaved(saved: readonly SavedFilter[], added: SavedFilter): SavedFilter[] {
   return [...saved.filter(({ name }) => name !== added.name), added];
 }

@@ -1,4 +1,4 @@
-/** A mission as a person asks for it in the form, and as the server takes it. */
+/** A new mission: as a person enters it in the form, and as the server expects it. */
 
 export interface Wish {
   request: string;
@@ -14,7 +14,7 @@ export interface Wish {
   allow: string;
   forbid: string;
   plan: boolean;
-  /** Where it pauses by itself. */
+  /** The breakpoints at which the mission pauses. */
   breakAt: readonly Breakpoint[];
 }
 
@@ -37,7 +37,7 @@ export const EMPTY: Wish = {
   breakAt: [],
 };
 
-/** Returns what is wrong with a wish, by field; the server judges the rest. */
+/** Returns the errors in a wish, by field; the server checks the rest. */
 export function problems(wish: Wish): Partial<Record<keyof Wish, string>> {
   const found: Partial<Record<keyof Wish, string>> = {};
   if (wish.request.trim() === "") found.request = "Say what is to be done.";
@@ -48,7 +48,10 @@ export function problems(wish: Wish): Partial<Record<keyof Wish, string>> {
   return found;
 }
 
-/** Returns the body of the request: only what was filled in. `key` makes a repeated request the same mission. */
+/**
+ * Returns the body of the request, with filled fields only. With the same `key` a repeated request is the same
+ * mission.
+ */
 export function missionBody(wish: Wish, key: string): Record<string, unknown> {
   const lines = (text: string) => text.split("\n").flatMap((line) => line.trim() || []);
   const body: Record<string, unknown> = { request: wish.request.trim(), repo: wish.repo, key };

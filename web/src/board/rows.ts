@@ -1,11 +1,11 @@
-/** From pages of missions to the rows of the board: tasks below their coordinator, and pages brought up to date. */
+/** Turns pages of missions into the rows of the board, tasks below their coordinator, and updates pages. */
 import type { ListedMission, MissionPage } from "../api/contract";
 import { isLive } from "../mission/facts";
 
 export interface BoardRow {
   mission: ListedMission;
   depth: number;
-  /** How many tasks it has in the list. */
+  /** The number of its tasks in the list. */
   tasks: number;
   expanded: boolean;
 }
@@ -13,7 +13,8 @@ export interface BoardRow {
 /**
  * Returns each mission once, in the order of the pages, tasks right after their coordinator.
  *
- * Tasks are shown while their coordinator is not settled; `toggled` are those for which a person wants the opposite.
+ * Tasks are shown while their coordinator is not settled; `toggled` holds the coordinators for which a person
+ * wants the opposite.
  */
 export function boardRows(pages: readonly MissionPage[], toggled: ReadonlySet<string>): BoardRow[] {
   const missions = new Map<string, ListedMission>();
@@ -37,7 +38,9 @@ export function boardRows(pages: readonly MissionPage[], toggled: ReadonlySet<st
   return rows;
 }
 
-/** Returns the pages that must be asked again for `changed` missions: those that show one, the first for new ones. */
+/**
+ * Returns the pages to reload after `changed` missions: each page that shows one, and the first page for new ones.
+ */
 export function stalePages(pages: readonly MissionPage[], changed: ReadonlySet<string>): number[] {
   const shown = (page: MissionPage) =>
     page.missions.some(({ mission, parent }) => changed.has(mission) || (parent !== null && changed.has(parent)));
@@ -47,10 +50,10 @@ export function stalePages(pages: readonly MissionPage[], changed: ReadonlySet<s
 }
 
 /**
- * Returns a page with what the server says now.
+ * Returns a page updated with the server's current rows.
  *
- * New missions push others off its end, which the next page does not have: they stay. A changed mission that is no
- * longer there has left the filter.
+ * New missions push others off its end. The next page does not contain those, so they stay. A changed mission that
+ * is missing from the fresh page no longer matches the filter.
  */
 export function mergePage(old: MissionPage, fresh: MissionPage, changed: ReadonlySet<string>): MissionPage {
   const has = new Set(fresh.missions.map(({ mission }) => mission));

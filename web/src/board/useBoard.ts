@@ -5,7 +5,7 @@ import { fetchMissionPage, missionsQuery, type MissionFilter } from "../api/quer
 import { useFeedBatches } from "../feed/hooks";
 import { mergePage, stalePages } from "./rows";
 
-/** The missions of a filter, kept up to date by the feed: only pages that show what changed are asked again. */
+/** The missions of a filter, kept up to date by the feed: only pages that show a changed mission are reloaded. */
 export function useBoard(filter: MissionFilter) {
   const client = useQueryClient();
   const options = missionsQuery(filter);
@@ -23,7 +23,7 @@ export function useBoard(filter: MissionFilter) {
         await refreshPages(changed);
       }
     } catch {
-      // The server is away: the feed says so, and all is asked again once it is back.
+      // The server is unreachable: the feed shows it, and everything is reloaded once the server is back.
       void client.invalidateQueries({ queryKey: options.queryKey });
     } finally {
       busy.current = false;

@@ -4,7 +4,7 @@ import { Icon, type IconName } from "./Icon";
 interface Props extends ButtonHTMLAttributes<HTMLButtonElement> {
   kind?: "plain" | "primary" | "danger" | "quiet";
   icon?: IconName;
-  /** Shows that its work is under way, and takes no second click meanwhile. */
+  /** Shows that its work is in progress, and ignores clicks meanwhile. */
   busy?: boolean;
 }
 

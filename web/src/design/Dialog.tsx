@@ -7,13 +7,13 @@ interface Props {
   children: ReactNode;
   /** A question that must be answered. */
   alert?: boolean;
-  /** It holds what a person wrote: a click beside it does not close it. */
+  /** The dialog contains typed text: a click outside does not close it. */
   keep?: boolean;
 }
 
 /**
- * A modal dialog, the browser's own: focus stays in it, Escape closes it and gives the focus back. It is mounted to be
- * open and taken away to be closed.
+ * A modal dialog, based on the browser's dialog element: focus stays in it, Escape closes it and returns the
+ * focus. Mount it to open it, unmount it to close it.
  */
 export function Dialog({ title, onClose, children, alert = false, keep = alert }: Props) {
   const dialog = useRef<HTMLDialogElement>(null);
@@ -24,7 +24,7 @@ export function Dialog({ title, onClose, children, alert = false, keep = alert }
     const opener = openerOfMenu(document.activeElement);
     shown?.showModal();
     return () => {
-      // Only a dialog that is closed gives the focus back, one that is taken away does not.
+      // Only a closed dialog returns the focus, a removed one does not.
       shown?.close();
       opener?.focus();
     };
@@ -33,7 +33,8 @@ export function Dialog({ title, onClose, children, alert = false, keep = alert }
     event.preventDefault();
     onClose();
   };
-  // What is beside the box is the dialog itself; a text that is marked beyond its edge is no click there.
+  // A click outside the box hits the dialog element itself. A text selection that ends outside the box is not a
+  // click there.
   const click = (event: MouseEvent) => {
     if (!keep && event.target === dialog.current && pressed.current === dialog.current) onClose();
   };
@@ -46,7 +47,8 @@ export function Dialog({ title, onClose, children, alert = false, keep = alert }
       role={alert ? "alertdialog" : undefined}
       aria-labelledby={heading}
       onCancel={cancel}
-      // A browser closes it by itself at a second Escape; that of an effect which runs twice is open again by then.
+      // A browser closes the dialog by itself at a second Escape. After an effect that runs twice it is open again
+      // by then.
       onClose={({ currentTarget }) => !currentTarget.open && onClose()}
       onPointerDown={({ target }) => (pressed.current = target)}
       onClick={click}
@@ -60,7 +62,10 @@ export function Dialog({ title, onClose, children, alert = false, keep = alert }
   );
 }
 
-/** Returns the button of the menu that has the focus: the entry that opened a dialog is gone when that gives it back. */
+/**
+ * Returns the button of the focused menu: the menu entry that opened a dialog no longer exists when the dialog
+ * returns the focus.
+ */
 function openerOfMenu(focused: Element | null): HTMLElement | undefined {
   const names = focused?.closest("[role=menu]")?.getAttribute("aria-labelledby") ?? "";
   return names.split(" ").flatMap((id) => document.getElementById(id) ?? []).find((named) => named.ariaHasPopup);

@@ -21,7 +21,7 @@ function Frame({ id, label, hint, error, children }: Shape & { id: string; child
 }
 
 interface Suggesting extends Shape, InputHTMLAttributes<HTMLInputElement> {
-  /** What may be meant; anything else can be written too. */
+  /** Suggested values; any other value can be typed too. */
   suggestions?: readonly string[];
 }
 

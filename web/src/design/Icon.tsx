@@ -1,4 +1,4 @@
-/** Line icons of 16 px; they never stand alone: a word is beside them or in their control's label. */
+/** Line icons of 16 px. An icon never appears without a word, next to it or in its control's label. */
 
 const PATHS = {
   board: "M2.5 3.5h11M2.5 8h11M2.5 12.5h7",

@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState, type ReactNode } from "react";
 
-/** Holds what may be wider than the page; where it is, the keys can scroll it too. */
+/** Holds content that may be wider than the page; if it is, the keyboard can scroll it too. */
 export function Scroll({ label, children }: { label: string; children: ReactNode }) {
   const place = useRef<HTMLDivElement>(null);
   const [wide, setWide] = useState(false);

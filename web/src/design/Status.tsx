@@ -36,7 +36,7 @@ const LOOKS: Record<string, Look> = {
   pending: { tone: "quiet", icon: "planned", label: "Pending" },
 };
 
-/** How a status looks; one that this version does not know is shown by its own name. */
+/** Returns the look of a status; a status that this version does not know is shown by its name. */
 export function lookOf(status: string): Look {
   const known = LOOKS[status];
   if (known) return known;

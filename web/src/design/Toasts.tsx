@@ -17,7 +17,7 @@ function set(next: readonly Toast[]): void {
   for (const listener of listeners) listener();
 }
 
-/** Tells something in passing; what went wrong stays until it is closed. */
+/** Shows a short notice; an error stays until it is closed. */
 export function toast(text: string, bad = false): void {
   const id = ++last;
   set([...toasts.slice(-3), { id, text, bad }]);

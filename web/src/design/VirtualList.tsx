@@ -5,22 +5,25 @@ import { dialogIsOpen, isPlainKey, isWriting } from "../shell/keys";
 interface Props<T> {
   label: string;
   items: readonly T[];
-  /** Tells entries apart that change places, by their place otherwise. One function: with a new one all is laid out anew. */
+  /**
+   * Returns the key of an entry that can move; without it the index is the key. Pass a stable function: a new one
+   * makes the list lay out everything again.
+   */
   keyOf?: (item: T) => string;
-  /** The height of an entry in px: of every one, or a guess where entries are `measured`. */
+  /** The height of an entry in px: of every entry, or an estimate if entries are `measured`. */
   height: number;
   measured?: boolean;
   className?: string;
   children: (item: T, index: number) => ReactNode;
-  /** The list is near its end: the place to ask for more. */
+  /** Called near the end of the list, to load more. */
   onEnd?: () => void;
-  /** A key that is pressed while an entry has the focus. */
+  /** Called for a key that is pressed while an entry has the focus. */
   onKey?: (key: string, item: T) => void;
 }
 
 /**
- * A list of any length on the page: only what can be seen is drawn. `j` and `k` move between entries, to what
- * each has marked `data-row`.
+ * A list of any length on the page that draws only visible entries. `j` and `k` move the focus between the
+ * elements marked `data-row`.
  */
 export function VirtualList<T>({ label, items, keyOf, height, measured = false, className = "", children, onEnd, onKey }: Props<T>) {
   const list = useRef<HTMLUListElement>(null);
@@ -86,7 +89,7 @@ function useRowKeys<T>(list: ListRef, items: readonly T[], scrollTo: (index: num
   }, []);
 }
 
-// An entry may only be drawn once the list has scrolled to it.
+// An entry may not be drawn before the list has scrolled to it.
 function focusRow(list: ListRef, index: number, tries = 5): void {
   requestAnimationFrame(() => {
     const row = list.current?.querySelector<HTMLElement>(`[data-index="${index}"] [data-row]`);

@@ -41,7 +41,7 @@ interface Load<T> {
   refetch: () => unknown;
 }
 
-/** Shows what a query holds: its data, or that it loads, or why it cannot. */
+/** Shows the data of a query, or that it is loading, or its error. */
 export function Loaded<T>({ query, label, children }: { query: Load<T>; label: string; children: (data: T) => ReactNode }) {
   if (query.data !== undefined) return <>{children(query.data)}</>;
   if (query.error) return <ErrorState error={query.error} retry={() => void query.refetch()} />;

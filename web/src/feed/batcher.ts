@@ -1,4 +1,7 @@
-/** Gathers what comes in bursts: one call once it is quiet for `quiet` ms, `most` ms after the first at the latest. */
+/**
+ * Collects items that arrive in bursts. Flushes after `quiet` ms without a new item, at most `most` ms after the
+ * first.
+ */
 export class Batcher<T> {
   private waiting: T[] = [];
   private first = 0;

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { Feed, type Batch } from "./feed";
 import type { Member, SharedStream } from "./sharing";
 
-// What the server answers, in order: a position for /missions, a stream for /events that ends with its text.
+// The server's responses in order: a position for /missions; for /events, a stream that ends after its text.
 let answers: (() => Response)[] = [];
 let asked: string[] = [];
 

@@ -1,4 +1,6 @@
-/** The stream of events, followed by this tab or by another one for it: it reconnects by itself, and goes on where it was. */
+/**
+ * The stream of events, followed by this tab or by another tab on its behalf. It reconnects and resumes by itself.
+ */
 import { get } from "../api/client";
 import { authorization } from "../api/sessionSecret";
 import type { EventLine, MissionPage } from "../api/contract";
@@ -10,11 +12,12 @@ export type FeedState = "connecting" | "live" | "reconnecting";
 
 export interface Batch {
   events: EventLine[];
-  /** Events may have been missed: all that is shown counts as old. */
+  /** Events may have been missed: everything shown is stale. */
   reset: boolean;
 }
 
-// The server says something every 15 s; two such silences mean that the connection is dead, as after sleep.
+// The server sends something every 15 s; two missed signals mean that the connection is dead, for example after
+// sleep.
 const SILENCE_MS = 32_000;
 const HIDDEN_MS = 300_000;
 const RETRIES_MS = [500, 1000, 2000, 4000, 8000];
@@ -33,10 +36,13 @@ export class Feed {
 
   constructor(private readonly shared: SharedStream | null = null) {}
 
-  /** Begins behind `position`, which all that is shown is at least as new as; else it asks, and counts all as old. */
+  /**
+   * Starts after `position`, which everything shown is at least as new as. Without it, the feed asks the server for
+   * a position and treats everything shown as stale.
+   */
   readonly begin = (position: number): void => void (this.position ??= position);
 
-  /** Follows the stream until `stop` is aborted: itself, or by the tab that does so for all. */
+  /** Follows the stream until `stop` is aborted, directly or through the tab that does so for all tabs. */
   follow(stop: AbortSignal): Promise<void> {
     const member = { lead: (signal: AbortSignal) => this.lead(signal), hear: (passed: Passed) => this.hear(passed), state: () => this.passedState() };
     return this.shared ? this.shared.follow(stop, member) : this.lead(stop);
@@ -53,7 +59,7 @@ export class Feed {
       try {
         await this.connect(this.abort.signal);
       } catch {
-        // Whatever ended the stream, the answer is the same: try again.
+        // Whatever ended the stream, the reaction is the same: try again.
       }
       if (ended()) return;
       this.become("reconnecting");
@@ -66,7 +72,7 @@ export class Feed {
       this.take(passed.message);
       if (passed.message.event === "reset") this.tell({ events: [], reset: true });
     } else if (passed.kind === "state") {
-      // What came after this tab had asked and before it listened was told to the others alone.
+      // Events that arrived after this tab's first request and before it listened reached only the other tabs.
       if (this.position !== null && this.position < (passed.position ?? 0)) this.tell({ events: [], reset: true });
       this.position = Math.max(this.position ?? 0, passed.position ?? 0) || null;
       this.become(passed.state);
@@ -77,7 +83,7 @@ export class Feed {
     return { kind: "state", state: this.state, position: this.position };
   }
 
-  // A browser gives one server six connections: a tab that nobody looks at does not hold one of its own for long.
+  // A browser opens at most six connections to a server: a hidden tab does not keep one for long.
   private async rest(stop: AbortSignal): Promise<void> {
     if (document.hidden && !this.shared) {
       await new Promise((resolve) => setTimeout(resolve, HIDDEN_MS));

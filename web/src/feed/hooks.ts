@@ -6,7 +6,7 @@ import { SharedStream } from "./sharing";
 
 export const feed = new Feed(SharedStream.isPossible() ? new SharedStream() : null);
 
-/** Follows the feed while its caller is on the page, and marks what its events make old. */
+/** Follows the feed while its caller is mounted, and invalidates the queries that its events make stale. */
 export function useFeed(): void {
   const client = useQueryClient();
   useEffect(() => {
@@ -23,7 +23,7 @@ export function useFeed(): void {
   }, [client]);
 }
 
-/** Calls `listener` with each batch of events; `reset` says that some may have been missed. */
+/** Calls `listener` with each batch of events; `reset` means that some may have been missed. */
 export function useFeedBatches(listener: (batch: Batch) => void): void {
   const latest = useEffectEvent(listener);
   useEffect(() => feed.onBatch((batch) => latest(batch)), []);
@@ -33,7 +33,7 @@ export function useFeedState(): FeedState {
   return useSyncExternalStore(feed.onState, () => feed.state);
 }
 
-// Lists and logs follow by themselves, page by page; see `useBoard` and `useTail`.
+// Lists and logs update themselves page by page; see `useBoard` and `useTail`.
 function markOld(client: QueryClient, batch: Batch, refresher: Refresher): void {
   if (batch.reset) {
     void client.invalidateQueries({ predicate: ({ queryKey }) => queryKey[0] !== "session" });

@@ -1,4 +1,4 @@
-/** Reads a `text/event-stream` piece by piece, as it arrives. */
+/** Parses a `text/event-stream` incrementally. */
 
 export interface StreamMessage {
   id: string;

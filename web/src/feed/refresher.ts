@@ -1,6 +1,6 @@
 /**
- * Asks anew for what changed, never twice at once, and rests between for as long as the answer took: that of a mission
- * with a long log takes the server seconds, and its events come many a second.
+ * Reloads what changed, one request at a time, and pauses after each for as long as it took (at most `mostRest`
+ * ms). A mission with a long log takes the server seconds, and many of its events arrive per second.
  */
 export class Refresher {
   private waiting = new Set<string>();

@@ -1,12 +1,13 @@
 /**
- * One stream for all tabs of a browser: it gives a server six connections, and streams that each hold one leave none
- * for requests. The tab that has the lock follows the stream and passes on what comes; when it goes, the next one does.
+ * One stream for all tabs of a browser. A browser opens at most six connections to a server; with one stream per
+ * tab no connection would remain for requests. The tab that has the lock follows the stream and passes messages
+ * on; when it closes, the next tab takes over.
  */
 import type { FeedState } from "./feed";
 import type { StreamMessage } from "./parser";
 
 const NAME = "chargehand.feed";
-// Of a tab that leads and says nothing for so long, a browser may have stopped the scripts.
+// If the leading tab is silent for this long, the browser may have stopped its scripts.
 const SILENCE_MS = 40_000;
 const LOOK_MS = 5_000;
 
@@ -27,17 +28,17 @@ export class SharedStream {
   private heard = Date.now();
   private channel: BroadcastChannel | undefined;
 
-  /** Whether the browser can: elsewhere than at loopback or over TLS it has no locks. */
+  /** Whether the browser supports it: it has locks only on loopback or over TLS. */
   static isPossible(): boolean {
     return "locks" in navigator && typeof BroadcastChannel !== "undefined";
   }
 
-  /** Tells all other tabs, where this one leads. */
+  /** Sends to all other tabs if this one leads. */
   pass(passed: Passed): void {
     if (this.leads) this.channel?.postMessage(passed);
   }
 
-  /** Leads or hears until `stop` is aborted. */
+  /** Leads or listens until `stop` is aborted. */
   async follow(stop: AbortSignal, member: Member): Promise<void> {
     const channel = new BroadcastChannel(NAME);
     this.channel = channel;
@@ -67,7 +68,7 @@ export class SharedStream {
         await member.lead(AbortSignal.any([stop, lost.signal]));
       });
     } catch {
-      // The page is left, or another tab took it over: then this one hears again.
+      // The page was left, or another tab took the lock: this tab listens again.
     }
     lost.abort();
     if (had) this.leads = false;

@@ -62,7 +62,7 @@ function useLogin() {
     }
   };
 
-  // The code of a link is good for one use: it is taken out of the address before anything else.
+  // The code of a link is valid once, so it is removed from the address before anything else.
   const code = useRef(location.hash.slice(1));
   useEffect(() => {
     if (code.current === "") return;

@@ -1,4 +1,4 @@
-/** Returns a path of these pages, whatever the address says: nobody is sent to another site after a login. */
+/** Returns a path of this site, whatever the address contains: a login must not redirect to another site. */
 export function safeReturn(back: unknown): string {
   return typeof back === "string" && /^\/(?![/\\])/.test(back) ? back : "/";
 }

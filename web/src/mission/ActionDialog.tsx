@@ -21,7 +21,7 @@ interface Props {
   given?: Values;
 }
 
-/** Says what an action comes to, takes what it needs, and does it. */
+/** Explains the consequence of an action, collects its input and runs it. */
 export function ActionDialog({ mission, action, onClose, given = {} }: Props) {
   const [values, setValues] = useState<Values>(given);
   const { run, busy, error } = useRun(mission, action, onClose);
@@ -73,7 +73,7 @@ function useRun(mission: MissionDetails, action: Action, onClose: () => void) {
       onClose();
       toast("accepted" in made ? `${action.label}: under way.` : `${action.label}: done.`);
       await client.invalidateQueries({ queryKey: ["mission", mission.mission] });
-      // A fork, or what follows a promotion, is another mission.
+      // A fork or the follow-up of a promotion is another mission.
       if ("mission" in made && made.mission !== mission.mission) {
         await navigate({ to: "/missions/$id", params: { id: made.mission } });
       }

@@ -3,7 +3,7 @@ import { download } from "../api/client";
 import { Button } from "../design/Button";
 import { toast } from "../design/Toasts";
 
-/** Saves what an address of the server answers as a file of this name. */
+/** Saves the response of a server path as a file of this name. */
 export function DownloadButton({ path, name, ...rest }: { path: string; name: string } & ComponentProps<typeof Button>) {
   const [busy, setBusy] = useState(false);
   const save = async () => {

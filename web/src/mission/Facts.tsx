@@ -7,7 +7,7 @@ import { elapsed } from "./facts";
 export function Facts({ mission }: { mission: MissionDetails }) {
   const { request, base, network } = mission;
   const now = useNow();
-  // A plan's tasks have the limit each for themselves.
+  // In a plan the limit applies to each task separately.
   const limit = (mission.tasks ? request?.plan_seconds : request?.seconds) ?? null;
   const facts: [string, ReactNode][] = [
     ["Cost", money(mission.cost_usd, mission.cost_known)],

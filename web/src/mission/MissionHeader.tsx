@@ -69,7 +69,7 @@ function Live({ mission }: { mission: MissionDetails }) {
 function Waits({ mission }: { mission: MissionDetails }) {
   return (
     <>
-      {/* A plan that waits for its tasks says so once more, in one long sentence. */}
+      {/* A plan that waits for its tasks repeats this in one long sentence. */}
       {mission.waits && mission.waiting.length === 0 && (
         <p className="card warn">
           <Icon name="waiting" /> Waits: <Message text={mission.waits.message} />

@@ -1,7 +1,7 @@
 import { Button } from "../design/Button";
 import { copyText } from "../design/copyText";
 
-/** The commands that make sense now, to be copied into a terminal. */
+/** The commands that make sense now, to copy into a terminal. */
 export function NextCommands({ commands }: { commands: readonly string[] }) {
   if (commands.length === 0) return null;
   return (

@@ -12,7 +12,7 @@ import { useCanAct } from "./useCanAct";
 
 const SETTLED = new Set(["question_answered", "question_expired", "no_question"]);
 
-/** What a mission asks, answered in place; where another person was first, it says so. */
+/** A mission's question, answered in place; says so if another person answered first. */
 export function QuestionCard({ mission, question }: { mission: string; question: Question }) {
   const client = useQueryClient();
   const canAct = useCanAct();
@@ -28,7 +28,7 @@ export function QuestionCard({ mission, question }: { mission: string; question:
       toast("Answered. The mission goes on.");
     } catch (failure) {
       const words = failure instanceof ApiError ? `${failure.message} ${failure.hint}`.trim() : String(failure);
-      // Where somebody else was first the question is gone in a moment, and this card with it.
+      // If another person answered first, the question and this card disappear in a moment.
       if (failure instanceof ApiError && SETTLED.has(failure.code)) toast(words, true);
       else setError(words);
     }

@@ -3,7 +3,7 @@ import { Icon } from "../design/Icon";
 import { useFeedBatches } from "../feed/hooks";
 import { plainText } from "../format";
 
-/** Who answered a question while one looked at it, and what: it may have been another person, or the clock. */
+/** Shows who settled a question while the user looked at it, and how: another person, or a timeout. */
 export function SettledQuestion({ mission }: { mission: string }) {
   const [settled, setSettled] = useState("");
   useFeedBatches(({ events }) => {

@@ -43,7 +43,7 @@ export default function TranscriptTab({ mission }: { mission: MissionDetails }) 
   );
 }
 
-// A reply has words and calls: one button is enough for all of it.
+// A reply consists of text and calls: one button is enough for all of it.
 function isFirstOf(lines: readonly TranscriptLine[], index: number): boolean {
   const line = lines[index];
   if (!line?.reply || !["model", "call"].includes(line.speaker)) return false;
@@ -51,7 +51,7 @@ function isFirstOf(lines: readonly TranscriptLine[], index: number): boolean {
 }
 
 const SPEAKERS: Record<string, string> = { person: "Person", model: "Model", call: "Calls", result: "Result", agent: "Agent", thought: "Thought", error: "Error" };
-// Longer text is folded: a page of output must not hide what was said after it.
+// Longer text is folded: a page of output must not hide the lines after it.
 const FOLD_LINES = 24;
 const FOLD_CHARACTERS = 4_000;
 
@@ -86,7 +86,7 @@ function Line({ line, onFork }: { line: TranscriptLine; onFork: (() => void) | u
   );
 }
 
-/** Returns the beginning of a long text and how long all of it is, `null` where it is short. */
+/** Returns the beginning of a long text and the size of all of it, or `null` as size if the text is short. */
 function fold(text: string): { folded: string; size: string | null } {
   const rows = text.split("\n", FOLD_LINES + 1);
   const beginning = rows.slice(0, FOLD_LINES).join("\n").slice(0, FOLD_CHARACTERS);

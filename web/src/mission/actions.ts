@@ -1,4 +1,4 @@
-/** What a person can do with a mission, when, and what comes of it. */
+/** The actions of a person on a mission: when each is possible, and its consequence. */
 import type { MissionDetails } from "../api/contract";
 import { isOpen } from "./facts";
 
@@ -15,11 +15,11 @@ export interface ActionField {
 export interface Action {
   id: string;
   label: string;
-  /** What it means, said before it is done. */
+  /** The consequence, shown before the action runs. */
   consequence: string;
   danger?: boolean;
   fields?: readonly ActionField[];
-  /** Bound to the tree that the person saw: refused where it is another one by now. */
+  /** Bound to the tree that the person saw: the server refuses if the mission has another tree by then. */
   bindsTree?: boolean;
   when: (mission: MissionDetails) => boolean;
 }
@@ -111,7 +111,7 @@ export function actionsOf(mission: MissionDetails): Action[] {
   return ACTIONS.filter((action) => action.when(mission));
 }
 
-/** Returns the body of an action's request: only what was filled in, and the tree that was seen. */
+/** Returns the body of an action's request: filled fields only, and the tree that the person saw. */
 export function actionBody(action: Action, values: Partial<Record<FieldName, string | boolean>>, mission: MissionDetails) {
   const given = (action.fields ?? []).flatMap(({ name }) => {
     const value = values[name];

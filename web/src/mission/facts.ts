@@ -1,4 +1,4 @@
-/** What follows from a mission's document. */
+/** Facts derived from a mission's document. */
 import type { ListedMission, MissionDetails, Question } from "../api/contract";
 
 const LIVE = new Set(["planned", "running", "waiting", "paused"]);
@@ -7,12 +7,15 @@ export function isLive(status: string): boolean {
   return LIVE.has(status);
 }
 
-/** Whether a question waits for a person, and not for the clock. */
+/** Whether a question waits for a person, and not for a time. */
 export function isOpen(question: Question | null): question is Question {
   return question !== null && !question.answer && !question.expired && !question.until;
 }
 
-/** Returns the seconds that a mission took, as the server says, so far where it works. Null where that is not known. */
+/**
+ * Returns how long a mission took in seconds, as the server says, or has taken so far if it is running. Null if
+ * unknown.
+ */
 export function elapsed(mission: Pick<ListedMission | MissionDetails, "status" | "seconds" | "created">, now: number): number | null {
   if (mission.status !== "running") return mission.seconds;
   const begun = Date.parse(mission.created);

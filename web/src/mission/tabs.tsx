@@ -10,7 +10,7 @@ export interface Tab {
   when?: (mission: MissionDetails) => boolean;
 }
 
-/** The pages of a mission in their order; each but the first is loaded when it is opened. */
+/** The tabs of a mission in order; each except the first is loaded when it is opened. */
 export const TABS: readonly Tab[] = [
   { id: "overview", label: "Overview", Panel: Overview },
   { id: "plan", label: "Plan", Panel: lazy(() => import("./plan/PlanTab")), when: ({ tasks }) => tasks !== null },

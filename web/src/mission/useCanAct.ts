@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { sessionQuery } from "../api/queries";
 
-/** Whether who is logged in may change anything; the server decides, this only spares a refusal. */
+/** Whether the logged-in user may change anything. The server decides; this only avoids a refusal. */
 export function useCanAct(): boolean {
   const session = useQuery(sessionQuery).data;
   return session !== undefined && session.role !== "viewer";

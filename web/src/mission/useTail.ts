@@ -4,7 +4,7 @@ import { useFeedBatches } from "../feed/hooks";
 
 type Log = UseInfiniteQueryResult<InfiniteData<{ next: number | null }>>;
 
-/** Reads a log to its end, page by page, and then what is added to it while one looks. */
+/** Reads a log to its end, page by page, and then new lines while it is shown. */
 export function useTail(mission: string, query: Log): void {
   const [behind, setBehind] = useState(false);
   useFeedBatches(({ events }) => {

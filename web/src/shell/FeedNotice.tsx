@@ -2,7 +2,7 @@ import { useEffect, useState } from "react";
 import { Icon } from "../design/Icon";
 import { useFeedState } from "../feed/hooks";
 
-// A reconnection that takes no longer than this is nobody's concern.
+// A reconnection shorter than this is not worth a notice.
 const GRACE_MS = 1500;
 
 export function FeedNotice() {

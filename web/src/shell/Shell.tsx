@@ -29,7 +29,7 @@ const PAGES: readonly { to: string; label: string; icon: IconName }[] = [
 function Pages() {
   const nav = useRef<HTMLElement>(null);
   const path = useLocation({ select: ({ pathname }) => pathname });
-  // On a phone the pages stand in a line that is wider than the screen.
+  // On a phone the page links form one line that is wider than the screen.
   useEffect(() => {
     nav.current?.querySelector("[aria-current=page]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [path]);

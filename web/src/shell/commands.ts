@@ -1,11 +1,11 @@
-/** What can be done from anywhere, by key or by the command palette. */
+/** Commands available on every page, by key or through the command palette. */
 import { useNavigate } from "@tanstack/react-router";
 import { useMemo } from "react";
 import { toggleTheme } from "./theme";
 
 export interface Command {
   title: string;
-  /** The keys, one after the other; "" where there are none. */
+  /** The keys, pressed one after the other; "" if there are none. */
   keys: string;
   run: () => void;
 }

@@ -6,7 +6,7 @@ export class KeySequence {
   private typed = "";
   private last = -Infinity;
 
-  /** Returns which of `known` sequences `key` completes at `now` (ms), null where it completes none. */
+  /** Returns the sequence of `known` that `key` completes at `now` (ms), null if it completes none. */
   press(key: string, now: number, known: readonly string[]): string | null {
     const before = now - this.last <= PAUSE_MS && this.typed !== "" ? `${this.typed} ` : "";
     this.last = now;
@@ -32,7 +32,7 @@ interface Typed {
   altKey: boolean;
 }
 
-/** Whether a key belongs to a control that is written in, and to no shortcut. */
+/** Whether a key belongs to a text control and is not a shortcut. */
 export function isWriting(target: EventTarget | null): boolean {
   return (
     target instanceof HTMLElement &&
@@ -40,12 +40,12 @@ export function isWriting(target: EventTarget | null): boolean {
   );
 }
 
-/** Whether a dialog or a menu has the keys. */
+/** Whether a dialog or a menu receives the keys. */
 export function dialogIsOpen(): boolean {
   return document.querySelector("dialog[open], [role=menu]") !== null;
 }
 
-/** Returns what was pressed before the pages stood, as `public/early.js` kept it; from now on nobody keeps anything. */
+/** Returns the keys that `public/early.js` recorded before the pages were ready, and ends the recording. */
 export function takeEarlyKeys(kept = globalThis as { earlyKeys?: KeyboardEvent[] | null }): KeyboardEvent[] {
   const keys = kept.earlyKeys ?? [];
   kept.earlyKeys = null;

@@ -1,11 +1,11 @@
 export interface Bar {
   label: string;
   value: number | null;
-  /** The amount in words; it is what counts, the bar only shows how they compare. */
+  /** The amount as text. It is authoritative; the bar only shows how the amounts compare. */
   shown: string;
 }
 
-/** Amounts beside each other as bars, each with its number; an unknown one has no bar, and says so. */
+/** Amounts as bars, each with its number; an unknown amount has no bar and is labelled as unknown. */
 export function Bars({ label, bars }: { label: string; bars: readonly Bar[] }) {
   const most = Math.max(...bars.map(({ value }) => value ?? 0), Number.MIN_VALUE);
   return (

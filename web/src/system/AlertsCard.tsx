@@ -10,7 +10,7 @@ import { useNow } from "../useNow";
 import { alertRows, trialText, watchNotice } from "./alerts";
 import { DataTable } from "./Page";
 
-// The server looks every ten seconds.
+// The server checks every ten seconds.
 const LOOK_MS = 10_000;
 
 export function AlertsCard() {
@@ -50,7 +50,7 @@ function Trial() {
   const client = useQueryClient();
   const trial = useMutation({
     mutationFn: () => post<AlertTrial>("/alerts/test"),
-    // What arrives again does not fail any more.
+    // A channel that delivers again no longer counts as failing.
     onSettled: () => client.invalidateQueries({ queryKey: ["alerts"] }),
   });
   const said = trial.data ? trialText(trial.data) : trial.error?.message;

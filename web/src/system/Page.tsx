@@ -2,7 +2,7 @@ import { Scroll } from "../design/Scroll";
 import type { ReactNode } from "react";
 import { useTitle } from "../useTitle";
 
-/** A page with a heading, and its sections below each other. */
+/** A page with a heading and its sections below each other. */
 export function Page({ title, children }: { title: string; children: ReactNode }) {
   useTitle(title);
   return (
@@ -21,7 +21,7 @@ interface TableProps {
   children?: ReactNode;
 }
 
-/** A table whose first column names the row; columns whose head ends in `#` hold numbers. */
+/** A table whose first column names the row; columns whose heading ends in `#` hold numbers. */
 export function DataTable({ caption, heads, rows, none, children }: TableProps) {
   const numeric = heads.map((head) => (head.endsWith("#") ? "number" : "wrap"));
   return (

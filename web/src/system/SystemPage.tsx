@@ -10,7 +10,7 @@ import { AuditCard } from "./AuditCard";
 import { DataTable, Page } from "./Page";
 
 const MIB = 1024 * 1024;
-// Who works and what waits changes without an event of any mission.
+// Workers and the queue change without an event of any mission.
 const LOOK_MS = 5000;
 
 export default function SystemPage() {

@@ -10,7 +10,7 @@ export interface AlertRow {
 
 const RECENT = 10;
 
-/** Returns what is raised, and then the last that ended, as rows. */
+/** Returns the raised alerts, then the latest ended ones, as rows. */
 export function alertRows(alerts: AlertsDocument, now: number): AlertRow[] {
   return [...alerts.raised, ...alerts.ended.slice(0, RECENT)].map((alert) => ({
     text: plainText(alert.text),
@@ -20,7 +20,7 @@ export function alertRows(alerts: AlertsDocument, now: number): AlertRow[] {
   }));
 }
 
-/** Returns what keeps alerts from being raised or told, "" where nothing does. */
+/** Returns what prevents alerts from being raised or delivered, or "". */
 export function watchNotice(alerts: AlertsDocument, now: number): string {
   const failing = alerts.channels.filter((channel) => channel.problem !== null);
   const looked = alerts.looked === null ? "" : `, the last time ${ago(alerts.looked, now)}`;
@@ -30,7 +30,7 @@ export function watchNotice(alerts: AlertsDocument, now: number): string {
   ].join(" ");
 }
 
-/** Returns how a trial notice went, way by way. */
+/** Returns the result of a test notice, channel by channel. */
 export function trialText({ channels }: AlertTrial): string {
   if (channels.length === 0) return "No way for notices is configured. Set one: chargehand config set alerts.webhook URL";
   return channels.map(({ channel, problem }) => `${channel}: ${problem === null ? "sent" : plainText(problem)}.`).join(" ");

@@ -48,7 +48,7 @@ export default function ChangesTab({ mission }: { mission: MissionDetails }) {
   );
 }
 
-/** Goes back to what is looked at, where that is not what there is. */
+/** Offers to restore the selected tree if it is not the current one. */
 function Restore({ mission, stop }: { mission: MissionDetails; stop: Stop | undefined }) {
   const [open, setOpen] = useState(false);
   const canAct = useCanAct();

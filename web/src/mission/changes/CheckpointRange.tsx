@@ -8,7 +8,7 @@ interface Props {
   onChange: (choice: { from?: string; to?: string }) => void;
 }
 
-/** Two sliders over everything that the mission left: from which tree, to which one. */
+/** Two sliders over all trees of a mission: the one to compare from, and the one to compare to. */
 export function CheckpointRange({ stops, from, to, onChange }: Props) {
   return (
     <div className="card range" role="group" aria-label="What is compared">

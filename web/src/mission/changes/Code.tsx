@@ -3,19 +3,19 @@ import { plainText } from "../../format";
 import { wordsOf, type Colours, type Side } from "./colours";
 import type { DiffLine } from "./patch";
 
-// More of a line is shown on demand: a minified file must not stop the page.
+// The rest of a long line is shown on demand: a minified file must not freeze the page.
 const LONGEST = 2_000;
 const SIGNS = { added: "+", removed: "−", context: " ", hunk: "", note: "" } as const;
 const WORDS = { added: "added: ", removed: "removed: ", context: "", hunk: "", note: "" } as const;
 
 interface Props {
   line: DiffLine;
-  /** Whose colours a line has that is on both sides. */
+  /** The side that colours a line which is on both sides. */
   side?: Side;
   colours: Colours | null;
 }
 
-/** A line of a change as text: its sign, and its words in colours where its language is known. */
+/** A line of a change as text: its sign, and its words in colour if its language is known. */
 export function Code({ line, side = line.new === null ? "old" : "new", colours }: Props) {
   const [whole, setWhole] = useState(false);
   const { kind, text } = line;

@@ -9,7 +9,7 @@ interface Props {
   onChoose: (path: string) => void;
 }
 
-/** The changed files, however many: only what can be seen is drawn. */
+/** The changed files, however many; only visible ones are drawn. */
 export function FileList({ files, chosen, onChoose }: Props) {
   const place = useRef<HTMLElement>(null);
   // eslint-disable-next-line react-hooks/incompatible-library

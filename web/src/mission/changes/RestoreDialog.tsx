@@ -15,11 +15,11 @@ interface Props {
   onClose: () => void;
 }
 
-/** Shows what going back to a checkpoint comes to, and does it on a person's word. */
+/** Shows what a restore to a checkpoint would do, and does it once a person confirms. */
 export function RestoreDialog({ mission, stop, onClose }: Props) {
   const client = useQueryClient();
   const path = `${missionPath(mission.mission)}/restore`;
-  // What it comes to depends on what there is now.
+  // The plan of the restore depends on the current tree.
   const last = mission.checkpoints.at(-1)?.commit ?? "";
   const [seen] = useState(last);
   const plan = useQuery({

@@ -1,21 +1,21 @@
-/** The colours of both sides of a change: by the whole file where it is known, or hunk by hunk. */
+/** The colours of both sides of a change: by the whole file if it is known, otherwise hunk by hunk. */
 import type { Word } from "./grammar";
 import type { DiffLine } from "./patch";
 
 export type Side = "old" | "new";
 export type Colours = Readonly<Record<Side, ReadonlyMap<number, readonly Word[]>>>;
 export type Texts = Readonly<Record<Side, string | null>>;
-/** Lines that follow one another, from the one with this number on. */
+/** Consecutive lines, starting at number `first`. */
 export interface Part {
   side: Side;
   first: number;
   text: string;
 }
 
-// Characters of all parts: beyond that it would take a browser seconds.
+// Characters of all parts together: more would take a browser seconds.
 const MOST = 600_000;
 
-/** Returns what has to be parsed, nothing where that is too much; `lines` are those of the change. */
+/** Returns the parts to parse, or no parts if they are too long; `lines` are those of the change. */
 export function partsOf(lines: readonly DiffLine[], texts: Texts | null): Part[] {
   const parts = (["old", "new"] as const).flatMap((side) => {
     const whole = texts?.[side];
@@ -38,14 +38,17 @@ function hunkParts(lines: readonly DiffLine[], side: Side): Part[] {
   return parts;
 }
 
-/** Returns the colours of parts by the numbers of their lines; `coloured` has the lines of each. */
+/** Returns the colours of parts by line number; `coloured` has the lines of each part. */
 export function coloursOf(parts: readonly Part[], coloured: readonly (readonly Word[])[][]): Colours {
   const sides = { old: new Map<number, readonly Word[]>(), new: new Map<number, readonly Word[]>() };
   parts.forEach(({ side, first }, at) => coloured[at]?.forEach((words, index) => sides[side].set(first + index, words)));
   return sides;
 }
 
-/** Returns the words of a line, none where its text is not what was coloured: then it is another version of the file. */
+/**
+ * Returns the words of a line, or `null` if its text differs from the coloured text: that was another version of
+ * the file.
+ */
 export function wordsOf(colours: Colours | null, line: DiffLine, side: Side): readonly Word[] | null {
   const number = line[side];
   const words = number === null ? null : colours?.[side].get(number);

@@ -1,4 +1,7 @@
-/** Parses a text by the grammar of its language into lines of coloured words. Runs in a worker: a hostile text may take long. */
+/**
+ * Parses a text with the grammar of its language into lines of coloured words. Runs in a worker: a hostile text
+ * may take long.
+ */
 import { createLowlight, type LanguageFn } from "lowlight";
 
 export type WordKind = "string" | "comment" | "number" | "keyword" | "name" | "";
@@ -17,7 +20,7 @@ const GRAMMARS = import.meta.glob<{ default: LanguageFn }>(
 );
 const lowlight = createLowlight();
 
-/** Returns the lines of a text, each in words that make it up again. */
+/** Returns the lines of a text, each split into words that join to the line. */
 export async function colourLines(language: string, text: string): Promise<Word[][]> {
   if (!lowlight.registered(language)) {
     const load = GRAMMARS[`/node_modules/highlight.js/es/languages/${language}.js`];

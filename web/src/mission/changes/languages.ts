@@ -1,6 +1,6 @@
-/** Which language a file is in, by its name; its grammar is loaded when a file of it is shown. */
+/** The language of a file by its name. A grammar is loaded when a file in its language is shown. */
 
-/** Languages by the ending of a name. */
+/** Languages by file extension. */
 export const ENDINGS: ReadonlyMap<string, string> = new Map(Object.entries({
   bash: "bash", c: "c", cc: "cpp", cfg: "ini", cjs: "javascript", clj: "clojure", cmake: "cmake", conf: "ini", cpp: "cpp", cs: "csharp", css: "css",
   cts: "typescript", dart: "dart", elm: "elm", ex: "elixir", exs: "elixir", go: "go", gradle: "groovy", graphql: "graphql", groovy: "groovy", h: "c",

@@ -1,13 +1,13 @@
 import type { DiffLine } from "./patch";
 
-/** A row of a side-by-side view: what was and what is; a `hunk` or a note goes over both. */
+/** A row of a side-by-side view: the old and the new line; a `hunk` or a note spans both sides (`over`). */
 export interface PairedLine {
   old: DiffLine | null;
   new: DiffLine | null;
   over: DiffLine | null;
 }
 
-/** Returns the rows of a side-by-side view: what was removed beside what was added in its place. */
+/** Returns the rows of a side-by-side view: a removed line next to the added line that replaces it. */
 export function pairLines(lines: readonly DiffLine[]): PairedLine[] {
   const rows: PairedLine[] = [];
   let removed: DiffLine[] = [];
@@ -19,7 +19,7 @@ export function pairLines(lines: readonly DiffLine[]): PairedLine[] {
   };
   for (const line of lines) {
     if (line.kind === "removed") {
-      // A removal after additions begins a change of its own.
+      // A removal after additions starts another change.
       if (added.length > 0) settle();
       removed.push(line);
     } else if (line.kind === "added") added.push(line);

@@ -1,4 +1,4 @@
-/** Reads a unified diff into lines with their numbers; whatever it does not know is shown as it stands. */
+/** Parses a unified diff into numbered lines; lines of unknown form are kept as context. */
 
 export type LineKind = "hunk" | "context" | "added" | "removed" | "note";
 
@@ -27,7 +27,7 @@ export function readPatch(patch: string): DiffLine[] {
       lines.push({ kind: "hunk", old: null, new: null, text: row });
     } else if (!inHunk || row.startsWith("diff --git ")) {
       inHunk = false;
-      // What git says before the first hunk stands in the head of the file, but for what only stands there.
+      // The view shows most of the lines before the first hunk in the file's header. These appear only here.
       const text = row.startsWith("GIT binary") ? "Binary files differ" : row;
       if (/^(Binary files|old mode|new mode|rename |similarity )/.test(text)) lines.push({ kind: "note", old: null, new: null, text });
     } else if (row.startsWith("+")) lines.push({ kind: "added", old: null, new: after++, text: row.slice(1) });

@@ -14,7 +14,7 @@ const TRIGGERS: Record<string, string> = {
   end: "at the end of the attempt",
 };
 
-/** Returns the base, every checkpoint, and the result where there is one, the oldest first. */
+/** Returns the base, every checkpoint, and the result if there is one, oldest first. */
 export function stops(mission: Pick<MissionDetails, "base" | "checkpoints" | "commit">): Stop[] {
   const { base, checkpoints, commit } = mission;
   return [

@@ -5,10 +5,13 @@ import { languageOf } from "./languages";
 import type { DiffLine } from "./patch";
 import type { Asked } from "./worker";
 
-// A text can be written to keep a grammar busy for ever: it stays without colours then.
+// A crafted text can keep a grammar busy for ever: it then stays without colours.
 const PATIENCE_MS = 5_000;
 
-/** Returns the colours of a change once they are there; `texts` are both files, null where unknown, undefined while they load. */
+/**
+ * Returns the colours of a change once they are computed. `texts` holds both files: null if unknown, undefined
+ * while loading.
+ */
 export function useColours(path: string, lines: readonly DiffLine[], texts: Texts | null | undefined): Colours | null {
   const [colours, setColours] = useState<Colours | null>(null);
   useEffect(() => {

@@ -1,4 +1,4 @@
-/** Colours texts beside the page: whoever started it ends it. */
+/** Colours texts in a worker thread, which its creator terminates. */
 import { colourLines, type Word } from "./grammar";
 
 export interface Asked {

@@ -12,7 +12,7 @@ type TaskNode = Node<{ task: TaskDocument }, "task">;
 
 const TYPES = { task: TaskBox };
 
-/** The plan as a graph; the table beside it says the same to those who cannot see it. */
+/** The plan as a graph; a table shows the same to people who cannot see it. */
 export default function PlanGraph({ plan }: { plan: PlanDocument }) {
   const theme = useTheme();
   const { nodes, edges } = useMemo(() => drawPlan(plan.tasks), [plan.tasks]);

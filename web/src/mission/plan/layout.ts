@@ -8,7 +8,7 @@ interface Placed {
   y: number;
 }
 
-/** Returns the upper left corner of each task, from left to right in the order of the plan. */
+/** Returns the upper left corner of each task, laid out from left to right in the order of the plan. */
 export function layOut(tasks: readonly { id: string; after: readonly string[] }[]): Map<string, Placed> {
   const graph = new graphlib.Graph();
   graph.setGraph({ rankdir: "LR", nodesep: 18, ranksep: 56 });

@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { reviewsQuery, sessionQuery } from "../../api/queries";
 import { count } from "../../format";
 
-/** What others decided so far, and what they said to the hunk that one is at. */
+/** Other reviewers' decisions so far, and their comments on the current hunk. */
 export function Colleagues({ mission, hunk }: { mission: string; hunk: string | null }) {
   const own = useQuery(sessionQuery).data?.user;
   const others = (useQuery(reviewsQuery(mission)).data?.reviews ?? []).filter(({ user }) => user !== own);

@@ -21,7 +21,7 @@ interface Props {
   onComment: () => void;
 }
 
-// Of a file with very many hunks only those around the current one are drawn.
+// In a file with very many hunks only those around the current one are drawn.
 const AROUND = 15;
 
 export function FileCard({ mission, review, file, files, state, at, split, act, onComment }: Props) {
@@ -100,7 +100,7 @@ interface CoveringProps {
   act: (made: Act) => void;
 }
 
-/** The tests of this change that look to cover the file, to be read beside it. */
+/** The tests of this change that seem to cover the file, shown next to it. */
 function Covering({ tests, ...rest }: CoveringProps) {
   return (
     <aside aria-label="Tests that look to cover it" className="stack">

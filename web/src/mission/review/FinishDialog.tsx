@@ -26,9 +26,9 @@ interface Props {
   onClose: () => void;
 }
 
-/** Says what the review comes to, with the exact plan of what is taken back, and carries it out. */
+/** Summarises the review, shows the exact plan of the restore, and carries it out. */
 export function FinishDialog({ mission, review, files, units, state, act, onClose }: Props) {
-  // As it was when the dialog opened: what is taken back meanwhile is no hunk any more.
+  // The state when the dialog opened: a hunk that is taken back meanwhile no longer exists.
   const [seen] = useState(() => progressOf(units, state));
   const [tree] = useState(review.tree);
   const [back] = useState(() => takenBack(files, state));

@@ -18,7 +18,7 @@ interface Props {
   decision: Decision | null;
   comment: string;
   isCurrent: boolean;
-  /** A person went to it: the page follows. */
+  /** A person selected it: the page scrolls to it. */
   isChosen: boolean;
   split: boolean;
   colours: Colours | null;
@@ -26,7 +26,7 @@ interface Props {
   onComment: () => void;
 }
 
-/** One hunk: what is decided is folded, unless a person is at it. */
+/** One hunk; a decided hunk is folded unless it is the current one. */
 export function HunkCard({ file, hunk, number, lines, marks, decision, comment, isCurrent, isChosen, split, colours, act, onComment }: Props) {
   const card = useRef<HTMLElement>(null);
   useEffect(() => {

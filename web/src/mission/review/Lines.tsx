@@ -10,7 +10,7 @@ interface Props {
   colours: Colours | null;
 }
 
-/** The lines of one hunk, one below the other or old beside new. */
+/** The lines of one hunk, one below the other or old and new side by side. */
 export const Lines = memo(function Lines({ lines, split, colours }: Props) {
   if (!split) {
     return (

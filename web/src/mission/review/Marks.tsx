@@ -2,7 +2,7 @@ import type { ReviewMark, ReviewReason } from "../../api/contract";
 import { Icon } from "../../design/Icon";
 import { plainText } from "../../format";
 
-/** What inspection and failed checks say; what already stands among the reasons of the file is not said again. */
+/** Findings of inspection and failed checks, except those already listed among the reasons of the file. */
 export function Marks({ marks, said = [] }: { marks: readonly ReviewMark[]; said?: readonly ReviewReason[] }) {
   const shown = marks.filter(({ message }) => !said.some((reason) => reason.message === message));
   if (shown.length === 0) return null;

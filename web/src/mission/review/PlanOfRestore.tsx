@@ -5,7 +5,7 @@ import { count, plainText } from "../../format";
 
 const ACTIONS: Record<string, string> = { restored: "as it was before", deleted: "goes", partly: "some hunks go", kept: "stays" };
 
-/** What a restore would do, path by path, as the server worked it out. */
+/** The server's plan of a restore, path by path. */
 export function PlanOfRestore({ plan, stale }: { plan: UseQueryResult<RestoreDocument>; stale: boolean }) {
   return (
     <Loaded query={plan} label="Working out what is taken back">

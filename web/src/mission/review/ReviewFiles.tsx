@@ -10,7 +10,7 @@ interface Props {
   onChoose: (hunk: string) => void;
 }
 
-/** All files in the order in which they are read, each with how far it is. */
+/** All files in reading order, each with its progress. */
 export function ReviewFiles({ files, state, chosen, onChoose }: Props) {
   return (
     <nav aria-label="Changed files, the riskiest first" className="file-list">

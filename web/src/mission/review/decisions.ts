@@ -1,4 +1,4 @@
-/** What a person decided on each hunk, what they said to it, and where they are; kept by the ids of hunks. */
+/** A person's decisions and comments, by the id of the hunk, and their current hunk. */
 import { readStored, writeStored } from "../../storage";
 import type { Notes } from "./notes";
 import type { Unit } from "./units";
@@ -26,7 +26,7 @@ export type Act =
   | { type: "merged"; notes: Notes }
   | { type: "undo" };
 
-/** Returns the hunk that a person is at: the first that is not decided where they were at none yet. */
+/** Returns the current hunk: the first undecided one if the person has not selected any. */
 export function current(units: readonly Unit[], state: Decisions): Unit | null {
   const at = units.find(({ id }) => id === state.at) ?? units.find(({ id }) => !state.decided[id]);
   return at ?? units.at(-1) ?? null;
@@ -36,9 +36,9 @@ export function reduce(units: readonly Unit[], state: Decisions, act: Act): Deci
   const unit = current(units, state);
   const place = unit ? units.indexOf(unit) : -1;
   if (act.type === "undo") return undo(state);
-  // What the agent was told once is not told again.
+  // The agent already has these comments; they are not sent again.
   if (act.type === "sent") return { ...state, comments: {} };
-  // What was done in another tab is not undone in this one.
+  // Undo in this tab does not undo the work of another tab.
   if (act.type === "merged") return { ...state, ...act.notes, past: [] };
   if (act.type === "go") return { ...state, at: act.id };
   if (act.type === "comment") return comment(state, act.id, act.text);
@@ -64,7 +64,7 @@ function decide(units: readonly Unit[], state: Decisions, place: number, ids: re
   return { ...done, at: (after(units, done, place, () => true) ?? units[place])?.id ?? null };
 }
 
-/** Returns the next hunk that is not decided, from a place on and then from the start; `fits` narrows which. */
+/** Returns the next undecided hunk that `fits`, searching from a place to the end and then from the start. */
 function after(units: readonly Unit[], state: Decisions, place: number, fits: (unit: Unit) => boolean): Unit | undefined {
   const around = [...units.slice(place + 1), ...units.slice(0, Math.max(place, 0))];
   return around.find((unit) => !state.decided[unit.id] && fits(unit));
@@ -91,7 +91,7 @@ export interface Progress {
   comments: number;
 }
 
-/** Returns how far a review is; decisions on what is no longer part of the change do not count. */
+/** Returns the progress of a review; decisions on hunks that have left the change do not count. */
 export function progressOf(units: readonly Unit[], { decided, comments }: Decisions): Progress {
   return {
     total: units.length,

@@ -1,4 +1,4 @@
-/** What a finished review comes to: what is taken back, and what the agent is told. */
+/** The outcome of a finished review: what is taken back, and the message to the agent. */
 import type { ReviewFile } from "../../api/contract";
 import type { Decisions } from "./decisions";
 
@@ -7,7 +7,9 @@ export interface TakenBack {
   hunks: string[];
 }
 
-/** Returns what a restore from the base has to be given: files that are rejected whole, else their hunks. */
+/**
+ * Returns the arguments of a restore from the base: files if all their hunks are rejected, otherwise single hunks.
+ */
 export function takenBack(files: readonly ReviewFile[], { decided }: Pick<Decisions, "decided">): TakenBack {
   const found: TakenBack = { files: [], hunks: [] };
   for (const { path, hunks } of files) {
@@ -20,7 +22,7 @@ export function takenBack(files: readonly ReviewFile[], { decided }: Pick<Decisi
   return found;
 }
 
-/** Returns one message of all comments and of what was rejected; "" where there is neither. */
+/** Returns one message with all comments and rejections; "" if there are neither. */
 export function messageOf(files: readonly ReviewFile[], { decided, comments }: Pick<Decisions, "decided" | "comments">): string {
   const lines = files.flatMap(({ path, hunks }) =>
     hunks.flatMap(({ id, new_start, new_lines }) => {
@@ -34,9 +36,9 @@ export function messageOf(files: readonly ReviewFile[], { decided, comments }: P
   return lines.length === 0 ? "" : ["The change was reviewed:", ...lines].join("\n");
 }
 
-/** Returns how the agent can be told something: a message while it works, another round once it has ended. */
+/** Returns how a message can reach the agent: directly while it works, by another round once it has ended. */
 export function wayToAgent(status: string, asks: boolean): "send" | "continue" | null {
   if (["planned", "running", "paused"].includes(status)) return "send";
-  // What it asks has to be answered first.
+  // Its question has to be answered first.
   return asks ? null : "continue";
 }

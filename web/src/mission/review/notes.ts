@@ -1,4 +1,4 @@
-/** Notes of a review that two tabs or browsers write: what the server has, and what was changed here since. */
+/** Notes of a review that two tabs or browsers write: the server's version, and local changes since. */
 import { readStored, writeStored } from "../../storage";
 import type { Decision } from "./decisions";
 
@@ -9,7 +9,10 @@ export interface Notes {
 
 const keyOf = (mission: string) => `review-base:${mission}`;
 
-/** Returns what the server had when this browser last asked: what is missing there now was taken back elsewhere. */
+/**
+ * Returns the server's notes as this browser last read them: a note that the server has lost since was withdrawn
+ * elsewhere.
+ */
 export function readBase(mission: string): Notes {
   try {
     const kept = JSON.parse(readStored(keyOf(mission)) ?? "{}") as Partial<Notes> | null;
@@ -24,7 +27,7 @@ export function keepBase(mission: string, { decided, comments }: Notes): void {
   writeStored(keyOf(mission), empty ? null : JSON.stringify({ decided, comments }));
 }
 
-/** Returns what both changed since `base`; where both did, what was done here counts. */
+/** Merges the changes of both sides since `base`; on a conflict the local one wins. */
 export function mergeNotes(base: Notes, here: Notes, there: Notes): Notes {
   return { decided: merge(base.decided, here.decided, there.decided), comments: merge(base.comments, here.comments, there.comments) };
 }

@@ -1,4 +1,4 @@
-/** A review as what is decided on one by one: hunks in the order in which they are read. */
+/** The units of a review: hunks in reading order, each decided separately. */
 import type { ChangeReview, ReviewFile, ReviewHunk, ReviewMark } from "../../api/contract";
 import { readPatch, type DiffLine } from "../changes/patch";
 
@@ -8,13 +8,13 @@ export interface Unit {
   hunk: ReviewHunk;
 }
 
-/** Returns the files by risk as they come, but the tests of a file right after it. */
+/** Returns the files in the given order (by risk), but a file's tests right after it. */
 export function orderFiles(files: readonly ReviewFile[]): ReviewFile[] {
   const byPath = new Map(files.map((file) => [file.path, file]));
   const covered = new Set(files.filter(({ kind }) => kind === "code").flatMap(({ tests }) => tests));
   const ordered = new Set<ReviewFile>();
   for (const file of files) {
-    // A test that says something alarming by itself keeps its own place.
+    // A test that is risky by itself keeps its place.
     if (file.kind === "test" && covered.has(file.path) && file.risk < ALARMING) continue;
     ordered.add(file);
     for (const path of file.tests) {
@@ -31,7 +31,7 @@ export function unitsOf(files: readonly ReviewFile[]): Unit[] {
   return files.flatMap((file) => file.hunks.map((hunk) => ({ id: hunk.id, path: file.path, hunk })));
 }
 
-/** Returns the lines of each hunk of a file, none for what has no lines; the `@@` lines are left out. */
+/** Returns the lines of each hunk of a file, without the `@@` lines; a hunk without lines has an empty list. */
 export function linesOf(file: ReviewFile): DiffLine[][] {
   const parts: DiffLine[][] = [];
   for (const line of readPatch(file.patch)) {
@@ -41,7 +41,7 @@ export function linesOf(file: ReviewFile): DiffLine[][] {
   return file.hunks.map((_, index) => parts[index] ?? []);
 }
 
-/** Returns the marks of a file that stand in none of its hunks (`null`), or in this one. */
+/** Returns the marks in this hunk of a file, or those outside all its hunks (`null`). */
 export function marksIn(review: ChangeReview, file: ReviewFile, hunk: ReviewHunk | null): ReviewMark[] {
   const inside = (line: number | null, { new_start, new_lines }: ReviewHunk) =>
     line !== null && line >= new_start && line < new_start + Math.max(new_lines, 1);
@@ -56,7 +56,7 @@ export interface Pair {
   right: DiffLine | null;
 }
 
-/** Returns lines side by side: what was removed beside what was added in its place. */
+/** Returns lines side by side: a removed line next to the added line that replaces it. */
 export function pairLines(lines: readonly DiffLine[]): Pair[] {
   const pairs: Pair[] = [];
   let waiting = 0;

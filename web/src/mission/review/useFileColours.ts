@@ -7,7 +7,10 @@ import { languageOf } from "../changes/languages";
 import type { DiffLine } from "../changes/patch";
 import { useColours } from "../changes/useColours";
 
-/** Returns the colours of a file under review, by the files as they were and are; by the hunks where those cannot be had. */
+/**
+ * Returns the colours of a file under review: by the whole old and new files, or by the hunks if those are
+ * unavailable.
+ */
 export function useFileColours(mission: MissionDetails, review: ChangeReview, file: ReviewFile, hunks: readonly DiffLine[][]): Colours | null {
   const point = mission.checkpoints.find(({ tree }) => tree === review.tree)?.commit ?? "result";
   const wanted = !file.binary && languageOf(file.path) !== null;

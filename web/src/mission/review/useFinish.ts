@@ -9,18 +9,21 @@ import type { TakenBack } from "./finish";
 
 export interface Ending {
   promote: boolean;
-  /** What the agent is told, "" for nothing. */
+  /** The message to the agent, or "". */
   message: string;
   way: "send" | "continue" | null;
   reason: string;
 }
 
-/** Takes back what was rejected, tells the agent, and promotes what is left; each only on the tree that was seen. */
+/**
+ * Takes back the rejected parts, promotes the rest and sends the agent the message, each only on the tree that the
+ * person saw.
+ */
 export function useFinish(mission: string, seen: string, back: TakenBack, plan: RestoreDocument | undefined, onDone: (told: boolean) => void) {
   const client = useQueryClient();
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
-  // What is left once it is taken back: where something fails after that, another try goes on from there.
+  // The tree after the restore: if a later step fails, the next try resumes from it.
   const [left, setLeft] = useState<string | null>(null);
   const [requests] = useState(() => new KeyedRequests());
   const path = missionPath(mission);

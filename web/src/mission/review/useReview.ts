@@ -5,7 +5,7 @@ import type { Notes } from "./notes";
 import { unitsOf } from "./units";
 import { useSharedNotes } from "./useSharedNotes";
 
-/** The review of a mission's files; every decision is kept at once by this browser, and then by the server. */
+/** The review of a mission's files; every decision is stored in this browser at once, then on the server. */
 export function useReview(mission: string, tree: string, files: readonly ReviewFile[]) {
   const units = useMemo(() => unitsOf(files), [files]);
   const [state, act] = useReducer((before: Decisions, made: Act) => reduce(units, before, made), mission, readDecisions);

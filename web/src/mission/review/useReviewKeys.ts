@@ -14,7 +14,7 @@ const ACTS: Readonly<Record<string, Act>> = {
 };
 const SHOWS: Readonly<Record<string, Shown>> = { c: "comment", "?": "help", f: "finish" };
 
-/** The keys of a review; they come before those of the page, but for what follows `g`. */
+/** The keys of a review. They take precedence over those of the page, except after `g`. */
 export function useReviewKeys(act: (made: Act) => void, show: (what: Shown) => void): void {
   const press = useEffectEvent((event: KeyboardEvent) => {
     const made = ACTS[event.key];

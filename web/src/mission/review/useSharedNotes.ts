@@ -6,8 +6,8 @@ import { keepBase, mergeNotes, readBase, sameNotes, type Notes } from "./notes";
 const QUIET_MS = 600;
 
 /**
- * Keeps notes equal to the server's: read once, then written a moment after each change. Where another tab was faster
- * both are merged and `onMerged` is told. Who reaches no server goes on with what is here.
+ * Keeps notes in sync with the server: reads them once, then writes them shortly after each change. If another tab
+ * wrote first, it merges both and calls `onMerged`. Without a server the review continues with the local notes.
  */
 export function useSharedNotes(mission: string, tree: string, here: Notes, onMerged: (notes: Notes) => void): void {
   const known = useRef<{ revision: number; base: Notes } | null>(null);
@@ -24,10 +24,10 @@ export function useSharedNotes(mission: string, tree: string, here: Notes, onMer
       busy.current = true;
       try {
         if (known.current === null) await take();
-        // What is decided while a request is under way comes along with the next one.
+        // Decisions made during a request are sent with the next one.
         while (known.current !== null && !sameNotes(known.current.base, latest.current)) await write(known.current.revision);
       } catch {
-        // It stays in this browser, and goes along with the next change.
+        // The notes stay in this browser and are sent with the next change.
       } finally {
         busy.current = false;
       }

@@ -1,4 +1,7 @@
-/** Lets xterm work under a content policy without any `unsafe-`: where it would write styles as text, objects are set. */
+/**
+ * Lets xterm work under a content policy without any `unsafe-`: styles that it would write as text are set as
+ * objects.
+ */
 import type { Terminal } from "@xterm/xterm";
 
 function create(tag: string): HTMLElement {
@@ -6,8 +9,9 @@ function create(tag: string): HTMLElement {
 }
 
 /**
- * Calls `open`; what would be style elements are sheets that a script makes, which the policy allows. xterm writes sizes
- * and the theme's colours there, nothing of the output. Returns what takes them away again.
+ * Calls `open`, replacing the style elements that it creates by constructed style sheets, which the policy allows.
+ * xterm writes sizes and the theme's colours there, never program output. Returns a function that removes the
+ * sheets.
  */
 export function withSheets(open: () => void): () => void {
   const sheets: CSSStyleSheet[] = [];
@@ -36,7 +40,7 @@ interface Inside {
   _core: { _renderService: { _renderer: { value: { _rowFactory: { _addStyle: (cell: HTMLElement, style: string) => void } } } } };
 }
 
-/** Has the style of a cell, as of one that is selected, set as an object: xterm has no option for it. */
+/** Sets the style of a cell, for example a selected one, as an object: xterm has no option for it. */
 export function setCellStyles(terminal: Terminal): void {
   const cells = (terminal as unknown as Inside)._core._renderService._renderer.value._rowFactory;
   cells._addStyle = (cell, style) => {

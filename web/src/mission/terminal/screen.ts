@@ -7,8 +7,8 @@ import type { Theme } from "../../shell/theme";
 import { setCellStyles, withSheets } from "./policy";
 
 const SCROLLBACK = 20_000;
-// In the order of ANSI: black, red, green, yellow, blue, magenta, cyan, white; then the bright ones. Each has 4.5:1 on
-// the ground of its theme, and the ground on it.
+// In the order of ANSI: black, red, green, yellow, blue, magenta, cyan, white; then the bright ones. Each has a
+// contrast of 4.5:1 with its theme's background, in both roles.
 const COLOURS: Record<Theme, readonly string[]> = {
   light: [
     ...["#17202a", "#b3261e", "#1a6b3a", "#7a4900", "#1b5cb8", "#8a2a9a", "#0b6472", "#536070"],
@@ -65,7 +65,7 @@ export class Screen {
   follow(following: boolean): void {
     this.following = following;
     if (following) this.terminal.scrollToBottom();
-    else if (this.isAtEnd()) this.terminal.scrollLines(-1); // else it would follow by itself
+    else if (this.isAtEnd()) this.terminal.scrollLines(-1); // otherwise it would follow by itself
   }
 
   setTheme(theme: Theme): void {
@@ -76,7 +76,7 @@ export class Screen {
     return back ? this.search.findPrevious(text) : this.search.findNext(text);
   }
 
-  /** Returns what is selected, or all that is there. */
+  /** Returns the selected text, or all text. */
   text(): string {
     if (this.terminal.hasSelection()) return this.terminal.getSelection();
     const buffer = this.terminal.buffer.normal;
@@ -101,7 +101,7 @@ export class Screen {
     return viewportY >= baseY;
   }
 
-  // Nothing is typed here: Tab and all shortcuts stay the page's own.
+  // The terminal takes no input: Tab and all shortcuts keep their meaning on the page.
   private scrollBy(event: KeyboardEvent): boolean {
     const pages = { PageUp: -1, PageDown: 1 }[event.key];
     if (event.type === "keydown" && pages !== undefined) {

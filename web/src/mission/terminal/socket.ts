@@ -1,4 +1,4 @@
-/** What a mission prints, from the server: it reconnects by itself and goes on where it was. */
+/** A mission's output from the server; reconnects and resumes by itself. */
 import { get } from "../../api/client";
 import { missionPath } from "../../api/queries";
 import { socketProtocols } from "../../api/sessionSecret";
@@ -6,7 +6,8 @@ import type { TerminalRecord } from "../../api/contract";
 
 export type SocketState = "connecting" | "live" | "reconnecting" | "ended";
 
-// The server says something every 15 s; two such silences mean that the connection is dead, as after sleep.
+// The server sends something every 15 s; two missed signals mean that the connection is dead, for example after
+// sleep.
 const SILENCE_MS = 32_000;
 const RETRIES_MS = [500, 1000, 2000, 4000, 8000];
 const ENDED = 1000;
@@ -48,7 +49,7 @@ export class TerminalSocket {
     socket.onclose = ({ code }) => this.closed(socket, code);
   }
 
-  /** Comes back where nothing more came: the mission went on. */
+  /** Reconnects after the end of the output, because the mission continues. */
   wake(): void {
     if (this.ended && !this.stopped) this.open();
   }
@@ -65,13 +66,13 @@ export class TerminalSocket {
     this.timer = setTimeout(() => this.closed(this.socket, 0), ms);
   }
 
-  // Many lines come at once: they are shown together, once for each picture.
+  // Many lines arrive at once: they are shown together, once per frame.
   private take(record: TerminalRecord): void {
     if (record.kind === "alive") return;
     if (record.kind === "reset" || record.position > 0) this.position = record.position;
     this.waiting.push(record);
     if (this.waiting.length > 1) return;
-    // A tab that is not looked at draws no pictures, and would gather without end.
+    // A hidden tab draws no frames and would collect records without limit.
     if (document.hidden) setTimeout(() => this.flush(), 250);
     else this.frame = requestAnimationFrame(() => this.flush());
   }
@@ -93,7 +94,7 @@ export class TerminalSocket {
       return;
     }
     this.listeners.onState("reconnecting");
-    // A socket does not say why it was refused; where the session ended, this leads to the login.
+    // A socket does not say why it was refused; if the session ended, this request leads to the login.
     if (this.failures === 0) void get("/session").catch(() => undefined);
     this.timer = setTimeout(() => this.open(), RETRIES_MS[this.failures] ?? 10_000);
     this.failures += 1;

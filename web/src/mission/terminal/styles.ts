@@ -1,7 +1,7 @@
-/** What of a program's output reaches the terminal: text, and the look of text. Everything else is taken out. */
+/** Filters a program's output for the terminal: text and text styles pass, everything else is removed. */
 
-// Strings to a terminal (OSC, DCS, SOS, PM, APC) with what they hold, CSI sequences, two-character escapes; then every
-// other control but the tab, and the marks that reorder text on the screen.
+// Terminal strings (OSC, DCS, SOS, PM, APC) with their content, CSI sequences, two-character escapes; then every
+// other control character except tab, and the marks that reorder text on the screen.
 const SEQUENCE =
   /\u001b(?:[\]PX^_][^\u0007\u001b]*(?:\u0007|\u001b\\)?|\[([0-?]*)[ -/]*([@-~])|[ -/]*[0-~])|[\u0000-\u0008\u000a-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const RESET = "\u001b[0m";
@@ -19,8 +19,8 @@ interface Look {
 const PLAIN: Look = { colour: null, back: null, bold: false, italic: false, underline: false, struck: false, inverse: false };
 
 /**
- * Returns a line for the terminal. Its colours are those sixteen that each theme can show legibly; a coloured ground
- * becomes the page's own colour on that one. Nothing is hidden, dimmed or made to blink.
+ * Returns a line for the terminal. It uses only the sixteen colours that each theme shows legibly; a coloured
+ * background becomes inverse text in that colour. Nothing is hidden, dimmed or made to blink.
  */
 export function terminalLine(line: string): string {
   let look = PLAIN;
@@ -59,7 +59,7 @@ function simple(code: number): Partial<Look> {
   );
 }
 
-/** Returns what 256 or 16 million colours come to among the sixteen, and how many codes said it. */
+/** Returns the nearest of the sixteen colours for a 256-colour or 24-bit code, and the number of codes used. */
 function extended(codes: number[]): [colour: number | null, length: number] {
   const [kind, first = 0, second = 0, third = 0] = codes;
   if (kind === 2) return [nearest(first, second, third), 4];
@@ -79,7 +79,7 @@ function nearest(red: number, green: number, blue: number): number {
 }
 
 function codeOf(look: Look): string {
-  // A ground of its own may be as dark as the text on it: the page's colour on it can be read.
+  // A coloured background may be as dark as the text on it; the page's background colour on it is legible.
   const colour = look.back ?? look.colour;
   const codes = [
     0,

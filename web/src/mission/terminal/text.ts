@@ -1,7 +1,7 @@
 import type { TerminalRecord } from "../../api/contract";
 import { terminalLine } from "./styles";
 
-/** Makes records the text that a terminal shows, with a heading where an attempt or its checks begin. */
+/** Turns records into the text of the terminal, with a heading where an attempt or its checks begin. */
 export class TerminalText {
   private place = "";
 
