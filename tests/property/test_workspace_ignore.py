@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -117,6 +118,7 @@ def _laid_out(work: Path, paths: list[str]) -> tuple[set[str], set[str]]:
 @example(top="/a\n!/a/b", nested="", paths=["a/b", "a/foo"])
 @example(top="**/a\nb/**\nfoo/**/b", nested="!a", paths=["a/a", "b/a/b", "foo/b", "foo/a/a/b"])
 @example(top="a\\ \nb  \nfoo\\", nested="\ufefffoo", paths=["a b", "b", "foo", "a/foo"])
+@example(top="*a*b\n**/a*/**/b*\n/foo**b\n", nested="**/**/b", paths=["aab", "a/ab/foo/b", "foo.o/b", "a/a/b"])
 @example(top="[]a]\n[!]]", nested="", paths=["a", "a]", "b"])
 def test_same_files_are_ignored(repository: Path, top: str, nested: str, paths: list[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
@@ -129,6 +131,34 @@ def test_same_files_are_ignored(repository: Path, top: str, nested: str, paths: 
             (work / "a/.gitignore").write_bytes(rules["a/"])
         expected = _git_ignores(repository, work, files | directories)
         assert set(_we_ignore(rules, files, directories)) == expected
+
+
+_HOSTILE = """
+import sys
+from chargehand.workspace.tree.ignore import IgnoreFile
+pattern, path = (text.encode() for text in sys.argv[1:])
+print(IgnoreFile(pattern).decides(path, directory=False))
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a*a*a*a*a*a*a*a*b", "a" * 200),
+        ("a*a*a*a*a*a*a*a*b", "a" * 200),
+        ("x/*a*a*a*a*a*a*a*a*b", "x/" + "a" * 200),
+        ("*[a]*?*[!b]*a*a*a*a*b", "a" * 200),
+        ("**/a/**/a/**/a/**/a/**/a/**/a/**/b", "a/" * 200 + "a"),
+        ("**/*a*a*a*a/**/*a*a*a*a/**/*a*a*a*a/b", ("a" * 40 + "/") * 40 + "a"),
+        ("a/**\\/a/**\\/a/**\\/a/**\\/b", "a/" * 200 + "a"),
+    ],
+)
+def test_no_pattern_blocks_the_process(pattern: str, path: str) -> None:
+    # A process of its own: a match that backtracks for hours could not be interrupted.
+    done = subprocess.run(
+        [sys.executable, "-c", _HOSTILE, pattern, path], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout, done.returncode) == ("None\n", 0), done.stderr
 
 
 @pytest.mark.parametrize(

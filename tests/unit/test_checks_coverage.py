@@ -162,3 +162,11 @@ def test_lines_that_the_project_leaves_out_ask_if_they_hold_code(case: str) -> N
     text, asks = EXCLUDED[case]
     found = ask("coverage run -m pytest && coverage report", {".coveragerc": EXCLUDE}, {"calc/sums.py": text})
     assert found == ([("check_suppressed", "calc/sums.py")] if asks else [])
+
+
+def test_a_pattern_that_takes_too_long_counts_as_a_match() -> None:
+    settings = {".coveragerc": "[report]\nfail_under = 90\nexclude_lines =\n    (a|aa)+$\n"}
+    slow = f"VALUE = '{'a' * 200}!'\n"
+    assert ask(PLAIN, settings, {"calc/sums.py": SUMS + slow}) == []
+    asked = ask("coverage run -m pytest", settings, {"calc/sums.py": SUMS + slow})
+    assert [path for _, path in asked] == ["calc/sums.py"]

@@ -178,7 +178,7 @@ def describe_tests(
     ran: Sequence[RanTests],
     before: Sequence[RanTests],
 ) -> ChangedTests:
-    """Return the changed `tests` as `measure_tests` takes them; `ran` has the tree's tests, `before` the base's."""
+    """Return the changed `tests`; `ran` has the names of the tree's tests by check, `before` those of the base."""
     return ChangedTests(
         own=find_own_tests(tests, reader, ran, before),
         ran={each.check: each.names for each in ran if each.names is not None},

@@ -32,7 +32,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read a page of a mission's log, line by line as it was written.
+         * Read a page of a mission's log as written, line by line.
          * @description Needs the role viewer and the scope read. Like `chargehand mission log`, `chargehand mission watch`.
          */
         get: operations["get_missions_mission_log"];
@@ -52,7 +52,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show how it stands, as commands that change it do.
+         * Show its outcome, in the form that commands print.
          * @description Needs the role viewer and the scope read.
          */
         get: operations["get_missions_mission_outcome"];
@@ -72,7 +72,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what it asks.
+         * Show its open question.
          * @description Needs the role viewer and the scope read. Like `chargehand mission answer`.
          */
         get: operations["get_missions_mission_question"];
@@ -92,7 +92,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read a page of what was judged in it, by which rule and why.
+         * Read a page of its judgements, with rule and reason.
          * @description Needs the role viewer and the scope read. Like `chargehand policy why`.
          */
         get: operations["get_missions_mission_judgements"];
@@ -132,7 +132,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Export events, signed heads and the public key as JSON lines that verify on their own.
+         * Export events, signed heads and the public key as JSON lines that can be verified by themselves.
          * @description Needs the role admin and the scope administer. Like `chargehand audit export`.
          */
         get: operations["get_audit_export"];
@@ -216,7 +216,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read a page of what its agents said and did.
+         * Read a page of its agents' conversation.
          * @description Needs the role viewer and the scope read. Like `chargehand mission log`.
          */
         get: operations["get_missions_mission_transcript"];
@@ -236,7 +236,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show the tasks of a mission and how far each is.
+         * Show the tasks of a mission with their progress.
          * @description Needs the role viewer and the scope read. Like `chargehand mission plan`.
          */
         get: operations["get_missions_mission_plan"];
@@ -258,7 +258,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Start a held task beside the others.
+         * Start a held task at the same time as the others.
          * @description Needs the role operator and the scope steer. Like `chargehand mission plan`.
          */
         post: operations["post_missions_mission_plan_start"];
@@ -276,7 +276,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Report what was asked, done, decided and spent.
+         * Report request, changes, decisions and cost.
          * @description Needs the role viewer and the scope read. Like `chargehand mission report`.
          */
         get: operations["get_missions_mission_report"];
@@ -318,7 +318,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Freeze a mission where it is.
+         * Pause a mission.
          * @description Needs the role operator and the scope steer. Like `chargehand mission pause`.
          */
         post: operations["post_missions_mission_pause"];
@@ -398,7 +398,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Answer what a mission asks.
+         * Answer a mission's question.
          * @description Needs the role operator and the scope steer. Like `chargehand mission answer`.
          */
         post: operations["post_missions_mission_answer"];
@@ -456,7 +456,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what rolling it back would do.
+         * Show the effect of rolling it back.
          * @description Needs the role viewer and the scope read. Like `chargehand mission rollback`.
          */
         get: operations["get_missions_mission_rollback"];
@@ -502,7 +502,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let it go on with what you add.
+         * Continue it with a further request.
          * @description Needs the role operator and the scope steer. Like `chargehand mission continue`.
          */
         post: operations["post_missions_mission_continue"];
@@ -520,7 +520,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what each person noted on its change so far.
+         * Show each reviewer's notes on its change so far.
          * @description Needs the role viewer and the scope read.
          */
         get: operations["get_missions_mission_reviews"];
@@ -540,12 +540,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what you noted on its change so far.
+         * Show your notes on its change so far.
          * @description Needs the role viewer and the scope read.
          */
         get: operations["get_missions_mission_review_decisions"];
         /**
-         * Keep what you noted on its change so far.
+         * Store your notes on its change so far.
          * @description Needs the role viewer and the scope decide.
          */
         put: operations["put_missions_mission_review_decisions"];
@@ -564,7 +564,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what changed between two of its trees.
+         * Show the difference between two of its trees.
          * @description Needs the role viewer and the scope read. Like `chargehand mission diff`, `chargehand checkpoint diff`.
          */
         get: operations["get_missions_mission_diff"];
@@ -584,7 +584,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show one file of two trees.
+         * Show one file in two trees.
          * @description Needs the role viewer and the scope read.
          */
         get: operations["get_missions_mission_diff_file"];
@@ -764,7 +764,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read what it printed.
+         * Read its output.
          * @description Needs the role viewer and the scope read. Like `chargehand action log`.
          */
         get: operations["get_actions_action_log"];
@@ -786,7 +786,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Stop it and all that it started.
+         * Stop it with all its processes.
          * @description Needs the role operator and the scope steer. Like `chargehand action cancel`.
          */
         post: operations["post_actions_action_cancel"];
@@ -806,7 +806,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Answer what it asks; after a yes it runs in the background.
+         * Answer its question; after a yes it runs in the background.
          * @description Needs the role operator and the scope decide. Like `chargehand action answer`.
          */
         post: operations["post_actions_action_answer"];
@@ -826,7 +826,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Try whether agents can work.
+         * Probe whether agents can work.
          * @description Needs the role operator and the scope steer. Like `chargehand agent probe`.
          */
         post: operations["post_agents_probe"];
@@ -846,7 +846,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Call models with a few tokens, and keep what they can do.
+         * Call models with a few tokens, and store their abilities.
          * @description Needs the role operator and the scope steer. Like `chargehand model probe`.
          */
         post: operations["post_models_probe"];
@@ -884,7 +884,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show the rules for what agents do.
+         * Show the rules for agents' actions.
          * @description Needs the role viewer and the scope read. Like `chargehand policy show`.
          */
         get: operations["get_policy"];
@@ -904,7 +904,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what rules can ask about.
+         * Show the facts available to rules.
          * @description Needs the role viewer and the scope read. Like `chargehand policy show`.
          */
         get: operations["get_policy_facts"];
@@ -926,7 +926,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Judge an action without doing it.
+         * Judge an action without running it.
          * @description Needs the role viewer and the scope read. Like `chargehand policy test`.
          */
         post: operations["post_policy_test"];
@@ -968,7 +968,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show what would be in force for a mission.
+         * Show the settings that a mission would use.
          * @description Needs the role viewer and the scope read. Like `chargehand project show`.
          */
         get: operations["get_projects_project"];
@@ -988,7 +988,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List agents and what else is installed.
+         * List agents and other installed programs.
          * @description Needs the role viewer and the scope read. Like `chargehand agent list`.
          */
         get: operations["get_agents"];
@@ -1068,7 +1068,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show how missions ended, and what checks found.
+         * Show the outcomes of missions, and of checks.
          * @description Needs the role viewer and the scope read. Like `chargehand stats`.
          */
         get: operations["get_stats"];
@@ -1088,7 +1088,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show how each model did.
+         * Show the results of each model.
          * @description Needs the role viewer and the scope read. Like `chargehand model stats`.
          */
         get: operations["get_stats_models"];
@@ -1108,7 +1108,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show the configuration and where it comes from.
+         * Show the configuration with its origins.
          * @description Needs the role admin and the scope administer. Like `chargehand config show`.
          */
         get: operations["get_config"];
@@ -1128,7 +1128,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show all that is known of a model.
+         * Show all known facts of a model.
          * @description Needs the role viewer and the scope read. Like `chargehand model show`.
          */
         get: operations["get_models_model"];
@@ -1228,7 +1228,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List alerts that are raised, and that were.
+         * List raised and ended alerts.
          * @description Needs the role viewer and the scope read. Like `chargehand alerts list`.
          */
         get: operations["get_alerts"];
@@ -1250,7 +1250,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Send a trial notice each way that is configured.
+         * Send a trial notice by each configured channel.
          * @description Needs the role operator and the scope steer. Like `chargehand alerts test`.
          */
         post: operations["post_alerts_test"];
@@ -1288,7 +1288,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show who you are, and what you may do.
+         * Show your account and your rights.
          * @description Needs the role viewer and the scope read.
          */
         get: operations["get_session"];
@@ -1336,7 +1336,7 @@ export interface paths {
         get: operations["get_users"];
         put?: never;
         /**
-         * Make an account.
+         * Create an account.
          * @description Needs the role admin and the scope administer. Like `chargehand user add`.
          */
         post: operations["post_users"];
@@ -1384,7 +1384,7 @@ export interface paths {
         get: operations["get_tokens"];
         put?: never;
         /**
-         * Make a token; its secret is shown once.
+         * Create a token; its secret is shown once.
          * @description Needs the role viewer and the scope administer. Like `chargehand token create`.
          */
         post: operations["post_tokens"];
@@ -1405,7 +1405,7 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Let a token count no more.
+         * Revoke a token.
          * @description Needs the role viewer and the scope administer. Like `chargehand token revoke`.
          */
         delete: operations["delete_tokens_token"];
@@ -1460,7 +1460,7 @@ export interface components {
     schemas: {
         /**
          * Accepted
-         * @description Work that goes on: ask again, or follow the mission's events, to know what became of it.
+         * @description The work is accepted and continues: ask again, or follow the mission's events, for its result.
          */
         Accepted: {
             /** @default true */
@@ -1468,7 +1468,7 @@ export interface components {
         };
         /**
          * AccessLogDocument
-         * @description Lines of the access log, the newest first; `next` goes on before the last of them, null at the end.
+         * @description Lines of the access log, the newest first; `next` is the `before` of the next page, null at the end.
          */
         AccessLogDocument: {
             entries: components["schemas"]["AccessRow"][];
@@ -1476,7 +1476,7 @@ export interface components {
         };
         /**
          * AccessRow
-         * @description One line of the access log: who did (or was refused) what, to whom or what, and from which address.
+         * @description One line of the access log: actor, action (done or refused), subject, and address.
          *
          *     `time` is ISO 8601 in UTC, `outcome` `done` or `refused`, `address` "" for this machine.
          */
@@ -1491,7 +1491,7 @@ export interface components {
         };
         /**
          * ActionAsked
-         * @description A rule wants a person's word first; an answer holds for this `subject` alone, and once.
+         * @description A rule asks for a person's answer first; an answer is valid for this `subject` only, and once.
          */
         ActionAsked: {
             action: string;
@@ -1502,7 +1502,7 @@ export interface components {
         };
         /**
          * ActionDocument
-         * @description One action: what it does, how it stands and why, what came of it.
+         * @description One action: its arguments, status with reasons, and result.
          *
          *     Times are ISO 8601 in UTC, "" for not yet.
          */
@@ -1533,11 +1533,11 @@ export interface components {
          * ActionJudged
          * @description An agent's action was judged before it happened: `effect` is `allow`, `ask` or `deny`, by `rule`.
          *
-         *     `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another's name; `text` is the action and
-         *     `subject` what of it the rule is about, both shortened and without known secrets; it was judged in `parts`.
-         *     `overridden` are the rules that the person's own set aside, `answer` is what a person said where one was asked,
-         *     `rules` tells the rules that were in force from others. Where `action` is set, it is a person's action of that
-         *     id, and `attempt` is "".
+         *     `kind` is `shell`, `command`, `read`, `write`, `delete`, `network` or another name; `text` is the action and
+         *     `subject` the part that the rule matched, both shortened and without known secrets; it was judged in `parts`.
+         *     `overridden` lists the rules that the person's own rules override, `answer` is a person's answer if one was
+         *     asked, `rules` identifies the rules in force. If `action` is set, it is the id of a person's action, and
+         *     `attempt` is "".
          */
         ActionJudged: {
             attempt: string;
@@ -1561,7 +1561,7 @@ export interface components {
         };
         /**
          * ActionLineDocument
-         * @description One line that an action printed.
+         * @description One line of an action's output.
          */
         ActionLineDocument: {
             action: string;
@@ -1571,7 +1571,7 @@ export interface components {
         };
         /**
          * ActionOutputPage
-         * @description What an action printed from some place on; `next` is where to read on, `status` how the action stands.
+         * @description An action's output from an offset on; `next` is the offset to continue at, `status` the action's status.
          */
         ActionOutputPage: {
             action: string;
@@ -1581,7 +1581,7 @@ export interface components {
         };
         /**
          * AgentEntry
-         * @description One agent that can be named after `--agent`; `acknowledge`: it confirms that it read a critical message.
+         * @description An agent for `--agent`; `acknowledge`: it confirms that it read a critical message.
          */
         AgentEntry: {
             name: string;
@@ -1596,7 +1596,7 @@ export interface components {
         };
         /**
          * AgentList
-         * @description The agents there are, and what else is installed.
+         * @description The available agents, and other installed coding agents.
          */
         AgentList: {
             agents: components["schemas"]["AgentEntry"][];
@@ -1604,7 +1604,7 @@ export interface components {
         };
         /**
          * AgentProbe
-         * @description Whether an agent can work, and what was found out, in words.
+         * @description Whether an agent can work, and the details in words.
          */
         AgentProbe: {
             name: string;
@@ -1621,9 +1621,9 @@ export interface components {
         };
         /**
          * AlertDocument
-         * @description An alert: since when, its last breach, how many there were; `value` is the worst one against `limit`.
+         * @description An alert: its start, last breach and number of breaches; `value` is the worst one against `limit`.
          *
-         *     `ended` is null while it is raised, `text` says it in words.
+         *     `ended` is null while it is raised, `text` describes it.
          */
         AlertDocument: {
             rule: string;
@@ -1638,7 +1638,7 @@ export interface components {
         };
         /**
          * AlertsDocument
-         * @description `alerts`: what is raised, and what was, the newest first; `looked` is when `up` looked last, null for never.
+         * @description `alerts`: the raised alerts, and the ended ones, the newest first; `looked`: `up` last looked then.
          *
          *     `watched`: that was less than a minute ago.
          */
@@ -1651,9 +1651,9 @@ export interface components {
         };
         /**
          * Ambiguity
-         * @description What the request leaves open or contradicts itself in: a person is asked before any work starts.
+         * @description A gap or contradiction in the request: a person is asked before any work starts.
          *
-         *     `default` counts as the answer where nobody answers in time.
+         *     `default` counts as the answer if no person answers in time.
          */
         Ambiguity: {
             id: string;
@@ -1675,7 +1675,7 @@ export interface components {
         };
         /**
          * ArtifactList
-         * @description What a mission kept, the oldest first.
+         * @description The artifacts of a mission, the oldest first.
          */
         ArtifactList: {
             mission: string;
@@ -1683,7 +1683,7 @@ export interface components {
         };
         /**
          * ArtifactUse
-         * @description A mission that kept an artifact (null: none), as what and when.
+         * @description A mission that stored an artifact (null: no mission), with kind and time.
          */
         ArtifactUse: {
             mission: string | null;
@@ -1692,7 +1692,7 @@ export interface components {
         };
         /**
          * ArtifactView
-         * @description One artifact with its content: text where `encoding` is `utf-8`, else base64.
+         * @description One artifact with its content: text if `encoding` is `utf-8`, otherwise base64.
          */
         ArtifactView: {
             id: string;
@@ -1724,7 +1724,7 @@ export interface components {
         };
         /**
          * AttemptDocument
-         * @description One attempt of an agent; `seconds` is null while it runs, `cost_usd` where the cost is not known.
+         * @description One attempt of an agent; `seconds` is null while it runs, `cost_usd` if the cost is unknown.
          */
         AttemptDocument: {
             agent: string;
@@ -1740,10 +1740,10 @@ export interface components {
         };
         /**
          * AttemptReport
-         * @description Why what an attempt left was not taken, or what was noted of it.
+         * @description The reasons why an attempt's result was not taken, or remarks about it.
          *
-         *     `verdict` names lost and weakened tests among its findings; `failures` are its failed checks, and the agent's
-         *     own end.
+         *     `verdict` names lost and weakened tests among its findings; `failures` are its failed checks, and a bad end of
+         *     the agent.
          */
         AttemptReport: {
             number: number;
@@ -1766,12 +1766,12 @@ export interface components {
         };
         /**
          * AttemptUsage
-         * @description What an attempt took in the sandboxes of its agent, `None` for what is not known: never 0 instead.
+         * @description The resource use of an attempt in its agent's sandboxes; `None` if unknown, never 0 instead.
          *
-         *     Seconds and bytes. `wall_seconds` is the time sandboxes stood, `disk_used` what lay in the workspace at the
-         *     end, `disk_written` what went to a disk on the way, `output` what commands wrote to their streams. Peaks are
-         *     the most at once; with `sampled` the most that was measured. `network_out` and `network_in` are `None`
-         *     where there was no network. A sandbox whose worker died tells nothing: then nothing is known of any sum.
+         *     Seconds and bytes. `wall_seconds` is the sandboxes' lifetime, `disk_used` the size of the workspace at the end,
+         *     `disk_written` the bytes sent to a disk on the way, `output` the bytes that commands wrote to their streams.
+         *     Peaks are the highest values; with `sampled` the highest measured ones. `network_out` and `network_in` are
+         *     `None` without a network. A sandbox whose worker died reports nothing, so then all sums are unknown.
          */
         AttemptUsage: {
             /** @default 0 */
@@ -1801,7 +1801,7 @@ export interface components {
         };
         /**
          * AuditProblem
-         * @description A place where the log is not what was written; `seq` is `None` where it concerns the whole mission.
+         * @description A place where the log was changed or damaged; `seq` is `None` if it concerns the whole mission.
          */
         AuditProblem: {
             mission: string;
@@ -1812,7 +1812,7 @@ export interface components {
         };
         /**
          * AuditView
-         * @description How much was checked, and where it is not what was written; `keys` made the signed heads that hold.
+         * @description The extent of an audit, and the differences from the written log; `keys` signed the valid heads.
          */
         AuditView: {
             ok: boolean;
@@ -1848,7 +1848,7 @@ export interface components {
         };
         /**
          * CatalogueModel
-         * @description One model of the catalogue; what the catalogue does not say is null.
+         * @description One model of the catalogue; values missing in the catalogue are null.
          */
         CatalogueModel: {
             provider: string;
@@ -1867,7 +1867,7 @@ export interface components {
         };
         /**
          * CauseDocument
-         * @description Why a mission or an attempt ended without success: its class, a stable code, and what to do.
+         * @description The cause of an ending without success: its class, a stable code, and a remedy.
          */
         CauseDocument: {
             class: string;
@@ -1878,8 +1878,8 @@ export interface components {
          * ChangeReview
          * @description All that a person needs to decide on a mission's change, the riskiest file first.
          *
-         *     `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts
-         *     the changed files, listed or not; `notes` say in words what is left out.
+         *     `verdict` and `checks` are those of exactly this tree, null and empty without a verdict. `total` counts the
+         *     changed files, listed or not; `notes` describe the omissions.
          */
         ChangeReview: {
             mission: string;
@@ -1895,7 +1895,7 @@ export interface components {
         };
         /**
          * ChannelDocument
-         * @description A way that notices take, and why it failed the last time; null where it did not, or was not used yet.
+         * @description A channel for notices, and why it last failed; null if it succeeded, or was not used yet.
          */
         ChannelDocument: {
             channel: string;
@@ -1903,12 +1903,12 @@ export interface components {
         };
         /**
          * CheckResult
-         * @description How one check ended; `tests` is how many ran where the runner tells, `artifact` its kept output.
+         * @description The result of one check; `tests` is the number of tests run, if reported, `artifact` the kept output.
          *
          *     `base_tests` marks a run with the base's own tests and check surface put back into the tree. `ran` is an
-         *     artifact with the names of the tests that ran, as a JSON list, where the runner tells them. `failed` is an
-         *     artifact with what failed (`checks.failures.CheckFailures`), `None` for a check that passed. `outside` marks a
-         *     check that ran in another sandbox than the tree, `warm` one that began with what compilers cached on the base.
+         *     artifact with the names of the tests run, as a JSON list, if the runner reports them. `failed` is an artifact
+         *     with the failures (`checks.failures.CheckFailures`), `None` for a check that passed. `outside` marks a check
+         *     that ran in another sandbox than the tree, `warm` a check that began with compiler caches from the base.
          */
         CheckResult: {
             name: string;
@@ -1947,7 +1947,7 @@ export interface components {
         };
         /**
          * CheckpointDocument
-         * @description `checkpoint show`: one checkpoint, and the lines by which its files differ from the base.
+         * @description `checkpoint show`: one checkpoint, and the line counts by which its files differ from the base.
          */
         CheckpointDocument: {
             mission: string;
@@ -1956,7 +1956,7 @@ export interface components {
         };
         /**
          * CheckpointStats
-         * @description Checkpoints that were made, of any mission; older ones do not say how long they took.
+         * @description Checkpoints of any mission; older ones do not record how long they took.
          */
         CheckpointStats: {
             made: number;
@@ -1972,7 +1972,7 @@ export interface components {
         };
         /**
          * CollisionDocument
-         * @description Two `tasks` that nothing orders and that the plan has touch the same: one waits for the other.
+         * @description Two `tasks` that the plan does not order and that would touch the same files: one waits for the other.
          */
         CollisionDocument: {
             tasks: [
@@ -1983,9 +1983,9 @@ export interface components {
         };
         /**
          * CommitProvenance
-         * @description The provenance of one promoted commit: its signed statement, who signed it, and what is wrong with it.
+         * @description The provenance of one promoted commit: its signed statement, its signer, and its problems.
          *
-         *     `mission` is "" where no statement tells it; of several statements the last one that holds is shown.
+         *     `mission` is "" if no statement names it; of several statements the last valid one is shown.
          */
         CommitProvenance: {
             commit: string;
@@ -2001,7 +2001,7 @@ export interface components {
         };
         /**
          * ConfigurationView
-         * @description Every key with its value. `origins` is absent unless it was asked for; `untrusted` keys are not in force.
+         * @description Every key with its value. `origins` is absent unless requested; `untrusted` keys are not in force.
          */
         ConfigurationView: {
             values: Record<string, never>;
@@ -2013,9 +2013,9 @@ export interface components {
         };
         /**
          * Conflict
-         * @description One path in conflict; `others` are further paths of a rename, `left_out` counts hunks that are not here.
+         * @description One path in conflict; `others` are further paths of a rename, `left_out` counts omitted hunks.
          *
-         *     Text is UTF-8, other bytes as `\xNN`.
+         *     Text is UTF-8, other bytes are written as `\xNN`.
          */
         Conflict: {
             path: string;
@@ -2033,7 +2033,7 @@ export interface components {
         };
         /**
          * ConflictHunk
-         * @description Lines that clash: as both sides began, and as each has them; `None` where a side has no such file.
+         * @description Conflicting lines: the common ancestor and each side; `None` if a side has no such file.
          */
         ConflictHunk: {
             base: components["schemas"]["Excerpt"] | null;
@@ -2042,7 +2042,7 @@ export interface components {
         };
         /**
          * Cost
-         * @description What the attempts of known cost add up to in USD, `None` where there is none; how many are, and are not.
+         * @description Total cost in USD (`None` if no cost is known), and the number of attempts with known and unknown cost.
          */
         Cost: {
             usd: number | null;
@@ -2051,7 +2051,7 @@ export interface components {
         };
         /**
          * CountedCause
-         * @description How many missions and attempts ended for one cause.
+         * @description The number of missions and attempts that ended for one cause.
          */
         CountedCause: {
             class: string;
@@ -2070,7 +2070,7 @@ export interface components {
         };
         /**
          * DamagedLine
-         * @description A line of a mission's log that is not what was written, and in what; `audit verify` tells more.
+         * @description A line of a mission's log that is not as written, and its difference; `audit verify` gives details.
          */
         DamagedLine: {
             seq: number | null;
@@ -2079,7 +2079,7 @@ export interface components {
         };
         /**
          * DelegationDocument
-         * @description What the agent of a child mission handed on: it became `tasks` of the plan, or was `refused` as a whole.
+         * @description Parts that a child mission's agent delegated: now `tasks` of the plan, or `refused` as a whole.
          */
         DelegationDocument: {
             mission: string;
@@ -2088,9 +2088,9 @@ export interface components {
         };
         /**
          * DiffDocument
-         * @description `mission diff`, `checkpoint diff`: two trees and how they differ; without the patch where `--stat` is given.
+         * @description `mission diff`, `checkpoint diff`: two trees and their difference; without the patch if `--stat` is given.
          *
-         *     A patch that is no UTF-8 is in base64, as `patch_encoding` says: no byte of it is lost.
+         *     A patch that is not UTF-8 is encoded as base64, as `patch_encoding` says, so that no byte is lost.
          */
         DiffDocument: {
             mission: string;
@@ -2102,7 +2102,7 @@ export interface components {
         };
         /**
          * DifferingSums
-         * @description Two sums in USD over the same calls: as the provider reported them, and by tokens and price.
+         * @description Two sums in USD over the same calls: as the provider reported them, and from tokens and price.
          */
         DifferingSums: {
             reported_usd: number;
@@ -2110,7 +2110,7 @@ export interface components {
         };
         /**
          * Envelope
-         * @description A body in base64, its media type, and who signed both.
+         * @description A body in base64, its media type, and the signatures over both.
          */
         Envelope: {
             payload: string;
@@ -2135,7 +2135,7 @@ export interface components {
         };
         /**
          * Estimate
-         * @description What a task is expected to take, in USD and seconds.
+         * @description The expected cost of a task, in USD and seconds.
          */
         Estimate: {
             /** @default null */
@@ -2147,7 +2147,7 @@ export interface components {
          * EventDocument
          * @description One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
          *
-         *     `damaged` says that the line cannot be read as what it was: `audit verify` tells more.
+         *     `damaged` says that the line is unreadable; `audit verify` gives details.
          */
         EventDocument: {
             mission: string;
@@ -2161,7 +2161,7 @@ export interface components {
         };
         /**
          * EventLine
-         * @description One line of any log in words; `position` is its place among the lines of all logs, where that is asked.
+         * @description One line of any log in words; `position` is its place among the lines of all logs, if requested.
          */
         EventLine: {
             mission: string;
@@ -2177,7 +2177,7 @@ export interface components {
         };
         /**
          * EventPage
-         * @description A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line of all.
+         * @description A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line's number.
          */
         EventPage: {
             mission: string;
@@ -2187,7 +2187,7 @@ export interface components {
         };
         /**
          * Excerpt
-         * @description Lines of one side, counted from 1 (without lines: the one before); `cut` where `text` is not all of them.
+         * @description Lines of one side, counted from 1 (if empty: after line `start`); `cut` marks that `text` is incomplete.
          */
         Excerpt: {
             start: number;
@@ -2209,7 +2209,7 @@ export interface components {
         };
         /**
          * FactView
-         * @description A value and who says so; both are null where nobody knows.
+         * @description A value and its source; both are null if unknown.
          */
         FactView: {
             value: unknown;
@@ -2217,7 +2217,7 @@ export interface components {
         };
         /**
          * FailingTestDocument
-         * @description A test that failed, as its runner names it, and the lines of the output that say why.
+         * @description A failed test, as its runner names it, and the lines of the output that explain the failure.
          */
         FailingTestDocument: {
             name: string;
@@ -2225,9 +2225,9 @@ export interface components {
         };
         /**
          * FailureDocument
-         * @description A check that did not pass, or an agent that ended badly; `artifact` has all of its output.
+         * @description A check that did not pass, or an agent that ended badly; `artifact` has the whole output.
          *
-         *     `lines` are those that matter where no tests are named: of an agent the last ones, with stderr at the end.
+         *     `lines` are the relevant lines if no tests are named: for an agent the last ones, with stderr at the end.
          */
         FailureDocument: {
             /** @enum {unknown} */
@@ -2240,7 +2240,7 @@ export interface components {
         };
         /**
          * FileDifference
-         * @description One file of two trees: both texts, null where there is none or more than 1 MB, and the patch.
+         * @description One file in two trees: both texts, null if missing or larger than 1 MB, and the patch.
          */
         FileDifference: {
             mission: string;
@@ -2251,10 +2251,10 @@ export interface components {
         };
         /**
          * Finding
-         * @description What inspection says of one path.
+         * @description A finding of inspection about one path.
          *
-         *     `severity` acts as designed: critical discards the attempt's changes, error reverts the path, warning and
-         *     info keep it. `needs_person` marks what only a person may let in, whatever the severity.
+         *     `severity` decides: critical discards the attempt's changes, error reverts the path, warning and info keep it.
+         *     `needs_person` marks a finding that only a person may accept, whatever the severity.
          */
         Finding: {
             rule: string;
@@ -2269,10 +2269,10 @@ export interface components {
         };
         /**
          * FlakyTest
-         * @description A test that both passed and failed on one tree; an empty `test` stands for the whole check.
+         * @description A test that both passed and failed on one tree; an empty `test` means the whole check.
          *
-         *     It failed in `failures` of `runs`. `on_base` says that it did so on the base or an earlier tree too. `evidence`
-         *     are artifacts with the outputs of its runs.
+         *     It failed in `failures` of `runs`. `on_base` says that it was also flaky on the base or an earlier tree.
+         *     `evidence` are artifacts with the outputs of its runs.
          */
         FlakyTest: {
             check: string;
@@ -2308,7 +2308,7 @@ export interface components {
         };
         /**
          * InvoiceDocument
-         * @description `model invoice`: the calls in the order in which they ended, to hold against a provider's own invoice.
+         * @description `model invoice`: the calls in the order in which they ended, for comparison with a provider's invoice.
          */
         InvoiceDocument: {
             project: string | null;
@@ -2317,9 +2317,9 @@ export interface components {
         };
         /**
          * InvoiceLine
-         * @description One call that a provider may charge for; tokens and `cost_usd` are null where nobody told them.
+         * @description One call that a provider may charge for; tokens and `cost_usd` are null if not reported.
          *
-         *     `input_tokens` include what was cached or written to a cache. `status` is as in the event `model.called`.
+         *     `input_tokens` include tokens read from or written to a cache. `status` is as in the event `model.called`.
          */
         InvoiceLine: {
             provider: string;
@@ -2339,7 +2339,7 @@ export interface components {
         };
         /**
          * Judgement
-         * @description What is to be done about an action: the strongest of its parts, `subject` names which.
+         * @description The decision on an action: the strongest of its parts, named by `subject`.
          */
         Judgement: {
             /** @enum {unknown} */
@@ -2352,9 +2352,9 @@ export interface components {
         };
         /**
          * JudgementPage
-         * @description What was judged in a mission; `counts` are over all of its log, by effect.
+         * @description The judgements of a mission; `counts` are over its whole log, by effect.
          *
-         *     `next` is the line to go on after, null at the end.
+         *     `next` is the line after which to continue, null at the end.
          */
         JudgementPage: {
             mission: string;
@@ -2366,7 +2366,7 @@ export interface components {
         };
         /**
          * KeyView
-         * @description The key a model needs (null: none), whether it is there, and where in words; never its value.
+         * @description The key that a model needs (null: no key), whether it exists, and where in words; never its value.
          */
         KeyView: {
             name: string | null;
@@ -2387,7 +2387,7 @@ export interface components {
         };
         /**
          * LineCount
-         * @description How many lines a path gained and lost; `None` for binary content.
+         * @description The numbers of lines a path gained and lost; `None` for binary content.
          */
         LineCount: {
             path: string;
@@ -2396,7 +2396,7 @@ export interface components {
         };
         /**
          * ListPrice
-         * @description USD per million tokens, and who says so.
+         * @description USD per million tokens, and the source of the price.
          */
         ListPrice: {
             input: number;
@@ -2405,10 +2405,10 @@ export interface components {
         };
         /**
          * ListedMission
-         * @description One mission of `mission list`; `waits` says why it does not go on although it should.
+         * @description One mission of `mission list`; `waits` is the reason if it should run and does not.
          *
-         *     `waiting` are the tasks of a coordinator that wait for a person. `damaged` says that lines of its log cannot be
-         *     read: nobody goes on with it.
+         *     `waiting` are the tasks of a coordinator that wait for a person. `damaged` says that lines of its log are
+         *     unreadable: no worker continues it.
          */
         ListedMission: {
             mission: string;
@@ -2444,7 +2444,7 @@ export interface components {
         };
         /**
          * LivingWorker
-         * @description A living process of this state directory, and how many missions it holds.
+         * @description A living process of this state directory, and the number of missions it holds.
          */
         LivingWorker: {
             id: string;
@@ -2455,9 +2455,9 @@ export interface components {
         };
         /**
          * LogPage
-         * @description A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`.
+         * @description A page of a mission's log, or of a project's own, as written; `next` as in `EventPage`.
          *
-         *     `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves.
+         *     `status` is the mission's, "" for a project's log; `settled` says that no worker will continue it by itself.
          */
         LogPage: {
             log: string;
@@ -2468,7 +2468,7 @@ export interface components {
         };
         /**
          * LoggedJudgement
-         * @description One judgement of a mission, as it stands in its log.
+         * @description One judgement of a mission, as recorded in its log.
          */
         LoggedJudgement: {
             mission: string;
@@ -2478,9 +2478,9 @@ export interface components {
         };
         /**
          * Loop
-         * @description A task that is done again: `most` times in all, while or until a command succeeds on what is merged.
+         * @description A repeated task: at most `most` runs, while or until a command succeeds on the merged result.
          *
-         *     Without a command it is done `most` times.
+         *     Without a command it runs `most` times.
          */
         Loop: {
             most: number;
@@ -2491,11 +2491,11 @@ export interface components {
         };
         /**
          * MergeConflicted
-         * @description A tree could not be merged with `commit`, where a branch is now; `count` paths are in conflict.
+         * @description A tree could not be merged with `commit`, the branch's current commit; `count` paths are in conflict.
          *
-         *     `conflicts` tells of them what fits into a line of the log; where that is not all, `artifact` holds what is
-         *     known (JSON). `attempt` made the tree, `None` where a person had it promoted. `branch` is `None` where a task's
-         *     result conflicts with those that its coordinator merged before.
+         *     `conflicts` lists as many as fit into a line of the log; if some are left out, `artifact` holds all that is
+         *     known (JSON). `attempt` made the tree, `None` if a person promoted it. `branch` is `None` if a task's result
+         *     conflicts with results that its coordinator merged before.
          */
         MergeConflicted: {
             branch: string | null;
@@ -2511,11 +2511,11 @@ export interface components {
         };
         /**
          * MessageDocument
-         * @description `mission send`: the message that was recorded, when it reaches the agent, and how many the mission has.
+         * @description `mission send`: the recorded message, when it reaches the agent, and the number of the mission's messages.
          *
-         *     `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not,
-         *     `no_attempt_left` where this is its last one, `on_resume` of a mission that does not run, or `next_task` of one
-         *     with a plan, whose tasks are told that begin from then on.
+         *     `delivery` is `next_step` if the agent listens while it works, `next_attempt` if it does not, `no_attempt_left`
+         *     if this is its last one, `on_resume` if the mission is not running, or `next_task` if it has a plan: tasks that
+         *     begin from then on get the message.
          */
         MessageDocument: {
             mission: string;
@@ -2528,7 +2528,7 @@ export interface components {
         };
         /**
          * MessageReceived
-         * @description An agent's end of an attempt as a message; a claim, whatever its status.
+         * @description An agent's final message of an attempt; a claim, whatever its status.
          */
         MessageReceived: {
             attempt: string;
@@ -2537,9 +2537,9 @@ export interface components {
         };
         /**
          * MessageSent
-         * @description A person, or Chargehand, told the agent something; one that cannot listen gets it with its next attempt.
+         * @description A person, or Chargehand, sent the agent a message; if it cannot listen, it gets it with its next attempt.
          *
-         *     A `critical` one has to be acknowledged; `again` marks that the `message` of that id was sent once more.
+         *     A `critical` message has to be acknowledged; `again` marks that `message` was sent once more.
          */
         MessageSent: {
             identity: string;
@@ -2553,10 +2553,10 @@ export interface components {
         };
         /**
          * MissionDetails
-         * @description `mission show`: everything that is known of one mission; it begins with the keys of the result.
+         * @description `mission show`: all details of one mission; it begins with the keys of the result.
          *
-         *     With `damaged` lines it is what the others tell, and nobody goes on with the mission. `budget_usd` is what all
-         *     of it may cost on models, as it stands now; `None` where there is no limit.
+         *     With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its
+         *     current limit of costs for models; `None` without a limit.
          */
         MissionDetails: {
             mission: string;
@@ -2616,11 +2616,11 @@ export interface components {
         };
         /**
          * MissionDocument
-         * @description How a mission stands: what `run`, `fork` and every command that changes a mission print.
+         * @description The status of a mission, printed by `run`, `fork` and every command that changes a mission.
          *
-         *     `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings`
-         *     are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree:
-         *     failures that the base has too, and tests that both passed and failed.
+         *     `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands
+         *     that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are
+         *     from the last verdict on that tree: failures that the base has too, and tests that both passed and failed.
          */
         MissionDocument: {
             mission: string;
@@ -2654,9 +2654,9 @@ export interface components {
         };
         /**
          * MissionListDocument
-         * @description `mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out.
+         * @description `mission list`: the oldest first; `left_out` counts older missions omitted by `--limit`.
          *
-         *     The missions of a listed coordinator's tasks are there with it, and do not count.
+         *     The missions of a listed coordinator's tasks are included, and do not count.
          */
         MissionListDocument: {
             missions: components["schemas"]["ListedMission"][];
@@ -2664,9 +2664,9 @@ export interface components {
         };
         /**
          * MissionPage
-         * @description A page of missions, the newest first; `next` is the `before` of the page that follows.
+         * @description A page of missions, the newest first; `next` is the `before` of the following page.
          *
-         *     `counts` are over all missions of the project and user. `position` is where the feed of events goes on.
+         *     `counts` are over all missions of the project and user. `position` is where the feed of events continues.
          */
         MissionPage: {
             missions: components["schemas"]["ListedMission"][];
@@ -2678,11 +2678,11 @@ export interface components {
         };
         /**
          * MissionQueued
-         * @description The mission waits until one of `places` is free and goes on by itself; `before` stand in line before it.
+         * @description The mission waits until one of `places` is free, then continues by itself; `before` others are ahead of it.
          *
          *     `waits_for` is `attempts` (runs of an agent), `checks`, `merges` (with the branch that it is applied to), or
-         *     `missions`: no worker holds it, and it has not begun. It waits for `mission` then, whose log was looked at up
-         *     to line `seen`.
+         *     `missions`: no worker holds it, and it has not begun. It then waits for `mission`, whose log was read up to
+         *     line `seen`.
          */
         MissionQueued: {
             waits_for: string;
@@ -2696,10 +2696,10 @@ export interface components {
         };
         /**
          * MissionReport
-         * @description `mission report`: what a person files at the end. What is not known is null, never 0 or empty.
+         * @description `mission report`: the final report for a person's files. An unknown value is null, never 0 or empty.
          *
-         *     `details` are what `mission show` tells. `final` says that nothing goes on any more. `files` are null where the
-         *     trees cannot be read. `on_base` is the verdict before any work, `judged_again` those that a person asked for.
+         *     `details` are those of `mission show`. `final` says that the mission will not continue. `files` are null if the
+         *     trees are unreadable. `on_base` is the verdict before any work, `judged_again` those that a person requested.
          */
         MissionReport: {
             mission: string;
@@ -2722,17 +2722,17 @@ export interface components {
         };
         /**
          * MissionRequest
-         * @description What a person asks for, with the choices made on the command line; seconds and counts.
+         * @description A person's request, with the choices made on the command line; seconds and counts.
          *
-         *     `check_files` and `outside_files` are artifacts and the paths at which checks and outside checks see them;
-         *     `outside_checks` those that were given with it. `red_base` says what becomes of it where checks fail on the
-         *     base already, before anything is spent. Its agent starts in `directory`, setup and checks in
-         *     `checks_directory`, each below the top of the repository, which is "".
-         *     `break_at` are the breakpoints at which it is paused: `plan`, `promote`, `step`, and `task:` with a task's id.
-         *     `plan_seconds` bounds a plan with all its tasks by the clock, `None` not at all.
-         *     `role` is "" for missions of before there were any; `role_text` is the artifact with its file as it was,
-         *     `role_from` where that was read, `role_why` in words how agent and model follow from it. `named` says which of
-         *     `agent` and `model` a person named for the whole run: the rest was configured or found.
+         *     `check_files` and `outside_files` are artifacts with the paths at which checks and outside checks see them;
+         *     `outside_checks` are those given with the request. `red_base` decides what happens if checks already fail on
+         *     the base, before any money is spent. The agent starts in `directory`, setup and checks in `checks_directory`,
+         *     each relative to the top of the repository (""). `break_at` are the breakpoints at which it pauses: `plan`,
+         *     `promote`, `step`, and `task:` with a task's id. `plan_seconds` bounds a plan with all its tasks by the clock,
+         *     without a bound if `None`. `role` is "" for missions from before roles; `role_text` is the artifact with the
+         *     role file's text, `role_from` the file's origin, `role_why` says in words why agent and model were chosen.
+         *     `named` says which of `agent` and `model` a person named for the whole run: the other was configured or
+         *     detected.
          */
         MissionRequest: {
             text: string;
@@ -2801,7 +2801,7 @@ export interface components {
         };
         /**
          * MissionReviews
-         * @description The notes of all who review a mission's change, the newest first.
+         * @description The notes of all reviewers of a mission's change, the newest first.
          */
         MissionReviews: {
             mission: string;
@@ -2809,9 +2809,9 @@ export interface components {
         };
         /**
          * MissionStats
-         * @description Missions by status, and the ended ones by what the rates count.
+         * @description Missions by status, and the ended ones by the categories of the rates.
          *
-         *     `tasks` are those of the total that work for a coordinator: on a task, as its planner or as a reviewer.
+         *     `tasks` counts missions that work for a coordinator: on a task, as its planner or as a reviewer.
          */
         MissionStats: {
             total: number;
@@ -2828,7 +2828,7 @@ export interface components {
         };
         /**
          * ModelFactsView
-         * @description All that is known of a model. Sizes in tokens; `takes` and `gives` are kinds of content, such as `image`.
+         * @description All known facts of a model. Sizes in tokens; `takes` and `gives` are kinds of content, such as `image`.
          */
         ModelFactsView: {
             context: components["schemas"]["FactView"];
@@ -2848,16 +2848,16 @@ export interface components {
         };
         /**
          * ModelList
-         * @description The models that are configured, else those that were found.
+         * @description The configured models, otherwise the detected ones.
          */
         ModelList: {
             models: components["schemas"]["ModelView"][];
         };
         /**
          * ModelProbeView
-         * @description How one model answered; null is what was not found out. `abilities` is null where none were tried.
+         * @description The result of probing a model; unknown values are null. `abilities` is null if they were not tried.
          *
-         *     `warning` says how far its key is protected where that is less than for most keys, else null.
+         *     `warning` describes the key's protection if that is weaker than for most keys, otherwise null.
          */
         ModelProbeView: {
             name: string;
@@ -2875,14 +2875,14 @@ export interface components {
         };
         /**
          * ModelProbes
-         * @description How each model answered.
+         * @description The results of probing models.
          */
         ModelProbes: {
             models: components["schemas"]["ModelProbeView"][];
         };
         /**
          * ModelStatisticsDocument
-         * @description `model stats`: one entry for each model, provider and address that was asked.
+         * @description `model stats`: one entry for each model, provider and address called.
          */
         ModelStatisticsDocument: {
             project: string | null;
@@ -2891,7 +2891,7 @@ export interface components {
         };
         /**
          * ModelStats
-         * @description What one model did; defined in `causes.toml`. USD and seconds, `None` where nothing is known.
+         * @description Figures of one model, defined in `causes.toml`. USD and seconds; `None` if unknown.
          */
         ModelStats: {
             model: string;
@@ -2929,7 +2929,7 @@ export interface components {
         };
         /**
          * ModelView
-         * @description One model that can be named after `--model`.
+         * @description A model for `--model`.
          */
         ModelView: {
             name: string;
@@ -2943,9 +2943,9 @@ export interface components {
         };
         /**
          * MoneyDocument
-         * @description How far an attempt's cost is known: its calls to models, and the USD that count for the limits.
+         * @description The known part of an attempt's cost: its calls to models, and the USD counted against the limits.
          *
-         *     `differing` is there where what providers report and what we compute are 1 % apart or more.
+         *     `differing` is set if the providers' reports and our computation differ by 1 % or more.
          */
         MoneyDocument: {
             calls: number;
@@ -2955,7 +2955,7 @@ export interface components {
         };
         /**
          * NetworkStats
-         * @description Requests of sandboxes to hosts, and the bytes of those that were let through.
+         * @description Requests of sandboxes to hosts, and the bytes of the allowed ones.
          */
         NetworkStats: {
             allowed: number;
@@ -2965,7 +2965,7 @@ export interface components {
         };
         /**
          * NetworkUse
-         * @description What a mission's sandboxes asked of the network: requests and bytes; `hosts_refused` counts each place.
+         * @description The network use of a mission's sandboxes: requests and bytes; `hosts_refused` counts refusals by place.
          */
         NetworkUse: {
             /** @default 0 */
@@ -2983,7 +2983,7 @@ export interface components {
         };
         /**
          * NoteDocument
-         * @description What a child mission left for others: `reader` is a task's id, a role or `everyone`.
+         * @description A note that a child mission left for others: `reader` is a task's id, a role or `everyone`.
          */
         NoteDocument: {
             mission: string;
@@ -2992,7 +2992,7 @@ export interface components {
         };
         /**
          * Obligation
-         * @description One thing that the request demands; tasks name in `covers` which of them they fulfil.
+         * @description One requirement of the request; tasks list in `covers` those that they fulfil.
          */
         Obligation: {
             id: string;
@@ -3008,12 +3008,11 @@ export interface components {
         };
         /**
          * Part
-         * @description One thing that an action was taken apart into, judged by itself.
+         * @description One part of an action, judged by itself.
          *
          *     `kind` is `command`, `read`, `write`, `delete`, `network`, `shell`, `exec`, `setup`, `check`, `launch`,
-         *     `snippet`, `mcp.call` or `other`; `via` are the programs and forms
-         *     it was found in, `where` is the script and line that it stands in; `overridden` are the rules that a person's
-         *     rule set aside.
+         *     `snippet`, `mcp.call` or `other`; `via` are the programs and forms in which it was found, `where` its script
+         *     and line; `overridden` are the rules that a person's rule set aside.
          */
         Part: {
             kind: string;
@@ -3031,10 +3030,10 @@ export interface components {
         };
         /**
          * PathPlan
-         * @description What becomes of one path that differs: restored, deleted (the target lacks it), kept, or partly restored.
+         * @description The action for one path that differs: restored, deleted (the target lacks it), kept, or partly restored.
          *
-         *     `why` is the reason that a file is reverted whole where hunks were asked for; `renamed_from` is the path that
-         *     its content had before.
+         *     `why` is the reason why a file is reverted completely although hunks were requested; `renamed_from` is the
+         *     previous path of its content.
          */
         PathPlan: {
             path: string;
@@ -3049,9 +3048,9 @@ export interface components {
         };
         /**
          * Percentiles
-         * @description Seconds or bytes at three percentiles by nearest rank, `None` where none is known.
+         * @description Seconds or bytes at three percentiles by nearest rank, `None` without known values.
          *
-         *     `known` and `unknown` say of how many they are, and of how many more they are not.
+         *     `known` and `unknown` count the known and the unknown values.
          */
         Percentiles: {
             known: number;
@@ -3062,11 +3061,12 @@ export interface components {
         };
         /**
          * Plan
-         * @description The tasks of a mission, in the order in which they start where nothing else decides.
+         * @description The tasks of a mission, in the order in which they start if nothing else decides.
          *
-         *     `at_once` bounds how many work side by side; with 1, each begins on the result of the one before. Those that
-         *     wait for a person count; fewer than `at_once` whose results wait for their merge do not. 0 is as many as there
-         *     are places, which who waits leaves to others. `team` says who works in which role.
+         *     `at_once` bounds how many tasks run at the same time; with 1, each begins on the result of the one before.
+         *     Tasks that wait for a person count; tasks whose results wait for their merge do not, if fewer than `at_once`.
+         *     With 0 there is no bound but the available places, and a waiting task frees its place. `team` has the defaults
+         *     of each role.
          */
         Plan: {
             tasks: components["schemas"]["Task"][];
@@ -3083,8 +3083,8 @@ export interface components {
          * PlanDocument
          * @description `mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself.
          *
-         *     `planners` are the missions that were asked for the plan; while there is none, it has no tasks. `collisions`
-         *     are what the plan alone says: what tasks really write counts too, once they do.
+         *     `planners` are the missions asked for the plan; before it is made, there are no tasks. `collisions` are derived
+         *     from the plan alone: the actual changes of tasks count too, once they are made.
          */
         PlanDocument: {
             mission: string;
@@ -3097,9 +3097,9 @@ export interface components {
         };
         /**
          * Price
-         * @description USD per million tokens, as in `PriceTier`, the highest where they depend on the length of the input.
+         * @description USD per million tokens, as in `PriceTier`; the highest if prices depend on the length of the input.
          *
-         *     `tiers` then has what each length costs, by `start`.
+         *     `tiers` then has the price for each length, ordered by `start`.
          */
         Price: {
             input: number;
@@ -3117,10 +3117,10 @@ export interface components {
         };
         /**
          * PriceTier
-         * @description USD per million tokens, all tokens of a call, where its whole input is more than `start` tokens.
+         * @description USD per million tokens, for all tokens of a call whose whole input is more than `start` tokens.
          *
-         *     `cached` and `cache_write` are input read from and written to a provider's cache, `hour_write` what is kept
-         *     there for an hour and not for minutes.
+         *     `cached` and `cache_write` are input read from and written to a provider's cache, `hour_write` input cached for
+         *     an hour instead of minutes.
          */
         PriceTier: {
             input: number;
@@ -3136,7 +3136,7 @@ export interface components {
         };
         /**
          * ProjectEntry
-         * @description One registered repository and how many missions it has had.
+         * @description One registered repository and its number of missions.
          */
         ProjectEntry: {
             id: string;
@@ -3153,7 +3153,7 @@ export interface components {
         };
         /**
          * ProjectView
-         * @description What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`.
+         * @description The settings that a mission started now would use. `checks_from` is `configured`, `detected` or `none`.
          *
          *     Its agent would start in `directory`, "." at the top of the repository.
          */
@@ -3174,7 +3174,7 @@ export interface components {
         };
         /**
          * PromotedTree
-         * @description What was promoted last, with the verdict on exactly that tree, null where the log no longer has one.
+         * @description The last promotion, with the verdict on exactly that tree (null if the log no longer has one).
          *
          *     `undone_by` is the commit of a roll-back.
          */
@@ -3188,8 +3188,7 @@ export interface components {
          * ProvenanceDocument
          * @description `audit provenance`: every commit that a mission's branch was moved to, with its signed statement.
          *
-         *     `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all
-         *     commits.
+         *     `statement` is the content of the envelope; both are null without a note. `problems` are those of all commits.
          */
         ProvenanceDocument: {
             ok: boolean;
@@ -3199,10 +3198,10 @@ export interface components {
         };
         /**
          * Question
-         * @description Something a person was asked, and the answer once there is one; `tree` is what it is bound to.
+         * @description A question to a person, with the answer once given; `tree` is the tree that it is bound to.
          *
-         *     With `until` it is no more than waiting for the quota of `provider`, or for room where that is `DISK`, and the
-         *     clock answers then. The rest as in `QuestionAsked`; `expired` where nobody answered in time.
+         *     With `until` the mission only waits for the quota of `provider`, or for disk space if that is `DISK`, and the
+         *     clock answers then. Other fields as in `QuestionAsked`; `expired` if no person answered in time.
          */
         Question: {
             id: string;
@@ -3234,7 +3233,7 @@ export interface components {
         };
         /**
          * QuestionDocument
-         * @description `mission answer` without an answer: what is asked.
+         * @description `mission answer` without an answer: the open question.
          */
         QuestionDocument: {
             mission: string;
@@ -3249,7 +3248,7 @@ export interface components {
         };
         /**
          * Rates
-         * @description Shares of the ended missions, from 0 to 1, `None` where none has ended; defined in `causes.toml`.
+         * @description Shares of the ended missions, from 0 to 1, `None` if no mission has ended; defined in `causes.toml`.
          */
         Rates: {
             completion: number | null;
@@ -3258,7 +3257,7 @@ export interface components {
         };
         /**
          * Reason
-         * @description Why something is as it is: a stable code and one sentence.
+         * @description The reason for a state or decision: a stable code and one sentence.
          */
         Reason: {
             code: string;
@@ -3266,7 +3265,7 @@ export interface components {
         };
         /**
          * ReportDocument
-         * @description The last report of a mission whose role changes nothing; `artifact` holds all of it.
+         * @description The last report of a mission whose role changes no files; `artifact` holds the whole report.
          */
         ReportDocument: {
             role: string;
@@ -3276,7 +3275,7 @@ export interface components {
         };
         /**
          * ReportMade
-         * @description An attempt in a role that changes nothing ended with what it was for.
+         * @description An attempt in a role that changes no files ended with its result.
          *
          *     `kind` is `report` or `plan`; `text` is its beginning, at most 4,000 characters, `artifact` holds all of it.
          */
@@ -3289,9 +3288,10 @@ export interface components {
         };
         /**
          * Reported
-         * @description What the provider said, or what came of trying, on one `day` (ISO 8601); `None` is what was not found out.
+         * @description Results of a probe on one `day` (ISO 8601): statements of the provider and outcomes of trials.
          *
-         *     `output_kept`: it stopped where the output limit was. `tried` holds why something failed, by what was tried.
+         *     A field is `None` if it was not found out. `output_kept` says that a reply stopped at the output limit. `tried`
+         *     maps each failed trial to the reason.
          */
         Reported: {
             day: string;
@@ -3318,7 +3318,7 @@ export interface components {
         };
         /**
          * ReportedEvent
-         * @description Something that a person decided, or that broke into the mission; `text` is all that they wrote.
+         * @description A person's decision, or an interruption of the mission; `text` is the person's full text.
          */
         ReportedEvent: {
             time: string;
@@ -3329,7 +3329,7 @@ export interface components {
         };
         /**
          * RestoreDocument
-         * @description `checkpoint restore`, `checkpoint undo`: the plan and, once it is carried out, the new last checkpoint.
+         * @description `checkpoint restore`, `checkpoint undo`: the plan and, once carried out, the new last checkpoint.
          */
         RestoreDocument: {
             mission: string;
@@ -3348,11 +3348,10 @@ export interface components {
         };
         /**
          * ReviewDecisions
-         * @description What one person decided on a mission's change, by the ids of its hunks, and what they said to them.
+         * @description One person's decisions on a mission's change, by the ids of its hunks, with comments.
          *
-         *     These are notes: nothing is restored, promoted or told to an agent by them. `tree` is what they looked at last,
-         *     "" for nobody knows; hunks that a later round leaves as they are keep their ids. `revision` is 0 where nothing
-         *     is kept.
+         *     These are notes: they restore or promote nothing and are not sent to an agent. `tree` is the tree seen last, ""
+         *     if unknown; hunks that a later round does not change keep their ids. `revision` is 0 if nothing is stored.
          */
         ReviewDecisions: {
             mission: string;
@@ -3369,9 +3368,9 @@ export interface components {
         };
         /**
          * ReviewDocument
-         * @description A mission that looks at what the mission `of` made, in a `role`.
+         * @description A mission that reviews the result of mission `of`, in a `role`.
          *
-         *     `vote` is what it came to, once all are done: `approves`, `objects` (to these `points`) or `abstained`.
+         *     `vote` is its outcome, once all reviews are done: `approves`, `objects` (to these `points`) or `abstained`.
          */
         ReviewDocument: {
             mission: string;
@@ -3383,10 +3382,10 @@ export interface components {
         };
         /**
          * ReviewFile
-         * @description One changed file; `tests` are those of this change that look to cover it.
+         * @description One changed file; `tests` are tests in this change that seem to cover it.
          *
-         *     Each `@@` of `patch` is one of the `hunks`, in order. `unread` is null where it was not observed what checks
-         *     opened, or not on this tree.
+         *     Each `@@` of `patch` is one of the `hunks`, in order. `unread` is null if the files that checks opened were not
+         *     observed, or not on this tree.
          */
         ReviewFile: {
             path: string;
@@ -3406,11 +3405,11 @@ export interface components {
         };
         /**
          * ReviewHunk
-         * @description Lines that changed; a side without lines names the line before, as in a diff.
+         * @description Changed lines; a side without lines names the line before, as in a diff.
          *
-         *     `id` stays the same as long as the lines do, wherever they move in the file. `reject` is what names it for
-         *     `checkpoint restore --hunk`, null where only the file as a whole can be taken back. `checkpoint` is the one
-         *     from which on the lines were there, null where none is known.
+         *     `id` stays the same as long as the lines do, wherever they move in the file. `reject` is the hunk's name for
+         *     `checkpoint restore --hunk`, null if only the whole file can be reverted. `checkpoint` is the first checkpoint
+         *     with these lines, null if unknown.
          */
         ReviewHunk: {
             id: string;
@@ -3426,7 +3425,7 @@ export interface components {
         };
         /**
          * ReviewMark
-         * @description What inspection or a failed check says of a line of a changed file, or of the file where `line` is null.
+         * @description A remark of inspection or a failed check about a line of a changed file (null: the whole file).
          */
         ReviewMark: {
             /** @enum {unknown} */
@@ -3440,7 +3439,7 @@ export interface components {
         };
         /**
          * ReviewReason
-         * @description Why a person should read a file: a rule of inspection, or what the change itself shows.
+         * @description A reason for reading a file: a rule of inspection, or a property of the change itself.
          */
         ReviewReason: {
             code: string;
@@ -3448,9 +3447,9 @@ export interface components {
         };
         /**
          * ReviewVote
-         * @description What one reviewer said: `objects` to these `points`, `approves`, or `abstained`, saying nothing that counts.
+         * @description A reviewer's vote: `objects` to these `points`, `approves`, or `abstained`, which does not count.
          *
-         *     `proven`: it added a test that fails, which no vote outweighs.
+         *     `proven`: it added a failing test, which no other vote outweighs.
          */
         ReviewVote: {
             mission: string;
@@ -3464,10 +3463,10 @@ export interface components {
         };
         /**
          * Role
-         * @description One role as its file says it; `tools` are names or `mcp_*` patterns, `areas` patterns as in .gitignore.
+         * @description One role as its file defines it; `tools` are names or `mcp_*` patterns, `areas` patterns as in .gitignore.
          *
-         *     An empty `areas` is everything the mission may change. `models` is a chain, the first one to begin with, and
-         *     `agent` is what `--agent` would name; both may be left to the configuration.
+         *     An empty `areas` is everything that the mission may change. `models` is a chain, the first one to begin with,
+         *     and `agent` is a value of `--agent`; both may be left to the configuration.
          */
         Role: {
             name: string;
@@ -3491,10 +3490,10 @@ export interface components {
         };
         /**
          * RoleChosen
-         * @description The role that work is done in, with who works in it and why.
+         * @description The role that the work is done in, with its agent and models and the reason.
          *
-         *     `digest` is the hex SHA-256 of the role's file as it was read, `artifact` holds that text, `origin` says where
-         *     it was read. `models` is the chain of models that may be called, the first one to begin with.
+         *     `digest` is the hex SHA-256 of the role's file as read, `artifact` holds that text, `origin` says where it was
+         *     read. `models` is the chain of models that may be called, in order.
          */
         RoleChosen: {
             role: string;
@@ -3508,9 +3507,9 @@ export interface components {
         };
         /**
          * RoleEntry
-         * @description A role with its file's place and digest; `hides` are files of that name not in force.
+         * @description A role with its file's path and digest; `hides` are overridden files of the same name.
          *
-         *     `problem` says what is wrong with the file, and then there is no `role`.
+         *     `problem` describes an error in the file; then `role` is missing.
          */
         RoleEntry: {
             name: string;
@@ -3524,7 +3523,7 @@ export interface components {
         };
         /**
          * RoleList
-         * @description Every role, the directory of the user's own, and configured names that no role has.
+         * @description All roles, the directory of the user's roles, and configured names without a role.
          */
         RoleList: {
             roles: components["schemas"]["RoleEntry"][];
@@ -3533,7 +3532,7 @@ export interface components {
         };
         /**
          * RoleSetting
-         * @description One place that may say who works in a role; `where` is how people are told of it.
+         * @description A setting of agent and models for a role; `where` describes its source to people.
          */
         RoleSetting: {
             where: string;
@@ -3546,7 +3545,7 @@ export interface components {
         };
         /**
          * RoleView
-         * @description One role as it is in force; `works` names who works in it, the first that says anything first.
+         * @description A role as it is in force; `works` lists the sources of its agent and model, the deciding one first.
          */
         RoleView: {
             name: string;
@@ -3558,7 +3557,7 @@ export interface components {
         };
         /**
          * RollbackPlanDocument
-         * @description What a restore or roll-back does: which paths become what, and the exact tree that is left.
+         * @description The plan of a restore or roll-back: the change of each path, and the exact resulting tree.
          */
         RollbackPlanDocument: {
             kind: string;
@@ -3571,7 +3570,7 @@ export interface components {
         };
         /**
          * RollbackPreviewDocument
-         * @description `mission rollback --dry-run`: what a new commit on `ref` would do, to the whole or to these `tasks`.
+         * @description `mission rollback --dry-run`: the effect of a new commit on `ref`, for all changes or these `tasks`.
          */
         RollbackPreviewDocument: {
             mission: string;
@@ -3583,7 +3582,7 @@ export interface components {
         };
         /**
          * Rule
-         * @description One rule; `key` is its name among all rules, `overrides` the rule of Chargehand's that it sets aside.
+         * @description One rule; `key` is its name among all rules, `overrides` the shipped rule that it sets aside.
          */
         Rule: {
             key: string;
@@ -3599,7 +3598,7 @@ export interface components {
         };
         /**
          * RuleList
-         * @description The rules in force; `digest` changes when any of them does.
+         * @description The rules in force; `digest` changes when any of them changes.
          */
         RuleList: {
             digest: string;
@@ -3608,14 +3607,14 @@ export interface components {
         };
         /**
          * RuleSchema
-         * @description What rules may ask about, as a Cedar schema.
+         * @description The facts available to rules, as a Cedar schema.
          */
         RuleSchema: {
             schema: string;
         };
         /**
          * RuleSource
-         * @description One file of rules as it is written.
+         * @description One file of rules with its text.
          */
         RuleSource: {
             origin: string;
@@ -3624,7 +3623,7 @@ export interface components {
         };
         /**
          * SandboxKind
-         * @description A sandbox tier and the workspace driver that was used with it.
+         * @description A sandbox tier and the workspace driver used with it.
          */
         SandboxKind: {
             tier: string;
@@ -3632,7 +3631,7 @@ export interface components {
         };
         /**
          * SandboxStats
-         * @description Sandboxes that are gone: seconds until ready and until frozen; of agents' own the bytes they took.
+         * @description Closed sandboxes: seconds until ready and until frozen; for agents' own sandboxes, resource usage.
          */
         SandboxStats: {
             closed: number;
@@ -3646,9 +3645,9 @@ export interface components {
         };
         /**
          * SessionDocument
-         * @description A session as its browser sees it; `expires` moves on with use.
+         * @description A session as its browser sees it; each use extends `expires`.
          *
-         *     `accounts` says whether there are any, so that a login page knows whether to ask for a name.
+         *     `accounts` says whether any account exists, so that a login page knows whether to ask for a name.
          */
         SessionDocument: {
             user: string;
@@ -3660,7 +3659,7 @@ export interface components {
         };
         /**
          * Side
-         * @description What one side of a merge has at a path: git's mode and the hex id.
+         * @description The entry of one side of a merge at a path: git's mode and the hex id.
          */
         Side: {
             mode: number;
@@ -3686,7 +3685,7 @@ export interface components {
         };
         /**
          * SystemView
-         * @description What is running: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB.
+         * @description The running system: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB.
          */
         SystemView: {
             version: string;
@@ -3704,17 +3703,17 @@ export interface components {
          * Task
          * @description One unit of work, done by a child mission.
          *
-         *     It starts once all tasks in `after` are merged. `areas` are patterns as `--allow` has them: what it may change,
-         *     everything where there are none. `make`, `change` and `delete` name paths or patterns that it is expected to
-         *     touch, `contracts` what others rely on (`api:users`, `event:order.paid`, `schema:orders`). `needs` are
-         *     capabilities that its agent has to announce. `done_when` is a command: where it succeeds before the task
-         *     starts, there is nothing to do. `when` is one too: where it fails, the task is left out, and what comes after
-         *     it goes on. `candidates` agents work on it side by side, each with the next of `models`; the first good result
-         *     is taken. `reviewers` are roles: each looks at a good result before it is merged. Budgets are in USD, `seconds`
-         *     of work; where unset, the mission's own limits hold. `deadline` is in seconds by the plan's clock, from when it
+         *     It starts once all tasks in `after` are merged. `areas` are patterns as for `--allow`: the paths it may change,
+         *     all if empty. `make`, `change` and `delete` are paths or patterns that it is expected to touch, `contracts` are
+         *     interfaces that others rely on (`api:users`, `event:order.paid`, `schema:orders`). `needs` are capabilities
+         *     that its agent has to announce. `done_when` is a command: if it succeeds before the task starts, there is
+         *     nothing to do. `when` is a command too: if it fails, the task is left out, and the tasks after it continue.
+         *     `candidates` agents work on it at the same time, each with the next of `models`; the first good result is
+         *     taken. `reviewers` are roles: each reviews a good result before it is merged. Budgets are in USD, `seconds` are
+         *     of work; if unset, the mission's limits apply. `deadline` is in seconds by the plan's clock, from when the task
          *     starts: without a good result by then it is stopped, and a person is asked. `delegated_by` is the task whose
-         *     agent handed it on. The tasks of one `decide` have the same `decision`, the id of the first of them: the `when`
-         *     of that one is asked once for both.
+         *     agent delegated it. The tasks of one `decide` share `decision`, the id of the first of them: its `when` is
+         *     evaluated once for both.
          */
         Task: {
             id: string;
@@ -3779,7 +3778,7 @@ export interface components {
         };
         /**
          * TaskAllowedDocument
-         * @description `mission plan --start`: a held `task` begins, `beside` those that work on what it touches.
+         * @description `mission plan --start`: a held `task` begins while the tasks in `beside` work on the same files.
          */
         TaskAllowedDocument: {
             mission: string;
@@ -3789,12 +3788,13 @@ export interface components {
         };
         /**
          * TaskDocument
-         * @description One task of a plan: `status` is `pending`, `held`, that of the mission that works on it, or how it ended;
-         *     `rolled_back` where it was taken back.
+         * @description One task of a plan, with its status.
          *
-         *     `missions` did it, the last one last, `reviews` looked at what they made; `reason` says why it is held or
-         *     rests, or how it ended; `returned` each time why a result of it went back; `notes` what they left for others,
-         *     `delegations` what they handed on. The agent of the task `delegated_by` handed this one on.
+         *     `status` is `pending`, `held`, that of the mission that works on it, or its outcome; `rolled_back` if it was
+         *     reverted. `missions` did it, the latest last, `reviews` reviewed their results; `reason` says why it is held or
+         *     waits, or how it ended; `returned` says each time why a result was returned; `notes` are those its missions
+         *     left for others, `delegations` the parts that they delegated. The agent of the task `delegated_by` delegated
+         *     this one.
          */
         TaskDocument: {
             id: string;
@@ -3815,10 +3815,10 @@ export interface components {
         };
         /**
          * TaskReport
-         * @description One task of a plan: how it ended, the obligations that it `covers`, who did it, and what reviewers said.
+         * @description One task of a plan: its outcome, the obligations that it `covers`, its missions, and the reviewers' votes.
          *
-         *     `returned` tells each time why a result of it was given back: it was not good together with what was merged, or
-         *     reviewers objected. `outcome` and `cost_usd` are null while it goes on, and where that is not known.
+         *     `returned` says each time why a result was returned: it did not work together with merged results, or reviewers
+         *     objected. `outcome` and `cost_usd` are null while it runs, and if unknown.
          */
         TaskReport: {
             id: string;
@@ -3835,7 +3835,7 @@ export interface components {
         };
         /**
          * TaskTally
-         * @description How many tasks a plan has, how many of them came to which end, and what those cost; `None`: not known.
+         * @description The number of tasks of a plan, in all and by outcome, and their cost (`None` if unknown).
          */
         TaskTally: {
             total: number;
@@ -3852,7 +3852,7 @@ export interface components {
         };
         /**
          * Team
-         * @description A request goes through `steps`, roles in this order; `members` say who works in which role.
+         * @description A request goes through `steps`, roles in this order; `members` configure each role.
          */
         Team: {
             summary: string;
@@ -3862,9 +3862,9 @@ export interface components {
         };
         /**
          * TeamEntry
-         * @description A team that `--team` takes: a request goes through its `steps`, roles; `members` say who works in them.
+         * @description A team for `--team`: `steps` are the roles that a request passes through, `members` their agents.
          *
-         *     `problem` says what is wrong with the file, and then there is no `team`.
+         *     `problem` describes an error in the file; then `team` is missing.
          */
         TeamEntry: {
             name: string;
@@ -3875,7 +3875,7 @@ export interface components {
         };
         /**
          * TeamList
-         * @description Every team, and the directory of the user's own.
+         * @description All teams, and the directory of the user's teams.
          */
         TeamList: {
             teams: components["schemas"]["TeamEntry"][];
@@ -3883,7 +3883,7 @@ export interface components {
         };
         /**
          * TeamMember
-         * @description Who works in a role: what its tasks, and its reviews, take where they say nothing themselves.
+         * @description The defaults of a role: agent, models and reviewers of its tasks and reviews.
          */
         TeamMember: {
             role: string;
@@ -3896,12 +3896,12 @@ export interface components {
         };
         /**
          * TerminalRecord
-         * @description One thing that a terminal shows; `position` is where to go on from.
+         * @description One record for a terminal; `position` is where to continue.
          *
-         *     A `line` has its source, time (ISO 8601 in UTC, "" where it was `kept`) and attempt, 0 before the first one.
-         *     `dropped` says that `count` lines are left out, 0 where nobody counted them. `reset` says that positions from
-         *     before count no more, `status` how mission and attempt stand, with `ended` once nothing more comes. `alive`
-         *     says nothing, so that a silence is a connection that is lost.
+         *     A `line` has its source, time (ISO 8601 in UTC, "" if `kept`) and attempt, 0 before the first attempt.
+         *     `dropped` says that `count` lines are left out, 0 if they were not counted. `reset` invalidates earlier
+         *     positions, `status` gives the statuses of mission and attempt, with `ended` once no more records follow.
+         *     `alive` has no content: its absence shows that the connection is lost.
          */
         TerminalRecord: {
             /** @enum {unknown} */
@@ -3934,7 +3934,7 @@ export interface components {
         };
         /**
          * TierCandidate
-         * @description One tier as it was considered: `offered` is `None` where it was not tried, `detail` says why so.
+         * @description A considered tier: `offered` is `None` if it was not tried; `detail` gives the reason.
          */
         TierCandidate: {
             /** @enum {unknown} */
@@ -3946,7 +3946,7 @@ export interface components {
         };
         /**
          * TierChoice
-         * @description The tier that is taken, the least one that the facts ask for, the reason in words, and all candidates.
+         * @description The chosen tier, the weakest tier that the facts require, the reason in words, and all candidates.
          */
         TierChoice: {
             /** @enum {unknown} */
@@ -3960,12 +3960,12 @@ export interface components {
         };
         /**
          * TierFacts
-         * @description What is known before anything runs.
+         * @description The facts known before anything runs.
          *
-         *     `wish` is the tier that was named, `auto` where the facts are to decide. `trusted`: a person trusts the
-         *     repository's own file exactly as it is (`project trust`), so never one that was not seen before. `network`: its
-         *     sandboxes may reach hosts. `documentation`: it may change documentation and nothing else. `origin` says
-         *     where the wish comes from, as `config show --origin` does, "" if only the mission's configuration is known.
+         *     `wish` is the requested tier, `auto` if the facts decide. `trusted`: a person trusts the repository's file in
+         *     its exact content (`project trust`), so never a new file. `network`: the sandboxes may reach hosts.
+         *     `documentation`: the mission may change documentation only. `origin` is the source of the wish, as in `config
+         *     show --origin`, "" if only the mission's configuration is known.
          */
         TierFacts: {
             wish: string;
@@ -3991,14 +3991,14 @@ export interface components {
         };
         /**
          * TokenListDocument
-         * @description Tokens, the oldest first, those that count no more too.
+         * @description Tokens, the oldest first, including expired and revoked ones.
          */
         TokenListDocument: {
             tokens: components["schemas"]["TokenDocument"][];
         };
         /**
          * Tokens
-         * @description Tokens of the calls that reported them; `unknown` is how many were sent and did not.
+         * @description Tokens of the calls that reported them; `unknown` counts sent calls without a report.
          */
         Tokens: {
             input: number;
@@ -4008,7 +4008,7 @@ export interface components {
         };
         /**
          * TranscriptDocument
-         * @description One line of `mission log --transcript`; `reply` is what `mission fork --at` takes.
+         * @description One line of `mission log --transcript`; `reply` is the value for `mission fork --at`.
          */
         TranscriptDocument: {
             mission: string;
@@ -4024,9 +4024,9 @@ export interface components {
         };
         /**
          * TranscriptPage
-         * @description A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now.
+         * @description A page of a mission's transcript; `next` is the `after` of the following page, if it exists already.
          *
-         *     `end` is the `after` of whoever waits for what is said after this page.
+         *     `end` is the `after` for clients that wait for entries after this page.
          */
         TranscriptPage: {
             mission: string;
@@ -4036,14 +4036,14 @@ export interface components {
         };
         /**
          * TrialDocument
-         * @description `alerts test`: the ways that a trial notice took, and how that went.
+         * @description `alerts test`: the channels of a trial notice, and the results.
          */
         TrialDocument: {
             channels: components["schemas"]["ChannelDocument"][];
         };
         /**
          * UndoAdvice
-         * @description How to take back what the mission did, as it stands now; no commands where there is nothing to undo.
+         * @description Advice for undoing the mission in its current state; no commands if there is nothing to undo.
          */
         UndoAdvice: {
             text: string;
@@ -4051,7 +4051,7 @@ export interface components {
         };
         /**
          * UntrustedKey
-         * @description A key of the repository's file that would widen what is allowed, and was passed over for want of trust.
+         * @description A key of the repository's file that would widen permissions, and was ignored for lack of trust.
          */
         UntrustedKey: {
             key: string;
@@ -4061,7 +4061,7 @@ export interface components {
         };
         /**
          * UserDocument
-         * @description One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC.
+         * @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC.
          */
         UserDocument: {
             name: string;
@@ -4080,7 +4080,7 @@ export interface components {
         };
         /**
          * UserRemovedDocument
-         * @description An account that was removed, with its sessions and tokens.
+         * @description An account that was removed, together with its sessions and tokens.
          */
         UserRemovedDocument: {
             name: string;
@@ -4090,10 +4090,9 @@ export interface components {
          * Verdict
          * @description Inspection and check results for one exact tree.
          *
-         *     The status `no_worse` means that checks fail, and nothing fails that did not fail on the base: `known` names
-         *     these failures. `flaky` are tests with two results on this tree. `unread` names changed code that no check
-         *     opened, `None` where that was not observed; `elsewhere` names files outside the tree that checks loaded in
-         *     place of changed ones.
+         *     With the status `no_worse` checks fail, but only with failures that the base has too; `known` lists them.
+         *     `flaky` are tests with two results on this tree. `unread` names changed code that no check opened, `None` if
+         *     reads were not observed; `elsewhere` names files outside the tree that checks loaded in place of changed ones.
          */
         Verdict: {
             tree: string;
@@ -4116,7 +4115,7 @@ export interface components {
         };
         /**
          * WaitingTask
-         * @description A task whose `mission` waits for a person; `message` is what is asked, or why it waits.
+         * @description A task whose `mission` waits for a person; `message` is the question, or the reason for the wait.
          */
         WaitingTask: {
             task: string;
@@ -4311,7 +4310,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission list`: the oldest first; `left_out` counts those before them that `--limit` leaves out. The missions of a listed coordinator's tasks are there with it, and do not count. */
+            /** @description `mission list`: the oldest first; `left_out` counts older missions omitted by `--limit`. The missions of a listed coordinator's tasks are included, and do not count. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4353,7 +4352,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`. `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves. */
+            /** @description A page of a mission's log, or of a project's own, as written; `next` as in `EventPage`. `status` is the mission's, "" for a project's log; `settled` says that no worker will continue it by itself. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4392,7 +4391,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4433,7 +4432,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission answer` without an answer: what is asked. */
+            /** @description `mission answer` without an answer: the open question. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4476,7 +4475,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What was judged in a mission; `counts` are over all of its log, by effect. `next` is the line to go on after, null at the end. */
+            /** @description The judgements of a mission; `counts` are over its whole log, by effect. `next` is the line after which to continue, null at the end. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4518,7 +4517,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A page of a mission's log, or of a project's own, as it was written; `next` as in `EventPage`. `status` is the mission's, "" of a project's log; `settled` says that nobody goes on with it by themselves. */
+            /** @description A page of a mission's log, or of a project's own, as written; `next` as in `EventPage`. `status` is the mission's, "" for a project's log; `settled` says that no worker will continue it by itself. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4600,7 +4599,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A page of missions, the newest first; `next` is the `before` of the page that follows. `counts` are over all missions of the project and user. `position` is where the feed of events goes on. */
+            /** @description A page of missions, the newest first; `next` is the `before` of the following page. `counts` are over all missions of the project and user. `position` is where the feed of events continues. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4677,7 +4676,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             201: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4709,7 +4708,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission show`: everything that is known of one mission; it begins with the keys of the result. With `damaged` lines it is what the others tell, and nobody goes on with the mission. `budget_usd` is what all of it may cost on models, as it stands now; `None` where there is no limit. */
+            /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4751,7 +4750,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line of all. */
+            /** @description A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line's number. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4793,7 +4792,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A page of a mission's transcript; `next` is the `after` of the page that follows, if there is one by now. `end` is the `after` of whoever waits for what is said after this page. */
+            /** @description A page of a mission's transcript; `next` is the `after` of the following page, if it exists already. `end` is the `after` for clients that wait for entries after this page. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4832,7 +4831,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself. `planners` are the missions that were asked for the plan; while there is none, it has no tasks. `collisions` are what the plan alone says: what tasks really write counts too, once they do. */
+            /** @description `mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself. `planners` are the missions asked for the plan; before it is made, there are no tasks. `collisions` are derived from the plan alone: the actual changes of tasks count too, once they are made. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4877,7 +4876,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description `mission plan --start`: a held `task` begins, `beside` those that work on what it touches. */
+            /** @description `mission plan --start`: a held `task` begins while the tasks in `beside` work on the same files. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4911,7 +4910,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission report`: what a person files at the end. What is not known is null, never 0 or empty. `details` are what `mission show` tells. `final` says that nothing goes on any more. `files` are null where the trees cannot be read. `on_base` is the verdict before any work, `judged_again` those that a person asked for. */
+            /** @description `mission report`: the final report for a person's files. An unknown value is null, never 0 or empty. `details` are those of `mission show`. `final` says that the mission will not continue. `files` are null if the trees are unreadable. `on_base` is the verdict before any work, `judged_again` those that a person requested. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4951,7 +4950,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All that a person needs to decide on a mission's change, the riskiest file first. `verdict` and `checks` are those of exactly this tree, null and empty where it was not judged. `total` counts the changed files, listed or not; `notes` say in words what is left out. */
+            /** @description All that a person needs to decide on a mission's change, the riskiest file first. `verdict` and `checks` are those of exactly this tree, null and empty without a verdict. `total` counts the changed files, listed or not; `notes` describe the omissions. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -4997,7 +4996,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5038,7 +5037,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5070,7 +5069,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5112,7 +5111,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description `mission send`: the message that was recorded, when it reaches the agent, and how many the mission has. `delivery` is `next_step` of an agent that listens while it works, `next_attempt` of one that does not, `no_attempt_left` where this is its last one, `on_resume` of a mission that does not run, or `next_task` of one with a plan, whose tasks are told that begin from then on. */
+            /** @description `mission send`: the recorded message, when it reaches the agent, and the number of the mission's messages. `delivery` is `next_step` if the agent listens while it works, `next_attempt` if it does not, `no_attempt_left` if this is its last one, `on_resume` if the mission is not running, or `next_task` if it has a plan: tasks that begin from then on get the message. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5154,7 +5153,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5197,7 +5196,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5247,7 +5246,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5282,7 +5281,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission rollback --dry-run`: what a new commit on `ref` would do, to the whole or to these `tasks`. */
+            /** @description `mission rollback --dry-run`: the effect of a new commit on `ref`, for all changes or these `tasks`. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5330,7 +5329,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5382,7 +5381,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             201: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5426,7 +5425,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How a mission stands: what `run`, `fork` and every command that changes a mission print. `failures` say what failed in one that is not promoted, `next` are the commands that make sense now. `warnings` are those of inspection about its last tree. `known_failures` and `flaky` are of the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
+            /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5458,7 +5457,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The notes of all who review a mission's change, the newest first. */
+            /** @description The notes of all reviewers of a mission's change, the newest first. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5497,7 +5496,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What one person decided on a mission's change, by the ids of its hunks, and what they said to them. These are notes: nothing is restored, promoted or told to an agent by them. `tree` is what they looked at last, "" for nobody knows; hunks that a later round leaves as they are keep their ids. `revision` is 0 where nothing is kept. */
+            /** @description One person's decisions on a mission's change, by the ids of its hunks, with comments. These are notes: they restore or promote nothing and are not sent to an agent. `tree` is the tree seen last, "" if unknown; hunks that a later round does not change keep their ids. `revision` is 0 if nothing is stored. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5552,7 +5551,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What one person decided on a mission's change, by the ids of its hunks, and what they said to them. These are notes: nothing is restored, promoted or told to an agent by them. `tree` is what they looked at last, "" for nobody knows; hunks that a later round leaves as they are keep their ids. `revision` is 0 where nothing is kept. */
+            /** @description One person's decisions on a mission's change, by the ids of its hunks, with comments. These are notes: they restore or promote nothing and are not sent to an agent. `tree` is the tree seen last, "" if unknown; hunks that a later round does not change keep their ids. `revision` is 0 if nothing is stored. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5590,7 +5589,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission diff`, `checkpoint diff`: two trees and how they differ; without the patch where `--stat` is given. A patch that is no UTF-8 is in base64, as `patch_encoding` says: no byte of it is lost. */
+            /** @description `mission diff`, `checkpoint diff`: two trees and their difference; without the patch if `--stat` is given. A patch that is not UTF-8 is encoded as base64, as `patch_encoding` says, so that no byte is lost. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5634,7 +5633,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One file of two trees: both texts, null where there is none or more than 1 MB, and the patch. */
+            /** @description One file in two trees: both texts, null if missing or larger than 1 MB, and the patch. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5713,7 +5712,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `checkpoint show`: one checkpoint, and the lines by which its files differ from the base. */
+            /** @description `checkpoint show`: one checkpoint, and the line counts by which its files differ from the base. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5752,7 +5751,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What a mission kept, the oldest first. */
+            /** @description The artifacts of a mission, the oldest first. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5793,7 +5792,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One artifact with its content: text where `encoding` is `utf-8`, else base64. */
+            /** @description One artifact with its content: text if `encoding` is `utf-8`, otherwise base64. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5847,7 +5846,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description `checkpoint restore`, `checkpoint undo`: the plan and, once it is carried out, the new last checkpoint. */
+            /** @description `checkpoint restore`, `checkpoint undo`: the plan and, once carried out, the new last checkpoint. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5895,7 +5894,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description `checkpoint restore`, `checkpoint undo`: the plan and, once it is carried out, the new last checkpoint. */
+            /** @description `checkpoint restore`, `checkpoint undo`: the plan and, once carried out, the new last checkpoint. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -5975,7 +5974,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One action: what it does, how it stands and why, what came of it. Times are ISO 8601 in UTC, "" for not yet. */
+            /** @description One action: its arguments, status with reasons, and result. Times are ISO 8601 in UTC, "" for not yet. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6016,7 +6015,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What an action printed from some place on; `next` is where to read on, `status` how the action stands. */
+            /** @description An action's output from an offset on; `next` is the offset to continue at, `status` the action's status. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6055,7 +6054,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One action: what it does, how it stands and why, what came of it. Times are ISO 8601 in UTC, "" for not yet. */
+            /** @description One action: its arguments, status with reasons, and result. Times are ISO 8601 in UTC, "" for not yet. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6094,7 +6093,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description One action: what it does, how it stands and why, what came of it. Times are ISO 8601 in UTC, "" for not yet. */
+            /** @description One action: its arguments, status with reasons, and result. Times are ISO 8601 in UTC, "" for not yet. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6183,7 +6182,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How each model answered. */
+            /** @description The results of probing models. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6263,7 +6262,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The rules in force; `digest` changes when any of them does. */
+            /** @description The rules in force; `digest` changes when any of them changes. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6300,7 +6299,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What rules may ask about, as a Cedar schema. */
+            /** @description The facts available to rules, as a Cedar schema. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6356,7 +6355,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What is to be done about an action: the strongest of its parts, `subject` names which. */
+            /** @description The decision on an action: the strongest of its parts, named by `subject`. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6429,7 +6428,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`. Its agent would start in `directory`, "." at the top of the repository. */
+            /** @description The settings that a mission started now would use. `checks_from` is `configured`, `detected` or `none`. Its agent would start in `directory`, "." at the top of the repository. */
             201: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6461,7 +6460,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What would be in force for a mission started now. `checks_from` is `configured`, `detected` or `none`. Its agent would start in `directory`, "." at the top of the repository. */
+            /** @description The settings that a mission started now would use. `checks_from` is `configured`, `detected` or `none`. Its agent would start in `directory`, "." at the top of the repository. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6500,7 +6499,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The agents there are, and what else is installed. */
+            /** @description The available agents, and other installed coding agents. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6539,7 +6538,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Every role, the directory of the user's own, and configured names that no role has. */
+            /** @description All roles, the directory of the user's roles, and configured names without a role. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6576,7 +6575,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Every team, and the directory of the user's own. */
+            /** @description All teams, and the directory of the user's teams. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6615,7 +6614,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The models that are configured, else those that were found. */
+            /** @description The configured models, otherwise the detected ones. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6695,7 +6694,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `model stats`: one entry for each model, provider and address that was asked. */
+            /** @description `model stats`: one entry for each model, provider and address called. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6735,7 +6734,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Every key with its value. `origins` is absent unless it was asked for; `untrusted` keys are not in force. */
+            /** @description Every key with its value. `origins` is absent unless requested; `untrusted` keys are not in force. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6776,7 +6775,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One model that can be named after `--model`. */
+            /** @description A model for `--model`. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6817,7 +6816,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One role as it is in force; `works` names who works in it, the first that says anything first. */
+            /** @description A role as it is in force; `works` lists the sources of its agent and model, the deciding one first. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6857,7 +6856,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `model invoice`: the calls in the order in which they ended, to hold against a provider's own invoice. */
+            /** @description `model invoice`: the calls in the order in which they ended, for comparison with a provider's invoice. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6896,7 +6895,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `audit provenance`: every commit that a mission's branch was moved to, with its signed statement. `statement` is what is in the envelope, null with it where there is no note; `problems` are those of all commits. */
+            /** @description `audit provenance`: every commit that a mission's branch was moved to, with its signed statement. `statement` is the content of the envelope; both are null without a note. `problems` are those of all commits. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6933,7 +6932,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What is running: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB. */
+            /** @description The running system: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -6970,7 +6969,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `alerts`: what is raised, and what was, the newest first; `looked` is when `up` looked last, null for never. `watched`: that was less than a minute ago. */
+            /** @description `alerts`: the raised alerts, and the ended ones, the newest first; `looked`: `up` last looked then. `watched`: that was less than a minute ago. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7007,7 +7006,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `alerts test`: the ways that a trial notice took, and how that went. */
+            /** @description `alerts test`: the channels of a trial notice, and the results. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7048,7 +7047,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How much was checked, and where it is not what was written; `keys` made the signed heads that hold. */
+            /** @description The extent of an audit, and the differences from the written log; `keys` signed the valid heads. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7078,7 +7077,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A session as its browser sees it; `expires` moves on with use. `accounts` says whether there are any, so that a login page knows whether to ask for a name. */
+            /** @description A session as its browser sees it; each use extends `expires`. `accounts` says whether any account exists, so that a login page knows whether to ask for a name. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7182,7 +7181,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC. */
+            /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7258,7 +7257,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC. */
+            /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
             201: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7290,7 +7289,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description An account that was removed, with its sessions and tokens. */
+            /** @description An account that was removed, together with its sessions and tokens. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7333,7 +7332,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description One account; `locked_until` is there while too many logins failed. Times are ISO 8601 in UTC. */
+            /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7366,7 +7365,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Tokens, the oldest first, those that count no more too. */
+            /** @description Tokens, the oldest first, including expired and revoked ones. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
@@ -7479,7 +7478,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Lines of the access log, the newest first; `next` goes on before the last of them, null at the end. */
+            /** @description Lines of the access log, the newest first; `next` is the `before` of the next page, null at the end. */
             200: {
                 headers: {
                     /** @description Tells this content from any other. */
