@@ -46,8 +46,8 @@ class _LinePattern(Protocol):
 class CoverageScope(Struct, frozen=True, kw_only=True):
     """The scope of coverage: files below `sources` (all if empty), without the `omitted`.
 
-    With `gate`, too little coverage fails a check. Lines that match one of `excluded` are left out, with the block that they begin.
-    Paths are relative to the `directory` in which the checks start.
+    With `gate`, too little coverage fails a check. Lines that match one of `excluded` are left out, with the block
+    that they begin. Paths are relative to the `directory` in which the checks start.
     """
 
     directory: str = ""
