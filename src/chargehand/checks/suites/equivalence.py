@@ -47,7 +47,7 @@ def align_evenly(language: Language | None, text: str) -> str:
 def equivalent_forms(old: str, new: str) -> tuple[str, str]:
     """Return two versions of a Python test file without differences that no test can notice.
 
-    These are layout, comments, docstrings of tests without examples, the way of importing, annotations of tests,
+    These are layout, comments, docstrings of tests without examples, the style of imports, annotations of tests,
     `raise X()` for `raise X`, old names of assertions, and the removal of unused helpers and standard library
     imports. Text that cannot be parsed is returned unchanged.
     """

@@ -56,7 +56,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Suite(Struct, frozen=True, kw_only=True):
-    """The tests of one file; `marks` apply to all of them, `blank` is true if the file is empty or only blanks."""
+    """The tests of one file; `marks` apply to all of them, `blank` is true if it has only white space."""
 
     cases: tuple[Case, ...] = ()
     marks: tuple[str, ...] = ()

@@ -81,7 +81,7 @@ class _Blanked(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         comparable = self._in_value and isinstance(node.value, int | float | complex | str | bytes)
-        # True and False stay: they can switch behavior.
+        # True and False stay: they can switch behaviour.
         return ast.Constant(0) if comparable and not isinstance(node.value, bool) else node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:

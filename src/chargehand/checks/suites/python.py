@@ -56,7 +56,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def walk(*roots: ast.AST) -> list[ast.AST]:
-    """Return the roots and all nodes below; several times faster than `ast.walk`, and every test is walked."""
+    """Return the roots and all nodes below; several times faster than `ast.walk`, as every test is walked."""
     nodes, waiting = list[ast.AST](), list(roots)
     while waiting:
         node = waiting.pop()
