@@ -1,7 +1,7 @@
-"""Tests that went soft, measured: faults that the base's version of changed tests notices and the tree's does not.
+"""Measure weakened tests: find faults that the base's version of changed tests notices and the tree's does not.
 
-Rules that read a test see what it says. Whether it still means it shows only when the code is wrong: small faults
-are put into the code, one at a time, and both versions of the tests are run on each.
+Rules that read a test see only its text. Whether it still detects errors shows only if the code is wrong: small
+faults are put into the code, one at a time, and both versions of the tests run on each.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change, Finding
 from chargehand.core.text import shown_path
 
-_SPARE_FAULTS = 20  # more of them, for those with which the code cannot be built: they say nothing of the tests
+_SPARE_FAULTS = 20  # extra faults, as those with which the code cannot be built show nothing about the tests
 _FAULTS_UNREAD = 2
-_LINES_AROUND = 6  # lines before and behind one that a test lost, in which it names what it is about
+_LINES_AROUND = 6  # lines before and after a lost line of a test, which name the code under test
 _SHOWN = 3
 _EXECUTABLE = 0o100755
 _MOST_FILES = 60
-# They are run by tools, not by tests.
+# Tools run them, not tests.
 _NOT_TESTED = frozenset({"setup.py", "noxfile.py", "conftest.py", "build.rs"})
 
 
 def changed_tests(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> tuple[Change, ...]:
-    """Return the changes of tests by which other tests may notice less.
+    """Return the changes of test files after which tests may notice less.
 
-    An added source file counts: it runs in the process of the old tests, and may change what they use in ways that
-    no rule lists. Files that tests read belong to them; `inner` are code with tests of its own that changed
-    (`inner_tests`).
+    An added source file counts: it runs in the process of the existing tests, and may change the objects that they
+    use in ways that no rule lists. Files that tests read belong to them; `inner` has changed files with tests
+    whose paths do not mark them as tests (`inner_tests`).
     """
     return tuple(
         change
@@ -71,16 +71,16 @@ def _reaches_others(change: Change, reader: TreeReader) -> bool:
 
 
 def leave_out_unread(tests: Sequence[Change], observer: ReadObserver) -> tuple[Change, ...]:
-    """Return the changed tests without data that no check opened, which nothing can have become softer by."""
+    """Return the changed tests without data that no check opened: it cannot have weakened any test."""
     data = [test.path for test in tests if test.new_id is not None and not is_source(test.path)]
     unread = set(data).difference(observer.read_of(data))
     return tuple(test for test in tests if test.path not in unread)
 
 
 def inner_tests(changes: Sequence[Change], reader: TreeReader, base_tree: str) -> InnerTests:
-    """Return the base's text, by path, of changed files that are tests although their paths do not say so.
+    """Return the base's text, by path, of changed files with tests whose paths do not mark them as tests.
 
-    These are code whose own tests inside it changed, and goldens and helpers that only tests use (`support_in`).
+    These are code with changed tests inside it, and goldens and helpers that only tests use (`support_in`).
     """
     support = find_support(changes, reader, base_tree)
     found = {change.path: old_text(reader, change) or "" for change in changes if change.path in support}
@@ -96,13 +96,14 @@ def inner_tests(changes: Sequence[Change], reader: TreeReader, base_tree: str) -
 def find_moves(
     changes: Iterable[Change], reader: TreeReader, checks: Iterable[str], observer: ReadObserver
 ) -> TestMoves:
-    """Return the tests that changes left as they were but for the name, those of which no text is left, new ones.
+    """Return the renamed, rewritten and added tests of the changes.
 
-    New are only those that `checks` opened; the `observer` saw what each of them read, in this order.
+    Only tests in files that `checks` opened count as added; the `observer` has the files that each check read, in
+    the order of `checks`.
     """
     known = tuple(changes)
     pairs = [Pair(change, *suites_of(change, reader)) for change in known if holds_tests(change.path)]
-    # Runners that are told their files (mocha) collect tests from files of any name in a directory of tests.
+    # Runners configured with their files (mocha) collect tests from any file in a test directory.
     others = [
         Pair(change, *suites_of(change, reader, any_name=True))
         for change in known
@@ -117,18 +118,18 @@ def find_moves(
 
 
 def restore_inner_tests(inner: Mapping[str, str], reader: TreeReader, tree: str) -> dict[str, bytes]:
-    """Return the files of a tree that are in `inner` with the base's tests inside, by path."""
+    """Return the files of a tree that are in `inner`, by path, with the base's tests put inside."""
     entries = {path: reader.lookup(tree, path) for path in inner}
     texts = {path: text_of(reader, *entry) for path, entry in entries.items() if entry}
     return {path: lay_tests_over(inner[path], text).encode() for path, text in texts.items() if text is not None}
 
 
 def may_say_less(changes: Iterable[Change], inner: Collection[str], reader: TreeReader) -> bool:
-    """Return whether existing tests may notice less than before, as far as their text tells.
+    """Return whether existing tests may notice less than before, judged by their text.
 
-    They may where lines that did something are gone, or where others came that end a test early, skip it or give
-    another meaning to what it uses. Further tests, data and assertions take nothing away. Python is also compared
-    without differences of form (`equivalent_forms`), and Go, Rust and Java without alignment.
+    They may if effective lines are gone, or if added lines end a test early, skip it or redefine a name that it
+    uses. Added tests, data and assertions are harmless. Python is also compared without differences of form
+    (`equivalent_forms`), and Go, Rust and Java without alignment.
     """
     known = tuple(changes)
     return all(_may_say_less(known, inner, reader, simplified=simplified) for simplified in (False, True))
@@ -153,7 +154,8 @@ def _may_say_less(
             old, new = equivalent_forms(old, new)
         elif simplified:
             old, new = (align_evenly(language_of(change.path), text) for text in (old, new))
-        # Within what a test may move: where it is collected is known by its name for some languages alone.
+        # Tests may move between files of the same place. In unknown languages that is the directory, as the name
+        # of a file does not show whether a runner collects it.
         suffix = posixpath.splitext(change.path)[1]
         named = language_of(change.path) is not None
         place = suffix if named else f"{posixpath.dirname(change.path)}/{suffix}"
@@ -161,7 +163,7 @@ def _may_say_less(
         lines.subtract((place, line.strip()) for line in new.splitlines())
         if change.old_id is not None and change.new_id is not None:
             grown.append((change.path, old, new))
-            # A script that may not be executed any more is left out by what starts tests.
+            # Programs that start tests skip a script that is no longer executable.
             if change.old_mode != change.new_mode and change.new_mode != _EXECUTABLE:
                 return True
         if change.old_id is None and _reaches_others(change, reader):
@@ -178,7 +180,7 @@ def describe_tests(
     ran: Sequence[RanTests],
     before: Sequence[RanTests],
 ) -> ChangedTests:
-    """Return the changed `tests`; `ran` has the names of the tree's tests by check, `before` those of the base."""
+    """Describe the changed `tests`; `ran` has the names of the tree's tests by check, `before` the base's."""
     return ChangedTests(
         own=find_own_tests(tests, reader, ran, before),
         ran={each.check: each.names for each in ran if each.names is not None},
@@ -211,11 +213,11 @@ def pick_faults(
     subject: Collection[str],
     changed: Collection[str],
 ) -> list[Mutant]:
-    """Return the faults to try in the code of a tree, those first that the `tests` are closest to.
+    """Return the faults to try in the code of a tree, those closest to the changed `tests` first.
 
-    Of the `subject`, the code that tests can be about, the checks `read` a part. If tests were added, two faults
-    go into the rest: a new test may load something else in place of code that the old tests are about. `changed`
-    is code that the tree changes; it comes before code that tests do not name.
+    `subject` is the code that tests can be about; the checks `read` a part of it. If test files were added, the
+    first two faults go into the rest: a new test may load something else in place of code that the old tests are
+    about. Among equally close faults, those in `changed` code, which the tree changes, come first.
     """
     limit = most_faults(tests) + _SPARE_FAULTS
     known = set(read)
@@ -270,7 +272,7 @@ def most_faults(tests: Iterable[Change]) -> int:
 
 
 def _lines_around_lost(lines: Sequence[str], kept: Collection[str], reach: int) -> Iterable[str]:
-    """Return the lines that are gone, with some around them: a test names what it is about before it asserts."""
+    """Return the lost lines with some lines around them, as a test names its subject before it asserts."""
     lost = [number for number, line in enumerate(lines) if line.strip() not in kept]
     around = {number for each in lost for number in range(each - reach, each + reach + 1)}
     return (lines[number] for number in sorted(around) if 0 <= number < len(lines))
@@ -284,14 +286,14 @@ def _text_of_tests(path: str, text: str | None) -> str:
 def describe_no_faults(
     why: str = "the checks opened no code that faults can be put into", *, must_measure: bool
 ) -> tuple[Finding, ...]:
-    """Return that changed tests could not be measured, and why; nothing if they need not be."""
+    """Return a finding that changed tests could not be measured, and why; nothing if they need not be."""
     return (describe_unmeasured(why, asks=True),) if must_measure else ()
 
 
 def find_changed_examples(
     changes: Iterable[Change], reader: TreeReader, base_tree: str, commands: Sequence[str], ran: Iterable[str]
 ) -> tuple[Finding, ...]:
-    """Return that examples in documentation which the checks run as tests are not what they were.
+    """Return a finding if examples in documentation that the checks run as tests were changed.
 
     `ran` are the names of tests that ran on the base.
     """

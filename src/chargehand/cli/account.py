@@ -22,7 +22,7 @@ _password_option = click.option("--password-stdin", is_flag=True, help="Read the
 def user() -> None:
     """Manage the accounts of the server.
 
-    You need none on this machine: `chargehand up` prints a link that logs you in.
+    On this machine you need no account: `chargehand up` prints a link that logs you in.
     """
 
 
@@ -82,7 +82,7 @@ def list_(out: Output) -> None:
 @click.argument("role")
 @json_option
 def role(name: str, role: str, out: Output) -> None:
-    """Give an account another role, at once for its open sessions and its tokens too.
+    """Give an account another role; it applies at once, also to open sessions and tokens.
 
     \b
     Example:
@@ -101,7 +101,7 @@ def role(name: str, role: str, out: Output) -> None:
 @_password_option
 @json_option
 def password(name: str, password_stdin: bool, out: Output) -> None:
-    """Set another password: all sessions of the account end, and a lock is lifted.
+    """Set a new password, end all sessions of the account, and lift its lock.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def password(name: str, password_stdin: bool, out: Output) -> None:
 @click.argument("name")
 @json_option
 def disable(name: str, out: Output) -> None:
-    """Close an account: its sessions end now, and its tokens do not count until it is enabled again."""
+    """Disable an account: its sessions end now, and its tokens are invalid until it is enabled again."""
     _set_disabled(name, True, out)
 
 
@@ -130,7 +130,7 @@ def disable(name: str, out: Output) -> None:
 @click.argument("name")
 @json_option
 def enable(name: str, out: Output) -> None:
-    """Open a disabled account again, or lift its lock; its sessions stay closed."""
+    """Enable a disabled account again, or lift its lock; ended sessions stay ended."""
     _set_disabled(name, False, out)
 
 
@@ -138,7 +138,7 @@ def enable(name: str, out: Output) -> None:
 @click.argument("name")
 @json_option
 def remove(name: str, out: Output) -> None:
-    """Remove an account with its sessions and tokens. What it did stays in the logs."""
+    """Remove an account with its sessions and tokens. Its entries in the logs stay."""
     from chargehand.app.accounts import owner, remove_user
     from chargehand.app.reading import StateReader
 
@@ -179,7 +179,7 @@ def log(limit: int, out: Output) -> None:
 
 @click.group()
 def token() -> None:
-    """Manage tokens, by which programs use the server's API."""
+    """Manage tokens, with which programs use the server's API."""
 
 
 @token.command()
@@ -192,10 +192,11 @@ def token() -> None:
 @click.option("--days", type=int, default=90, metavar="N", help="How long it counts (90 days).")
 @json_option
 def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out: Output) -> None:
-    """Make a token and show its secret, this once.
+    """Create a token and show its secret, only this once.
 
-    NAME says what it is for. A token may do what its scopes and its user's role both allow: `read` looks, `steer`
-    starts and steers missions, `decide` approves, promotes, discards and rolls back, `administer` does the rest.
+    NAME describes its purpose. A token may do what its scopes and its user's role both allow: `read` reads,
+    `steer` starts and steers missions, `decide` approves, promotes, discards and rolls back, `administer` does the
+    rest.
 
     \b
     Examples:
@@ -247,7 +248,7 @@ def list_tokens_(user: str | None, out: Output) -> None:
 @click.argument("token_id", metavar="ID")
 @json_option
 def revoke(token_id: str, out: Output) -> None:
-    """Let a token count no more, from now on.
+    """Revoke a token: it is invalid from now on.
 
     \b
     Example:

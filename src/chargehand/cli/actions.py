@@ -60,7 +60,7 @@ def fetch(remote: str, repo: Path | None, out: Output, time: str | None, detach:
 @click.option("-m", "--message", metavar="TEXT", help="The message of the merge.")
 @_action_options
 def merge(tip: str | None, mission: str, message: str | None, **options: Any) -> int:
-    """Merge a tip into what a mission left.
+    """Merge a tip into a mission's result.
 
     TIP is REMOTE/BRANCH as it was fetched, or a commit of the repository; by default the branch that the mission
     started from, as it is now. Conflicts change nothing and are shown hunk by hunk. The result has no verdict yet:
@@ -75,9 +75,9 @@ def merge(tip: str | None, mission: str, message: str | None, **options: Any) ->
 @_mission_option
 @_action_options
 def rebase(tip: str | None, mission: str, **options: Any) -> int:
-    """Replay what a mission left onto a tip, checkpoint by checkpoint.
+    """Replay a mission's result onto a tip, checkpoint by checkpoint.
 
-    As `merge`, for missions that have promoted nothing: a promoted branch never moves back.
+    TIP is as for `merge`. Only for missions that have promoted nothing: a promoted branch never moves back.
     """
     return _run_on_mission("rebase", mission, {"tip": tip}, **options)
 
@@ -87,7 +87,7 @@ def rebase(tip: str | None, mission: str, **options: Any) -> int:
 @click.option("-m", "--message", required=True, metavar="TEXT", help="What the change is.")
 @_action_options
 def commit(mission: str, message: str, **options: Any) -> int:
-    """Set the commit message of what a mission left; its promotion uses it."""
+    """Set the commit message of a mission's result; its promotion uses it."""
     return _run_on_mission("commit", mission, {"message": message}, **options)
 
 
@@ -104,8 +104,9 @@ def push(
 ) -> int:
     """Push a promoted branch to a remote.
 
-    What overwrites or removes anything asks on a terminal; in a pipe it exits 3 and waits for
-    `chargehand action answer ID yes`. Only a rule of your own policy grants it ahead: `policy allow action-force`.
+    A push that overwrites or removes anything asks on a terminal; in a pipe it exits 3 and waits for
+    `chargehand action answer ID yes`. Only a rule in your own policy can approve it in advance:
+    `policy allow action-force`.
     """
     from chargehand.core.errors import UsageError
 
@@ -139,7 +140,7 @@ def _run_on_mission(
 
 @click.group()
 def action() -> None:
-    """Look at actions (`git …`, `exec --detach`), cancel them, answer what they ask.
+    """Show actions (`git …`, `exec --detach`), cancel them, answer their questions.
 
     ACTION is an id, its beginning or its end, or 'last' for the newest one.
     """
@@ -165,7 +166,7 @@ def list_(running: bool, out: Output) -> None:
 @click.argument("action", default="last")
 @json_option
 def show(action: str, out: Output) -> None:
-    """Show an action: what it does, its status and the reasons, its result."""
+    """Show an action: a description, its status and the reasons, its result."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
 
@@ -196,7 +197,7 @@ def show(action: str, out: Output) -> None:
 @click.option("--follow", is_flag=True, help="Continue until it has ended.")
 @json_option
 def log(action: str, follow: bool, out: Output) -> int:
-    """Show what an action printed."""
+    """Show the output of an action."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
 
@@ -218,7 +219,7 @@ def log(action: str, follow: bool, out: Output) -> int:
 @click.argument("action", metavar="ACTION")
 @json_option
 def cancel(action: str, out: Output) -> int:
-    """Stop an action and all that it started."""
+    """Stop an action and all processes that it started."""
     from chargehand.app.actions import Actions, action_document
     from chargehand.app.composition import App
     from chargehand.core.actions import ACTION_ENDED
@@ -239,7 +240,7 @@ def cancel(action: str, out: Output) -> int:
 @click.option("--detach", is_flag=True, help="Return at once; it runs in the background.")
 @json_option
 def answer(action: str, answer: str, detach: bool, out: Output) -> int:
-    """Answer what an action asks; 'yes' approves exactly what it asked, once."""
+    """Answer an action's question; 'yes' approves exactly that request, once."""
     from chargehand.app.actions import Actions
     from chargehand.app.composition import App
 

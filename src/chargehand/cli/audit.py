@@ -33,7 +33,7 @@ def audit() -> None:
 @click.option("--deep", is_flag=True, help="Also read artifacts and the depots' commits, as store check does.")
 @json_option
 def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None, deep: bool, out: Output) -> int:
-    """Verify the hash chain of one mission, or of all. Exits 1 and names each place where it is broken.
+    """Verify the hash chain of one mission, or of all. Exits 1 and names each broken place.
 
     \b
     Example, with the note of a promoted commit:
@@ -101,9 +101,9 @@ def export(mission: str | None, every: bool, output: Path | None, out: Output) -
 @click.option("--commit", metavar="COMMIT", help="Verify this commit of the repository you are in.")
 @json_option
 def provenance(mission: str | None, commit: str | None, out: Output) -> int:
-    """Show and verify the signed provenance of what a mission promoted. Exits 1 where it does not hold.
+    """Show and verify the signed provenance of a mission's promotions. Exits 1 if it is invalid.
 
-    It is a note on each promoted commit: what was asked of whom, on which base, judged by which checks.
+    It is a note on each promoted commit: the request, the agent, the base, and the checks that judged it.
 
     \b
     The signed statement itself (an in-toto statement in a DSSE envelope):

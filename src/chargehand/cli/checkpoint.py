@@ -26,7 +26,7 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what w
 def checkpoint() -> None:
     """List, compare and restore the checkpoints of a mission.
 
-    CHECKPOINT is the beginning of a commit id (at least four digits), 'last', or 'base' for where it all began.
+    CHECKPOINT is the beginning of a commit id (at least four digits), 'last', or 'base' for the mission's base.
     """
 
 
@@ -53,7 +53,7 @@ def list_(mission: str, out: Output) -> None:
 @_mission_option
 @json_option
 def show(checkpoint: str, mission: str, out: Output) -> None:
-    """Show one checkpoint and the files it holds that differ from the base."""
+    """Show one checkpoint and its files that differ from the base."""
     from chargehand.app.checkpoints import show_checkpoint
     from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.differences import show_line_counts
@@ -78,7 +78,7 @@ def show(checkpoint: str, mission: str, out: Output) -> None:
 @click.option("--inverse", is_flag=True, help="Show what leads from B back to A.")
 @json_option
 def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -> None:
-    """Show what changed from checkpoint A to checkpoint B, as a patch that git apply takes.
+    """Show what changed from checkpoint A to checkpoint B, as a patch for git apply.
 
     MISSION:CHECKPOINT names one of another mission of the same project.
     """
@@ -114,7 +114,7 @@ def restore(
     dry_run: bool,
     out: Output,
 ) -> None:
-    """Restore an earlier checkpoint, wholly or in part, as a new one; the list keeps all that came between."""
+    """Restore an earlier checkpoint, wholly or in part, as a new one; those after it stay in the list."""
     from chargehand.app.checkpoints import RestoreRequest, plan_restore
     from chargehand.app.composition import App
     from chargehand.cli.terminal.interrupt import run_async
@@ -131,7 +131,7 @@ def restore(
 @_dry_run_option
 @json_option
 def undo(mission: str, dry_run: bool, out: Output) -> None:
-    """Restore the checkpoint before the last one, as a new one; a second undo takes that back."""
+    """Restore the checkpoint before the last one, as a new one; a second undo reverts the first."""
     from chargehand.app.checkpoints import plan_undo
     from chargehand.app.composition import App
 

@@ -49,7 +49,7 @@ _NAMES_SHOWN = 5
 @click.command()
 @json_option
 def doctor(out: Output) -> int:
-    """Test what this machine can offer, and say how to fix what fails.
+    """Test the abilities of this machine, and say how to fix failures.
 
     Exits 5 if no sandbox works.
     """

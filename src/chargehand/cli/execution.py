@@ -46,8 +46,8 @@ def exec_(
 ) -> int:
     """Run one command in a sandbox on a fresh workspace, and promote nothing.
 
-    The exit code is the command's, or 125 where it could not be run. With --snippet it is 0 for a value, else 1.
-    With --detach it may take `actions.time` (60 s) unless --time is given.
+    The exit code is the command's, or 125 if it could not be run. With --snippet it is 0 for a value, else 1.
+    With --detach the time limit is `actions.time` (60 s) unless --time is given.
 
     \b
     Examples:
@@ -191,8 +191,8 @@ def _read_snippet(file: str, given: str | None, others: tuple[str, ...]) -> tupl
 def format_(out: Output, **options: Any) -> int:
     """Run the formatters that the project's configuration names, in a sandbox.
 
-    Formats what is in the index (what a commit would hold) or what a mission left; your own files change only with
-    --apply. Exits 1 where --check finds a file that would change, 2 where a formatter failed or is missing.
+    Formats the index, as the next commit would contain it, or a mission's result; your own files change only with
+    --apply. Exits 1 if --check finds a file that would change, 2 if a formatter failed or is missing.
     """
     from chargehand.app.composition import App
     from chargehand.app.sandbox_commands import FormatRequest, format_files

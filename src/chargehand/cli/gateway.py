@@ -56,7 +56,7 @@ def gateway() -> None:
 @click.option("--record", type=_FILE, metavar="FILE", help="Append every exchange to a recording.")
 @json_option
 def serve(out: Output, **options: Any) -> None:
-    """Serve the configured models until Ctrl-C, and show what each call cost.
+    """Serve the configured models until Ctrl-C, and show the cost of each call.
 
     Without --model all of them are served, and calls may cost up to limits.budget_usd.
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def init(repo: Path | None, yes: bool, out: Output) -> None:
     """Write chargehand.toml into a repository.
 
-    Checks and setup are detected from the committed files; nothing is run. An existing file is never changed, and
-    an agent for yourself is offered all the same. Asks on a terminal; in a pipe, or with --yes, uses the detected
+    Checks and setup are detected from the committed files; nothing is run. An existing file is never changed, but
+    you are still offered an agent for yourself. Asks on a terminal; in a pipe, or with --yes, uses the detected
     checks.
     """
     from chargehand.app.composition import App

@@ -136,7 +136,8 @@ def show(mission: str, out: Output) -> None:
 def report(mission: str, output: Path | None, otlp: bool, out: Output) -> None:
     """Report what was asked, done, refused, checked, decided and spent, and how to undo it, as Markdown.
 
-    With --json as one document. It can be filed or sent: text from agents and files cannot pass for anything else.
+    With --json, write one document instead. The report can be filed or sent: text from agents and files cannot be
+    mistaken for anything else.
     """
     from chargehand.app.missions import report_mission
     from chargehand.app.reading import StateReader
@@ -163,7 +164,7 @@ def report(mission: str, output: Path | None, otlp: bool, out: Output) -> None:
 @click.option("--start", "task", metavar="TASK", help="Start a held task now, beside what it collides with.")
 @json_option
 def plan(mission: str, form: str | None, file: str | None, task: str | None, out: Output) -> None:
-    """Show the tasks of a mission, what each waits for, and who did it; or change them while it works."""
+    """Show a mission's tasks, what each waits for and who did it, or change them while it runs."""
     from chargehand.cli.plan import print_plan, set_plan, start_task
 
     if file is not None and task is not None:
@@ -282,7 +283,7 @@ _REPORTED_HEADINGS = {
 @click.option("--checkpoint", metavar="COMMIT", help="Up to this checkpoint instead of the result.")
 @json_option
 def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> None:
-    """Show what a mission changed against its base, as a patch that git applies."""
+    """Show a mission's changes against its base, as a patch for git apply."""
     from chargehand.app.checkpoints import mission_difference
     from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.differences import show_difference
@@ -297,7 +298,7 @@ def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> None:
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded.")
 @json_option
 def pause(mission: str, reason: str, out: Output) -> None:
-    """Freeze a mission where it is, agent and checks alike; paused time counts towards no limit."""
+    """Freeze a mission at once, both agent and checks; paused time counts towards no limit."""
     from chargehand.app.composition import App
     from chargehand.app.missions import pause_mission
     from chargehand.cli.terminal.rendering import print_result
@@ -314,8 +315,8 @@ def pause(mission: str, reason: str, out: Output) -> None:
 def resume(mission: str, step: bool, to_end: bool, out: Output) -> None:
     """Resume a mission from its last recorded step.
 
-    It was paused or cancelled, lost its worker, or failed through no fault of its own. One that nobody answered in
-    time asks again; one that waits for an earlier mission begins beside it.
+    It was paused or cancelled, lost its worker, or failed through no fault of its work. A question that expired is
+    asked again; a mission that waits for an earlier one starts despite it.
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import resume_mission
@@ -345,7 +346,7 @@ _DELIVERIES = {
 @click.option("--critical", is_flag=True, help="Freeze the agent and ask if it is not acknowledged in 10 s.")
 @json_option
 def send(mission: str, text: str, task: str | None, critical: bool, out: Output) -> None:
-    """Send the agent a message. One that does not listen while it works gets it with its next attempt."""
+    """Send the agent a message. An agent that does not listen while it works gets it with its next attempt."""
     from chargehand.app.composition import App
     from chargehand.app.missions import addressed_mission, message_document, send_message
 
@@ -365,9 +366,9 @@ def send(mission: str, text: str, task: str | None, critical: bool, out: Output)
 @task_option
 @json_option
 def answer(mission: str, text: str | None, task: str | None, out: Output) -> int:
-    """Answer what the agent of a mission asks; without TEXT, show or ask it.
+    """Answer the question of a mission's agent; without TEXT, show or ask it.
 
-    A coordinator that asks nothing itself passes the answer on to the one task that asks something.
+    If a coordinator has no question itself, the answer goes to its one task that has a question.
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import addressed_mission, answer_mission, question_document
@@ -408,7 +409,7 @@ def answer(mission: str, text: str | None, task: str | None, out: Output) -> int
 @detail_options
 @json_option
 def fork(mission: str, at: str | None, model: str | None, reply: str | None, detach: bool, out: Output) -> int:
-    """Start a new mission from one of a native agent's replies; nothing before it is paid for again."""
+    """Start a new mission from one of a native agent's replies; earlier replies are not paid for again."""
     from chargehand.app.composition import App
     from chargehand.app.requests import ForkRequest, fork_mission
     from chargehand.cli.terminal.running import (
@@ -438,8 +439,8 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
 def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str | None) -> int:
     """Ask for more from a mission that ended, in the same conversation.
 
-    One that was promoted stays as it is: a new mission goes on from its commit. Any other one goes on itself,
-    from what it left.
+    A promoted mission stays as it is, and a new mission continues from its commit. Any other mission continues
+    itself, from its last checkpoint.
 
     \b
     Example:
@@ -465,7 +466,7 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
 @named_mission_argument
 @json_option
 def cancel(mission: str, out: Output) -> None:
-    """Stop a running mission, or close one that waits."""
+    """Stop a running mission, or close a waiting one."""
     from chargehand.app.composition import App
     from chargehand.app.missions import cancel_mission
     from chargehand.cli.terminal.rendering import print_result
@@ -484,7 +485,7 @@ def cancel(mission: str, out: Output) -> None:
 def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: bool, out: Output) -> int:
     """Undo a promotion by a new commit on the mission's branch; no branch of yours moves back.
 
-    With --task only what that task changed. Exits 3 where the commit could not be exported.
+    With --task, undo only the changes of that task. Exits 3 if the commit could not be exported.
     """
     from chargehand.cli.terminal.rollback import preview_rollback, roll_back
 
@@ -504,7 +505,7 @@ def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: boo
 def promote(mission: str, reason: str, tree: str, task: str | None, out: Output) -> int:
     """Approve a waiting mission and promote it. Cannot override a failed check.
 
-    Of a coordinator that is the one task that waits for it.
+    For a coordinator, this promotes its one task that waits for an approval.
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import addressed_mission, promote_mission
@@ -531,7 +532,7 @@ def promote(mission: str, reason: str, tree: str, task: str | None, out: Output)
 def discard(mission: str, reason: str, task: str | None, out: Output) -> None:
     """Settle a mission as not wanted; its checkpoints stay until gc.
 
-    Of a coordinator that is the one task that waits for an approval, where there is one.
+    For a coordinator with one task that waits for an approval, this discards that task.
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import addressed_mission, discard_mission

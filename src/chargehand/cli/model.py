@@ -38,7 +38,7 @@ def model() -> None:
 @repo_option
 @json_option
 def list_(repo: Path | None, everything: bool, provider: str | None, out: Output) -> None:
-    """List the models you can use, what they cost, and whether their key is set.
+    """List the models you can use, their prices, and whether their key is set.
 
     With --all or --provider, list models of the shipped catalogue (models.dev) instead; nothing is downloaded.
 
@@ -97,10 +97,10 @@ def list_(repo: Path | None, everything: bool, provider: str | None, out: Output
 @repo_option
 @json_option
 def show(name: str, repo: Path | None, out: Output) -> None:
-    """Show what is known of a model: sizes, abilities, price, and the source of each value.
+    """Show the known facts about a model: sizes, abilities, price, and the source of each value.
 
-    NAME is an entry of [models] or a short form such as openai:gpt-5. What no source says is shown as unknown, in
-    JSON as null.
+    NAME is an entry of [models] or a short form such as openai:gpt-5. Values without a source are shown as
+    unknown, in JSON as null.
 
     \b
     Example:
@@ -175,8 +175,8 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
 def invoice(repo: Path | None, everywhere: bool, since: str | None, out: Output) -> None:
     """Write each call that a provider may charge for as CSV, to compare with the provider's own invoice.
 
-    Empty fields are unknown. `booked_usd` is what your limits count: the cost, or what was reserved where the cost
-    is unknown.
+    Empty fields are unknown. `booked_usd` is the amount that your limits count: the cost, or the reserved
+    amount if the cost is unknown.
 
     \b
     Example:

@@ -28,7 +28,7 @@ def policy() -> None:
 @click.option("--cedar", is_flag=True, help="Show the rules in Cedar, as they are written, instead.")
 @json_option
 def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> None:
-    """Show the rules in force, and where each comes from."""
+    """Show the rules in force, and the source of each."""
     from chargehand.app.composition import App
     from chargehand.app.configuration import list_rules, rule_schema
 
@@ -103,7 +103,7 @@ def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, out: Outp
 @click.option("--all", "every", is_flag=True, help="Also show actions that were simply allowed.")
 @json_option
 def why(mission: str, every: bool, out: Output) -> None:
-    """Show what was judged in a mission, by which rule and why."""
+    """Show the judged actions of a mission, with the rule and reason of each."""
     from chargehand.app.configuration import is_notable, mission_judgements
     from chargehand.app.reading import StateReader
     from chargehand.core.text import shown_path

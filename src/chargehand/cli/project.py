@@ -76,8 +76,8 @@ def show(repo: Path | None, out: Output) -> None:
 def move(name: str | None, repo: Path | None, out: Output, *, new: bool) -> None:
     """Say which project a repository is, if that is not certain.
 
-    A repository that was moved with `mv` is recognised. One that was copied, cloned anew or restored from a backup
-    may be another: this command gives it the missions of a project, or (--new) none.
+    A repository that was moved with `mv` is recognised. A copy, a new clone or a restored backup may be another
+    project: this command gives it the missions of a project, or (--new) starts without missions.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def setup(repo: Path | None, base: str | None, out: Output) -> None:
 def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: Output) -> None:
     """Trust the exact content of a repository's chargehand.toml and roles; any later change asks again.
 
-    Needs --yes where nobody can be asked, as in a pipe.
+    Needs --yes if you cannot be asked, as in a pipe.
     """
     from chargehand.app.composition import App
     from chargehand.app.projects import TrustRequest
@@ -160,9 +160,9 @@ def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: 
 @repo_option
 @json_option
 def untrust(repo: Path | None, out: Output) -> None:
-    """Take back all trust in a repository; a run that needs trust asks again, or is refused.
+    """Revoke all trust in a repository; a run that needs trust asks again, or is refused.
 
-    That is every content of its chargehand.toml and roles that you trusted, and its setup's way to registries.
+    This includes all trusted contents of its chargehand.toml and roles, and its setup's access to registries.
     """
     from chargehand.app.projects import revoke_trust
     from chargehand.app.reading import StateReader
@@ -197,7 +197,7 @@ def hook() -> None:
 @repo_option
 @json_option
 def install_hook(repo: Path | None, out: Output) -> None:
-    """Write the hook where git looks for it; a hook that is not ours is never changed."""
+    """Install the hook in git's hooks directory; another program's hook is never changed."""
     from chargehand.app.projects import install_project_hook
     from chargehand.core.text import shown_path
 
@@ -210,7 +210,7 @@ def install_hook(repo: Path | None, out: Output) -> None:
 @repo_option
 @json_option
 def remove_hook(repo: Path | None, out: Output) -> None:
-    """Remove the hook; one that is not ours stays."""
+    """Remove the hook; another program's hook stays."""
     from chargehand.app.projects import remove_project_hook
     from chargehand.core.text import shown_path
 

@@ -23,9 +23,9 @@ def role() -> None:
 @repo_option
 @json_option
 def list_(repo: Path | None, out: Output) -> int:
-    """List the roles that --role accepts, where each comes from, and what is wrong with a role's file.
+    """List the roles that --role accepts, the source of each, and errors in roles' files.
 
-    Exits 1 if a file is wrong; the other roles still work.
+    Exits 1 if a file has an error; the other roles still work.
     """
     import msgspec
 
@@ -63,9 +63,9 @@ def list_(repo: Path | None, out: Output) -> int:
 @repo_option
 @json_option
 def show(name: str, repo: Path | None, out: Output) -> None:
-    """Show one role: its instructions, its tools, where it may write, and which agent and model work in it.
+    """Show one role: its instructions, its tools, the paths it may write, and which agent and model work in it.
 
-    The text is the role's file itself, so that it can be the start of your own.
+    Prints the role's file itself, so that you can use it as a template.
     """
     from chargehand.app.agents import show_role
     from chargehand.app.composition import App
@@ -85,7 +85,7 @@ def show(name: str, repo: Path | None, out: Output) -> None:
 @repo_option
 @json_option
 def path(name: str | None, repo: Path | None, out: Output) -> None:
-    """Print the directory of your own roles; with NAME, the file in force for that role.
+    """Print the directory for your roles; with NAME, the file in force for that role.
 
     \b
     Example:
@@ -108,9 +108,9 @@ def team() -> None:
 @team.command("list")
 @json_option
 def list_teams(out: Output) -> int:
-    """List the teams that `run --team` accepts, and what is wrong with a team's file.
+    """List the teams that `run --team` accepts, and errors in teams' files.
 
-    Exits 1 if a file is wrong; the other teams still work.
+    Exits 1 if a file has an error; the other teams still work.
     """
     import msgspec
 

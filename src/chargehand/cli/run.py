@@ -148,7 +148,8 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, 
     """Run missions that have no active worker: detached, resumed, or left by a process that died.
 
     Any number of workers may run side by side. On a signal a worker releases its missions; another worker resumes
-    each from its last recorded step. A mission that waits for a provider's quota is woken when that is expected.
+    each from its last recorded step. A mission that waits for a provider's quota is woken when the quota should
+    return.
     """
     import functools
 
@@ -172,7 +173,7 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, 
                 )
             )
         # Check again after this worker has left: a command that recorded a mission earlier saw a live worker and
-        # started none.
+        # did not start another.
         with App.open() as app:
             left = (
                 app.steering.tell_coordinators()

@@ -63,7 +63,7 @@ def set_(name: str, out: Output) -> None:
 @secret.command("list")
 @json_option
 def list_(out: Output) -> None:
-    """List the names of stored secrets and where each comes from, never their values."""
+    """List the names and sources of stored secrets, never their values."""
     from chargehand.app.configuration import list_secrets
     from chargehand.app.reading import StateReader
 

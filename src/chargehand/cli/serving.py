@@ -108,8 +108,8 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
 def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **options: Any) -> None:
     """Start the dashboard, its API and a worker on this machine, until a signal.
 
-    In a repository that is one of its projects from then on. Prints a link that logs you in once. Beyond loopback
-    accounts are needed (chargehand user add), and a proxy in front that speaks TLS.
+    A repository that you start it in becomes one of its projects. Prints a link that logs you in once. To serve
+    beyond loopback, add accounts (chargehand user add) and run a TLS proxy in front.
 
     \b
     Example:
@@ -166,10 +166,10 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
 @json_option
 @click.pass_context
 def alerts(context: click.Context, prometheus: bool, out: Output) -> None:
-    """Show which thresholds are crossed, and try the ways that notices take.
+    """Show which thresholds are crossed, and test the channels for notices.
 
-    `chargehand up` watches: slow checkpoints and validations, missions that fail by engine failures, disk, memory,
-    breakers, the budget of the day. [alerts] of your configuration has thresholds and ways.
+    `chargehand up` watches slow checkpoints and validations, missions that fail by engine failures, disk, memory,
+    breakers, and the budget of the day. [alerts] in your configuration sets thresholds and channels.
 
     \b
     Example:
@@ -193,16 +193,16 @@ def alerts(context: click.Context, prometheus: bool, out: Output) -> None:
 @alerts.command("list")
 @json_option
 def list_(out: Output) -> None:
-    """List the alerts that are raised, and those that were."""
+    """List the raised alerts, and those that have ended."""
     _show_alerts(out)
 
 
 @alerts.command("test")
 @json_option
 def test_(out: Output) -> int:
-    """Send a trial notice each way that [alerts] names.
+    """Send a trial notice through each channel that [alerts] names.
 
-    Exits 1 where one fails.
+    Exits 1 if one fails.
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.statistics import try_channels

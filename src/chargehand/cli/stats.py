@@ -46,7 +46,7 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
     """Show how missions end: rates, causes, times and cost.
 
     Counts this repository's missions; outside a repository those of all projects. Missions that have not ended
-    count in no rate. Unknown values are shown as unknown, never counted as 0.
+    do not count in rates. Unknown values are shown as unknown, never counted as 0.
 
     \b
     Example:

@@ -30,7 +30,7 @@ _KINDS = ("workspaces", "bases", "layers", "litter")
 def gc(yes: bool, out: Output, **options: Any) -> None:
     """Free disk space: remove old bases, layers and workspaces that no mission needs.
 
-    Works on all projects, or on one with --repo. Removes what was used least recently until the total is under
+    Works on all projects, or on one with --repo. Removes the least recently used data until the total is under
     limits.state_mb. Checkpoints are kept unless --checkpoints is given.
     """
     from chargehand.app.storage import GcOptions
@@ -39,7 +39,7 @@ def gc(yes: bool, out: Output, **options: Any) -> None:
 
 
 def collect(out: Output, options: GcOptions, *, yes: bool = False) -> None:
-    """Remove unneeded data and show what was removed; ask before erasing checkpoints unless `yes`.
+    """Remove unneeded data and list it; ask before erasing checkpoints unless `yes`.
 
     Raises `UsageError` if there is no terminal to ask on.
     """
@@ -86,7 +86,7 @@ def _megabytes(size: int) -> str:
 
 @click.group()
 def store() -> None:
-    """Look after the state directory: check it, back it up, restore it."""
+    """Maintain the state directory: check it, back it up, restore it."""
 
 
 @store.command()
@@ -95,7 +95,7 @@ def store() -> None:
 def check(mission: str | None, out: Output) -> int:
     """Check the state directory for damage: the log, artifacts, and the commits in the depots.
 
-    Exits 1 and names each mission, line and object that is damaged. With MISSION, checks that one alone.
+    Exits 1 and names each mission, line and object that is damaged. With MISSION, checks only that mission.
     """
     from chargehand.app.reading import StateReader
     from chargehand.app.upkeep import check_store
@@ -116,7 +116,7 @@ def check(mission: str | None, out: Output) -> int:
 
 
 def show_problems(out: Output, problems: Sequence[AuditProblem]) -> None:
-    """Write each place where a log or its accompanying data is damaged."""
+    """Write each damaged place of a log or its accompanying data."""
     for problem in problems:
         line = f" line {problem.seq}" if problem.seq is not None else ""
         out.text(f"{problem.mission or 'the store'}{line}: {problem.kind}: {problem.message}", fg="red")
@@ -147,8 +147,8 @@ def backup(directory: Path, out: Output) -> None:
 def restore(directory: Path, yes: bool, out: Output) -> None:
     """Restore a copy that `store backup` made; asks first.
 
-    What is in the state directory now is kept beside it. Missions that were running when the copy was made are
-    paused: resume those that should go on.
+    The current state directory is kept next to it, under another name. Missions that were running when the copy
+    was made are paused: resume those that should continue.
     """
     from chargehand.app import upkeep
     from chargehand.app.reading import StateReader
@@ -196,14 +196,14 @@ def rebuild(out: Output) -> None:
 
 @click.group()
 def artifact() -> None:
-    """Show what missions kept: reports, outputs, snapshots of failed attempts."""
+    """Show the artifacts of missions: reports, outputs, snapshots of failed attempts."""
 
 
 @artifact.command("list")
 @mission_argument
 @json_option
 def list_(mission: str, out: Output) -> None:
-    """List what a mission kept, the oldest first."""
+    """List the artifacts of a mission, the oldest first."""
     from chargehand.app.reading import StateReader
     from chargehand.app.storage import list_artifacts
     from chargehand.cli.terminal.output import local_time

@@ -1,1 +1,1 @@
-"""Test suites as facts: what a file's tests say, and what two versions of them no longer say."""
+"""Test suites as facts: read the tests of a file, compare two versions, and measure whether they weakened."""

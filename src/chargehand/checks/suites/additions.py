@@ -1,8 +1,8 @@
-"""Whether what was added to a test file leaves the tests that were there as they are.
+"""Check whether additions to a test file leave its existing tests unaffected.
 
-A line that is added can end an old test early, skip it by a condition, or give another meaning to a name that it
-uses. What cannot do so is listed: tests, helpers and data with names of their own, assertions, imports. All else
-counts, so a way that nobody thought of counts too.
+An added line can end an existing test early, skip it by a condition, or redefine a name that it uses. An
+allow-list has the additions that cannot: tests, helpers and data with new names, assertions, imports. Any other
+addition counts as harmful, including tricks that no rule foresees.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _BLOCKS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _EXPECTING = ("assert", "expect", "verify", "check")
 _HOLDING = frozenset({"raises", "warns", "subTest", "deprecated_call"})
-# Names by which runners find or change what they run, besides those that a test case inherits.
+# Names with which runners find or change tests, in addition to those that a test case inherits.
 _KNOWN_TO_RUNNERS = frozenset({"load_tests", "pytestmark", "pytest_plugins", "collect_ignore", "__test__"}) | {
     f"{when}_{place}" for when in ("setup", "teardown") for place in ("module", "class", "method", "function")
 }
-# They reach what has no name in the line.
+# Names through which a line can change objects that it does not name.
 REACHING_NAMES = frozenset({
     "setattr", "delattr", "exec", "eval", "globals", "locals", "vars", "patch", "monkeypatch", "sys", "os", "gc",
     "builtins", "importlib", "__import__", "skip", "skipTest", "exit", "quit", "_exit", "atexit", "autouse",
     "__dict__", "__class__", "__code__", "__defaults__", "inspect", "ctypes", "signal", "threading",
 })  # fmt: skip
-# Of these, what a whole new test does not undo at its end.
+# The reaching names whose effect remains after a new test has ended.
 _LASTING = frozenset({
     "setattr", "delattr", "exec", "eval", "builtins", "_exit", "atexit", "autouse", "__dict__", "__code__",
     "__defaults__", "ctypes", "globals", "vars",
@@ -44,9 +44,9 @@ _LASTING = frozenset({
 
 
 def leaves_tests_alone(path: str, old: str, new: str) -> bool:
-    """Tell whether the tests of a file say what they said, where nothing but additions made `new` of `old`.
+    """Return whether the existing tests of a file keep their meaning, provided that `new` only adds to `old`.
 
-    Where it cannot be told they do not. Data is not looked at: more of it is more to compare with.
+    Return `False` if this cannot be determined. Data files always pass: more data is more to compare with.
     """
     if old == new or not is_source(path):
         return True
@@ -69,7 +69,7 @@ def leaves_tests_alone(path: str, old: str, new: str) -> bool:
 
 
 def outlasts_its_tests(path: str, text: str) -> bool:
-    """Tell whether a file of tests does something that other tests, run after it, may be weaker by."""
+    """Return whether a test file does something that can weaken other tests that run after it."""
     if language_of(path) == "python":
         try:
             return _python_outlasts(path, parse_python(text))
@@ -105,13 +105,13 @@ def _python_outlasts(path: str, module: ast.Module) -> bool:
             word = _last_word(node.func)
             if word in _LASTING and not (isinstance(node.func, ast.Attribute) and word.endswith("attr")):
                 return True
-            # `patch(...).start()` goes on until somebody stops it.
+            # `patch(...).start()` lasts until `stop()` is called.
             started = node.func.value if isinstance(node.func, ast.Attribute) and word == "start" else None
             if isinstance(started, ast.Call) and _names(started.func) & {"patch"}:
                 return True
         if isinstance(node, ast.Attribute) and node.attr in _LASTING and node.attr.startswith("__"):
             return True
-    # In a package it chooses for all that is below.
+    # In a package, `load_tests` selects the tests of everything below it.
     return path.endswith("/__init__.py") and any(getattr(each, "name", "") == "load_tests" for each in module.body)
 
 
@@ -124,26 +124,26 @@ def _names_of_test_cases() -> frozenset[str]:
 
 
 class _Python:
-    """Compares two versions of a module, of which one has all that the other has."""
+    """Checks that a newer version of a module extends it without affecting its tests."""
 
     def __init__(self, module: ast.Module, words: frozenset[str]) -> None:
         self._words = words
         bound = list(dict.fromkeys(_bindings(ast.walk(module))))
         self._imports = dict(bound)
         self._used = _bare_names(module) | self._imports.keys()
-        # Names that are imported from several places, for example by the version of Python.
+        # Names that are imported from several places, for example depending on the version of Python.
         self._ambiguous = {name for name, count in Counter(name for name, _ in bound).items() if count > 1}
 
     def extends(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt], *, owner: ast.AST | None = None) -> bool:
-        """Tell whether statements are all there in their order, and those between them change nothing of them.
+        """Return whether `new` contains the `old` statements in order, and the added ones do not affect them.
 
-        Inside a function, the `owner` or in it, other things harm than beside one.
+        The rules for additions to a function or another block (`owner`) differ from those for a module or class.
         """
         wanted, at = [each for each in old if not _is_passive(each)], 0
         passive = _Ordered(each for each in old if _is_passive(each))
         inside = owner is not None and not isinstance(owner, ast.ClassDef)
         ends = isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef)
-        # A test of its own may have the name of one elsewhere, but not of one that its class takes over.
+        # A new test may have the name of a test elsewhere, but not of an inherited one.
         bases = owner.bases if isinstance(owner, ast.ClassDef) else []
         inherits = any(not _last_word(base).endswith("TestCase") for base in bases)
         tests = self._words if inherits else {each.name for each in old if isinstance(each, _DEFINITIONS)}
@@ -151,7 +151,7 @@ class _Python:
             if _is_passive(statement):
                 if passive.pass_over(statement):
                     continue
-                # What the file names already must be what it was.
+                # A name that the file already uses must keep its meaning.
                 imported = _bindings([statement])
                 if any(to == "*" or to in self._ambiguous or self._differs(to, of) for to, of in imported):
                     return False
@@ -169,12 +169,12 @@ class _Python:
         return name in self._used and self._imports.get(name) != place
 
     def _same(self, old: ast.AST, new: ast.AST) -> bool:
-        """Tell whether a node is as it was but for what was added to blocks of statements and to lists of data."""
+        """Return whether a node is unchanged, apart from additions to blocks of statements and lists of data."""
         if type(old) is not type(new):
             return False
         if ast.dump(old) == ast.dump(new):
             return True
-        # What an assertion compares with says more the less is in it.
+        # Additions can weaken an assertion: `x in (1, 2)` accepts more than `x in (1,)`.
         if isinstance(old, ast.Assert) or _is_assertion(old):
             return False
         return all(
@@ -198,7 +198,7 @@ class _Python:
                 elif not data or not isinstance(each, ast.AST) or not REACHING_NAMES.isdisjoint(_names(each)):
                     return False
                 else:
-                    # A call of what the file calls already, such as `pytest.param`, is one more of the same.
+                    # Added data may call functions that the file already names, such as `pytest.param`.
                     calls = (call.func for call in ast.walk(each) if isinstance(call, ast.Call))
                     if not all(_last_word(call) in self._words for call in calls):
                         return False
@@ -226,7 +226,7 @@ class _Python:
         return all(name not in taken and not name.startswith(("pytest_", "__")) for name in names)
 
     def _lasts_not(self, node: ast.stmt) -> bool:
-        """Tell whether a definition of its own changes nothing of what other tests use."""
+        """Return whether a new definition changes nothing that other tests use."""
         roots = (
             _root(each)
             for each in ast.walk(node)
@@ -254,7 +254,7 @@ class _Python:
 
 
 class _Ordered:
-    """Statements that are found again in their order; those that are not found stay `left`."""
+    """Matches statements in order; those without a match stay in `left`."""
 
     def __init__(self, statements: Iterable[ast.stmt]) -> None:
         self._statements = list(statements)
@@ -262,7 +262,7 @@ class _Ordered:
         self.left: list[ast.stmt] = list(self._statements)
 
     def pass_over(self, statement: ast.stmt) -> bool:
-        """Return whether an equal statement comes next, or later; those before it are passed over."""
+        """Return whether an equal statement follows, and move behind it."""
         text = ast.dump(statement)
         for at in range(self._at, len(self._statements)):
             if ast.dump(self._statements[at]) == text:
@@ -279,18 +279,18 @@ def _is_passive(node: ast.stmt) -> bool:
 
 
 def _bindings(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Yield the names that imports bind, with what each stands for."""
+    """Yield the names that imports bind, each with the full name of the imported object."""
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             place = "" if isinstance(node, ast.Import) else f"{'.' * node.level}{node.module or ''}:"
             for alias in node.names:
-                # `import a.b` binds `a`, which is the same whatever of it was loaded.
+                # `import a.b` binds `a`, which is the same object for every submodule.
                 bound = alias.asname or alias.name.partition(".")[0]
                 yield bound, f"{place}{alias.name if alias.asname or place else bound}"
 
 
 def _bare_names(module: ast.Module) -> frozenset[str]:
-    """Return the names that another import could give another meaning: no attributes, and no words of paths."""
+    """Return the names that another import could redefine, without attributes and module paths."""
     found = set[str]()
     for node in ast.walk(module):
         match node:
@@ -336,7 +336,7 @@ def _is_assertion(node: ast.AST) -> bool:
 
 # --- other languages, by lines
 
-# A test or a definition, with all that it encloses: what is new by its name has no part in what was there.
+# First lines of tests and definitions. A whole block under a new name is not part of existing tests.
 _TEST = late_pattern(
     r"^(?:\w+\.)?(?:describe|context|suite|it|test|specify|Run)(?:\.each\b.*)?\s*\(\s*(?:\"\"|\[)"
 )
@@ -349,7 +349,7 @@ _MARK = late_pattern(r"#\[(?!\s*cfg)|@\w")
 _RUN_ALWAYS = late_pattern(
     r"\b(?:init|main|TestMain|\w*(?:[bB]efore|[aA]fter|[sS]et_?[uU]p|[tT]ear_?[dD]own)\w*)\b"
 )
-# What a test of its own does that outlasts it: mocks of modules, ends of the process, members of what others use.
+# Effects of a new test that outlast it: module mocks, exit of the process, changed members of shared objects.
 _OUTLASTS = late_pattern(
     r"\b(?:vi|jest|vitest|mock)\s*\.\s*(?:mock|doMock|setMock|stubGlobal|module)\b|\b(?:exit|Exit|_exit|abort|halt)\s*\("
     r"|\bprototype\b|\bglobal(?:This)?\b|\bReflect\b"
@@ -363,12 +363,12 @@ _MEMBER = late_pattern(r"(?<![\w.])(?P<root>\w+)(?:\.\w+|\[[^\]]*\])+\s*[-+*/%&|
 _FUNCTION = late_pattern(r"\b(?:func|fn|function)\b.*")
 _ARROW = late_pattern(r"(\([^()]*\)|\w+)\s*=>")
 _SNAPSHOT = late_pattern(r"exports\[(?:\"\"|``)\] = ")
-# Texts of several lines are data, but for what is computed in them.
+# Multi-line strings are data, apart from expressions interpolated into them.
 _TEXTS = late_pattern(r"\"\"\".*?\"\"\"|`(?:[^`\\]|\\.)*`|\br(?P<marks>#+)\".*?\"(?P=marks)", re.DOTALL)
 _ASSERTION = late_pattern(
     r"\bassert|\bexpect\b|\bshould\b|\brequire\.[A-Z]|\bt\.(?:Error|Fatal|Fail|equal|same|is|ok|match|throws)\w*\b"
 )
-# What may end, leave out or replace something, or call what is not known here.
+# Words that may end, skip or replace something, or run unknown code.
 _ACTS = late_pattern(
     r"\b(?:return|break|continue|goto|throw|raise|yield|await|if|else|elif|unless|for|while|loop|do|switch|case|match"
     r"|select|try|catch|except|finally|rescue|ensure|defer|recover|panic|skip\w*|Skip\w*|todo|only|ignore|exit\w*|Exit\w*"
@@ -389,7 +389,7 @@ _CALL = late_pattern(r"(?P<name>[\w.]+!?)\s*\(")
 
 
 def _align(before: list[str], after: list[str]) -> list[list[str]] | None:
-    """Return the groups of lines that were added, `None` where too much differs to tell."""
+    """Return the groups of added lines, `None` if too many lines differ."""
     start = 0
     while start < min(len(before), len(after)) and before[start] == after[start]:
         start += 1
@@ -404,7 +404,7 @@ def _align(before: list[str], after: list[str]) -> list[list[str]] | None:
     for kind, _, _, first, last in matcher.get_opcodes():
         if kind in ("insert", "replace"):
             lines = new[first:last]
-            # Of two equal ends either may be the new one: what closes a block is the last line of what was added.
+            # Of two equal closing lines a diff may report either as new: shift, so that a block ends with its own.
             while last < len(after) - start and lines[0] == after[start + last] and _depth(lines[:1]) < 0:
                 lines, last = [*lines[1:], lines[0]], last + 1
             found.append(lines)
@@ -417,13 +417,13 @@ def _depth(lines: Iterable[str]) -> int:
 
 
 def _is_harmless_group(lines: Sequence[str], words: frozenset[str], imports: dict[str, frozenset[str]]) -> bool:
-    """Tell whether lines that were added are tests and helpers of their own, data, assertions or imports."""
+    """Return whether all added lines are new tests and helpers, data, assertions or imports."""
     at = 0
     while at < len(lines):
         if _MARK.match(lines[at]):
             marks = list(takewhile(_MARK.match, lines[at:]))
             below = "".join(lines[at + len(marks) :][:1])
-            # Marks above a definition of its own are part of it, but for those by which it runs at others' tests.
+            # Marks above a new definition are part of it, except those that run it with other tests.
             if _begins_own(below, words) and not any(map(_RUN_ALWAYS.search, marks)):
                 at += len(marks)
         if not _begins_own(lines[at], words):
@@ -431,7 +431,7 @@ def _is_harmless_group(lines: Sequence[str], words: frozenset[str], imports: dic
                 return False
             at += 1
             continue
-        # A definition goes to its last bracket.
+        # A definition ends at its last bracket.
         start, depth, opened, whole = at, 0, False, False
         while at < len(lines) and not whole and depth >= 0:
             plain = _without_strings(lines[at])
@@ -439,7 +439,7 @@ def _is_harmless_group(lines: Sequence[str], words: frozenset[str], imports: dic
             depth += _depth([lines[at]])
             whole = not depth and (opened or plain.rstrip().endswith((";", ")")))
             at += 1
-        # Where the group ends first it encloses what was there.
+        # If the group ends first, the definition encloses existing lines.
         if not whole or not _is_own_block(lines[start:at], words):
             return False
     return True
@@ -452,7 +452,7 @@ def _begins_own(line: str, words: frozenset[str]) -> bool:
     found = _DEFINITION.match(plain)
     if found is None or _RUN_ALWAYS.fullmatch(found["name"]):
         return False
-    # A method of a type of its own may be called as others are.
+    # A method of a new type may have an existing name.
     return (found["receiver"] or found["name"]) not in words
 
 
@@ -462,7 +462,7 @@ def _is_own_block(lines: Sequence[str], words: frozenset[str]) -> bool:
     for line in plain:
         for found in _DECLARED.finditer(line):
             declared |= words_of(found["name"] or found["short"])
-        # What a function is given is its own as well.
+        # Parameters are local too.
         declared |= words_of(" ".join((*_FUNCTION.findall(line), *_ARROW.findall(line))))
     foreign = words - declared
     members = (found["root"] for line in plain for found in _MEMBER.finditer(line))
@@ -471,7 +471,7 @@ def _is_own_block(lines: Sequence[str], words: frozenset[str]) -> bool:
 
 def _is_harmless_line(line: str, words: frozenset[str], imports: dict[str, frozenset[str]]) -> bool:
     plain = _without_strings(line)
-    if _SNAPSHOT.match(plain):  # by the name of its own test
+    if _SNAPSHOT.match(plain):  # keyed by the name of its test
         return True
     if _IMPORT.search(line):
         source = imports.get(plain)

@@ -1,4 +1,4 @@
-"""Tests in one form: a rewrite that changes nothing of what they notice leaves no difference."""
+"""Normalise test files, so that a rewrite that no test can notice leaves no difference."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from chargehand.core.text import late_pattern, parse_python
 _WORD = late_pattern(r"\w+")
 # Runners and the interpreter call these by their names.
 _CALLED_BY_NAME = late_pattern(r"(?:test|pytest_|setup|teardown|load_tests|__)", re.IGNORECASE)
-# Decorators that do nothing but change the function below them.
+# Decorators that only change the function below them.
 _PASSIVE_DECORATORS = frozenset({"contextmanager", "asynccontextmanager", "wraps", "cache", "lru_cache"})
-# Removed in Python 3.12; each does what the other does.
+# Removed in Python 3.12; both names have the same meaning.
 _RENAMED_ASSERTIONS = {
     "assertEquals": "assertEqual",
     "assertNotEquals": "assertNotEqual",
@@ -29,7 +29,7 @@ _RENAMED_ASSERTIONS = {
 }
 
 
-# Languages in which the width of a blank between two words says nothing.
+# Languages in which the width of the space between two words has no meaning.
 _ALIGNED = frozenset({"go", "rust", "jvm"})
 # Raw strings and text blocks first: they may hold quotes of the other kinds.
 _LITERAL = late_pattern(r'(\br#+"(?s:.*?)"#+|"""(?s:.*?)"""|`[^`]*`|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)+\')')
@@ -47,9 +47,9 @@ def align_evenly(language: Language | None, text: str) -> str:
 def equivalent_forms(old: str, new: str) -> tuple[str, str]:
     """Return two versions of a Python test file without differences that no test can notice.
 
-    These are layout, comments, docstrings of tests without examples, the way of importing, annotations of tests,
-    `raise X()` for `raise X`, old names of assertions, and helpers and standard imports that are removed although
-    nothing used them. Text that cannot be parsed is returned as it is.
+    These are layout, comments, docstrings of tests without examples, the style of imports, annotations of tests,
+    `raise X()` for `raise X`, old names of assertions, and the removal of unused helpers and standard library
+    imports. Text that cannot be parsed is returned unchanged.
     """
     try:
         before, after = parse_python(old), parse_python(new)
@@ -63,7 +63,7 @@ def equivalent_forms(old: str, new: str) -> tuple[str, str]:
 
 
 def _drop_unused(module: ast.Module, kept: frozenset[str]) -> None:
-    """Remove helpers and imports of the standard library that nothing in the file uses and `kept` does not have.
+    """Remove helpers and standard library imports that the file does not use and `kept` does not contain.
 
     A use in another file would fail, because the new version has no such name.
     """
@@ -95,7 +95,7 @@ def _is_unused_import(node: ast.stmt, used: frozenset[str]) -> bool:
 
 
 class _Plain(ast.NodeTransformer):
-    """Rewrites each construct to the one form of its meaning."""
+    """Rewrites constructs with the same meaning to one form."""
 
     def visit_Module(self, node: ast.Module) -> ast.Module:
         self.generic_visit(node)
@@ -126,7 +126,7 @@ class _Plain(ast.NodeTransformer):
     def visit_Raise(self, node: ast.Raise) -> ast.Raise:
         self.generic_visit(node)
         if isinstance(node.exc, ast.Call) and not node.exc.args and not node.exc.keywords:
-            # A function may return the exception, or do something else; a class has a name in capitals.
+            # Only for a class, known by its capital: a function may return the exception or do something else.
             name = ast.unparse(node.exc.func).rpartition(".")[2]
             node.exc = node.exc.func if name[:1].isupper() else node.exc
         return node

@@ -1,4 +1,4 @@
-"""Examples in documentation that checks run as tests: what they say can be changed as that of any test can."""
+"""Find changed examples in documentation that checks run as tests, since an edit can weaken them like any test."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _RUST_NAME = late_pattern(r"(?:.*::)?(?P<path>\S+\.rs) - ")
 def changed_examples(
     changes: Iterable[Change], reader: TreeReader, base_tree: str, commands: Sequence[str], ran: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return the files whose examples are not what they were, of those that checks run: `ran` has their tests.
+    """Return the files with changed or removed examples that checks run; `ran` has the names of tests that ran.
 
-    Further examples take nothing away, nor do those that moved to another place.
+    Added examples and examples that moved to another place do not count.
     """
     paths, gone = list[str](), Counter[str]()
     for change in changes:
@@ -48,7 +48,7 @@ def changed_examples(
 
 
 def _is_asked(reader: TreeReader, tree: str) -> bool:
-    """Tell whether tests or their settings say that examples are tests too."""
+    """Return whether tests or their settings run examples as tests; with too many files to read, assume so."""
     read = 0
     for path, mode, blob in reader.entries(tree):
         name = path.rpartition("/")[2]
@@ -81,7 +81,7 @@ def _is_run(path: str, names: Sequence[str], *, asked: bool) -> bool:
 
 
 def _lines(path: str, text: str) -> Iterator[str]:
-    """Yield the lines of the examples in a file: what is run, and what it is to say."""
+    """Yield the lines of the examples in a file: code and its expected output."""
     if language_of(path) == "rust":
         inside = False
         for line in text.splitlines():
@@ -91,7 +91,7 @@ def _lines(path: str, text: str) -> Iterator[str]:
             plain = _DOC_LINE.sub("", line).strip()
             if plain.startswith("```"):
                 inside = not inside
-                # How an example is run stands behind its fence: `no_run`, `ignore`.
+                # Words after the fence say how an example is run: `no_run`, `ignore`.
                 yield plain
             elif inside and plain:
                 yield plain

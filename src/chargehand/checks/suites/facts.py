@@ -1,4 +1,4 @@
-"""What a test file holds, as facts by which two versions of it can be compared."""
+"""Facts about the tests of a file, by which two versions of it are compared."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ EMPTY_BODY = "empty body"
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """One test: `marks` are what keeps it from running or from checking anything, as source text.
+    """One test. `marks` are the source texts that keep it from running or from checking anything.
 
-    `variants` is how many literal parameter sets it has, `None` where that is not to be read from the source.
-    `looser` holds tolerances that grow as the test weakens, `stricter` those that shrink (digits), by name; a
-    tolerance that the test leaves to its library stands there as that library's default. `body` is a digest of its
-    lines without its name, "" where that was not asked for.
+    `variants` is the number of literal parameter sets, `None` if the source does not show it. `looser` holds
+    tolerances that grow as the test weakens, `stricter` those that shrink (digits), by name. A tolerance that the
+    test leaves to its library appears with the library's default. `body` is a digest of the test's lines without
+    its name, "" if it was not computed.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Case(Struct, frozen=True, kw_only=True):
         )
         if before is None:
             return
-        # `rel=1e-9` that became `abs=1` has no old value of its own: the largest one before stands in for it.
+        # If `rel=1e-9` became `abs=1`, there is no old `abs`: compare with the largest old tolerance instead.
         fresh = [(name, value, value) for name, value in self.looser.items() if name not in old.looser]
         fresh += [(name, n, _tolerance(n)) for name, n in self.stricter.items() if name not in old.stricter]
         yield from (
@@ -56,7 +56,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Suite(Struct, frozen=True, kw_only=True):
-    """The tests of one file; `marks` hold for all of them, `blank` says that the file says nothing at all."""
+    """The tests of one file; `marks` apply to all of them, `blank` is true if it has only white space."""
 
     cases: tuple[Case, ...] = ()
     marks: tuple[str, ...] = ()
@@ -64,5 +64,5 @@ class Suite(Struct, frozen=True, kw_only=True):
 
 
 def _tolerance(digits: float) -> float:
-    """Return what so many equal decimal places allow, bounded so that no float overflows."""
+    """Return the tolerance of a number of equal decimal places, bounded so that no float overflows."""
     return float(10 ** -max(-300.0, min(300.0, digits)))

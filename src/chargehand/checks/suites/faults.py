@@ -1,7 +1,7 @@
-"""Small faults for a source file: what a test that still means something would notice.
+"""Generate small faults (mutants) of a source file, for mutation testing.
 
-Python is read by its parser, other languages by their tokens. A fault changes one place of one line; whether it
-means anything is not asked here: what no version of the tests notices says nothing of either.
+Python is read with its parser, other languages by tokens. A fault changes one place of one line. Equivalent
+mutants are not filtered out: a fault that neither version of the tests notices shows nothing about either.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Mod: ("%", "*"),
 }
 _WORD = late_pattern(r"[A-Za-z_]\w*")
-# Operators between blanks alone: closer together they may be a type, a pointer or a path.
+# Only operators between blanks: others may be part of a type, a pointer or a path.
 _SWAPPED = {
     "===": "!==",
     "!==": "===",
@@ -72,7 +72,7 @@ _EVERYWHERE = frozenset(keyword.kwlist) | frozenset(
     undefined err error test it t describe expect assert assert_eq assertEqual assertTrue toBe equal ok unwrap use
     """)
 )
-# A line that begins a function, method or type; what is indented below it belongs to it.
+# A line that begins a function, method or type; the lines indented below belong to it.
 _BEGINS = late_pattern(
     r"^(?P<indent>\s*)(?:(?:export|default|async|pub(?:\([^)]*\))?|public|private|protected|internal|static|final|const"
     r"|abstract|unsafe|extern|override|open|inline|virtual)\s+)*"
@@ -89,11 +89,12 @@ _UNNAMED = 3  # the closeness of a fault in code that changed tests do not name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A source file with one changed place, on a line that counts from 1.
+    """A source file with one fault.
 
-    `before` and `after` are that line; `content` is the whole file, `original` what it was. `within` names the
-    functions and classes around it, the innermost last, where that is known. What is changed are the bytes of
-    the original from `start` to `end`, which become `new`. `is_named` is false if changed tests name none of it.
+    `before` and `after` are the changed `line` (from 1) without indentation; `content` is the whole file with the
+    fault, `original` without it. `within` names the functions and classes around the fault, innermost last, if
+    known. `new` replaces the bytes of the original from `start` to `end`. `is_named` is false if the changed tests
+    do not name the code around the fault.
     """
 
     path: str
@@ -109,20 +110,20 @@ class Mutant:
 
     @property
     def content(self) -> str:
-        """The whole file with the fault; made anew each time, as a long file has thousands of them."""
+        """The whole file with the fault; built on each access, as a long file has thousands of faults."""
         source = self.original.encode()
         return (source[: self.start] + self.new.encode() + source[self.end :]).decode()
 
     @property
     def can_be_read(self) -> bool:
-        """Whether the language's parser, where there is one, reads the file with the fault."""
+        """Whether the file with the fault parses; always true for languages other than Python."""
         return language_of(self.path) != "python" or _parse(self.content) is not None
 
 
 def find_faults(path: str, source: str) -> list[Mutant]:
-    """Return faults of a source file in the order of its lines; none of what cannot be read.
+    """Return the faults of a source file in the order of its lines; empty if it is too long or does not parse.
 
-    With some of them it cannot be read either: whether that is so takes as long as reading all of it.
+    Some faults keep the file from parsing. They are included, as each check (`can_be_read`) parses the whole file.
     """
     if len(source) > _LONGEST:
         return []
@@ -139,16 +140,16 @@ def choose_faults(
     around: Collection[str] = (),
     limit: int,
 ) -> list[Mutant]:
-    """Return at most `limit` faults that can be read, first what tests name by `near` (what they lost).
+    """Return at most `limit` faults with which the file parses, those closest to the changed tests first.
 
-    Then come those that they name `around` that, or at all (`words`).
-    Those that are alike so far are spread: one of each function before a second one of any.
+    Closest is code named in the lines that tests lost (`near`), then in the lines `around` these, then anywhere in
+    the tests (`words`). Equally close faults are spread: one of each function before a second of any.
     """
     ranked: dict[tuple[int, int], list[Mutant]] = {}
     seen: dict[tuple[str, tuple[str, ...]], int] = {}
     for fault in faults:
         names = set(fault.within)
-        # Without functions around it the line itself has to do.
+        # Outside of functions, use the words of the line itself.
         names = names or set(_WORD.findall(fault.before))
         known = (at for at, each in enumerate((near, around, words)) if not names.isdisjoint(each))
         closeness = next(known, _UNNAMED)
@@ -160,7 +161,7 @@ def choose_faults(
 
 
 def does_something(line: str) -> bool:
-    """Tell whether a line is more than blank, a bracket, a comment, an import or a mark of what is below it."""
+    """Return whether a line is more than blank, a bracket, a comment, an import or an annotation."""
     return bool(line.strip()) and not _NO_CODE.match(line)
 
 
@@ -170,7 +171,7 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def subjects_of(text: str) -> frozenset[str]:
-    """Return what a test can be about: names, without words that every program has."""
+    """Return the names that a test can be about, without words that every program has."""
     return words_of(text) - _EVERYWHERE
 
 
@@ -178,7 +179,7 @@ def subjects_of(text: str) -> frozenset[str]:
 
 
 class _Edit(Struct, frozen=True):
-    """Replace `old` by `new` between two positions (line from 1, column in bytes)."""
+    """A replacement of the source between two positions (line from 1, column in bytes) by `new`."""
 
     start: tuple[int, int]
     end: tuple[int, int]
@@ -200,7 +201,7 @@ def _python_faults(path: str, source: str) -> Iterator[Mutant]:
         if isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr):
             continue
         found += [(edit, within) for edit in _edits(node, lines)]
-        # Annotations and documentation say nothing that runs.
+        # Annotations and docstrings do not run.
         annotations = (getattr(node, "annotation", None), getattr(node, "returns", None))
         pending += [
             (child, within)
@@ -214,7 +215,7 @@ def _python_faults(path: str, source: str) -> Iterator[Mutant]:
         ]
     for edit, within in sorted(found, key=lambda each: each[0].start):
         row, column = edit.start
-        # One line alone: what spans more is seldom the small fault that was meant.
+        # Only edits within one line: longer ones are seldom small faults.
         if edit.end[0] != row:
             continue
         line = lines[row - 1]
@@ -275,7 +276,7 @@ def _end(node: ast.AST) -> tuple[int, int]:
 
 
 def _between(lines: list[bytes], left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[_Edit]:
-    """Yield the edit of an operator that stands between two operands on one line."""
+    """Yield the edit that replaces an operator between two operands on one line."""
     (row, start), (last, end) = _end(left), _start(right)
     gap = lines[row - 1][start:end] if row == last else b""
     # Parentheses around an operand belong to no node.
@@ -290,19 +291,19 @@ def _between(lines: list[bytes], left: ast.expr, right: ast.expr, old: str, new:
 def _token_faults(path: str, source: str) -> Iterator[Mutant]:
     begin = end = 0
     around: list[tuple[int, str]] = []
-    # At line feeds alone, as compilers count: a form feed stands in many a source.
+    # Split only at line feeds, as compilers count lines: many sources contain form feeds.
     for number, line in enumerate(io.StringIO(source, newline="\n"), 1):
         begin, end = end, end + len(line.encode())
         if line.strip():
             indent = len(line) - len(line.lstrip())
-            # What closes a block stands where it began.
+            # The end of a block is indented like its beginning.
             while around and indent <= around[-1][0] and line[indent] not in ")}]{":
                 around.pop()
             if begun := _BEGINS.match(line[:_LONGEST_HEAD]):
                 around.append((indent, begun["name"] or begun["held"] or begun["method"]))
         if _NO_CODE.match(line):
             continue
-        # Strings and comments keep their places, and hold no tokens.
+        # Blank strings and comments, so that they hold no tokens; columns stay the same.
         plain = _STRING.sub(lambda found: "\0" * len(found[0]), line)
         made = 0
         for pattern, new in _TOKENS:

@@ -1,4 +1,4 @@
-"""Tests that lie in files whose paths do not say so."""
+"""Tests in files whose paths do not mark them as tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chargehand.checks.paths import language_of
 class InnerTests(dict[str, str]):
     """The base's text, by path, of changed code with tests inside, and of `support`: files that only tests use.
 
-    A file of `support` belongs to the tests as a whole.
+    A file of `support` counts as test code as a whole.
     """
 
     def __init__(self, texts: Mapping[str, str], support: Collection[str]) -> None:
@@ -19,7 +19,7 @@ class InnerTests(dict[str, str]):
 
 
 def support_in(inner: Collection[str]) -> frozenset[str]:
-    """Return the paths that belong to the tests as a whole; of plain paths all but those of Rust."""
+    """Return the paths that are test code as a whole; of a plain collection, all except Rust's."""
     if isinstance(inner, InnerTests):
         return inner.support
     return frozenset(path for path in inner if language_of(path) != "rust")

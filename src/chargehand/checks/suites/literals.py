@@ -17,7 +17,7 @@ _TEST = {
     "go": late_pattern(r"^func Test\w*\(.*?^}", re.MULTILINE | re.DOTALL),
     "javascript": late_pattern(r"^(?:describe|context|suite|it|test)\(.*?^}", re.MULTILINE | re.DOTALL),
 }
-# Lines whose texts or numbers may be more than a value to compare with.
+# Lines whose strings or numbers may be more than expected values.
 _REACHES = late_pattern(
     r"\b(?:require|import|from|mock\w*|stub\w*|spy\w*|patch|eval|exec|process|global\w*|Reflect|prototype|exit|Exit|Setenv"
     r"|os|syscall|unsafe)\b|[\w\])]\s*(?<![=!<>:])=(?![=>])"
@@ -26,10 +26,10 @@ _LITERAL = late_pattern(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`[^`]*`|(?<
 
 
 def stays_inside(path: str, old: str, new: str) -> bool:
-    """Return whether a test file changed by its text only in what its own tests compare, besides additions.
+    """Return whether, judged by its text, a test file changed only in expected values and by harmless additions.
 
-    Additions are harmless as far as `leaves_tests_alone` says. Other edits may only replace literals of assertions
-    and of local variables in tests. Any other edit could disarm tests of other files, as they share a process.
+    `leaves_tests_alone` judges additions. Other edits may only replace literals in assertions and in local
+    variables of tests. Any other edit could disarm tests of other files, as they share a process.
     """
     before, after = _blank_values(path, old), _blank_values(path, new)
     lost = Counter(before.split("\n")) - Counter(after.split("\n"))
@@ -81,11 +81,11 @@ class _Blanked(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         comparable = self._in_value and isinstance(node.value, int | float | complex | str | bytes)
-        # True and False are left: they decide what code does.
+        # True and False stay: they can switch behaviour.
         return ast.Constant(0) if comparable and not isinstance(node.value, bool) else node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        return node  # its parts must stay texts
+        return node  # its parts must stay strings
 
     def _visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         before = self._in_test

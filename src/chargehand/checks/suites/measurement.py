@@ -27,15 +27,15 @@ from chargehand.sandbox.contract import WORKSPACE, Sandbox
 MOST_FAULTS = 20
 FAULTS_FOR_ADDITIONS = 8  # faults to try where tests were only added: nearly all of them are honest
 _FAULTS_FOR_ISOLATED = 12
-_ENOUGH_FAULTS = 5  # faults that have to be tried before their being noticed says anything
+_ENOUGH_FAULTS = 5  # faults to try before the result counts
 _ENOUGH_NOTICED = 3  # faults that other tests notice before these count as working
 _LANES = 2  # sandboxes of the tree in which faults are tried at the same time
 OFF = 1.0  # a limit of so many seconds turns the measurement off
 _MOST_PATIENCE = 3.0  # how much longer than its limit a measurement may take on a busy machine
 _SHOWN = 3
 _BRIEF_SECONDS = 20.0
-_SHORTEST_SECONDS = 5.0  # seconds that a check may take on a fault at least, however quick it is without one
-_QUICK_SECONDS = 1.0  # up to this time all tests run as soon as a few of them
+_SHORTEST_SECONDS = 5.0  # least time limit of a check on a fault, however quick it is without one
+_QUICK_SECONDS = 1.0  # up to this time all tests run as quickly as a few of them
 _WRITE_FILE = 'cat > "$1" && touch -d "@$2" "$1"'
 
 Ending = Literal["passed", "failed", "unbuilt", "unclear"]
@@ -57,10 +57,10 @@ class ChangedTests(Struct, frozen=True, kw_only=True):
 
 
 def fault_seconds(limit: float, *, must_measure: bool, load: float = 1.0) -> float:
-    """Return how long faults may be tried: briefly where tests were only added to, as far as their text tells.
+    """Return how long faults may be tried: only briefly if, judged by their text, tests cannot notice less.
 
     `load` is the number of programs that want to run, per processor. On a busy machine each run takes longer, and
-    so may the measurement: without it a person has to decide.
+    so may the measurement: without a result a person has to decide.
     """
     if not must_measure:
         return min(limit, _BRIEF_SECONDS)
@@ -79,7 +79,7 @@ async def measure_tests(
     must_measure: bool,
     most: int = MOST_FAULTS,
 ) -> tuple[Finding, ...]:
-    """Return the faults that the tests of a tree no longer notice, or that `seconds` were too few to measure it.
+    """Return the faults that the tests of a tree no longer notice, or a finding that `seconds` were too few.
 
     With `must_measure` a person decides in the second case. `checks` are the results on the tree as it is. `tree`
     opens a sandbox of the tree, up to two of them; `base` opens one with the base's tests over it.
@@ -102,7 +102,7 @@ async def measure_tests(
             f"with {tally.unbuilt} of {tally.tried + tally.unbuilt} faults that were tried the code could not be "
             "built or loaded"
         )
-    # A time of a second is how a person says that nothing is to be measured.
+    # A person turns the measurement off with a limit of one second.
     return (describe_unmeasured(message, asks=must_measure and seconds > OFF),)
 
 
@@ -115,7 +115,7 @@ def _spread(faults: Sequence[Mutant]) -> list[Mutant]:
 
 
 class _Tally:
-    """Counts the answers to faults, up to `most` that say something."""
+    """Counts the answers to faults, up to `most` conclusive ones."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -172,7 +172,7 @@ class _Measurement:
         return tuple(command for command in selected if command is not None)
 
     async def begin(self) -> None:
-        """Open the tree, and run the changed tests alone without a fault, to see whether they can be."""
+        """Open the tree, and run the changed tests alone without a fault to see whether that works."""
         self._lanes = [self._make_tree(self._own, await self._open_tree())]
         if self._own.commands:
             started = time.monotonic()
@@ -249,7 +249,7 @@ class _Measurement:
         return _answer_alike(status)
 
     async def _compare_isolated(self, lane: _FaultyTree, fault: Mutant) -> Answer:
-        """Compare the changed tests alone; that other tests still notice faults is shown by those near to some."""
+        """Compare the changed tests alone; for some faults, run neighbours to show that other tests still work."""
         guard = await self._open_guard()
         if not self._guard_runs_own:
             return await self._compare_all(lane, fault)
@@ -270,10 +270,10 @@ class _Measurement:
         return "same"
 
     async def _compare_own(self, lane: _FaultyTree, fault: Mutant) -> Answer:
-        """Return what a fault shows that the tree's changed tests do not notice, if the time is short.
+        """Compare the changed tests alone, as time is short, on a fault that the tree's version does not notice.
 
-        If the base's version of these tests does not notice it either, only the other tests may. That these still
-        notice faults at all is shown once, since a changed test can disarm others.
+        If the base's version does not notice it either, only the other tests may. One fault has to show that these
+        still notice faults at all, since a changed test can disarm others.
         """
         guard = await self._open_guard()
         if not self._guard_runs_own or await guard.run_own(fault) == "failed":
@@ -335,7 +335,7 @@ class _FaultyTree:
         return _ending(results, set(plan.commands))
 
     async def fails(self, fault: Mutant) -> bool:
-        """Return whether checks fail with this fault, in whatever way."""
+        """Return whether checks fail with this fault, for any reason."""
         return {result.status for result in await self._run(fault, self._plan)} - {"passed"} == {"failed"}
 
     async def passes_own(self) -> bool:
@@ -355,7 +355,7 @@ class _FaultyTree:
                 on_result=lambda result, output: outputs.update({result.name: output}),
             )
             await self._write(fault.path, fault.original)
-        # A gate over all tests, such as one of coverage, notices no fault: over new code the base's tests fail it.
+        # A gate over all tests, such as coverage, does not notice faults: with new code the base's tests fail it.
         return tuple(
             replace(result, status="passed")
             if (failures := outputs[result.name].failures) is not None and failed_without_a_test(result, failures)
@@ -364,9 +364,9 @@ class _FaultyTree:
         )
 
     async def _write(self, path: str, content: str) -> None:
-        if path in self._inner:  # whose tests would go with the code
+        if path in self._inner:  # keep the base's tests inside the code
             content = lay_tests_over(self._inner[path], content)
-        # Two seconds later each time: Python's cache knows a file by size and second, make builds what is newer.
+        # Two seconds later each time: Python's cache compares size and seconds, make compares times.
         self._written += 2
         await self._sandbox.exec(
             ["sh", "-c", _WRITE_FILE, "sh", path, str(self._written)],
@@ -396,7 +396,7 @@ class _Nowhere:
 
 
 def describe_unmeasured(why: str, *, asks: bool) -> Finding:
-    """Return that changed tests were not measured; a person decides if it `asks`."""
+    """Return a finding that changed tests were not measured; with `asks` a person decides."""
     return Finding(
         rule="tests_unmeasured",
         severity="warning" if asks else "info",

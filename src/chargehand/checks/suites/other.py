@@ -1,4 +1,4 @@
-"""The tests of files in other languages, read line by line with patterns: linear in the file's size."""
+"""Read the tests of files in other languages, line by line with patterns: linear in the file's size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chargehand.checks.suites.facts import Case, Suite
 from chargehand.checks.suites.python import python_suite
 from chargehand.core.text import late_pattern
 
-# Characters of a line that are looked at; a generated file has lines of megabytes.
+# Characters of a line that are examined; a generated file has lines of megabytes.
 _MAX_LINE = 2_000
 _C_COMMENT = late_pattern(
     r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*(?:`|\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)""",
@@ -30,7 +30,7 @@ _NUMBER = r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)f?"
 # Bounded, so that a hostile line costs no more than its length times a constant.
 _ARGUMENTS = r"[^()]{0,200}(?:\([^()]{0,100}\)[^()]{0,100}){0,4}"
 _LAST = r"\(" + _ARGUMENTS + r",\s*" + _NUMBER + r"\s*\)"
-# By language: the name of a tolerance, and how it is written; the last argument of a call that takes one.
+# Tolerances by language: a name, and a pattern of the value, often the last argument of a call.
 _LOOSER: dict[Language, tuple[tuple[str, re.Pattern[str]], ...]] = {
     "javascript": (("delta", late_pattern(r"\b(?:closeTo|approximately|assert\.closeTo)\s*" + _LAST)),),
     "go": (("delta", late_pattern(r"\bIn(?:Delta|Epsilon)\w*" + _LAST)),),
@@ -64,23 +64,23 @@ _JVM_CLASS = late_pattern(r"\bclass\s+\w+")
 _RUBY_CASE = late_pattern(r"""^\s*(?:def\s+(test_\w+)|([xf]?)(?:it|specify|test)\s*\(?\s*(['"])(.*?)\3)""")
 _RUBY_SKIP = late_pattern(r"^\s*(?:skip|pending)\b|\bskip:\s*true|\bxdescribe\b|\bxcontext\b")
 
-# What a line holds: the name of a test that starts here (or `None`), and marks for it or for the running one.
+# The name of a test that starts on a line (or `None`), and marks for it or for the current test.
 _Found = tuple[str | None, tuple[str, ...]]
 
 
 class _Above(Struct):
-    """What stands above the next function: Rust's attributes; the JVM's annotations, one of which makes a test."""
+    """The lines above the next function: Rust's attributes or the JVM's annotations, which mark tests."""
 
     marks: list[str] = field(default_factory=list)
     is_test: bool = False
 
     def read_rust(self, line: str) -> Iterator[_Found]:
-        """Yield what a line of Rust holds, a test where an attribute above it makes one."""
+        """Yield the test that a line of Rust begins, if an attribute above marks it."""
         text = line.strip()
         if text.startswith("#["):
             self.marks.append(text)
         if not (found := _RUST_FN.search(line)):
-            # Attributes hold for the item below them; empty lines between the two do not part them.
+            # Attributes apply to the item below them; empty lines do not separate the two.
             if text and not text.startswith("#["):
                 self.marks.clear()
             return
@@ -90,7 +90,7 @@ class _Above(Struct):
             yield found[1], tuple(match[0] for match in _RUST_OFF.finditer(attributes))
 
     def read_jvm(self, line: str) -> Iterator[_Found]:
-        """Yield what a line of Java or Kotlin holds, a test where an annotation above it makes one."""
+        """Yield the test that a line of Java or Kotlin begins, if annotations mark it, or a class's marks."""
         self.is_test |= bool(_JVM_TEST.search(line))
         self.marks += [match[0] for match in _JVM_OFF.finditer(line)]
         # An annotation of a class keeps all its tests from running.
@@ -105,7 +105,7 @@ class _Above(Struct):
 
 
 def suite_of(path: str, source: str) -> Suite | None:
-    """Return the tests of a source file, `None` for a language this does not know."""
+    """Return the tests of a source file, `None` if its language is not supported."""
     language = language_of(path)
     if language is None:
         return None
@@ -119,7 +119,7 @@ def suite_of(path: str, source: str) -> Suite | None:
         if language == "go" and _GO_IGNORED.match(line):
             file_marks.append(line.strip())
         elif language == "javascript":
-            # A test that is run alone keeps all others of the file from running.
+            # A focused test (`.only`) keeps all others of the file from running.
             found = (_JS_GROUP.search(line), _JS_FOCUS.search(line))
             file_marks += [match[0].strip(" \t({;,!") for match in found if match]
         for name, marks in _read_line(language, line, above):
@@ -135,7 +135,7 @@ def suite_of(path: str, source: str) -> Suite | None:
 
 
 def blank_comments(language: Language | None, source: str) -> str:
-    """Return a source without its comments, so that a test in one is no test; strings and line numbers stay."""
+    """Return a source without comments, so that a test in one does not count; strings and line numbers stay."""
     pattern = {"rust": _RUST_COMMENT, "ruby": _RUBY_COMMENT}.get(language or "", _C_COMMENT)
 
     def keep(found: re.Match[str]) -> str:
@@ -170,7 +170,7 @@ def _read_line(language: Language, line: str, above: _Above) -> Iterator[_Found]
 
 
 def _add_assertion(case: Case, language: Language, line: str) -> Case:
-    """Return the case with one more line that asserts, and the tolerances that the line grants."""
+    """Return the case with one more asserting line, and the tolerances of that line."""
     looser, stricter = dict(case.looser), dict(case.stricter)
     for name, pattern in _LOOSER.get(language, ()):
         for found in pattern.finditer(line):

@@ -1,4 +1,4 @@
-"""The tests in changed files, by the names that their runner gives them."""
+"""Find the tests in changed files, under the names that their runner gives them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MOST_NEIGHBOURS = 20
 def find_own_tests(
     tests: Iterable[Change], reader: TreeReader, ran: Iterable[RanTests], before: Iterable[RanTests]
 ) -> dict[str, tuple[str, ...]]:
-    """Return by check the tests in changed files, by the names of those that ran on the tree or `before`.
+    """Return by check the names of the tests in changed files, of those that ran on the tree or `before`.
 
-    A check has none if that cannot be told for each of the files, or if they are most of its tests.
+    A check is left out if the tests of any file are unknown, or if they are most of its tests.
     """
     files = [(change.path, _names_in(change, reader)) for change in tests]
     earlier = {each.check: each.names or () for each in before}

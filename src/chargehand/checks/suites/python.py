@@ -21,10 +21,10 @@ _SETUP_NAMES = frozenset(
     | {f"setup_{place}" for place in ("method", "class", "module", "function")}
 )
 
-# Keyword names by which numpy, math, pytest, unittest and their kin take a tolerance.
+# Keyword arguments with which numpy, math, pytest, unittest and similar libraries take a tolerance.
 _LOOSER = frozenset({"rel", "abs", "rel_tol", "abs_tol", "rtol", "atol", "delta", "tol", "tolerance"})
 _STRICTER = frozenset({"places", "decimal", "significant", "nulp"})
-# What holds where a call names no tolerance: to name a larger one weakens it.
+# Defaults of calls that name no tolerance: naming a larger one weakens the test.
 _DEFAULTS: dict[str, tuple[str, float]] = {
     "approx": ("rel", 1e-6),
     "isclose": ("rtol", 1e-5),
@@ -45,7 +45,7 @@ _POSITIONS: dict[str, tuple[tuple[int, str], ...]] = {
 }
 _EXPECTING = ("assert", "expect", "verify", "check")
 _MAX_EXPONENT = 300
-# For source that does not parse: what can be told by patterns.
+# Patterns for source that does not parse.
 _DEF = late_pattern(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+(test\w*)", re.MULTILINE)
 _SKIP = late_pattern(
     r"\b(?:mark\.(?:skip|skipif|xfail)|unittest\.skip\w*|pytest\.(?:skip|xfail)|skipTest|SkipTest)\b"
@@ -56,7 +56,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def walk(*roots: ast.AST) -> list[ast.AST]:
-    """Return the roots and all nodes below them; some times faster than `ast.walk`, and every test is walked."""
+    """Return the roots and all nodes below; several times faster than `ast.walk`, as every test is walked."""
     nodes, waiting = list[ast.AST](), list(roots)
     while waiting:
         node = waiting.pop()
@@ -82,7 +82,7 @@ def statements(module: ast.Module) -> list[ast.AST]:
 
 
 class Names(Struct, frozen=True):
-    """What a file's names stand for: `imports` by local name, `aliases` for marks kept in variables."""
+    """The meaning of a file's names: `imports` by local name, `aliases` for skip marks stored in variables."""
 
     imports: dict[str, str] = field(default_factory=dict)
     aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def marks_in(node: ast.AST, names: Names) -> tuple[str, ...]:
     for sub in walk(node):
         if isinstance(sub, ast.Call) and _is_mark(names.dotted(sub.func)):
             called.add(id(sub.func))
-            # With its conditions and without its reason: another reason for the same skip is no new skip.
+            # Keep conditions, drop the reason: another reason for the same skip is no new skip.
             conditions = [
                 arg
                 for arg in sub.args
@@ -147,7 +147,7 @@ def _is_mark(dotted: str) -> bool:
 
 
 def skips_among(nodes: Iterable[ast.AST], names: Names) -> tuple[str, ...]:
-    """Return the calls and raises among the nodes that skip whatever runs them."""
+    """Return the calls and raises among the nodes that skip the test or module that runs them."""
     found: list[str] = []
     for node in nodes:
         if isinstance(node, ast.Call):
@@ -162,7 +162,7 @@ def skips_among(nodes: Iterable[ast.AST], names: Names) -> tuple[str, ...]:
 
 
 def runs_before_tests(function: Function) -> bool:
-    """Whether a function runs before every test around it: set-up methods and autouse fixtures."""
+    """Return whether a function runs before every test around it: a set-up method or autouse fixture."""
     if function.name in _SETUP_NAMES:
         return True
     keywords = [k for d in function.decorator_list if isinstance(d, ast.Call) for k in d.keywords]
@@ -203,7 +203,7 @@ def live_body(function: Function) -> list[ast.stmt]:
 
 
 def is_empty(body: Iterable[ast.stmt]) -> bool:
-    """Whether statements do nothing: pass, constants, assertions that cannot fail."""
+    """Return whether statements do nothing: pass, constants, assertions that cannot fail."""
     for statement in body:
         match statement:
             case ast.Pass() | ast.Return(value=None) | ast.Return(value=ast.Constant()):
@@ -228,7 +228,7 @@ def _cannot_fail(test: ast.expr) -> bool:
 
 
 def _tolerances(call: ast.Call, dotted: str) -> Iterator[tuple[str, float]]:
-    """Yield the tolerances that a call names, or the one that holds where it names none."""
+    """Yield the tolerances that a call names, or else its default."""
     word = dotted.rpartition(".")[2]
     named = [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg in _LOOSER | _STRICTER]
     placed = [(name, call.args[at]) for at, name in _POSITIONS.get(word, ()) if at < len(call.args)]
@@ -267,7 +267,7 @@ def number(node: ast.expr) -> float | None:
 
 
 def variants(function: Function, names: Names) -> int | None:
-    """Return how many literal parameter sets a test has, `None` where one is not a literal list."""
+    """Return the number of literal parameter sets of a test, `None` if any of them is not a literal list."""
     total = 0
     for decorator in function.decorator_list:
         if not isinstance(decorator, ast.Call) or not names.dotted(decorator.func).endswith("parametrize"):
@@ -280,7 +280,7 @@ def variants(function: Function, names: Names) -> int | None:
 
 
 def python_suite(source: str) -> Suite:
-    """Return the tests of a Python source text: by its syntax, by patterns where it does not parse."""
+    """Return the tests of a Python source, by its syntax tree, or by patterns if it does not parse."""
     try:
         return _Collector(parse_python(source)).suite()
     # Python's parser raises all of these for broken or hostile source; an agent may write either.
@@ -299,7 +299,7 @@ def python_suite(source: str) -> Suite:
 
 
 class _Collector:
-    """Walks module and class bodies the way a test runner imports them."""
+    """Collects tests from module and class bodies as a test runner does."""
 
     def __init__(self, module: ast.Module) -> None:
         self._module = module
@@ -325,7 +325,7 @@ class _Collector:
                 case ast.If(test=ast.Constant(value=value)):
                     self._collect(statement.body if value else statement.orelse, scope, marks)
                 case ast.If():
-                    # Whether the condition holds is not known here: that it is new is what counts.
+                    # The condition's value is unknown; what counts is whether the condition is new.
                     condition = f"if {ast.unparse(statement.test)}"
                     self._collect(statement.body, scope, (*marks, condition))
                     self._collect(statement.orelse, scope, (*marks, f"not {condition}"))
@@ -337,7 +337,7 @@ class _Collector:
                     self._collect(statement.body, scope, marks)
 
     def _read_case(self, node: Function, scope: str, marks: tuple[str, ...]) -> Case:
-        """Return what a test asserts, which tolerances it grants, and what keeps it from running."""
+        """Return a test with its assertions, its tolerances and the marks that keep it from running."""
         body = live_body(node)
         nodes = walk(*body)
         calls = [(each, self._names.dotted(each.func)) for each in nodes if isinstance(each, ast.Call)]
@@ -362,7 +362,7 @@ class _Collector:
         )
 
     def _marks_of_all(self, body: Iterable[ast.stmt]) -> tuple[str, ...]:
-        """Return what skips every test of a module or class."""
+        """Return the marks that skip every test of a module or class."""
         return tuple(mark for statement in body for mark in self._marks_of_statement(statement))
 
     def _marks_of_statement(self, statement: ast.stmt) -> tuple[str, ...]:
@@ -377,14 +377,14 @@ class _Collector:
                     return marks_in(statement.value, self._names)
                 if name == "__test__" and isinstance(statement.value, ast.Constant) and not statement.value.value:
                     return ("__test__ = False",)
-        # What skips as the module is imported skips all of it; a skip inside a test is that test's own.
+        # A skip at import time skips the whole module; a skip inside a function does not.
         nodes = walk(statement)
         inside = Counter(m for f in nodes if isinstance(f, Function) for m in skips_among(walk(f), self._names))
         return tuple((Counter(skips_among(nodes, self._names)) - inside).elements())
 
 
 def _is_collected(node: ast.ClassDef) -> bool:
-    """Whether a runner takes a class: by name (and then without `__init__`), or by a base it may inherit from."""
+    """Return whether a runner may collect a class: it has bases, or a test name and no `__init__`."""
     if node.bases:
         return True
     methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}

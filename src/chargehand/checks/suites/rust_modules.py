@@ -1,4 +1,4 @@
-"""Rust's tests inside the code: modules under `#[cfg(test)]`, and those of one version put into another."""
+"""Rust tests inside code: find modules under `#[cfg(test)]`, and put those of one version into another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from chargehand.core.text import late_pattern
 
-# What braces do not count in. A quote is a character only where another one ends it: lifetimes have none.
+# Braces in these do not count. A quote begins a character only if another ends it: lifetimes have one quote.
 _NO_CODE = late_pattern(
     r"""\b(?:b|c)?r(?P<marks>#*)".*?"(?P=marks)|"(?:\\.|[^"\\])*"|'(?:\\[^\n']{1,12}|\\'|[^'\\\n])'"""
     r"""|//[^\n]*|/\*.*?\*/""",
@@ -18,7 +18,7 @@ _MODULE = late_pattern(
     r"#\[\s*cfg\s*\((?P<condition>[^\]\n]*)\)\s*\]\s*(?:#\[[^\]\n]*\]\s*)*"
     r"(?:pub(?:\s*\([^)\n]*\))?\s+)?mod\s+(?P<name>\w+)\s*\{"
 )
-# Declarations that only tests have: a module in a file of its own, or an import.
+# Declarations for tests alone: a module in a separate file, or an import.
 _TEST_ONLY = late_pattern(
     r"#\[\s*cfg\s*\((?P<condition>[^\]\n]*)\)\s*\]\s*(?:#\[[^\]\n]*\]\s*)*"
     r"(?:pub(?:\s*\([^)\n]*\))?\s+)?(?:mod|use)\s[^;{]*;"
@@ -29,7 +29,7 @@ _TEST = late_pattern(r"(?<!\w)test(?!\w)")
 
 
 class TestModule(Struct, frozen=True):
-    """A test module: its name with its number among those of that name, and where it begins and ends."""
+    """A test module: its name with its number among those of that name, its first offset and its end."""
 
     __test__ = False  # pytest would collect a class of this name
 
@@ -39,7 +39,7 @@ class TestModule(Struct, frozen=True):
 
 
 def find_test_modules(text: str) -> list[TestModule]:
-    """Return the test modules of a file in their order, with their attributes; none that does not end."""
+    """Return the test modules of a file in order, with their attributes; unclosed modules are left out."""
     code = _NO_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     found = list[TestModule]()
     for head in _MODULE.finditer(code):
@@ -63,7 +63,7 @@ def read_test_modules(text: str) -> str:
 
 
 def split_code_and_tests(text: str) -> tuple[str, str]:
-    """Return what a file says outside of tests, without mere declarations of modules, and what its tests say."""
+    """Return a file's code, without comments, literals and mere module declarations, and its tests."""
     tests, code, last = list[str](), list[str](), 0
     for module in find_test_modules(text):
         code.append(text[last : module.start])
@@ -78,9 +78,9 @@ def split_code_and_tests(text: str) -> tuple[str, str]:
 
 
 def lay_tests_over(base: str, text: str) -> str:
-    """Return the text with the test modules of `base`, each in the place of its own or, without one, at the end.
+    """Return the text with the test modules of `base`: each replaces its counterpart, or is added at the end.
 
-    Modules that only the text has stay: they are more tests, and keep none of the others from running.
+    Modules that only the text has stay: they add tests, and do not keep others from running.
     """
     wanted = {module.key: base[module.start : module.end] for module in find_test_modules(base)}
     parts, last = list[str](), 0

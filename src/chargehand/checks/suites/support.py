@@ -58,7 +58,7 @@ def find_support(changes: Iterable[Change], reader: TreeReader, base_tree: str) 
 
 
 def _split(path: str, text: str, by_code: set[str], by_tests: set[str]) -> list[tuple[set[str], str]]:
-    """Return the parts of a source file with the sets that take what these name: Rust has tests in its code."""
+    """Return the parts of a source file, each with the set for the files it names; Rust has tests in its code."""
     if is_test_path(path):
         return [(by_tests, text)]
     if language_of(path) != "rust":
@@ -84,7 +84,7 @@ def _sources(reader: TreeReader, tree: str) -> Iterator[tuple[str, str]]:
 
 
 def _mention(change: Change, reader: TreeReader) -> re.Pattern[str] | None:
-    """Return how other files name a file that may be support, `None` for any other file."""
+    """Return a pattern for how other files name a file that may be support, `None` for any other file."""
     path, name = change.path, posixpath.basename(change.path)
     if change.old_id is None or is_test_path(path):
         return None
@@ -118,13 +118,13 @@ def _mention(change: Change, reader: TreeReader) -> re.Pattern[str] | None:
 
 
 def _stem(path: str) -> str:
-    """Return how other files name a source file: by its directory if its own name is a general one."""
+    """Return the name that other files use for a source file: its directory's if its own is a general one."""
     directory, name = posixpath.split(path)
     stem = posixpath.splitext(name)[0]
     match language_of(path), stem:
         case ("javascript", "index") | ("rust", "mod"):
             return posixpath.basename(directory)
-        # A crate of its own. That of the repository itself is the code under test.
+        # A separate crate. The repository's own crate is the code under test.
         case "rust", "lib":
             return posixpath.basename(posixpath.dirname(directory)).replace("-", "_")
         case "rust", "main":
@@ -133,7 +133,7 @@ def _stem(path: str) -> str:
 
 
 def _mention_of_data(path: str) -> re.Pattern[str] | None:
-    """Return how code names a file of data: by its name, or by a directory that it is in."""
+    """Return a pattern for how code names a data file: by its name, or by a directory that contains it."""
     *directories, name = path.split("/")
     words = {name, posixpath.splitext(name)[0] if len(name) > 8 else name, *directories} - _GENERAL
     choice = "|".join(sorted(map(re.escape, words), key=len, reverse=True))

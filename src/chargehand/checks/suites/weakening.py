@@ -1,4 +1,4 @@
-"""Weakened tests: what the tests of two trees, taken together, no longer say."""
+"""Find weakened tests by comparing all changed test files of two trees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Key = tuple[str | None, str]
 
 
 class Pair(Struct, frozen=True):
-    """A changed file that holds tests before or after: `None` where it holds none that would be collected."""
+    """A changed file with its tests before and after, `None` if a runner would collect no tests from it."""
 
     change: Change
     old: Suite | None
@@ -33,16 +33,16 @@ class Pair(Struct, frozen=True):
         return self.change.path
 
     def key(self, case: Case) -> _Key:
-        """A test is known by its language and bare name, so that it may move between files and classes."""
+        """Return a test's language and bare name, which stay the same if it moves between files and classes."""
         return language_of(self.path), case.name
 
 
 def weakenings(changes: Sequence[Change], pairs: Sequence[Pair]) -> tuple[Finding, ...]:
-    """Return what changes take away from the tests they touch; moving tests between files is no weakening.
+    """Return findings on tests that the changes weaken; moving tests between files is no weakening.
 
-    `pairs` are all those of the changes at which tests are held.
+    `pairs` must contain all changed files with tests.
     """
-    # Counted over all files: a test that moved is missing in one and more than before in another.
+    # Count over all files: a test that moved is missing from one file and new in another.
     lost = _count_lost(pairs) - Counter(old for old, _ in _match_renamed(pairs))
     findings = [
         *_find_deleted_files(changes, pairs, lost),
@@ -54,18 +54,18 @@ def weakenings(changes: Sequence[Change], pairs: Sequence[Pair]) -> tuple[Findin
 
 
 def find_renamed(pairs: Sequence[Pair]) -> dict[_Key, _Key]:
-    """Return the tests whose lines are all there under a new name, by their old names.
+    """Return the new keys of renamed tests, by their old keys; apart from the name their lines are unchanged.
 
-    A test that is kept from running under its new name, and was not before, does not count.
+    A renamed test does not count if it is newly kept from running.
     """
     return dict(reversed(_match_renamed(pairs)))
 
 
 def _match_renamed(pairs: Sequence[Pair]) -> list[tuple[_Key, _Key]]:
-    """Return each renamed test with its new name; several tests may have the same one."""
+    """Return the old and new key of each renamed test; several tests may have the same key."""
     lost, gained = _count_lost(pairs), Counter(pair.key(case) for pair, case in _new_cases(pairs))
     gained.subtract(pair.key(case) for pair, case in _old_cases(pairs))
-    # Of several tests of one name, only those whose text is not under that name any more can be renamed.
+    # Of several tests with one name, only those whose text is gone from that name can be renamed.
     gone = Counter((pair.key(case), case.body) for pair, case in _old_cases(pairs))
     gone.subtract((pair.key(case), case.body) for pair, case in _new_cases(pairs))
     fresh: dict[tuple[str | None, str], list[tuple[Pair, Case]]] = {}
@@ -90,7 +90,7 @@ def _match_renamed(pairs: Sequence[Pair]) -> list[tuple[_Key, _Key]]:
 
 
 def find_rewritten(pairs: Sequence[Pair]) -> frozenset[_Key]:
-    """Return the tests of whose lines nothing of that name is left: changed, or gone."""
+    """Return the tests whose old text no longer exists under their name: changed or removed."""
     old = Counter((pair.key(case), case.body) for pair, case in _old_cases(pairs) if case.body)
     return frozenset(
         key for key, _ in old - Counter((pair.key(case), case.body) for pair, case in _new_cases(pairs))
@@ -98,9 +98,9 @@ def find_rewritten(pairs: Sequence[Pair]) -> frozenset[_Key]:
 
 
 def count_added(pairs: Sequence[Pair]) -> dict[str, int]:
-    """Return by name how many tests there are more than before, or fewer, that nothing keeps from running.
+    """Return the change in the number of tests that run, by name; unchanged numbers are left out.
 
-    A test whose name is made up as it runs is none of them.
+    Tests whose names are computed at run time are not counted.
     """
     found = Counter(case.name for pair, case in _new_cases(pairs) if case.name and not _marks(case, pair.new))
     found.subtract(case.name for pair, case in _old_cases(pairs) if case.name and not _marks(case, pair.old))
@@ -108,20 +108,20 @@ def count_added(pairs: Sequence[Pair]) -> dict[str, int]:
 
 
 def _count_lost(pairs: Sequence[Pair]) -> Counter[_Key]:
-    """Return which tests there are fewer of than before, and how many."""
+    """Return the number of lost tests, by key."""
     before = Counter(pair.key(case) for pair, case in _old_cases(pairs))
     return before - Counter(pair.key(case) for pair, case in _new_cases(pairs))
 
 
 def suites_of(change: Change, reader: TreeReader, *, any_name: bool = False) -> tuple[Suite | None, Suite | None]:
-    """Return the tests of a file before and after: `None` where it holds none that would be collected.
+    """Return the tests of a file before and after the change, `None` if a runner would collect no tests from it.
 
-    With `any_name` an existing file counts whatever its name: some runners are told which files to collect.
+    With `any_name` an existing file counts under any name: some runners are configured with the files to collect.
     """
     if not holds_tests(change.path) and not (any_name and change.old_id is not None):
         return None, None
     old = _read_suite(change.path, old_text(reader, change))
-    # An agent may put a new file where no runner collects it: its tests make up for no others.
+    # An agent may put a new file in a place that no runner collects: its tests do not replace others.
     believed = change.old_id is not None or takes_tests(change.path)
     return old, _read_suite(change.path, new_text(reader, change)) if believed else None
 
@@ -134,18 +134,18 @@ def _read_suite(path: str, source: str | None) -> Suite | None:
     cases = []
     for case in suite.cases:
         head = lines[case.line - 1] if 0 < case.line <= len(lines) else ""
-        # As a word or a text of its own: `s` is also in `test("s", ...)` before its name.
+        # A whole word or a quoted string: in `test("s", ...)` the name `s` also occurs in `test`.
         named = re.search(rf"(?<=['\"`]){re.escape(case.name)}(?=['\"`])|\b{re.escape(case.name)}\b", head)
         if not case.name or named is None:
             cases.append(replace(case, body=""))
             continue
-        # Its body is what is indented below its first line; its name is left out.
+        # The body is the lines indented below the first one; the name is left out.
         indent = len(head) - len(head.lstrip())
         body = [(head[: named.start()] + head[named.end() :]).strip()]
         for line in lines[case.line :]:
             text = line.strip()
             if text and len(line) - len(line.lstrip()) <= indent:
-                # The bracket or word that closes it stands where it began.
+                # The closing bracket or word is indented like the first line.
                 body += [text] if text[0] in ")}]" or text == "end" else []
                 break
             body += [text] if text else []
@@ -167,7 +167,7 @@ def _new_cases(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, Case]]:
 
 
 def _missing(pair: Pair, lost: Counter[_Key]) -> list[Case]:
-    """Return the lost tests of one file: where fewer of that name are left than there were."""
+    """Return the lost tests of one file: those whose name occurs less often in it than before."""
     fewer = Counter(map(pair.key, _cases(pair.old))) - Counter(map(pair.key, _cases(pair.new)))
     return [case for case in _cases(pair.old) if lost[pair.key(case)] and fewer[pair.key(case)]]
 
@@ -188,7 +188,7 @@ def _find_deleted_files(
                 names = _name_some(repr(name) for name in sorted({case.name for case in gone}))
                 yield _ask("test_deleted", change.path, f"deleted with tests that are nowhere else: {names}")
             continue
-        # No test is known in it, so only its whole content can tell that it moved.
+        # No test is known in the file, so a move can only be recognised by its whole content.
         fits = takes_tests if is_test_file(change.path) else is_test_path
         if any(fits(path) for path in placed.get(change.old_id, ())):
             continue
@@ -228,7 +228,7 @@ def _find_skipped(pairs: Sequence[Pair], lost: Counter[_Key]) -> Iterator[Findin
             for mark in _new_marks(old.marks, case.marks) if old else ():
                 reported.add(pair.key(case))
                 by_path.setdefault(pair.path, []).append((case, mark))
-    # A test may also move to where it does not run: fewer of its name run than before, though none was lost.
+    # A test may also move to a place that does not run it: no test is lost, but fewer of its name run.
     ran = Counter(pair.key(case) for pair, case in _old_cases(pairs) if not _marks(case, pair.old))
     runs = Counter(pair.key(case) for pair, case in _new_cases(pairs) if not _marks(case, pair.new))
     fewer = {key for key in ran - runs if key not in lost and key not in reported}
@@ -263,7 +263,7 @@ def _describe_skip(case: Case, mark: str) -> str:
 
 
 def _find_softened(pairs: Sequence[Pair]) -> Iterator[Finding]:
-    """Compare each test with itself, wherever it now stands."""
+    """Compare each test with its earlier version, even if it moved."""
     before: dict[tuple[_Key, str], Case] = {}
     by_name: dict[_Key, Case] = {}
     for pair, case in _old_cases(pairs):

@@ -1,7 +1,7 @@
-"""What coverage measures by the settings of the base: which files, and which lines it leaves out.
+"""The scope of coverage by the settings of the base: measured files and excluded lines.
 
-Code that a check's gate of coverage does not measure needs no test. These settings are check surface themselves;
-here they tell whether code went to where they do not look.
+Code that a coverage gate does not measure needs no test. The settings themselves are check surface; this module
+finds code that a change puts outside of their scope.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OMITTED = late_pattern(r"(?:^|\s)--omit[=\s]+[\"']?(?P<names>[^\s\"']+)")
 _GATE = late_pattern(r"--(?:cov-)?fail-under\b")
 _LONGEST_PATTERN, _LONGEST_LINE = 200, 300
 _MATCH_SECONDS = 0.1  # an honest pattern takes microseconds
-# A comment is there to leave code out. Other patterns are about code that needs no test while it is short.
+# A comment serves to exclude code. Other patterns match code that needs no test as long as it is short.
 _FEW_LINES = 3
 _NO_CODE = late_pattern(r"\s*(?:#.*|[()\[\]{},:]*|(?:from|import)\b.*|pass|\.\.\.)\s*")
 _RUNS_OTHERS = late_pattern(r"(?<![\w.])exec\s*\(|\brunpy\.run_(?:path|module)\s*\(")
@@ -44,10 +44,10 @@ class _LinePattern(Protocol):
 
 
 class CoverageScope(Struct, frozen=True, kw_only=True):
-    """What coverage measures: files below `sources` (all if empty), without the `omitted`; `gate` fails a check.
+    """The scope of coverage: files below `sources` (all if empty), without the `omitted`.
 
-    Lines that match one of `excluded` are left out, with the block that they begin. Paths are those of files below
-    the `directory` in which the checks start.
+    With `gate`, too little coverage fails a check. Lines that match one of `excluded` are left out, with the block
+    that they begin. Paths are relative to the `directory` in which the checks start.
     """
 
     directory: str = ""
@@ -58,7 +58,7 @@ class CoverageScope(Struct, frozen=True, kw_only=True):
     excluded: tuple[_LinePattern, ...] = ()
 
     def measures(self, path: str) -> bool:
-        """Return whether a file is measured. Outside of the directory this is unknown, and counts as measured."""
+        """Return whether a file is measured; outside of the directory this is unknown and counts as measured."""
         if self.directory and not path.startswith(f"{self.directory}/"):
             return True
         path = path.removeprefix(f"{self.directory}/")
@@ -69,9 +69,10 @@ class CoverageScope(Struct, frozen=True, kw_only=True):
         return not _matches(self.omitted, path)
 
     def find_excluded(self, old: str | None, new: str) -> str | None:
-        """Return the first new line of a file that leaves code out, `None` if there is none.
+        """Return the first new line of a file that excludes code, if any.
 
-        A line counts if its match takes too long: the repository has the patterns, the agent writes the lines.
+        A line whose match takes too long counts too: the repository has the patterns, but the agent writes the
+        lines.
         """
         known = {line.strip() for line in (old or "").splitlines()}
         lines = new.splitlines()
@@ -91,7 +92,7 @@ class CoverageScope(Struct, frozen=True, kw_only=True):
 def read_coverage_scope(
     texts: Iterable[str], read: Callable[[str], str | None], directory: str = ""
 ) -> CoverageScope:
-    """Return what coverage measures by `texts`, which start it, and by settings, which `read` gives by path."""
+    """Return the scope of coverage by `texts`, which start it, and by settings, which `read` returns by path."""
     said = "\n".join(texts)
     run, report = _read_settings(read, directory)
     named = [name for found in _SOURCES.finditer(said) for name in found["names"].split(",")]
@@ -108,9 +109,9 @@ def read_coverage_scope(
 
 
 def find_unmeasured(changes: Iterable[Change], reader: TreeReader, scope: CoverageScope) -> Iterator[Finding]:
-    """Yield files whose new code a gate of coverage does not see, if there is a gate.
+    """Yield a finding for each file that hides new code from the coverage gate, if there is a gate.
 
-    They are not measured, and gained what measured files lost or use; or they run other code by its text.
+    It is not measured and gained code that measured files lost or use; or it is measured and runs code from text.
     """
     sources = [each for each in changes if language_of(each.path) == "python" and not is_test_path(each.path)]
     hidden = [each for each in sources if each.new_id is not None and not scope.measures(each.path)]
@@ -190,7 +191,7 @@ def _list(table: dict[str, Any], *keys: str) -> list[str]:
 
 
 def _globs(words: Iterable[str]) -> tuple[re.Pattern[str], ...]:
-    """Return patterns of paths: relative ones begin at the top, `*/` stands for any directory."""
+    """Return patterns of paths: relative ones begin at the top, `*/` matches any directory."""
     return tuple(re.compile(translate(word.removeprefix("./").lstrip("/"))) for word in words)
 
 
@@ -223,7 +224,7 @@ def _matches(patterns: Iterable[re.Pattern[str]], path: str) -> bool:
 
 
 def _counts(lines: Sequence[str], number: int) -> int:
-    """Return how many effective lines, imports left out, the block has that a line begins."""
+    """Return the number of effective lines, without imports, of the block that a line begins."""
     head = lines[number]
     indent = len(head) - len(head.lstrip())
     block = list(_block(lines[number + 1 :], indent)) if head.rstrip().endswith(":") else [head]

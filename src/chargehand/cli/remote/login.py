@@ -20,10 +20,10 @@ _LARGEST_BYTES = 64 * 1024
 @insecure_option
 @json_option
 def login(url: str, insecure_http: bool, out: Output) -> None:
-    """Keep a token for a server, so that --server works with it.
+    """Store a token for a server, so that --server works with it.
 
     The token is asked for, or read from stdin in a pipe; `chargehand token create` makes one on the server. It is
-    tried before it is kept, in the system's keyring or without one in a file that only you can read.
+    tested, then stored in the system's keyring, or without a keyring in a file that only you can read.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def login(url: str, insecure_http: bool, out: Output) -> None:
 @click.argument("url")
 @json_option
 def logout(url: str, out: Output) -> None:
-    """Forget the token for a server. There it counts until it is revoked: chargehand token revoke."""
+    """Delete the stored token for a server, which accepts it until it is revoked: chargehand token revoke."""
     from chargehand.app.configuration import remove_server_token
     from chargehand.app.reading import StateReader
     from chargehand.cli.remote.connection import check_url
