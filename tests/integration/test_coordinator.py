@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from desk import repository, shell
 from tests import forked
 from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wait_until, wake
+from tests.used_state import used_state
 
 from chargehand.app.checkpoints import preview_roll_back, roll_back_task
 from chargehand.app.composition import App
@@ -53,8 +55,8 @@ class Crew:
         self.repo = repo
         self.environ = {
             "HOME": str(place),
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "CHARGEHAND_HOME": str(place / "state"),
+            "PATH": os.environ["PATH"],
+            "CHARGEHAND_HOME": str(used_state(place / "state")),
             "XDG_CONFIG_HOME": str(place / "config"),
         }
         self.place = place
