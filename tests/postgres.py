@@ -111,10 +111,10 @@ class Postgres:
         asked = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(asked, check=False).returncode == 0
 
-    def database(self, encoding: str = "UTF8") -> str:
-        """Make an empty database and return its URL."""
+    def database(self, encoding: str = "UTF8", *, like: str = "") -> str:
+        """Make a database and return its URL; it is empty, or a copy of the one at the URL `like`."""
         name = f"test_{uuid.uuid4().hex}"
-        kind = ("--encoding", encoding, "--template", "template0")
+        kind = ("--encoding", encoding, "--template", like.rpartition("/")[2] or "template0")
         self._run("createdb", *kind, "-h", "127.0.0.1", "-p", str(self.port), "-U", "chargehand", name)
         return f"postgresql://chargehand@127.0.0.1:{self.port}/{name}"
 

@@ -87,8 +87,8 @@ class TestDirtyTree:
         git(repo, "add", "g.txt")
         (repo / "sub/h.txt").unlink()
         before = repository_state(repo)
-        done = subprocess.run(desk.argv(*run_words()), cwd=repo, env=desk.environ, capture_output=True, text=True)
-        assert done.returncode == 0, done
+        done = desk.say(*run_words(), cwd=repo, as_json=False)
+        assert done.code == 0, done
         assert "uncommitted changes are not part of it" in done.stdout
         assert git(repo, "show", "chargehand/mend:f.txt") == "baa"
         assert git(repo, "diff", "--name-only", "main", "chargehand/mend") == "f.txt"

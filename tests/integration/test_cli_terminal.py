@@ -46,7 +46,7 @@ class Desk:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command in a pipe, in a process group of its own."""
-        started = subprocess.Popen(
+        started = forked.ForkedPopen(
             [*COMMAND, *words],
             cwd=self.repository,
             env=self.environment,
@@ -67,10 +67,10 @@ class Desk:
         for shown in self.terminals:
             shown.close()
 
-    def bytes(self, *words: str) -> bytes:
-        return subprocess.run(
-            [*COMMAND, *words], cwd=self.repository, env=self.environment, capture_output=True, check=True
-        ).stdout
+    def text(self, *words: str) -> str:
+        code, out, _ = forked.run(words, cwd=self.repository, environ=self.environment)
+        assert code == 0
+        return out
 
     def json(self, *words: str) -> dict[str, object]:
         _, out, _ = forked.run((*words, "--json"), cwd=self.repository, environ=self.environment)
@@ -115,7 +115,7 @@ def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(
     assert sleepers(mark) == []
     assert repository_state(desk.repository, without="nothing") == before
     assert desk.json("mission", "show", "last")["status"] == status
-    assert b"+y" in desk.bytes("mission", "diff", "last")
+    assert "+y" in desk.text("mission", "diff", "last")
 
 
 @pytest.mark.needs_bwrap
@@ -126,7 +126,7 @@ def test_a_terminal_that_is_closed_cancels_nothing_and_loses_nothing(desk: Desk,
     wait_until(lambda: not sleepers(mark))
     wait_until(lambda: desk.json("mission", "show", "last")["status"] != "running")
     assert desk.json("mission", "show", "last")["status"] == "planned"
-    assert b"+y" in desk.bytes("mission", "diff", "last")
+    assert "+y" in desk.text("mission", "diff", "last")
 
 
 @pytest.mark.needs_bwrap
@@ -275,7 +275,7 @@ def test_init_asks_and_writes_what_is_answered(desk: Desk) -> None:
 def test_a_diff_cannot_write_to_the_terminal(desk: Desk) -> None:
     script = "printf '\\033[2Jevil\\n' >> README.md"
     desk.json("run", "x", "--agent", agent(script), "--only-check", "true")
-    assert b"\x1b[2Jevil" in desk.bytes("mission", "diff")
+    assert "\x1b[2Jevil" in desk.text("mission", "diff")
     shown = desk.terminal("mission", "diff")
     assert shown.end() == 0
     assert "evil" in shown.raw

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from desk import repository, shell
 from tests import forked
 from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wait_until, wake
+from tests.used_state import used_state
 
 from chargehand.app.checkpoints import preview_roll_back, roll_back_task
 from chargehand.app.composition import App
@@ -35,7 +38,7 @@ from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError,
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import ApprovalGiven, MergeConflicted
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
-from chargehand.core.state import MissionState
+from chargehand.core.state import MissionState, Question
 from chargehand.missions.provenance import verify_mission
 from chargehand.store.rows import MissionFilter
 
@@ -52,8 +55,8 @@ class Crew:
         self.repo = repo
         self.environ = {
             "HOME": str(place),
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "CHARGEHAND_HOME": str(place / "state"),
+            "PATH": os.environ["PATH"],
+            "CHARGEHAND_HOME": str(used_state(place / "state")),
             "XDG_CONFIG_HOME": str(place / "config"),
         }
         self.place = place
@@ -87,6 +90,14 @@ class Crew:
             answer_question(app, mission, text)
         return self.work(mission)
 
+    def answer_each(self, mission: str, answers: Mapping[str, str]) -> MissionState:
+        """Answer what is asked about each of these tasks, and work until nothing is left to do."""
+        with App.open(environ=self.environ, cwd=self.repo) as app:
+            asked = asked_about(app.mission_reader.state(mission))
+            for name, text in answers.items():
+                answer_question(app, mission, text, question=asked[name].id)
+        return self.work(mission)
+
     def events(self, mission: str, *kinds: type) -> list[Any]:
         with App.open(environ=self.environ, cwd=self.repo) as app:
             payloads = [read_payload(line) for line in app.store.log.read(mission)]
@@ -115,6 +126,17 @@ def writes(name: str, text: str = "x") -> str:
 
 def task(name: str, agent: str = "", **more: Any) -> dict[str, Any]:
     return {"id": name, "text": f"Write {name}", "agent": agent or writes(name), **more}
+
+
+def asked_about(state: MissionState) -> dict[str, Question]:
+    """Return the open question about each task."""
+    found: dict[str, Question] = {}
+    for asked in state.questions.values():
+        if asked.open:
+            named = re.search(r"[Tt]ask '?(\w+)", asked.text)
+            assert named is not None, asked.text
+            found[named[1]] = asked
+    return found
 
 
 def branch(crew: Crew, state: MissionState) -> str:
@@ -309,70 +331,82 @@ def test_conditions_and_loops_look_at_what_is_merged(crew: Crew) -> None:
     assert git(crew.repo, "show", f"{made}:sub/two.txt").split() == ["y"] * 2
 
 
+# A condition, the branch that begins first where nothing decides, and the branch that is taken.
+DECISIONS = {
+    # The branch that is taken makes the condition fail, ...
+    "a": ("test ! -e sub/a_then.txt", "then", "then"),
+    "b": ("test ! -e sub/b_then.txt", "else", "then"),
+    # ... and here it makes the condition succeed.
+    "c": ("test -e sub/c_else.txt", "else", "else"),
+    "d": ("test -e sub/d_else.txt", "then", "else"),
+}
+
+
 @pytest.mark.parametrize("more", [{"at_once": 1}, {}])
-@pytest.mark.parametrize(
-    ("condition", "begins", "taken"),
-    [
-        ("test ! -e sub/then.txt", "then", "then"),  # the branch that is taken makes the condition fail
-        ("test ! -e sub/then.txt", "else", "then"),
-        ("test -e sub/else.txt", "else", "else"),  # and here it makes the condition succeed
-        ("test -e sub/else.txt", "then", "else"),
-    ],
-)
-def test_a_decision_is_made_once(
-    crew: Crew, condition: str, begins: str, taken: str, more: dict[str, Any]
-) -> None:
-    branches = {
-        name: task(name, change=["sub/same.txt", f"sub/{name}.txt"], priority=int(name == begins))
-        for name in ("then", "else")
-    }
-    mission = crew.record([{"decide": {"if": condition, **branches}}], **more)
+def test_a_decision_is_made_once(crew: Crew, more: dict[str, Any]) -> None:
+    plan: list[dict[str, Any]] = []
+    taken: dict[str, str] = {}
+    for name, (condition, begins, takes) in DECISIONS.items():
+        branches = {
+            way: task(
+                f"{name}_{way}",
+                change=[f"sub/{name}.txt", f"sub/{name}_{way}.txt"],
+                priority=int(way == begins),
+            )
+            for way in ("then", "else")
+        }
+        plan.append({"decide": {"if": condition, **branches}})
+        taken |= {f"{name}_{way}": "merged" if way == takes else "left_out" for way in branches}
+    mission = crew.record(plan, **more)
     state = crew.work(mission)
     assert state.status == "promoted"
-    outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
-    assert outcomes == {name: "merged" if name == taken else "left_out" for name in branches}
+    assert {event.task: event.outcome for event in crew.events(mission, TaskEnded)} == taken
 
 
-@pytest.mark.parametrize(
-    ("condition", "why"),
-    [
-        ({"when": "tesst -e f.txt"}, "a program was not found (exit code 127)"),
-        ({"when": "test -e f.txt && ./f.txt"}, "a program cannot be executed (exit code 126)"),
-        ({"done_when": "if test -e f.txt"}, "the shell cannot read it"),
-        ({"when": "kill -9 $$"}, "signal 9 ended it"),
-        ({"when": "sleep 600"}, "it did not end within 2s"),
-        ({"while": "tesst -e f.txt"}, "a program was not found"),
-        # The exit code of these says nothing of it.
-        ({"when": "! tesst -e f.txt"}, "a program did not start: tesst: not found"),
-        ({"when": "tesst -e f.txt | sort"}, "a program did not start: tesst: not found"),
-        (
-            {"done_when": "if tesst -e f.txt; then true; else true; fi"},
-            "a program did not start: tesst: not found",
-        ),
-        (
-            {"when": "test -e f.txt; sub/../f.txt; true"},
-            "a program did not start: sub/../f.txt: Permission denied",
-        ),
-    ],
-)
-def test_a_condition_that_cannot_run_is_named_and_leaves_nothing_out(
-    crew: Crew, condition: dict[str, Any], why: str
-) -> None:
+# Of a task: its condition, and why that cannot run.
+CANNOT_RUN: dict[str, tuple[dict[str, str], str]] = {
+    "missing": ({"when": "tesst -e f.txt"}, "a program was not found (exit code 127)"),
+    "locked": ({"when": "test -e f.txt && ./f.txt"}, "a program cannot be executed (exit code 126)"),
+    "unread": ({"done_when": "if test -e f.txt"}, "the shell cannot read it"),
+    "killed": ({"when": "kill -9 $$"}, "signal 9 ended it"),
+    "endless": ({"when": "sleep 600"}, "it did not end within 2s"),
+    "again": ({"while": "tesst -e f.txt"}, "a program was not found"),
+    # The exit code of these says nothing of it.
+    "negated": ({"when": "! tesst -e f.txt"}, "a program did not start: tesst: not found"),
+    "piped": ({"when": "tesst -e f.txt | sort"}, "a program did not start: tesst: not found"),
+    "asked": (
+        {"done_when": "if tesst -e f.txt; then true; else true; fi"},
+        "a program did not start: tesst: not found",
+    ),
+    "passed": (
+        {"when": "test -e f.txt; sub/../f.txt; true"},
+        "a program did not start: sub/../f.txt: Permission denied",
+    ),
+}
+
+
+def test_a_condition_that_cannot_run_is_named_and_leaves_nothing_out(crew: Crew) -> None:
     crew.environ["CHARGEHAND_LIMITS_CHECK_TIME"] = "2s"
-    mission = crew.record([task("a", **condition), task("b")])
+    mission = crew.record([*(task(name, **each) for name, (each, _) in CANNOT_RUN.items()), task("good")])
     state = crew.work(mission)
     assert state.status == "waiting"
-    asked = state.open_question
-    assert asked is not None
-    ((key, command),) = condition.items()
-    assert f"the condition {key!r} of task 'a' cannot run: {command}" in asked.text
-    assert why in asked.text
-    assert [event.task for event in crew.events(mission, TaskEnded)] == ["b"]
-    if key == "while":  # it begins without its condition, which is asked again after the round
-        assert crew.answer(mission, "retry").status == "waiting"
-    assert crew.answer(mission, "skip" if key == "while" else "retry").status == "promoted"
+    asked = asked_about(state)
+    for name, (condition, why) in CANNOT_RUN.items():
+        ((key, command),) = condition.items()
+        assert f"the condition {key!r} of task {name!r} cannot run: {command}" in asked[name].text
+        assert why in asked[name].text
+    assert [event.task for event in crew.events(mission, TaskEnded)] == ["good"]
+    # One that is begun with `while` begins without its condition, which is asked again after the round.
+    tried = ("missing", "unread", "again")
+    answers = {name: "retry" if name in tried else "skip" for name in CANNOT_RUN}
+    state = crew.answer_each(mission, answers)
+    assert (state.status, set(asked_about(state))) == ("waiting", {"again"})
+    state = crew.answer_each(mission, {"again": "skip"})
+    assert state.status == "promoted"
     outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
-    assert outcomes == {"a": "merged", "b": "merged"}
+    assert outcomes == {
+        name: "merged" if name in (*tried, "good") else "left_out" for name in (*CANNOT_RUN, "good")
+    }
 
 
 def test_both_branches_of_a_decision_that_cannot_be_made_ask(crew: Crew) -> None:
@@ -385,23 +419,38 @@ def test_both_branches_of_a_decision_that_cannot_be_made_ask(crew: Crew) -> None
     assert sorted(outcomes.values()) == ["left_out", "merged"]
 
 
-@pytest.mark.parametrize("loop", [{"until": "test -e never"}, {"while": "test -e f.txt"}, {"until": "tesst"}])
-def test_a_loop_that_is_not_done_asks_a_person(crew: Crew, loop: dict[str, str]) -> None:
-    counts = shell("echo x >> sub/n.txt")
-    mission = crew.record([task("a", counts, loop={"most": 2, **loop}), task("b", after=["a"])])
+def test_a_loop_that_is_not_done_asks_a_person(crew: Crew) -> None:
+    # How often each is merged before somebody is asked.
+    loops = {
+        "a": ({"until": "test -e never"}, 2),
+        "b": ({"while": "test -e f.txt"}, 2),
+        "c": ({"until": "tesst"}, 1),
+    }
+    tasks = [
+        task(name, shell(f"echo x >> sub/{name}.txt"), loop={"most": 2, **loop})
+        for name, (loop, _) in loops.items()
+    ]
+    mission = crew.record([*tasks, task("d", after=["a", "b", "c"])])
     state = crew.work(mission)
     assert state.status == "waiting"
-    assert state.open_question is not None
-    merged = 1 if loop == {"until": "tesst"} else 2
-    assert len(crew.events(mission, TaskMerged)) == merged
-    why = "a program was not found" if merged == 1 else "after 2 rounds, of at most 2"
-    assert why in state.open_question.text
-    state = crew.answer(mission, "retry")
-    assert state.status == "waiting"
-    assert len(crew.events(mission, TaskMerged)) == merged + 1
-    state = crew.answer(mission, "skip")
+    asked = asked_about(state)
+    for name, (_, merged) in loops.items():
+        assert merged_times(crew, mission, name) == merged
+        why = "a program was not found" if merged == 1 else "after 2 rounds, of at most 2"
+        assert why in asked[name].text
+    state = crew.answer_each(mission, dict.fromkeys(loops, "retry"))
+    assert (state.status, set(asked_about(state))) == ("waiting", {*loops})
+    for name, (_, merged) in loops.items():
+        assert merged_times(crew, mission, name) == merged + 1
+    state = crew.answer_each(mission, dict.fromkeys(loops, "skip"))
     assert state.status == "promoted"
-    assert git(crew.repo, "show", f"{branch(crew, state)}:sub/n.txt").split() == ["x"] * (merged + 1)
+    for name, (_, merged) in loops.items():
+        assert git(crew.repo, "show", f"{branch(crew, state)}:sub/{name}.txt").split() == ["x"] * (merged + 1)
+
+
+def merged_times(crew: Crew, mission: str, name: str) -> int:
+    """Return how often a task was merged."""
+    return [event.task for event in crew.events(mission, TaskMerged)].count(name)
 
 
 def test_a_repeat_ends_where_a_round_has_nothing_more_to_change(crew: Crew) -> None:

@@ -81,7 +81,10 @@ def change(desk: Desk, place: Path, files: dict[str, str], manifest: str, text: 
     return desk.say("run", "m", "--agent", agent, cwd=repository(place, files))
 
 
-@pytest.mark.parametrize("client", ASKS)
+# What a list of packages asks for is told as what a project lists: its reading is tried by itself.
+@pytest.mark.parametrize(
+    "client", [pytest.param(name, marks=pytest.mark.soak if name == "pip, a list" else ()) for name in ASKS]
+)
 def test_a_base_without_setup_does_not_stand_for_a_tree_that_needs_one(
     desk: Desk, tmp_path: Path, client: str
 ) -> None:

@@ -38,9 +38,10 @@ def test_where_overlayfs_cannot_be_had_workspaces_are_made_of_clones(container: 
     assert (report["ok"], report["drivers"]) == (True, {"shadow": "reflink", "direct": "reflink"})
     (overlay,) = [part for part in report["parts"] if part["name"] == "overlay"]
     assert (overlay["ok"], "mount overlay" in overlay["detail"]) == (False, True)
-    said = subprocess.run(desk.argv("doctor"), env=desk.environ, capture_output=True, text=True, check=True).stdout
-    assert "failed  overlay" in said
-    assert "Sandbox: process works, with reflink workspaces." in said
+    said = desk.say("doctor", cwd=repo, as_json=False)
+    assert said.code == 0, said
+    assert "failed  overlay" in said.stdout
+    assert "Sandbox: process works, with reflink workspaces." in said.stdout
     _promotes_by_clones(desk, repo)
 
 
@@ -56,14 +57,8 @@ def _promotes_by_clones(desk: Desk, repo: Path) -> None:
     assert desk.say("mission", "show", mission, cwd=repo).document["places"] == [
         {"tier": "process", "driver": "reflink"}
     ]
-    shown = subprocess.run(
-        desk.argv("mission", "show", mission),
-        cwd=repo,
-        env=desk.environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    shown = desk.say("mission", "show", mission, cwd=repo, as_json=False)
+    assert shown.code == 0, shown
     assert "sandbox   process, workspace by reflink" in shown.stdout
     assert MEND in shown.stdout
     # The directory holds the base too: what the agent wrote is not known, and not told as what lies there.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,9 +42,9 @@ def test_a_promoted_a_refused_and_an_agent_failed_mission_have_the_right_classes
     assert sandboxes["freeze"]["known"] >= 4
     assert sandboxes["memory"]["known"] + sandboxes["memory"]["unknown"] == sandboxes["disk"]["known"] == 4
     assert sandboxes["disk"]["p99"] > 0
-    command = desk.argv("mission", "log", documents[0]["mission"])
-    log = subprocess.run(command, cwd=place, env=desk.environ, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"sandbox\.closed +sandbox for agent closed after [0-9.]+ s", log), log
+    log = desk.say("mission", "log", documents[0]["mission"], cwd=place, as_json=False)
+    assert log.code == 0, log
+    assert re.search(r"sandbox\.closed +sandbox for agent closed after [0-9.]+ s", log.stdout), log
 
 
 def test_a_setup_that_fails_is_a_persons_to_mend_and_no_engine_failure(tmp_path: Path) -> None:
@@ -62,7 +61,7 @@ def test_a_setup_that_fails_is_a_persons_to_mend_and_no_engine_failure(tmp_path:
 def test_the_words_of_a_mission_name_its_cause(tmp_path: Path) -> None:
     desk, place = Desk(tmp_path), repository(tmp_path / "repo")
     mission = desk.run(place, agent="command:true").document["mission"]
-    argv = [word for word in desk.argv("mission", "show", mission) if word != "--json"]
-    done = subprocess.run(argv, cwd=place, env=desk.environ, capture_output=True, text=True, check=True)
+    done = desk.say("mission", "show", mission, cwd=place, as_json=False)
+    assert done.code == 0, done
     lines = [line for line in done.stdout.splitlines() if "cause" in line]
     assert [line.split(":")[0].split() for line in lines] == [["cause", "agent"]]

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.forked import ForkedPopen
+from tests.used_state import used_state
 
 from chargehand.cli.main import chargehand
 
@@ -23,10 +25,16 @@ pytestmark = pytest.mark.needs_bwrap
 
 def say(place: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run the program in `place` as a person would."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(place), "CHARGEHAND_HOME": str(place / "state")}
-    return subprocess.run(
-        [*PROGRAM, *words], cwd=place, env=environment, input=stdin, capture_output=True, text=True, check=False
-    )
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(place),
+        "CHARGEHAND_HOME": str(used_state(place / "state")),
+    }
+    pipe = subprocess.PIPE
+    argv = [*PROGRAM, *words]
+    with ForkedPopen(argv, cwd=place, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        stdout, stderr = process.communicate(stdin)
+    return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
 
 
 def test_a_file_runs_by_its_suffix_and_lines_come_before_the_value(tmp_path: Path) -> None:

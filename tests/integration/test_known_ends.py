@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from tests import forked
 from tests.crash_kit import nothing_survives, wait_until
 from tests.integration import known_ends as known
+from tests.used_state import used_state
 
 from chargehand.app.composition import App
 from chargehand.app.missions import answer_question, cancel_mission
@@ -39,8 +40,8 @@ class Site:
         self.repo = repository(place / "repo")
         self.environ = {
             "HOME": str(place),
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "CHARGEHAND_HOME": str(place / "state"),
+            "PATH": os.environ["PATH"],
+            "CHARGEHAND_HOME": str(used_state(place / "state")),
             "XDG_CONFIG_HOME": str(place / "config"),
         }
         self.missions: dict[str, str] = {}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from desk import Desk, repository, shell
 from tests.crash_kit import MARK, wait_until, wake
+from tests.forked import ForkedPopen
 
 pytestmark = pytest.mark.needs_bwrap
 SLOW = shell(f"echo first words; sleep {MARK}; echo last words >&2; echo right > f.txt")
@@ -19,7 +20,7 @@ def test_a_watcher_sees_what_a_detached_agent_prints(tmp_path: Path) -> None:
     desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
     mission = desk.run(repo, "--detach", agent=SLOW).document["mission"]
     words = [sys.executable, "-m", "chargehand", "mission", "watch", mission]
-    with subprocess.Popen(words, cwd=repo, env=desk.environ, stdout=subprocess.PIPE, text=True) as watching:
+    with ForkedPopen(words, cwd=repo, env=desk.environ, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         lines: list[str] = []
         for line in watching.stdout:

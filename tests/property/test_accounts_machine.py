@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.conftest import examples
 
 from chargehand.app import accounts
 from chargehand.app.reading import StateReader
@@ -275,4 +276,4 @@ class AccountsMachine(RuleBasedStateMachine):
 
 
 TestAccountsMachine = AccountsMachine.TestCase
-TestAccountsMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAccountsMachine.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

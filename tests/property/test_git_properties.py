@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.conftest import git
+from tests.conftest import examples, git
 from tests.trees_kit import EXECUTABLE, FILE, GITLINK, LINK, File, make_commit, make_tree
 from tests.workspace_kit import Yard, agent, cloning_disk
 
@@ -182,8 +182,9 @@ def edit(files: Mapping[str, bytes | File], edits: Mapping[str, File | None]) ->
     return out
 
 
+# An example takes a hundred processes of git with each driver.
 @settings(
-    max_examples=25,
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

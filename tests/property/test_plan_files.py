@@ -150,7 +150,7 @@ GROUPS = st.sampled_from(
 
 
 @given(plans(), st.data())
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 def test_a_damaged_plan_is_a_usage_error_or_a_plan(plan: Plan, data: st.DataObject) -> None:
     document = msgspec.to_builtins(plan, builtin_types=(tuple,))
     document = json.loads(json.dumps(document))

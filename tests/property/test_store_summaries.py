@@ -224,11 +224,11 @@ class SummaryMachine(RuleBasedStateMachine):
 
 
 TestSummaryMachine = SummaryMachine.TestCase
-TestSummaryMachine.settings = settings(max_examples=examples(25), stateful_step_count=14, deadline=None)
+TestSummaryMachine.settings = settings(max_examples=examples(14), stateful_step_count=14, deadline=None)
 
 
 @given(st.lists(st.tuples(created, batches), min_size=1, max_size=3))
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 def test_a_store_of_the_version_before_opens_lists_and_goes_on(
     logs: list[tuple[MissionCreated, list[Payload]]],
 ) -> None:

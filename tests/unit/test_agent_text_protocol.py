@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.agents.text_protocol import describe, parse, render_result
 from chargehand.agents.tool_specs import SPECS, ToolCall
@@ -152,13 +153,13 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=14).map("".join))
 def test_whatever_is_written_nothing_is_made_up(reply: str) -> None:
     assert_written(reply)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(st.integers(0, 300), st.integers(0, 60), st.text(max_size=3), st.booleans())
 def test_a_damaged_reply_is_told_or_read_as_it_stands(start: int, length: int, put: str, tagged: bool) -> None:
     shown = f"<tool_call>{json.dumps(READ)}</tool_call>" if tagged else fenced(READ)
@@ -173,7 +174,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.sampled_from([spec.name for spec in SPECS]),
     st.dictionaries(st.text(), json_values, max_size=4),

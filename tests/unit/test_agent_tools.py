@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.unit._local_sandbox import LocalSandbox
 
 from chargehand.agents.tool_specs import MUTATING, SPECS, ToolResult
@@ -166,7 +167,9 @@ class TestCalling:
             with pytest.raises(SandboxDiedError):
                 await bench.tools.call(name, arguments)
 
-    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
     @given(
         name=st.sampled_from(["read", "edit", "search", "apply_patch"]),
         path=st.text(max_size=8)

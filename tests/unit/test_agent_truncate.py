@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.agents.prompts import LIMIT, shorten
 
 texts = st.one_of(st.text(max_size=200), st.lists(st.text(max_size=30), max_size=30).map("\n".join))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(texts, st.integers(2, 120))
 def test_head_and_tail_are_the_texts_own_and_short(text: str, limit: int) -> None:
     short = shorten(text, limit=limit)

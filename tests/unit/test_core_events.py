@@ -7,6 +7,7 @@ import pytest
 from core_strategies import payloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.core.events import GENESIS, Payload, chain_hash, decode, encode, event_types, payload_digest
 from chargehand.core.mission_events import BaseResolved, MissionCreated
@@ -22,13 +23,13 @@ LINE = {
 
 
 @given(payloads())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_what_was_encoded_decodes_to_the_same(payload: Payload) -> None:
     assert decode(payload.type, encode(payload)) == payload
 
 
 @given(payloads())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_equal_payloads_give_equal_bytes(payload: Payload) -> None:
     again = decode(payload.type, encode(payload))
     assert encode(again) == encode(payload)
@@ -36,7 +37,7 @@ def test_equal_payloads_give_equal_bytes(payload: Payload) -> None:
 
 
 @given(payloads(), st.text(min_size=1, max_size=5).map("new_".__add__))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_fields_of_a_newer_version_are_passed_over(payload: Payload, name: str) -> None:
     newer = json.loads(encode(payload)) | {name: 1}
     assert decode(payload.type, json.dumps(newer).encode()) == payload

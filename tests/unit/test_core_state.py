@@ -6,6 +6,7 @@ from core_strategies import payloads, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.conftest import examples
 
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.events import GENESIS, Event, Payload, encode
@@ -43,7 +44,7 @@ logs = st.builds(
 
 
 @given(logs, st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_sequence_of_events_gives_an_illegal_status(events: list[Event], live: bool) -> None:
     state = fold(events, live=live)
     assert state.status in get_args(MissionStatus)
@@ -54,7 +55,7 @@ def test_no_sequence_of_events_gives_an_illegal_status(events: list[Event], live
 
 
 @given(logs)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_mission_that_nobody_holds_never_looks_as_if_it_ran(events: list[Event]) -> None:
     state, held = fold(events, live=False), fold(events, live=True)
     assert state.status in SETTLED | {"planned"}
@@ -68,7 +69,7 @@ def test_a_mission_that_nobody_holds_never_looks_as_if_it_ran(events: list[Event
 
 
 @given(logs)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_state_is_a_function_of_the_log(events: list[Event]) -> None:
     step_by_step = MissionState()
     for event in events:
@@ -77,7 +78,7 @@ def test_the_state_is_a_function_of_the_log(events: list[Event]) -> None:
 
 
 @given(logs, st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_erased_and_unknown_events_are_counted_and_no_more(events: list[Event], data: st.DataObject) -> None:
     place = data.draw(st.integers(1, len(events)))
     extra = data.draw(
@@ -99,7 +100,7 @@ def test_erased_and_unknown_events_are_counted_and_no_more(events: list[Event], 
 
 
 @given(logs, st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_any_line_may_be_erased(events: list[Event], data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.integers(0, len(events) - 1)))
     kept = [replace(each, payload=None) if at in gone else each for at, each in enumerate(events)]
@@ -109,7 +110,7 @@ def test_any_line_may_be_erased(events: list[Event], data: st.DataObject) -> Non
 
 
 @given(logs, values(MissionFinished))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_last_word_is_the_status(events: list[Event], finished: MissionFinished) -> None:
     state = fold([*events, line(finished, 59)], live=True)
     assert (state.status, state.reasons) == (finished.status, finished.reasons)

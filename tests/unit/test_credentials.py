@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.core.errors import ChargehandError, ConfigError, NotFoundError, UsageError
 from chargehand.core.ports import KeySource
@@ -343,7 +344,7 @@ def test_a_value_that_cannot_be_one_is_refused_unseen(directory: Path, value: st
         fails(UsageError, "secret_invalid", lambda: environment.get(NAME))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(value=st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1).filter(str.strip))
 def test_any_other_value_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, value: str) -> None:
     directory = tmp_path_factory.getbasetemp() / "any-value"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.gateway_kit import (
     CLAUDE_USAGE,
     SSE,
@@ -364,7 +365,7 @@ async def _play(directory: Path, plan: list[tuple[str, int, bool, int]], limit: 
         assert desk.upstream.open == 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(plan=PLAN, limit=st.sampled_from([0.0006, 0.003, 0.01, 1.0]))
 def test_what_is_booked_never_exceeds_the_limit_and_is_all_recorded(
     plan: list[tuple[str, int, bool, int]], limit: float

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.durable.supervisor import LineSplitter, OutputStream, ProgramExit, run_supervised
 
@@ -135,8 +136,9 @@ def test_the_tree_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     assert gone(pids)
 
 
+@example([b"a\r", b"\nb"])  # the end of a line that comes in two pieces
 @given(st.lists(st.binary(max_size=6), max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_lines_do_not_depend_on_how_they_come(pieces: list[bytes]) -> None:
     def cut(parts: list[bytes]) -> list[str]:
         lines: list[str] = []

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.trees_kit import EXECUTABLE, FILE, GITLINK, LINK, File, make_commit
 from tests.workspace_kit import Yard
 
@@ -217,7 +218,7 @@ _TEXT = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n", b"e\n"]), max_
 
 @given(base=_TEXT, ours=_TEXT, theirs=_TEXT)
 @example(base=b"b\nb\n", ours=b"b\na\nb\n", theirs=b"b\na\nb\nb\na\n")  # git sees a conflict, plain diff does not
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_line_that_clashes_stands_where_it_is_said_to(
     depot: Depot, base: bytes, ours: bytes, theirs: bytes
 ) -> None:
@@ -268,7 +269,7 @@ def test_other_conflicts_stay_conflicts_beside_a_union_file(depot: Depot) -> Non
         assert only(united(depot, *sides)).kind == kind
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.tuples(*[st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"\n"]), max_size=8)] * 3))
 def test_a_union_is_what_git_makes_of_it(depot: Depot, tmp_path: Path, three: tuple[list[bytes], ...]) -> None:
     base, ours, theirs = (b"".join(lines) + b"end\n" for lines in three)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.conftest import examples
 from tests.unit._model_clients import call, read
 
 from chargehand.core.clock import SteppedClock
@@ -211,7 +212,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 CANARIES = st.text("abcdefXYZ0189+/=\"\\'é🦀 \n%&", min_size=4, max_size=20).map(lambda text: f"Q7{text}zX")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     canary=CANARIES,
     dialect=st.sampled_from(["openai", "anthropic"]),

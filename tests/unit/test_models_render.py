@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.late import LateModule
 from tests.unit._model_clients import DIALECTS, anthropic_client, openai_client
 
@@ -76,21 +77,21 @@ async def through_anthropic(reply: ScriptedReply, *, stream: bool) -> Said:
     return text, calls, done.stop_reason or ""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(reply=REPLIES, stream=st.booleans())
 def test_the_client_of_openai_reads_what_the_script_says(reply: ScriptedReply, stream: bool) -> None:
     expected = said(reply, "tool_calls" if reply.tools else "stop")
     assert asyncio.run(through_openai(reply, stream=stream)) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(reply=REPLIES, stream=st.booleans())
 def test_the_client_of_anthropic_reads_what_the_script_says(reply: ScriptedReply, stream: bool) -> None:
     expected = said(reply, "tool_use" if reply.tools else "end_turn")
     assert asyncio.run(through_anthropic(reply, stream=stream)) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(reply=REPLIES, dialect=st.sampled_from(["openai", "anthropic"]), stream=st.booleans())
 def test_what_is_rendered_is_decoded_to_the_same(reply: ScriptedReply, dialect: Dialect, stream: bool) -> None:
     body = b"".join(render(DIALECTS[dialect], reply, model="m", stream=stream, usage_chunk=True))

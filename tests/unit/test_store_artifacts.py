@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, StoreError, UsageError
@@ -37,7 +38,7 @@ def test_an_id_names_the_content_and_the_file(store: Store) -> None:
 
 
 @given(content=st.binary(max_size=200) | st.integers(4000, 9000).map(bytes) | st.just(LONG), durable=st.booleans())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_was_put_comes_back_to_the_bit(store: Store, content: bytes, durable: bool) -> None:
     assert store.artifacts.get(store.artifacts.put(content, kind="output", durable=durable)) == content
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import examples
 from tests.gateway_kit import (
     DONE,
     JSON,
@@ -242,7 +243,7 @@ async def test_in_its_own_dialect_too_what_does_not_pass_is_named(tmp_path: Path
     assert "x-chargehand-left-out" not in error.headers
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(order=st.permutations([0] * 5 + [1] * 5 + [2] * 5), client=st.sampled_from(ALL), after=st.text())
 async def test_calls_that_come_mixed_into_each_other_reach_each_client_whole(
     order: list[int], client: Dialect, after: str
