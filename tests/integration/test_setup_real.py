@@ -61,9 +61,9 @@ MAVEN = {
     ".gitignore": "target/\n",
 }
 CASES = [
-    # Each client and each tier once, the rest in the long runs.
-    pytest.param("container", PYTHON, "pypi", marks=IN_CONTAINER, id="python-container"),
+    # What contradicts itself asks PyPI below; local registries are asked from containers in `test_setup_packages`.
     pytest.param("process", NODE, "npm", marks=IN_PROCESS, id="node-process"),
+    pytest.param("container", PYTHON, "pypi", marks=[IN_CONTAINER, pytest.mark.soak], id="python-container"),
     pytest.param("process", PYTHON, "pypi", marks=[IN_PROCESS, pytest.mark.soak], id="python-process"),
     pytest.param("container", NODE, "npm", marks=[IN_CONTAINER, pytest.mark.soak], id="node-container"),
 ]
@@ -158,6 +158,7 @@ def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None
     tried = [line["payload"]["argv"][-1] for line in log if line["type"] == "command.finished"]
     (found,) = [line["payload"]["command"] for line in log if line["type"] == "setup.detected"]
     assert found == "pip install -r requirements.txt"
+    assert {"registry pypi-index", "registry pypi-file"} <= set(requested(desk, done))
     assert tried.index("pip install -r requirements-docs.txt -r requirements.txt") < tried.index(found)
     # A command by hand finds what the mission's checks found.
     by_hand = desk.say(
