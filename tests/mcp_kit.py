@@ -177,7 +177,7 @@ def orchestrator(service: Service, repository: Path, count: int, results: Path) 
     """Start the orchestrator in a process of its own."""
     words = [service.url, str(service.token_file), str(repository), str(count), str(results)]
     root = Path(__file__).parents[1]
-    return subprocess.Popen(
+    return ForkedPopen(
         [sys.executable, "-m", "tests.mcp_kit", *words], cwd=root, env={**os.environ, **service.environ}
     )
 
