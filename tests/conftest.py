@@ -73,10 +73,12 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_finish() -> None:
     """Leave ten thousand tests and what they import out of each later search for rings of objects.
 
-    And have the workers that tests start by use cases of the program forked.
+    And have the workers that tests start by use cases of the program forked, and missions repeat less.
     """
     if "chargehand.app.worker" in sys.modules:
         forked.fork_detached()
+    if "chargehand.app.composition" in sys.modules:
+        forked.repeat_less()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
