@@ -74,10 +74,12 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_finish() -> None:
     """Exclude ten thousand tests and their imports from garbage collection.
 
-    Also make workers that use cases of the program start fork instead.
+    Also make workers that use cases of the program start fork instead, and missions repeat failing tests less.
     """
     if "chargehand.app.worker" in sys.modules:
         forked.fork_detached()
+    if "chargehand.app.composition" in sys.modules:
+        forked.repeat_less()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)

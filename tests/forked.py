@@ -33,6 +33,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+REPEATS_ALL = "TESTS_REPEAT_ALL"
+"""The variable of programs that repeat what fails on a base as often as the product does."""
 _ROOT = Path(__file__).parents[1]
 _SERVER = "import sys; sys.path[0] = sys.argv[2]; from tests.forked import serve; serve(int(sys.argv[1]))"
 # Imported by nearly every command. A command imports heavy libraries only where it uses them.
@@ -217,6 +219,16 @@ def fork_detached(*, forked: bool = True) -> None:
         vars(module)["subprocess"] = forking if forked else subprocess
 
 
+def repeat_less(*, less: bool = True) -> None:
+    """Have missions of this process repeat tests that fail on a base once, or as often as the product does.
+
+    Eight runs tell which tests are flaky. Most missions of the suite begin with red checks that are not.
+    """
+    from chargehand.missions.verdict import classification, repeats
+
+    vars(classification)["RUNS_ON_BASE"] = 1 if less else repeats.RUNS_ON_BASE
+
+
 def run(
     words: Sequence[str], *, cwd: Path, environ: Mapping[str, str], mounts: int | None = None
 ) -> tuple[int, str, str]:
@@ -334,6 +346,7 @@ def serve(number: int) -> None:
     for module in _IMPORTED:
         __import__(module)
     _compile_patterns()
+    repeat_less()
     _run_mission()
     fork_detached()
     _serve(socket.socket(fileno=number))
@@ -456,6 +469,8 @@ def _become_program(descriptors: Sequence[int]) -> None:
         fork_detached(forked=False)  # otherwise they would run in the server's namespace
     os.environ.clear()
     os.environ.update(request["environ"])
+    if REPEATS_ALL in os.environ:
+        repeat_less(less=False)
     tempfile.tempdir = None  # Python caches the temporary directory, and the environment may now name another one
     os.chdir(request["cwd"])
     sys.argv = [request["module"], *request["words"]]

@@ -17,9 +17,10 @@ from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox.container_tier import ContainerTier
 from chargehand.sandbox.contract import ExecResult, Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox.process_tier import ProcessTier
-from chargehand.sandbox.toolchain import Toolchain, discover
+from chargehand.sandbox.toolchain import Toolchain
 from chargehand.sandbox.vm_tier import VmTier
 from tests import container_kit, vm_kit
+from tests.toolchain_kit import host_toolchain
 
 TIERS = (
     pytest.param("process", marks=pytest.mark.needs_bwrap),
@@ -75,7 +76,7 @@ class Jail:
         (self.base / "top").write_text("top of base\n")
         for path in (root, self.base, *self.base.rglob("*")):
             os.chown(path, *sandbox_ids())
-        self.toolchain = discover(search=os.environ["PATH"])
+        self.toolchain = host_toolchain()
         self.tier = tier_of(kind, self.toolchain)
         self.loop.run_until_complete(self.tier.__aenter__())
         self.sandbox = self.open("shared", memory_mb=512)

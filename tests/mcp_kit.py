@@ -23,7 +23,11 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
+from chargehand.app.composition import App
+from chargehand.mcp.server import mission_server
+from tests.crash_kit import wait_until
 from tests.forked import ForkedPopen
+from tests.server_kit import start_worker
 
 _AT_ONCE = 6
 _PATIENCE = 120.0
@@ -84,6 +88,19 @@ def over_stdio(environ: Mapping[str, str], cwd: Path, mode: str = "auto") -> Cli
     words = ["-m", "chargehand", "mcp"]
     server = StdioServerParameters(command=sys.executable, args=words, cwd=cwd, env=dict(environ))
     return Client(stdio_client(server), mode=mode)
+
+
+@contextlib.asynccontextmanager
+async def in_process(environ: Mapping[str, str], cwd: Path) -> AsyncIterator[Client]:
+    """Connect the official client to a server of this process, with a worker; for tests that need no wire."""
+    with start_worker(environ), App.open(environ=environ, cwd=cwd) as app:
+        # Once it has joined, the server starts no worker.
+        wait_until(app.workers.members)
+        async with (
+            mission_server(environ=environ, cwd=cwd, keep_traceback=lambda error: "") as server,
+            Client(server) as client,
+        ):
+            yield client
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -159,7 +176,7 @@ def orchestrator(service: Service, repository: Path, count: int, results: Path) 
     """Start the orchestrator in a separate process."""
     words = [service.url, str(service.token_file), str(repository), str(count), str(results)]
     root = Path(__file__).parents[1]
-    return subprocess.Popen(
+    return ForkedPopen(
         [sys.executable, "-m", "tests.mcp_kit", *words], cwd=root, env={**os.environ, **service.environ}
     )
 

@@ -47,8 +47,9 @@ _DISK_MB = 1600  # sparse; the doctor requires a free gigabyte
 _own_mounts = threading.local()
 _NO_NAMESPACES = 77
 
+# Hundreds of these run: what is imported where it is needed is half of what one costs.
 _INSIDE = r"""
-import ctypes, json, os, shutil, subprocess, sys
+import ctypes, json, os, sys
 job = json.load(sys.stdin)
 libc = ctypes.CDLL(None, use_errno=True)
 def mount(source, target, kind, flags, data):
@@ -82,6 +83,7 @@ except OSError as problem:
     sys.exit(77)
 os.chdir("/run/ws")
 if job["oracle"]:
+    import subprocess
     environment = dict(os.environ, GIT_DIR="/run/oracle.git", GIT_WORK_TREE="/run/ws")
     environment["GIT_CONFIG_GLOBAL"] = "/dev/null"
     def run(*args):
@@ -100,8 +102,7 @@ if uid == 0:
 os.umask(0o22)
 if job["script"] is not None:
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
-    done = subprocess.run(["/bin/sh", "-ec", job["script"]], env=environment)
-    sys.exit(done.returncode)
+    os.execve("/bin/sh", ["/bin/sh", "-ec", job["script"]], environment)
 for kind, path, *rest in job["operations"]:
     try:
         if kind == "write":
@@ -119,12 +120,17 @@ for kind, path, *rest in job["operations"]:
             if os.path.isfile(path) and not os.path.islink(path):
                 os.chmod(path, rest[0])
         elif kind == "remove":
-            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+            if os.path.isdir(path) and not os.path.islink(path):
+                import shutil
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
         elif kind == "move":
+            import shutil
             shutil.move(path, rest[0])
         else:
             raise SystemExit(f"unknown operation {kind}")
-    except (OSError, shutil.Error, NotImplementedError):
+    except (OSError, NotImplementedError):  # an error of shutil is one of the first
         if job["strict"]:
             raise
 """

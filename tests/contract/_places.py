@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.toolchain_kit import host_toolchain
 
 from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox.toolchain import Toolchain, discover
+from chargehand.sandbox.toolchain import Toolchain
 
 needs_bwrap = pytest.mark.skipif(
     shutil.which("bwrap") is None and not os.environ.get("CI"), reason="needs bubblewrap"
@@ -21,7 +22,7 @@ needs_bwrap = pytest.mark.skipif(
 
 def toolchain() -> Toolchain:
     # With its packages: pip and HTTP clients are tried inside.
-    return discover(search=os.environ["PATH"], packages=("all",))
+    return host_toolchain("all")
 
 
 @contextmanager

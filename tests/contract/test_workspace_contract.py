@@ -21,12 +21,17 @@ _GROUNDS: dict[str, tuple[DriverName, Disk | None]] = {
     "reflink-xfs": ("reflink", "xfs"),
 }
 
+# The driver asks both file systems that clone for the same: the suite takes one.
+_MARKS: dict[Disk | None, tuple[pytest.MarkDecorator, ...]] = {
+    None: (),
+    "btrfs": (pytest.mark.needs_root,),
+    "xfs": (pytest.mark.needs_root, pytest.mark.soak),
+}
+
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.needs_root if disk else ()) for name, (_, disk) in _GROUNDS.items()
-    ],
+    params=[pytest.param(name, marks=_MARKS[disk]) for name, (_, disk) in _GROUNDS.items()],
 )
 def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverHarness]:
     driver, disk = _GROUNDS[request.param]

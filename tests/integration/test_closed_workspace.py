@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import stat
 from pathlib import Path
 
 import pytest
+from tests.toolchain_kit import host_toolchain
 from tests.workspace_kit import Yard, oracle
 
 from chargehand.core.errors import RefusedError
 from chargehand.core.ports import DriverName
 from chargehand.sandbox.contract import SandboxSpec
 from chargehand.sandbox.process_tier import ProcessTier
-from chargehand.sandbox.toolchain import discover
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.space import AttemptQuota
 from chargehand.workspace.workspace import Workspace
@@ -27,7 +26,7 @@ def inside(workspace: Workspace, script: str) -> bytes:
     """Run a script in a sandbox of its own on the workspace, freeze it and take it down."""
 
     async def run() -> bytes:
-        async with ProcessTier(discover(search=os.environ["PATH"])) as tier:
+        async with ProcessTier(host_toolchain()) as tier:
             sandbox = await tier.open(SandboxSpec(mounts=workspace.mount_plan()))
             done = await sandbox.exec(["sh", "-ec", script])
             await sandbox.close()

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from desk import Desk, Said, repository, shell
 from tests.crash_kit import wait_until
+from tests.forked import REPEATS_ALL
 
 pytestmark = pytest.mark.needs_bwrap
+AS_EVER = {REPEATS_ALL: "yes"}  # whether a test is flaky depends on it
 
 CODE = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a + b\n"
 HEAD = "import unittest\nfrom calc import add, sub\n\n\nclass T(unittest.TestCase):\n"
@@ -35,7 +37,7 @@ def writes(path: str, text: str) -> str:
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+    return Desk(tmp_path_factory.mktemp("desk"), **AS_EVER)
 
 
 def run(desk: Desk, place: Path, agent: str, *words: str, text: str = "say more", check: str = CHECK[1]) -> Said:
@@ -210,7 +212,7 @@ def fail_earlier_runs(desk: Desk) -> None:
 
 def test_a_tree_is_not_judged_again_until_it_is_green(tmp_path: Path) -> None:
     """A tree on which a check failed once needs a person, who is told before `promote` obeys."""
-    desk = Desk(tmp_path / "desk")
+    desk = Desk(tmp_path / "desk", **AS_EVER)
     place = repository(tmp_path / "repo", GREEN)
     assert run(desk, place, COMMENT).code == 0
     fail_earlier_runs(desk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 
@@ -10,25 +10,25 @@ import pytest
 from mcp.client.client import Client
 from test_native_terminal import Shop
 from tests.conftest import git
-from tests.mcp_kit import Service, call, over_stdio, refused
+from tests.mcp_kit import Service, call, in_process, over_stdio, refused
 from tests.native_kit import FINISH, says
 from tests.native_kit import call as tool_call
 
 pytestmark = pytest.mark.needs_bwrap
-Connect = Callable[[], AbstractAsyncContextManager[Client]]
 
 
 @contextmanager
-def connected(shop: Shop, face: str) -> Iterator[Connect]:
-    """Serve the shop's person, over stdio or HTTP; the environment says what only the file may say."""
+def connecting(shop: Shop, face: str) -> Iterator[AbstractAsyncContextManager[Client]]:
+    """Serve the shop's person; the environment contains a setting that only the person's file may contain."""
     environ = {**shop.environ, "CHARGEHAND_SERVER_MAY_DECIDE": "true"}
-    if face == "stdio":
-        yield lambda: over_stdio(environ, shop.repository)
+    if face != "http":
+        connect = over_stdio if face == "stdio" else in_process
+        yield connect(environ, shop.repository)
         return
     service = Service(environ=environ, cwd=shop.repository, token_file=shop.place / "token")
     service.start()
     try:
-        yield service.client
+        yield service.client()
     finally:
         service.stop()
 
@@ -42,12 +42,13 @@ async def waiting(client: Client) -> str:
     return mission
 
 
-@pytest.mark.parametrize("face", ["stdio", "http"])
+# Both wires hand the same environment to the same server; the suite takes the one whose process it can fork.
+@pytest.mark.parametrize("face", ["http", pytest.param("stdio", marks=pytest.mark.soak)])
 async def test_a_client_decides_nothing_in_its_persons_place(tmp_path: Path, face: str) -> None:
     shop = Shop(tmp_path, {"note.txt": "a\n"}, project="[server]\nmay_decide = true\n")
     assert shop.say("project", "trust", "--yes").code == 0
-    with connected(shop, face) as connect:
-        async with connect() as client:
+    with connecting(shop, face) as connection:
+        async with connection as client:
             mission = await waiting(client)
             for tool in ("promote", "discard", "cancel"):
                 error = await refused(client, tool, mission=mission)
@@ -63,12 +64,14 @@ async def test_a_client_decides_nothing_in_its_persons_place(tmp_path: Path, fac
     assert git(shop.repository, "branch", "--list", "chargehand/*") == ""
 
 
-@pytest.mark.parametrize("face", ["stdio", "http"])
+@pytest.mark.parametrize(
+    "face", ["in-process", *(pytest.param(x, marks=pytest.mark.soak) for x in ("http", "stdio"))]
+)
 async def test_the_persons_own_file_lets_clients_decide(tmp_path: Path, face: str) -> None:
     shop = Shop(tmp_path, {"note.txt": "a\n"}, project="")
     shop.write("[server]\nmay_decide = true")
-    with connected(shop, face) as connect:
-        async with connect() as client:
+    with connecting(shop, face) as connection:
+        async with connection as client:
             for tool, status in (("promote", "promoted"), ("discard", "discarded"), ("cancel", "cancelled")):
                 view = await call(client, tool, mission=await waiting(client))
                 assert view["status"] == status
@@ -77,7 +80,7 @@ async def test_the_persons_own_file_lets_clients_decide(tmp_path: Path, face: st
 async def test_an_act_that_needs_permission_is_not_a_clients_to_allow(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.script(says("", tool_call("bash", command="git branch -D gone")), FINISH)
-    async with over_stdio(shop.environ, shop.repository) as client:
+    async with in_process(shop.environ, shop.repository) as client:
         started = await call(client, "run_mission", request="tidy up", model="scripted")
         view = await call(client, "wait_mission", mission=started["mission"]["mission"], seconds=60)
         assert view["status"] == "waiting", view

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -114,13 +113,12 @@ def test_a_fix_from_a_sub_directory_is_promoted_and_half_of_one_refused(desk: De
 
 
 def test_it_is_said_where_a_mission_works(desk: Desk, monorepo: Path) -> None:
-    words = desk.argv("run", "mend it", "--agent", script(WEB_GOLD), "--dir", "packages/web")
-    told = subprocess.run(words, cwd=monorepo, env=desk.environ, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told
+    words = ("run", "mend it", "--agent", script(WEB_GOLD), "--dir", "packages/web")
+    told = desk.say(*words, cwd=monorepo, as_json=False)
+    assert told.code == 0, told
     assert "works     in packages/web" in told.stdout.splitlines()[:4]
     assert "npm test" in told.stdout
-    words = desk.argv("mission", "show")
-    shown = subprocess.run(words, cwd=monorepo, env=desk.environ, capture_output=True, text=True, check=True)
+    shown = desk.say("mission", "show", cwd=monorepo, as_json=False)
     assert "works     in packages/web" in shown.stdout
 
 
@@ -171,9 +169,11 @@ def test_a_directory_is_named_from_where_one_stands_or_from_the_top(desk: Desk, 
         (monorepo.parent, ("--repo", "repo", "--dir", "services/api")),
         (monorepo / "packages", ("--repo", "..", "--dir", "services/api/")),
     ):
-        assert run(desk, cwd, "command:true", *words).document["directory"] == "services/api", words
+        said = run(desk, cwd, "command:true", "--only-check", "true", *words)
+        assert said.document["directory"] == "services/api", words
     for cwd, words in ((monorepo / "services/api", ("--dir", "/")), (monorepo.parent, ("--repo", "repo"))):
-        assert run(desk, cwd, "command:true", *words).document["directory"] == ".", words
+        said = run(desk, cwd, "command:true", "--only-check", "true", *words)
+        assert said.document["directory"] == ".", words
 
 
 def test_a_worker_goes_on_there_and_a_person_promotes_from_there(desk: Desk, monorepo: Path) -> None:

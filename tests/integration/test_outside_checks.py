@@ -227,7 +227,7 @@ HOSTILE = {
 @pytest.mark.parametrize("how", HOSTILE)
 def test_a_hostile_tree_reaches_no_exit_code_of_theirs(desk: Desk, repo: Path, how: str) -> None:
     evil = writing("evil.py", HOSTILE[how], more="mv evil.py calc.py")
-    (repo / "chargehand.toml").write_text('[limits]\ncheck_time = 6.0\n[project]\nchecks = ["cat *.py"]\n')
+    (repo / "chargehand.toml").write_text('[limits]\ncheck_time = 4.0\n[project]\nchecks = ["cat *.py"]\n')
     commit(repo)
     said = desk.say("run", "do it", "--agent", evil, *OUTSIDE, cwd=repo)
     assert said.document["status"] == "refused", said
@@ -237,7 +237,7 @@ def test_a_hostile_tree_reaches_no_exit_code_of_theirs(desk: Desk, repo: Path, h
     assert status in ("failed", "timed_out")
     # What does not ask the tree is not disturbed by it either.
     calm = desk.say(
-        "run", "do it", "--agent", evil, "--outside-check", "under-test python3 calc.py & sleep 2", cwd=repo
+        "run", "do it", "--agent", evil, "--outside-check", "under-test python3 calc.py & sleep 1", cwd=repo
     )
     assert [status for _, status, _ in outside(desk, calm)] in (["passed"], ["failed"])
 

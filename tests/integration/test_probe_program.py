@@ -16,11 +16,11 @@ import pytest
 from tests.conftest import git, repository_state
 from tests.jail_kit import TIERS, tier_of
 from tests.probe_program import DIFFERENCES, FILES, OVERLAY, PROGRAM, STEPS
+from tests.toolchain_kit import host_toolchain
 from tests.workspace_kit import Yard
 
 from chargehand.core.ports import DriverName, sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
-from chargehand.sandbox.toolchain import discover
 from chargehand.workspace.workspace import Workspace
 
 STRATEGIES: dict[str, DriverName] = {"shadow": "overlay", "direct": "worktree"}
@@ -69,7 +69,7 @@ def digest(root: Path) -> str:
 
 async def transcript(kind: str, workspace: Workspace) -> dict[str, Any]:
     """Return what the program tells in a sandbox over a workspace."""
-    async with tier_of(kind, discover(search=os.environ["PATH"])) as tier:
+    async with tier_of(kind, host_toolchain()) as tier:
         sandbox = await tier.open(SandboxSpec(mounts=workspace.mount_plan(), limits=LIMITS))
         try:
             done = await sandbox.exec(ARGV, timeout=250, output_limit=4_000_000)

@@ -60,7 +60,7 @@ class ClockShop(NativeShop):
 
         async def stay(app: App) -> None:
             working = asyncio.create_task(Worker(app, slots=1).work(until_idle=True, sleepers=True))
-            done, _ = await asyncio.wait([working], timeout=3)
+            done, _ = await asyncio.wait([working], timeout=1)
             assert not done, "it waits for who sleeps"
             self.clock.advance(advance)
             await working

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from tests import forked
 from tests.conftest import make_repository
 
 from chargehand.app.config.records import RepositoryFile, ResolvedConfig
@@ -41,9 +40,9 @@ def test_the_commands_of_the_quick_start_work_in_order(tmp_path: Path) -> None:
         "CHARGEHAND_HOME": str(tmp_path / "state"),
     }
     for command in commands:
-        argv = [sys.executable, "-m", *shlex.split(command)]
-        done = subprocess.run(argv, cwd=repository, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        _, *words = shlex.split(command)
+        code, *said = forked.run(words, cwd=repository, environ=environment)
+        assert code == 0, (command, said)
 
 
 def test_the_configuration_shown_is_accepted() -> None:

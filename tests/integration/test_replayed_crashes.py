@@ -12,13 +12,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 from tests.conftest import git, repository_state
 from tests.crash_kit import Scene, Site, nothing_survives
 from tests.fleet_kit import sandboxes
@@ -143,15 +143,9 @@ def test_what_goes_another_way_goes_live_and_says_so(tmp_path: Path) -> None:
         assert (told.turn, told.pointer) == (3, "/messages/4/content")
         assert " at 1" in told.recorded
         assert told.recorded != told.sent
-        shown = subprocess.run(
-            [sys.executable, "-m", "chargehand", "mission", "log", yard.mission(site)],
-            env=yard.environ,
-            cwd=site.repository,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert "replay ended at turn 3" in shown
+        words = ("mission", "log", yard.mission(site))
+        code, shown, _ = forked.run(words, cwd=site.repository, environ=yard.environ)
+        assert (code, "replay ended at turn 3" in shown) == (0, True), shown
         yard.at_rest()
 
 

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.toolchain_kit import host_toolchain
 
 from chargehand.core.errors import ChargehandError, SandboxDiedError
 from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
 from chargehand.sandbox.process.session import START_SECONDS
 from chargehand.sandbox.process_tier import ProcessTier
-from chargehand.sandbox.toolchain import Toolchain, discover
 
 pytestmark = [
     pytest.mark.needs_bwrap,
@@ -76,10 +76,6 @@ def place(root: Path) -> Iterator[SandboxSpec]:
     finally:
         for locked in root.glob("work/work"):
             locked.chmod(0o700)
-
-
-def toolchain() -> Toolchain:
-    return discover(search=os.environ["PATH"])
 
 
 def processes() -> dict[int, tuple[int, str]]:
@@ -162,7 +158,7 @@ async def attempts(tmp_path: Path, count: int) -> None:
     """End attempts in every way there is: closed, cancelled, timed out, frozen, opened in vain."""
     descriptors = len(os.listdir("/proc/self/fd"))
     mark = f"MARK-{os.getpid()}-{tmp_path.name}"
-    async with ProcessTier(toolchain()) as tier:
+    async with ProcessTier(host_toolchain()) as tier:
         for number in range(count):
             root = tmp_path / str(number)
             with place(root) as spec:
@@ -210,7 +206,7 @@ async def one_attempt(tier: ProcessTier, spec: SandboxSpec, number: int, mark: s
 async def test_a_tier_that_closes_takes_its_sandboxes_along(tmp_path: Path) -> None:
     mark = f"MARK-{os.getpid()}-tier"
     with place(tmp_path / "a") as one, place(tmp_path / "b") as two:
-        tier = ProcessTier(toolchain())
+        tier = ProcessTier(host_toolchain())
         async with tier:
             opened = [await tier.open(spec) for spec in (one, two)]
             tasks = [asyncio.create_task(sandbox.exec(["python3", "-c", HUNG, mark])) for sandbox in opened]
@@ -232,7 +228,7 @@ async def test_a_tier_that_closes_takes_its_sandboxes_along(tmp_path: Path) -> N
 async def test_killed_from_outside(tmp_path: Path, victim: str, frozen: bool) -> None:
     mark = f"MARK-{os.getpid()}-{victim[0]}-{frozen}"
     with place(tmp_path / "place") as spec:
-        async with ProcessTier(toolchain()) as tier:
+        async with ProcessTier(host_toolchain()) as tier:
             sandbox = await tier.open(spec)
             task = asyncio.create_task(sandbox.exec(["python3", "-c", HUNG, mark]))
             while len(list((tmp_path / "place/upper").iterdir())) < 6:
@@ -263,7 +259,7 @@ async def test_a_launcher_that_stands_still_is_replaced_at_once(tmp_path: Path) 
 
 async def replace_stopped_launchers(tmp_path: Path) -> None:
     with place(tmp_path / "place") as spec:
-        async with ProcessTier(toolchain()) as tier:
+        async with ProcessTier(host_toolchain()) as tier:
             sandbox = await tier.open(spec)
             stopped = find("launcher")
             os.kill(stopped, signal.SIGSTOP)
@@ -315,7 +311,7 @@ async def test_an_owner_killed_with_9(tmp_path: Path, state: str, also_launcher:
             if also_launcher:
                 os.kill(launcher, signal.SIGKILL)
         if also_launcher:
-            async with ProcessTier(toolchain()):
+            async with ProcessTier(host_toolchain()):
                 pass  # the next start sweeps what nobody was left to remove
         gone(lambda: [pid for pid in ours if pid in processes()])
         gone(lambda: bearing(f"MARK-{root.name}"))
@@ -346,7 +342,7 @@ async def test_opening_in_vain_leaves_nothing(tmp_path: Path) -> None:
         wrong = MountPlan(target="/workspace", plain=tmp_path / "missing")
         lowers = (tmp_path / ("x" * 200),) * 1000
         long = MountPlan(target="/workspace", lowers=lowers, upper=tmp_path, work=tmp_path)
-        async with ProcessTier(toolchain()) as tier:
+        async with ProcessTier(host_toolchain()) as tier:
             for number in range(12):
                 with pytest.raises(ChargehandError) as caught:
                     await tier.open(SandboxSpec(mounts=wrong))

@@ -140,7 +140,7 @@ def test_every_document_is_what_the_schema_says(client: httpx.Client, promoted: 
     for route in ROUTES:
         if route.method != "GET" or route.path_names not in ((), ("mission",)):
             continue
-        for mission in (promoted, waiting):
+        for mission in (promoted, waiting) if route.path_names else ("",):
             answer = client.get(API + route.path.format(mission=mission))
             if answer.status_code != 200:
                 # No plan, nothing to take back, and arguments that are needed: an error of the right form.
@@ -151,9 +151,16 @@ def test_every_document_is_what_the_schema_says(client: httpx.Client, promoted: 
             if "application/json" not in described:  # lines, as the log has them
                 continue
             schema = described["application/json"]["schema"] | {"components": document["components"]}
-            Draft202012Validator(schema).validate(answer.json())
+            Draft202012Validator(schema).validate(thinned(answer.json()))
             checked += 1
     assert checked > 20
+
+
+def thinned(document: Any) -> Any:
+    """Return a document without most rows of its long lists: the catalogue has thousands, and takes seconds."""
+    if isinstance(document, dict):
+        return {key: thinned(value) for key, value in document.items()}
+    return document[:: max(1, len(document) // 50)] if isinstance(document, list) else document
 
 
 def test_what_a_client_has_already_is_not_sent_again(client: httpx.Client, promoted: str) -> None:

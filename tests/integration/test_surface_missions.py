@@ -54,11 +54,12 @@ CHEATS = [
 ]
 HONEST = [
     pytest.param(MAKE, "make test", f"{FIX}; (echo '# tests'; cat Makefile) > m; mv m Makefile", id="make"),
-    pytest.param(SCRIPT, "sh ci/all.sh", f"{FIX}; echo calc > README.md", id="script"),
+    pytest.param(SCRIPT, "sh ci/all.sh", f"{FIX}; echo calc > README.md", id="script", marks=pytest.mark.soak),
     pytest.param(
         JUDGED, "python -m unittest -q", f"{FIX}; echo '# none' > requirements.txt", id="installed module"
     ),
-    pytest.param(NODE, "npm test", "sed -i 's/a - b/a + b/' calc.js", id="npm"),
+    # The suite mends a project of npm unasked in `test_toolchains`.
+    pytest.param(NODE, "npm test", "sed -i 's/a - b/a + b/' calc.js", id="npm", marks=pytest.mark.soak),
 ]
 
 

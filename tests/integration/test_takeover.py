@@ -93,9 +93,9 @@ def test_a_worker_that_is_told_to_end_lets_go(yard: Yard, number: int) -> None:
 
 def test_a_time_limit_does_not_start_again_with_another_worker(yard: Yard) -> None:
     """An agent without output or steps: nothing but the noted time tells how long it has worked."""
-    site = yard.site(Scene(name="silent", script=f"sleep {MARK}", words=("--time", "20s", "--attempts", "1")))
+    site = yard.site(Scene(name="silent", script=f"sleep {MARK}", words=("--time", "12s", "--attempts", "1")))
     yard.detach(site)
-    for number, seconds in ((signal.SIGKILL, 4.0), (signal.SIGTERM, 8.0), (signal.SIGKILL, 12.0)):
+    for number, seconds in ((signal.SIGKILL, 2.0), (signal.SIGTERM, 4.0), (signal.SIGKILL, 6.0)):
         worker = yard.worker()
         wait_until(partial(has_worked, yard, site, seconds))
         worker.send_signal(number)
@@ -113,8 +113,8 @@ def test_a_time_limit_does_not_start_again_with_another_worker(yard: Yard) -> No
                     noted.append((claim, used))
     assert [used for _, used in noted] == sorted(used for _, used in noted)
     assert {claim for claim, _ in noted} == {1, 2, 3, 4}
-    assert min(used for claim, used in noted if claim == 4) >= 12.0
-    assert noted[-1][1] <= 20.0 + GRACE_SECONDS
+    assert min(used for claim, used in noted if claim == 4) >= 6.0
+    assert noted[-1][1] <= 12.0 + GRACE_SECONDS
 
 
 def test_a_worker_that_stands_still_keeps_its_mission(yard: Yard) -> None:

@@ -28,6 +28,7 @@ from chargehand.models.recording import RecordingUpstream, RecordingWriter
 from chargehand.models.redaction import Redactor
 from chargehand.models.replay_cache import ReplayCache
 
+pytestmark = pytest.mark.usefixtures("shared_trust")
 KEY = "sk-canary-7f3Qz9LmX2vB8nTcW4rY6uKp"
 Encode = Callable[[str], str]
 
@@ -54,6 +55,8 @@ ENCODINGS: dict[str, Encode] = {
     "backwards": lambda key: key[::-1],
     "base32": lambda key: base64.b32encode(key.encode()).decode(),
 }
+# The key is taken out before a reply is translated: of what is translated one encoding of each length is enough.
+TRANSLATED = ("plain", "base64 in lines", "hex", "spaced", "escapes of a program")
 
 
 def views(content: str) -> set[str]:
@@ -215,7 +218,9 @@ async def test_a_key_that_is_repeated_is_seen_nowhere(
     tmp_path: Path, place: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    for number, (name, encode) in enumerate(ENCODINGS.items()):
+    names = ENCODINGS if path == "/v1/chat/completions" else TRANSLATED
+    for number, name in enumerate(names):
+        encode = ENCODINGS[name]
         said = encode(KEY)
         if place in ("request id", "content type", "retry-after", "left out"):
             said = re.sub(r"\s+", " ", said).encode("latin-1", "replace").decode("latin-1")

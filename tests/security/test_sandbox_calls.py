@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.toolchain_kit import host_toolchain
 
 from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox.contract import ExecResult, SandboxLimits, SandboxSpec
 from chargehand.sandbox.process_tier import ProcessTier
 from chargehand.sandbox.seccomp import allowed, host_architecture
-from chargehand.sandbox.toolchain import discover
 
 pytestmark = pytest.mark.needs_bwrap
 x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="other entries exist on x86-64 only")
@@ -126,7 +126,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(place: Path) -> Iterator[Callable[..., ExecResult]]:
     loop = asyncio.new_event_loop()
-    tier = ProcessTier(discover(search=os.environ["PATH"]))
+    tier = ProcessTier(host_toolchain())
     loop.run_until_complete(tier.__aenter__())
     plan = MountPlan(target="/workspace", plain=place)
     sandbox = loop.run_until_complete(tier.open(SandboxSpec(mounts=plan, limits=SandboxLimits(memory_mb=512))))

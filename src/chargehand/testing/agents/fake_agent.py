@@ -13,12 +13,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-import uuid
 from typing import Any
 
 MADE, TALK = "made.txt", "talk.txt"
@@ -286,6 +282,9 @@ def edit(content: str) -> None:
 
 def ask_model(messages: Any = ({"role": "user", "content": "go on"},)) -> tuple[str, int, int]:
     """Make one call to the attempt's model; return its text and tokens. Raises `HTTPError`."""
+    # Most stand-ins call no model, and an HTTP client takes longer to import than they run.
+    import urllib.request
+
     body = {"model": os.environ["OPENAI_MODEL"], "messages": messages}
     request = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions",
@@ -303,6 +302,8 @@ def talk(*, clock: bool) -> tuple[int, int]:
 
     Every run has a new id, like many programs; with `clock` it sends the time from its third call on.
     """
+    import uuid
+
     said: list[dict[str, str]] = [{"role": "user", "content": f"session {uuid.uuid4()}: go on"}]
     used = [0, 0]
     while not said[-1]["content"].startswith("done"):
@@ -321,6 +322,8 @@ def talk(*, clock: bool) -> tuple[int, int]:
 
 def hang() -> None:
     """Leave grandchildren in new sessions, and never end."""
+    import subprocess
+
     # In new sessions, so that only killing everything in the sandbox ends them.
     for _ in range(3):
         child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {_GRANDCHILD!r}])"
@@ -403,6 +406,8 @@ def main(form: str, act: str, *words: str) -> int:
 
 def pay(act: str) -> tuple[int, int]:
     """Make two calls; `insist` makes fifty, and retries a refused one forever. Return the tokens."""
+    import urllib.error
+
     calls = 2 if act == "pay" else 50
     used = [0, 0]
     while calls:
