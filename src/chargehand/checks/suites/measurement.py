@@ -87,7 +87,9 @@ async def measure_tests(
     counted = [check for check in checks if check.tests] or list(checks)
     measured = _Measurement(plan, counted, tests, tree, base, seconds=seconds)
     await measured.begin()
-    tally = _Tally(min(most, _FAULTS_FOR_ISOLATED) if measured.is_isolated else most)
+    if measured.is_isolated:
+        most = min(most, _FAULTS_FOR_ISOLATED if must_measure else FAULTS_FOR_ADDITIONS)
+    tally = _Tally(most)
     await measured.try_all(_spread(faults) if measured.is_isolated else faults, tally)
     if tally.weakened:
         return tuple(map(_describe_weakening, tally.weakened))
@@ -163,7 +165,7 @@ class _Measurement:
         self._lanes: list[_FaultyTree] = []
         self._guard: _FaultyTree | None = None
         self._opening = asyncio.Lock()
-        self._runs_own = False
+        self._runs_own = self._guard_runs_own = False
         self._noticed_by_others = 0
         self._unnoticed: list[Mutant] = []
 
