@@ -170,7 +170,7 @@ class Watched:
         self.place = place
         self.environ = environment(place) | {"ALERT_SECRET": SECRET, "MAIL_PASSWORD": PASSWORD} | environ
         (place / ".config/chargehand").mkdir(parents=True)
-        # A full test machine must not raise alerts.
+        # The alerts must not depend on how full the test machine is.
         quiet = "disk_percent = 1\nmemory_percent = 1\n"
         (place / ".config/chargehand/config.toml").write_text(f"[alerts]\n{quiet}{config}")
         self.clock = SteppedClock()
