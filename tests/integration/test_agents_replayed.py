@@ -1,4 +1,4 @@
-"""Real agent CLIs and ACP agents, killed in the middle of their work, get the replies already paid for again.
+"""Real agent CLIs and ACP agents, killed in the middle of their work: replies already paid for are replayed.
 
 Like tests/integration/test_agents_real.py they have to be on PATH.
 """

@@ -326,7 +326,7 @@ def test_read_only_repository(desk: Desk, tmp_path: Path) -> None:
 
 @contextmanager
 def without_write_bits(root: Path) -> Iterator[None]:
-    """Remove all write bits below a directory, as binds an ordinary user."""
+    """Remove all write bits below a directory, which binds only an ordinary user."""
     places = [root, *root.rglob("*")]
     modes = [path.lstat().st_mode for path in places]
     for path in places:

@@ -45,7 +45,7 @@ def give(desk: Desk, script: str, *words: str, cwd: Path, **changes: str) -> sub
 
 
 CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
-# Command to exit code and the one stream that the suite closes; soak runs close each stream.
+# Command -> exit code and stream. The suite closes that stream, and all at once; soak runs also each other stream.
 STREAMS_USED = {
     ("mission", "list"): (0, ">&-"),
     ("mission", "show", "m-nothing"): (2, "2>&-"),

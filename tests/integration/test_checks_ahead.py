@@ -88,7 +88,7 @@ def finished(crew: Crew, mission: str) -> MissionState:
 def test_each_merged_tree_is_run_once_and_the_next_one_before_its_turn(crew: Crew) -> None:
     mission = queued_up(crew, [task(name) for name in "abcd"], "cat sub/* > /dev/null")
     state = finished(crew, mission)
-    # The first result is based on the base already. Each other has one run, two of them ahead of their turn.
+    # The first result needs no run: it is on the base already. Each other has one, two of them ahead of turn.
     order = runs_and_merges(crew, mission)
     assert (order[:3], order.count("r"), order.count("m")) == ("mrr", 3, 4), order
     verdicts = judged(crew, mission)

@@ -310,7 +310,7 @@ def test_a_providers_fault_is_the_providers_however_the_program_ends(
 def test_a_provider_that_is_left_alone_is_at_fault_though_nothing_is_sent(
     tmp_path: Path, server: ModelServer, end: str
 ) -> None:
-    """Another attempt found the provider down: the only call here waits, or is refused after a failed probe."""
+    """Another attempt found the provider down: this one's only call waits, or is refused after a failed probe."""
     with server.running() as address:
         shop = EndpointShop(tmp_path, address)
     fault = asyncio.run(_rested(shop, end))

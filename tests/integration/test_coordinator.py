@@ -363,7 +363,7 @@ def test_a_decision_is_made_once(crew: Crew, more: dict[str, Any]) -> None:
     assert {event.task: event.outcome for event in crew.events(mission, TaskEnded)} == taken
 
 
-# Task to its condition and the reason why that cannot run.
+# Task -> its condition, and why that cannot run.
 CANNOT_RUN: dict[str, tuple[dict[str, str], str]] = {
     "missing": ({"when": "tesst -e f.txt"}, "a program was not found (exit code 127)"),
     "locked": ({"when": "test -e f.txt && ./f.txt"}, "a program cannot be executed (exit code 126)"),

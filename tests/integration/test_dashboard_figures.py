@@ -62,7 +62,7 @@ def record_attempts(reader: StateReader) -> None:
 
 
 def count_log(reader: StateReader) -> dict[str, Any]:
-    """Return the figures counted here from the lines of all logs."""
+    """Return the figures counted from the lines of all logs."""
     lines = [read_payload(line) for number in range(5) for line in reader.store.log.read(f"m-{number:05}")]
     agents = {line.attempt: line.agent for line in lines if isinstance(line, AttemptStarted)}
     attempts, calls = defaultdict[str, list[AttemptFinished]](list), defaultdict[str, list[ModelCalled]](list)

@@ -211,7 +211,7 @@ def fail_earlier_runs(desk: Desk) -> None:
 
 
 def test_a_tree_is_not_judged_again_until_it_is_green(tmp_path: Path) -> None:
-    """A tree on which a check failed once needs a person, whom `promote` warns before it obeys."""
+    """A tree on which a check failed once needs a person: `promote` warns first, and obeys the second time."""
     desk = Desk(tmp_path / "desk", **AS_EVER)
     place = repository(tmp_path / "repo", GREEN)
     assert run(desk, place, COMMENT).code == 0

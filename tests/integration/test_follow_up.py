@@ -226,7 +226,7 @@ class TestConversations:
         assert again.status == "promoted", again.reasons
 
     def as_recorded(self, shop: NativeShop, mission: str) -> MissionState:
-        """Run a mission as a worker does: with the configuration recorded at its request."""
+        """Run a mission as a worker does: with the configuration recorded when it was created."""
 
         async def work() -> MissionState:
             with shop.opened() as app:

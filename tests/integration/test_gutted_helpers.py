@@ -44,7 +44,7 @@ WORKSPACE = {
     "compare/Cargo.toml": MANIFEST.replace("NAME", "compare"),
     "compare/src/lib.rs": HELPER,
 }
-# Place of the helper to the project's files and the helper that compares nothing.
+# Place of the helper -> the project's files, and the helper that compares nothing.
 PROJECTS: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
     "a module of tests in the code": (
         RUST | {"src/lib.rs": CODE + INNER, "src/testutil.rs": HELPER},

@@ -1,4 +1,4 @@
-"""A worker dies between moving a branch and recording or signing the move; the next operation does both."""
+"""A worker dies after moving a branch, before recording or signing the move; the next operation does that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chargehand.missions.provenance import verify_mission
 pytestmark = pytest.mark.needs_bwrap
 # A change of check surface waits for a person.
 TASKS = [_task("waits", _sh("touch conftest.py; echo x > sub/waits.txt")), _task("merged")]
-# Death after the branch moved, after that is logged, or after the note on the commit. Swap 1 is the task's own.
+# The worker dies after the swap, after its log line, or after the note on the commit. Swap 1 is the task's own.
 POINTS = ["swapped#2", "promoted#2", "attested#1"]
 
 
@@ -87,7 +87,7 @@ def test_what_a_dead_worker_merged_is_told_where_a_person_ends_the_plan_or_drops
 
 @pytest.mark.parametrize("point", ["swapped#1", "promoted#1", "attested#1"])
 def test_what_a_dead_worker_promoted_is_signed_before_the_branch_moves_on(tmp_path: Path, point: str) -> None:
-    """It moves on when applied to a branch that a person moved meanwhile, and again on roll-back."""
+    """The result is applied to a branch that a person moved meanwhile, and then rolled back."""
     yard = Yard(tmp_path)
     site = yard.site(SCENES["applied"])
     yard.worker_dies_at(point, site)
