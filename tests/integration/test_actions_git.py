@@ -1,4 +1,4 @@
-"""Git by hand: fetched, merged, rebased, committed, pushed; nothing leaves unjudged, nothing is lost unasked."""
+"""Manual git: fetch, merge, rebase, commit, push. Nothing unjudged is pushed; nothing is lost without asking."""
 
 from __future__ import annotations
 

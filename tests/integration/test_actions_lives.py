@@ -1,4 +1,4 @@
-"""How an action comes to its end: by itself, by its time, cancelled, or with its owner; and who waits for whom."""
+"""How an action ends: by itself, by its time limit, by cancellation or with its owner; how actions queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def yard(tmp_path: Path) -> Yard:
 
 @pytest.fixture
 def hanging(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a remote whose ssh never ends, ignores SIGTERM and has grandchildren; return where they note pids."""
+    """Make a remote whose ssh never ends, ignores SIGTERM and has grandchildren; return their pid directory."""
     pids = yard.place / "pids"
     pids.mkdir()
     program = yard.place / "ssh.py"

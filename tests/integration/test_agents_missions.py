@@ -1,4 +1,4 @@
-"""Missions whose agent is another's program or a patch: what reaches the branch, the log, and nobody else."""
+"""Missions whose agent is an external program or a patch: their branches and logs, and no leaked key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SOUND = "cat calc/*"
 
 
 class ProgramShop(NativeShop):
-    """A workshop whose agent is a stand-in, and whose models a script answers for; a key is in its environment."""
+    """A workshop with a fake agent, scripted models, and API keys in its environment."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -57,7 +57,7 @@ class ProgramShop(NativeShop):
         return f'kind = "acp"\ncommand = {json.dumps(command)}'
 
     def say(self, *words: str) -> str:
-        """Run the program as in a pipe to its end, and return what it wrote."""
+        """Run a command to its end as in a pipe, and return its stdout."""
         done = CliRunner(env={"XDG_CONFIG_HOME": None, "LANG": "C.UTF-8", **self.environ}).invoke(
             chargehand, words
         )

@@ -76,7 +76,7 @@ WORDS = [each.text for each in REPLIES]
 
 
 def neutral(replies: Sequence[ScriptedReply]) -> Script:
-    """Return the script that every client understands."""
+    """Return a script that every client understands."""
     return replace(scripted(replies), neutral=True)
 
 
@@ -92,7 +92,7 @@ def command(kind: str, name: CliName) -> tuple[str, ...]:
 
 
 def children() -> dict[tuple[int, str], str]:
-    """Return what lives below this process, by number and time of its start, with its name."""
+    """Return the living descendants of this process: pid and start time to name."""
     parents: dict[int, int] = {}
     found: dict[int, tuple[str, str, str]] = {}
     for place in Path("/proc").glob("[0-9]*"):
@@ -110,7 +110,7 @@ def children() -> dict[tuple[int, str], str]:
 
 
 def started(seen: Mapping[tuple[int, str], str]) -> set[tuple[int, str]]:
-    """Return which of these still live, wherever they belong now."""
+    """Return the processes that are still alive, whatever their parent is now."""
     alive = set()
     for number, begun in seen:
         with contextlib.suppress(OSError):
@@ -166,7 +166,7 @@ def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
     work = [each for each in calls if not each.bare]
     told = shop.told(state)
     assert [(each.input_tokens, each.output_tokens) for each in work] == [(1000, 100)] * 3
-    assert (kind, name) == ("acp", "claude") or calls == work  # which asks for a title beside its work
+    assert (kind, name) == ("acp", "claude") or calls == work  # it also asks for a title
     assert told["malformed"] == 0
     tokens = (sum(each.input_tokens or 0 for each in calls), sum(each.output_tokens or 0 for each in calls))
     assert told["metered"] == {"calls": len(calls), "input": tokens[0], "output": tokens[1]}
@@ -176,7 +176,7 @@ def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
         assert told["agrees"] is True
     elif name in TELL_ACP:
         assert told["reported"] == {"input": 3000, "output": 300}
-    if kind == "acp" and name != "codex":  # which mends by a shell
+    if kind == "acp" and name != "codex":  # codex edits by shell
         assert {"write"} <= {event.kind for event in events if isinstance(event, ActionJudged)}
     assert mission_document(state).cost_known is True
     held = [path for path in shop.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
@@ -185,9 +185,9 @@ def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
 
 @pytest.mark.parametrize(("name", "other"), OTHERS)
 def test_a_model_of_another_dialect_answers_it(shop: RealShop, name: CliName, other: Dialect) -> None:
-    """The model is a server on loopback that knows one dialect; the gateway puts calls and replies into it."""
+    """The model is a server on loopback that knows one dialect; the gateway translates calls and replies."""
     installed("cli", name)
-    before = [says("never asked")] if name == "qwen" else []  # it begins with words of the model's that it made up
+    before = [says("never asked")] if name == "qwen" else []  # its first request has an invented reply
     server = ModelServer([*before, *REPLIES], other, neutral=True)
     with server.running() as address:
         shop.model("scripted", provider=f"{other}-compatible", base_url=address, model="words")
@@ -214,7 +214,7 @@ def test_it_never_spends_more_than_it_may(shop: RealShop, kind: str, name: CliNa
 def test_it_goes_on_in_its_own_session_where_its_message_cannot_be_read(
     shop: RealShop, kind: str, name: CliName
 ) -> None:
-    """Not tried with claude's adapter: it asks the model, out of any script's turn, about such a command."""
+    """claude's adapter is left out: it asks the model about such a command, which breaks the script's order."""
     installed(kind, name)
     told = json.dumps({"type": "task_completion", "status": "success", "payload": {"summary": "I mended it."}})
     leaves = [
@@ -248,10 +248,10 @@ def test_a_probe_starts_it_inside_a_sandbox(shop: RealShop, kind: str, name: Cli
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
 def test_nothing_that_it_started_outlives_its_attempt(shop: RealShop, kind: str, name: CliName) -> None:
-    """The shell that it leaves running in the background is below it, and below its children."""
+    """The agent's shell leaves two background processes, one of them in a new session."""
     installed(kind, name)
     before, seen = children(), dict[tuple[int, str], str]()
-    # Some wait for whoever holds the output, and claude refuses a command that only sleeps.
+    # Some agents wait until every process has closed the output; claude refuses a command that only sleeps.
     quiet = "timeout 1000 sleep 1000 </dev/null >/dev/null 2>&1 &"
     leave = call("bash", command=f"{quiet} setsid {quiet} timeout 9 sleep 1")
     shop.model("scripted", neutral((says("I leave something.", leave), says(LAST))))

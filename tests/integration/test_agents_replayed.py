@@ -1,4 +1,4 @@
-"""Real agent CLIs and ACP agents, killed in the midst of their work: what was paid for is given to them again.
+"""Real agent CLIs and ACP agents, killed in the middle of their work: replies already paid for are replayed.
 
 Like tests/integration/test_agents_real.py they have to be on PATH.
 """
@@ -45,7 +45,7 @@ WAYS: list[tuple[str, CliName]] = [
 @pytest.mark.parametrize(("kind", "name"), WAYS)
 def test_no_reply_is_asked_for_twice(tmp_path: Path, kind: str, name: CliName, point: str) -> None:
     installed(kind, name)
-    before = [says("never asked")] if name == "qwen" else []  # it begins with words of the model's that it made up
+    before = [says("never asked")] if name == "qwen" else []  # its first request has an invented reply
     model = ModelServer([*before, *REPLIES], "anthropic" if name == "claude" else "openai", neutral=True)
     with nothing_survives(), model.running() as address:
         yard = TalkYard(tmp_path, [(model, address)], kind="cli", act="-", config=config(kind, name, model))
@@ -79,9 +79,9 @@ LOOKS = [says("Again.", call("bash", command=f"sed -n {number}p calc/core.py")) 
 @pytest.mark.parametrize("dear", [False, True], ids=["to the end", "until the money is spent"])
 @pytest.mark.parametrize(("kind", "name"), RECORDED)
 def test_a_recorded_run_gives_the_same_tree_again(tmp_path: Path, kind: str, name: CliName, dear: bool) -> None:
-    """`gateway record` and `gateway replay`, each behind the attempt's own gateway, in two repositories.
+    """Run `gateway record` and `gateway replay` behind the attempt's gateway, in two repositories.
 
-    They have no commit in common, for each makes its first one when it begins.
+    The repositories share no commit: each run creates its first one.
     """
     installed(kind, name)
     desk = Desk(tmp_path)
@@ -110,5 +110,5 @@ def test_a_recorded_run_gives_the_same_tree_again(tmp_path: Path, kind: str, nam
 
 
 def calls(shop: RealShop, state: MissionState) -> list[ModelCalled]:
-    """Return how the calls ended, for who reads why a test failed."""
+    """Return the model calls of a mission, with their status."""
     return [each for each in shop.payloads(state) if isinstance(each, ModelCalled)]

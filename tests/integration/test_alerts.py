@@ -1,4 +1,4 @@
-"""Alerts from what the log and the machine tell to a notice that arrives, and over restarts."""
+"""Alerts, from the log and the machine's state to a delivered notice, also across restarts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PASSWORD = "the mail's password"
 
 
 class Hook(ThreadingHTTPServer):
-    """A webhook that keeps what it is sent, and answers with the statuses that it is given; then with 204."""
+    """A webhook that keeps its requests and answers with the given statuses, then with 204."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _HookHandler)
@@ -66,7 +66,7 @@ class Hook(ThreadingHTTPServer):
 
     @property
     def kinds(self) -> list[str]:
-        """What was told: kind and rule of each notice."""
+        """Kind and rule of each received notice."""
         bodies = [json.loads(body) for _, _, body in self.got]
         return [f"{body['kind']} {body['rule']}" for body in bodies]
 
@@ -87,7 +87,7 @@ class _HookHandler(BaseHTTPRequestHandler):
 
 
 class MailSink(socketserver.ThreadingTCPServer):
-    """A mail server that keeps each line it is sent, once as it was and once TLS began."""
+    """A mail server that keeps each received line: `plain` before TLS starts, `sealed` after."""
 
     allow_reuse_address = True
 
@@ -164,13 +164,13 @@ def hook() -> Iterator[Hook]:
 
 
 class Watched:
-    """A state directory with a configuration, a clock that is stepped, and missions that never ran."""
+    """A state directory with a configuration, a stepped clock, and missions that never ran."""
 
     def __init__(self, place: Path, config: str, **environ: str) -> None:
         self.place = place
         self.environ = environment(place) | {"ALERT_SECRET": SECRET, "MAIL_PASSWORD": PASSWORD} | environ
         (place / ".config/chargehand").mkdir(parents=True)
-        # The machine that tests run on may be as full as it likes.
+        # The alerts must not depend on how full the test machine is.
         quiet = "disk_percent = 1\nmemory_percent = 1\n"
         (place / ".config/chargehand/config.toml").write_text(f"[alerts]\n{quiet}{config}")
         self.clock = SteppedClock()
@@ -178,14 +178,14 @@ class Watched:
         self.missions = record_missions(self.reader, 12)
 
     def restart(self) -> None:
-        """Begin anew, as `up` does, with what is kept."""
+        """Restart with the stored state, as `up` does."""
         if hasattr(self, "reader"):
             self.reader.close()
         self.reader = StateReader(environ=self.environ, cwd=self.place, clock=self.clock)
         self.watch = AlertWatch(self.reader)
 
     def look(self, seconds: float = 0.0) -> list[str]:
-        """Look, so much later; return what was told."""
+        """Advance the clock by `seconds`, look, and return kind and rule of each notice."""
         self.clock.advance(seconds)
         return [f"{notice.kind} {notice.alert.rule}" for notice in self.watch.look()]
 
@@ -217,7 +217,7 @@ def watched(tmp_path: Path, hook: Hook) -> Iterator[Watched]:
     made.reader.close()
 
 
-# --- what is an alert
+# --- rules
 
 
 def test_slow_checkpoints_are_told_once_counted_and_over_after_calm(watched: Watched, hook: Hook) -> None:
@@ -229,7 +229,7 @@ def test_slow_checkpoints_are_told_once_counted_and_over_after_calm(watched: Wat
     body = json.loads(hook.got[0][2])
     assert (body["count"], body["value"], body["limit"]) == (2, 3.0, 1.0)
     assert "A checkpoint took 3.0 s" in body["text"]
-    # Each restart knows what was told.
+    # After each restart the watch still knows which alerts it sent.
     for _ in range(3):
         watched.restart()
         watched.checkpoint(2.0)
@@ -248,7 +248,7 @@ def test_a_suite_that_takes_long_is_no_slow_validation(watched: Watched) -> None
     mission = watched.missions[0]
     watched.validation(mission, "verdict/base", whole=301.0, commands=300.0)
     watched.validation(mission, "attempt/1/verdict", whole=301.9, commands=300.0)
-    # Two sandboxes at once are longer than the step that they are in.
+    # Two concurrent sandboxes together take longer than the step that runs them.
     watched.validation(mission, "verdict/merged", whole=3.0, commands=6.0)
     watched.validation(mission, "attempt/1/work", whole=90.0, commands=0.0)
     assert watched.look(1) == []
@@ -270,7 +270,7 @@ def test_only_engine_failures_count_as_failures(watched: Watched) -> None:
     assert watched.look(1) == []
     watched.finish(10, "failed", "worker_lost")
     assert watched.look(1) == ["raised missions_failing"]
-    # What was settled before the window counts no more.
+    # Missions that ended before the window no longer count.
     assert watched.look(3700) == ["ended missions_failing"]
 
 
@@ -310,7 +310,7 @@ def test_what_one_has_begun_to_tell_is_nobody_elses_at_that_very_moment(watched:
     waiting, due = queue_notices((), [notice], ["hook"], now)
     assert due == {"hook": [notice]}
     assert queue_notices(waiting, [], ["hook"], now) == (waiting, {})
-    later = now + timedelta(minutes=2)  # it died meanwhile
+    later = now + timedelta(minutes=2)  # the sender died meanwhile
     assert queue_notices(waiting, [], ["hook"], later)[1] == {"hook": [notice]}
 
 
@@ -335,7 +335,7 @@ def test_a_notice_arrives_whatever_moment_a_kill_comes_at(
     watched: Watched, hook: Hook, store: str, moment: str, times: int
 ) -> None:
     watched.checkpoint(2.0)
-    watched.reader.close()  # no process that is forked takes a database along
+    watched.reader.close()  # a forked process must not inherit an open database
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
@@ -369,7 +369,7 @@ def test_a_notice_that_no_way_takes_is_tried_for_hours_and_given_up(
     hook.answers = [400] * 3
     watched.checkpoint(2.0)
     watched.look(1)
-    for seconds in (30, 31):  # a minute after the first failure, and no sooner
+    for seconds in (30, 31):  # retried a minute after the first failure, no sooner
         assert (untold(), len(hook.got)) == (1, 1)
         watched.look(seconds)
     assert len(hook.got) == 2
@@ -388,7 +388,7 @@ def test_a_notice_that_no_way_takes_is_tried_for_hours_and_given_up(
     for _ in range(8):
         watched.look(7200)
     assert "was given up for webhook: the answer was 400" in caplog.text
-    # Those of a way that is away for a day, too; and of one that is configured no more nobody speaks.
+    # Notices that wait for a day are given up too; those of a removed channel are dropped silently.
     watched.look(86_400)
     (watched.place / ".config/chargehand/config.toml").write_text("[alerts]\n")
     watched.restart()
@@ -412,7 +412,7 @@ def test_a_damaged_memo_begins_with_the_next_line(watched: Watched) -> None:
     assert watched.look(1) == ["raised checkpoint_slow"]
 
 
-# --- the ways
+# --- channels
 
 
 def test_a_webhook_can_tell_that_a_notice_is_ours(watched: Watched, hook: Hook) -> None:
@@ -477,7 +477,7 @@ def test_a_way_that_fails_is_told_once_by_the_others_and_ends_when_it_works(tmp_
         assert watched.look(1) == ["raised checkpoint_slow"]
         assert watched.look(1) == ["raised channel_failing"]
         assert watched.look(1) == []
-        # The way that works has both, the one that fails was asked for no notice of itself.
+        # The working channel has both notices; the failing channel was not sent the notice about itself.
         assert len(hook.got) == 1
         text = "\n".join(sink.plain)
         assert text.count("Subject: ") == 2
@@ -503,7 +503,7 @@ def test_mail_goes_over_tls_with_a_login(tmp_path: Path, monkeypatch: pytest.Mon
     with running(MailSink(certificate, key)) as sink:
         watched = Watched(tmp_path, mail_config(sink.server_address[1]))
         watched.look()
-        # A server that nobody vouches for gets neither password nor notice.
+        # A server with an untrusted certificate gets neither password nor notice.
         watched.checkpoint(2.0)
         watched.look(1)
         assert sink.sealed == []
@@ -548,7 +548,7 @@ def test_the_desktop_shows_notices_where_somebody_sits(tmp_path: Path) -> None:
     watched.reader.close()
 
 
-# --- the program
+# --- server and command
 
 
 def test_the_server_watches_and_shows_alerts_over_restarts(tmp_path: Path, hook: Hook) -> None:

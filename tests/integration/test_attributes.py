@@ -1,4 +1,4 @@
-"""What is promoted is clean in a fresh checkout and has the bytes that were written, whatever attributes say."""
+"""A promoted tree is clean in a fresh checkout and keeps the written bytes, whatever attributes say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = {
     "d/v.id": "$Id$\n",
     "d/a.big": POINTER,
     "d/b.big": POINTER,
-    # Judged by what a clone has: with other line ends it would be another check.
+    # Checks see the files as a clone has them: with other line endings this check would fail.
     "check.sh": "set -e; test $(cat d/* | tr -cd '\\r' | wc -c) -ge 3; cat d/* | grep -a 'Id: '",
 }
 
@@ -38,7 +38,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     place = repository(tmp_path / "project", {".gitattributes": ATTRIBUTES, **FILES})
-    # As a project that never was normalised has it.
+    # CRLF in a commit, as in a project that never normalised its files.
     (place / "d/old.txt").write_bytes(b"kept\r\nso\r\n")
     git(place, "add", "-A")
     git(place, "commit", "-qm", "old")
@@ -50,10 +50,10 @@ def run(desk: Desk, place: Path, script: str) -> Said:
 
 
 def cloned(place: Path, said: Said) -> Path:
-    """Clone the promoted branch, as somebody else would get it; git must find nothing modified in it."""
+    """Clone the promoted branch as another person would, and assert that git finds nothing modified in it."""
     clone = place.parent / "clone"
     git(place, "clone", "-q", "--branch", said.document["branch"], str(place), str(clone))
-    # Every file is read anew: time stamps alone could hide a difference.
+    # Make git read every file again: equal time stamps could hide a difference.
     for path in clone.rglob("*"):
         if path.is_file() and ".git" not in path.parts:
             path.touch()
@@ -73,7 +73,7 @@ def test_an_edit_is_clean_and_whole_in_a_clone(desk: Desk, project: Path) -> Non
     assert (clone / "d/run.bat").read_bytes() == b"echo one\r\necho two\r\n"
     assert (clone / "d/new.u16").read_bytes() == "\ufeffh\n".encode("utf-16-le")
     assert (clone / "d/old.txt").read_bytes() == b"kept\r\nso\r\nmore\r\n"
-    # Only what was added differs, not each line.
+    # Only the added lines differ, not every line.
     branch = said.document["branch"]
     assert git(project, "diff", "--numstat", "main", branch).split("\n") == [
         "1\t0\td/new.u16",

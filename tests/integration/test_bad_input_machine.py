@@ -1,4 +1,4 @@
-"""What a machine can do to a run: full disks, missing programs, killed processes, others at the same time."""
+"""Machine failures during a run: full disks, missing programs, killed processes, concurrent runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_words(*words: str, agent: str = MEND) -> tuple[str, ...]:
 
 
 class TestStateDirectory:
-    """A state directory that cannot be used is named, and left as it is."""
+    """An unusable state directory is named and left unchanged."""
 
     def test_of_a_newer_version(self, tmp_path: Path) -> None:
         desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
@@ -70,7 +70,7 @@ class TestStateDirectory:
 
 
 class TestSandboxMissing:
-    """Where no sandbox can be had nothing runs, and the mend is named."""
+    """If no sandbox is available, nothing runs and the error names the fix."""
 
     @pytest.fixture
     def tools(self, tmp_path: Path) -> Path:
@@ -103,13 +103,13 @@ class TestSandboxMissing:
 
 
 class TestKilled:
-    """A sandbox that is killed from outside is our trouble: the mission goes on in another one."""
+    """A sandbox killed from outside is not the agent's fault: the mission resumes in another sandbox."""
 
     @pytest.mark.parametrize("victim", ["bwrap", "launcher"])
     @pytest.mark.parametrize("where", ["agent", "check"])
     def test_while_it_works(self, desk: Desk, tmp_path: Path, victim: str, where: str) -> None:
         repo = repository(tmp_path / "repo")
-        # In one program: a pipe whose reader ends first fails, and the base would be waited for too.
+        # grep skips the wait on the base. No pipe: a pipe fails if its reader ends first.
         wait = f"grep -qs aaa *.txt || sleep {MARK} || true"
         agent = shell(f"sed -i s/a/b/ f.txt; {wait if where == 'agent' else 'true'}")
         check = "true" if where == "agent" else wait
@@ -130,13 +130,13 @@ class TestKilled:
         assert [seen["payload"]["code"] for seen in log if seen["type"] == "mission.interrupted"] == [
             "sandbox_died"
         ]
-        # One attempt: what was interrupted was no attempt of its own.
+        # One attempt: the interrupted run does not count as another.
         assert [attempt["status"] for attempt in said.document["attempts"]] == ["succeeded"]
         assert [seen["type"] for seen in log].count("attempt.resumed") == (where == "agent")
         wait_until(lambda: not survivors(below))
 
     def test_again_and_again(self, desk: Desk, tmp_path: Path) -> None:
-        """What dies each time is given up, and can be resumed when the machine is well again."""
+        """A mission whose sandbox dies each time is given up; it can be resumed once the machine works again."""
         repo = repository(tmp_path / "repo")
         before = repository_state(repo, without="\0")
         agent = shell("sed -i s/a/b/ f.txt; sleep 301")
@@ -157,7 +157,7 @@ class TestKilled:
 
 
 def words(pid: int) -> list[str]:
-    """Return the command line of a process, nothing where it is gone."""
+    """Return the command line of a process, empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
@@ -165,7 +165,7 @@ def words(pid: int) -> list[str]:
 
 
 def is_bubblewrap(pid: int) -> bool:
-    """Tell whether a process that still lives is a sandbox."""
+    """Return whether a living process is a sandbox."""
     return words(pid)[:1] == ["bwrap"] or "".join(words(pid)[:1]).endswith("/bwrap")
 
 
@@ -196,23 +196,23 @@ class TestAtOnce:
 
 
 class FullDesk(Desk):
-    """A desk whose state directory is a small disk of its own, in a mount namespace that a process keeps open."""
+    """A desk with its state directory on a separate small disk, in a mount namespace that a process keeps open."""
 
     def __init__(self, place: Path, holder: int) -> None:
         super().__init__(place, fresh=True)
         self._holder = holder
 
     def with_spare(self, spare: int | None, repo: Path, agent: str, *words: str) -> Said:
-        """Run a mission while the disk has so many KiB to spare, and then give it all its room again."""
+        """Run a mission while the disk has only `spare` KiB free, then free the space again."""
         return self.say_with_spare(spare, repo, *run_words(*words, agent=agent))
 
     def say_with_spare(self, spare: int | None, repo: Path, *words: str) -> Said:
-        """Give a command while the disk has so many KiB to spare, and then give it all its room again."""
+        """Run a command while the disk has only `spare` KiB free, then free the space again."""
         seen = Path(f"/proc/{self._holder}/root{self.home}")
         ballast = seen / "ballast"
         if spare is not None:
             free = os.statvfs(seen)
-            # A worker of the mission before may write meanwhile: the disk is as full all the same.
+            # A worker of the previous mission may write meanwhile; the disk is just as full.
             with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
                 file.write(bytes(max(0, free.f_bavail * free.f_bsize - spare * 1024)))
         try:
@@ -222,21 +222,21 @@ class FullDesk(Desk):
                 ballast.unlink()
 
     def age_bases(self) -> None:
-        """Let all bases look unused for years: what was used within a minute is never collected."""
+        """Make all bases look unused for years: `gc` never collects a base used within the last minute."""
         self._inside("sh", "-c", f"touch -d @1 {self.home}/projects/*/bases/*/meta.json")
 
     def lock(self) -> None:
-        """Let nobody write."""
+        """Make the disk read-only."""
         self._inside("mount", "-o", "remount,ro", str(self.home))
 
     def within(self, *words: str, cwd: Path | None = None) -> Said:
-        """Run the program to its end where the small disk is seen."""
+        """Run the program to its end in the namespace that sees the small disk."""
         where = cwd or self.place
         code, stdout, stderr = forked.run(words, cwd=where, environ=self.environ, mounts=self._holder)
         return Said(code=code, stdout=stdout, stderr=stderr)
 
     def go_on(self) -> str:
-        """Let the only mission that did not end go on, now that there is room, and return its status."""
+        """Resume the only unfinished mission, now that there is room, and return its status."""
         (mission,) = [
             one["mission"]
             for one in json.loads(self.within("mission", "list", "--json").stdout)["missions"]
@@ -250,7 +250,7 @@ class FullDesk(Desk):
         return status
 
     def grow(self) -> None:
-        """Give the disk room."""
+        """Enlarge the disk and make it writable."""
         self._inside("mount", "-o", "remount,rw,size=64m,nr_inodes=100000", str(self.home))
 
     def _inside(self, *words: str) -> str:
@@ -260,7 +260,7 @@ class FullDesk(Desk):
 
 @contextmanager
 def small_disk(place: Path, *, kib: int, inodes: int = 100_000) -> Iterator[FullDesk]:
-    """Mount a small disk for a desk's state, where nobody else sees it."""
+    """Mount a small disk for a desk's state, visible to no other process."""
     (place / "state").mkdir(parents=True)
     mount = f'mount -t tmpfs -o size={kib}k,nr_inodes={inodes} none "$0" && echo ready && exec sleep 600'
     with subprocess.Popen(
@@ -280,7 +280,7 @@ SAYS_900_KB = shell("head -c 900000 /dev/urandom; touch said")
 
 
 def refused_for_space(said: Said) -> None:
-    """Hold that a run stopped because the disk was full, and said so; where it could be written down, it waits."""
+    """Assert that a run stopped and reported a full disk; it waits if there was room to record that."""
     if said.code == 3:
         assert (said.document["status"], said.reasons) == ("waiting", {"no_space"}), said
         return
@@ -288,7 +288,7 @@ def refused_for_space(said: Said) -> None:
     assert said.error["code"] in FULL, said
     assert "free some space" in said.error["hint"]
     if said.stdout:
-        # Planned: there was room to record it, and none to begin.
+        # Planned: there was room to record the mission but not to start it.
         assert said.document["status"] in ("planned", "failed", "paused")
         assert said.document["branch"] is None
 
@@ -358,17 +358,17 @@ def test_what_only_reads_needs_no_room_and_gc_makes_some(tmp_path: Path) -> None
     repo = repository(tmp_path / "repo")
     with small_disk(tmp_path / "desk", kib=65536) as desk:
         assert desk.with_spare(None, repo, MEND).code == 0
-        # Where SQLite's copy lies while it is read; what a process left that was killed goes with the next one.
+        # SQLite's copy is here while it is read. The next reader removes the copy of a killed process.
         temporary = tmp_path / "temporary"
         left = temporary / "chargehand-snapshot-4194305-left"
         left.mkdir(parents=True)
         os.utime(left, (1, 1))
         desk.environ["TMPDIR"] = str(temporary)
-        # One that no depot has: what is in force for it is read from the repository.
+        # No depot has this commit: its configuration and rules are read from the repository.
         git(repo, "commit", "-q", "--allow-empty", "-m", "a commit that no mission started from")
         before = {words: desk.say_with_spare(None, repo, *words) for words in READING}
         assert {said.code for said in before.values()} == {0}, before
-        # SQLite has to make files beside the database to read it: with no room it reads a copy in memory.
+        # SQLite has to create files next to the database to read it: without room it reads a copy in memory.
         assert {words: desk.say_with_spare(0, repo, *words) for words in READING} == before
         desk.lock()
         assert {words: desk.say_with_spare(None, repo, *words) for words in READING} == before

@@ -1,4 +1,4 @@
-"""Repositories as they are found in the wild: each works, or is refused by name, and none is harmed."""
+"""Repositories as found in the wild: each works or is refused with a specific error; no repository is harmed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_detached_head(desk: Desk, tmp_path: Path) -> None:
 
 
 class TestDirtyTree:
-    """Uncommitted changes are not part of the work, and nothing is written over them."""
+    """Uncommitted changes are not part of the work and are never overwritten."""
 
     def test_works_from_the_commit_and_says_so(self, desk: Desk, tmp_path: Path) -> None:
         repo = repository(tmp_path / "repo")
@@ -149,7 +149,7 @@ def test_submodules_are_kept_and_untouched(desk: Desk, tmp_path: Path) -> None:
         findings = desk.state(into).verdicts[-1].findings
         assert [(found.rule, found.path) for found in findings] == [("entry_submodule", "module")]
         only = desk.run(repo, agent=shell("echo x > module/evil"))
-        # The first reason decides, and what was left out is said.
+        # The first reason decides; the excluded path is reported too.
         assert (only.code, only.reasons) == (1, {"no_change", "entry_submodule"}), only
         assert only.document["reasons"][0]["code"] == "no_change"
         wrong = desk.refused("directory_invalid", 2, "run", "mend", "--agent", MEND, "--dir", "module", cwd=repo)
@@ -197,7 +197,7 @@ def test_huge_sparse_file_is_refused_without_reading_it(desk: Desk, tmp_path: Pa
     before = repository_state(repo, without="\0")
     agent = shell("truncate -s 1G big; sed -i s/a/b/ f.txt")
     words = ["run", "m", "--agent", agent, *PASSES]
-    # Through a small process: the peak of one that is forked from a large one is that one's own.
+    # Start it from a small process: after a fork from a large process, the peak memory is that of the large one.
     measured = subprocess.run(
         [sys.executable, "-c", _MEASURED, sys.executable, "-m", "chargehand", "--json", *words],
         cwd=repo,
@@ -326,7 +326,7 @@ def test_read_only_repository(desk: Desk, tmp_path: Path) -> None:
 
 @contextmanager
 def without_write_bits(root: Path) -> Iterator[None]:
-    """Take all write bits away below a directory; what binds an ordinary user."""
+    """Remove all write bits below a directory, which binds only an ordinary user."""
     places = [root, *root.rglob("*")]
     modes = [path.lstat().st_mode for path in places]
     for path in places:

@@ -1,6 +1,6 @@
-"""What a shell hands to a command: streams closed or full, a directory that is gone, a person without a home.
+"""Odd environments from a shell: streams closed or full, a deleted directory, a person without a home.
 
-Each is one message with a way out, or no fault at all; none is an internal error.
+Each gives one message with a way out, or no error at all; never an internal error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def give(desk: Desk, script: str, *words: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Give a command through a shell, which has it as `"$@"`."""
+    """Run a command through a shell script that receives it as `"$@"`."""
     return subprocess.run(
         ["sh", "-c", script, "sh", *desk.argv(*words)],
         cwd=cwd,
@@ -45,7 +45,7 @@ def give(desk: Desk, script: str, *words: str, cwd: Path, **changes: str) -> sub
 
 
 CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
-# Commands by the one stream that they are tried without in the suite; the long runs try them without each.
+# Command -> exit code and stream. The suite closes that stream, and all at once; soak runs also each other stream.
 STREAMS_USED = {
     ("mission", "list"): (0, ">&-"),
     ("mission", "show", "m-nothing"): (2, "2>&-"),
@@ -97,7 +97,7 @@ def test_a_directory_that_is_gone_is_told(desk: Desk, tmp_path: Path, words: tup
 
 
 def test_a_person_without_a_home_is_told_so(desk: Desk, tmp_path: Path) -> None:
-    # A user without an entry in the system's list, as a container's often is.
+    # A user without an entry in the user database, as is common in containers.
     (tmp_path / "sitecustomize.py").write_text("import os\nos.getuid = lambda: 54321\n")
     python = {"HOME": "", "CHARGEHAND_HOME": "", "PYTHONPATH": str(tmp_path)}
     for words in (("mission", "list"), ("agent", "list"), ("config", "show")):

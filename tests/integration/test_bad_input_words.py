@@ -1,4 +1,4 @@
-"""What a person types or configures: wrong words are named with the way out, odd ones are carried whole."""
+"""Text that a person types or configures: errors name wrong words and the way out; odd words arrive whole."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_trust_is_taken_back(desk: Desk, tmp_path: Path) -> None:
     desk.say("project", "trust", "--yes", cwd=repo)
     assert desk.run(repo).code == 0
     before = repository_state(repo)
-    # From elsewhere, and what was trusted before the change goes as well.
+    # Run from another directory; it also takes back the grant made before the change.
     taken = desk.say("project", "untrust", "--repo", str(repo), cwd=tmp_path, as_json=False)
     assert (taken.code, taken.stderr) == (0, ""), taken
     assert taken.stdout == f"no longer trusted: {repo} (2 grants taken back)\n"
@@ -158,7 +158,7 @@ def test_request_of_100_kilobytes_reaches_the_agent_whole(desk: Desk, shared: Pa
 
 
 def naughty() -> list[str]:
-    """Return every so many of the strings, those with control, quote and bidirectional characters first."""
+    """Return up to six strings with control or bidirectional characters, then an even sample of all."""
     if not NAUGHTY.exists():
         return []
     strings = [text for text in json.loads(NAUGHTY.read_text()) if text.strip() and "\0" not in text]
@@ -186,5 +186,5 @@ def test_naughty_requests(desk: Desk, tmp_path: Path, part: int) -> None:
 
 
 def bytes_at(repo: Path, name: str) -> bytes:
-    """Return a file of a commit, to the byte."""
+    """Return the exact bytes of a file in a commit."""
     return subprocess.run(["git", "-C", repo, "cat-file", "blob", name], capture_output=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Whoever is paused, stops or dies gives up its turn at a branch, and goes on from where that is by then."""
+"""A mission that pauses, stops or dies gives up its turn at the branch and resumes from the branch's new tip."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ FILES = {"f.txt": "one\n"}
 
 
 def request(name: str, *, checks: tuple[str, ...] = ("true",), **more: Any) -> Any:
-    """Return what asks for a file of that name, applied to the branch."""
+    """Return the request of a mission that adds a file of that name and is applied to the branch."""
     agent = f"command:sh -c {shlex.quote(f'echo x > {name}.txt')}"
     return replace(REQUEST, text=name, agent=agent, only_checks=checks, apply=True, **more)
 
 
 class Two:
-    """Missions on one branch in one process, steered as `mission pause` and `resume` do."""
+    """Missions on one branch in one process, controlled as by `mission pause` and `mission resume`."""
 
     def __init__(self, app: App, missions: Missions, shop: Workshop, base: Any) -> None:
         self.app, self.missions, self._shop, self._base = app, missions, shop, base
@@ -58,7 +58,7 @@ class Two:
         return self.app.mission_reader.state(mission)
 
     def landed(self) -> list[str]:
-        """Return the titles of what is on the branch, the last one first."""
+        """Return the titles of the branch's commits, newest first."""
         return git(self._shop.repository, "log", "--format=%s", "main").splitlines()
 
     @property
@@ -85,11 +85,11 @@ def judged(state: MissionState) -> list[str]:
 
 
 async def test_who_is_paused_while_its_merge_is_judged_lets_the_others_land(tmp_path: Path) -> None:
-    """Also with the only place for checks."""
+    """Pausing also frees the only slot for checks."""
     shop = Workshop(tmp_path, FILES)
     shop.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
     async with two(shop) as both:
-        # Together with what a person commits meanwhile it takes long enough to be paused.
+        # With the file that a person commits meanwhile, its check takes long enough to be paused.
         slow = both.create(request("slow", checks=("test $(ls *.txt | wc -l) -lt 3 || sleep 1.5",)))
         commit(shop.repository, "theirs.txt", "theirs\n")
         going = asyncio.create_task(both.missions.run(slow))
@@ -199,7 +199,7 @@ async def test_what_a_person_promotes_is_merged_with_what_landed_meanwhile(tmp_p
 
 
 class DiedError(BaseException):
-    """Stands for the end of a process at a named point."""
+    """The simulated death of a process at a named point."""
 
 
 @pytest.mark.parametrize("point", ["moved", "prepared", "swapped", "signed", "exported"])

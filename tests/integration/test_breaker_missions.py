@@ -1,4 +1,4 @@
-"""An agent that cannot be started, or whose model is away, is not started again and again."""
+"""An agent that cannot start, or whose model is unreachable, is not started again and again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AGENT = "command:./agent.sh"
 
 
 class Shop(NativeShop):
-    """A workshop whose clock moves only when told, and whose agent is a program of the repository."""
+    """A workshop with a stepped clock, whose agent is a program in the repository."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -53,7 +53,7 @@ class Shop(NativeShop):
         git(self.repository, "commit", "-q", "-m", "agent")
 
     def mission(self, **wanted: object) -> MissionState:
-        """Run a mission to where it is settled, a second after the one before."""
+        """Run a mission until it settles, one second after the previous mission."""
         self.clock.advance(1)
         request = replace(REQUEST, **{"agent": AGENT, "only_checks": ("cat calc/*",), **wanted})
 
@@ -66,19 +66,19 @@ class Shop(NativeShop):
         return self.work(made)
 
     def answer(self, state: MissionState, text: str) -> MissionState:
-        """Answer what a mission asks, and go on with it."""
+        """Answer a mission's question and resume the mission."""
         with self.opened() as app:
             app.steering.answer(state.id, text)
         return self.work(state.id)
 
     def told(self, state: MissionState, kind: type[Payload]) -> list[Payload]:
-        """Return what the log tells of a kind."""
+        """Return the payloads of one kind in a mission's log."""
         with self.opened() as app:
             lines = app.store.log.read(state.id)
         return [payload for line in lines if isinstance(payload := payload_of(line), kind)]
 
     def changes(self, state: MissionState) -> list[str]:
-        """Return what a mission tells of the breaker."""
+        """Return the breaker states in a mission's log."""
         return [change.state for change in self.told(state, BreakerChanged)]
 
 
@@ -107,7 +107,7 @@ def test_three_failures_open_it_a_probe_closes_it_and_a_person_may_say_otherwise
     assert "cannot be run in the sandbox" in asked.open_question.text
     assert asked.open_question.options == ("try anyway", "use other")
 
-    again = shop.answer(asked, "as you like")  # no way to go on: it is asked again
+    again = shop.answer(asked, "as you like")  # not an offered answer: the mission asks again
     assert (again.status, again.attempts, len(again.questions)) == ("waiting", [], 2)
 
     still = shop.answer(again, "Try anyway")
@@ -172,7 +172,7 @@ def test_where_a_model_is_away_the_next_one_begins(shop: Shop) -> None:
     run: Callable[..., MissionState] = shop.native
     real = run(model="away", attempts=1)
     assert [reason.code for reason in real.attempts[0].reasons] == ["model_failed"]
-    with shop.opened() as app:  # twice more, without its seconds of trying again
+    with shop.opened() as app:  # two more failures, without the seconds of retries
         lines = [payload_of(line) for line in app.store.log.read(real.id)]
         for _ in range(2):
             kept = [line for line in lines if isinstance(line, MissionCreated | MissionClaimed | AttemptFinished)]

@@ -31,7 +31,7 @@ def resumed(desk: Desk, said: Said, *words: str, cwd: Path) -> tuple[str, str]:
     """Resume a mission and let a worker run it; return its status and first reason."""
     assert desk.say("mission", "resume", said.document["mission"], *words, cwd=cwd).code == 0
     desk.say("worker", "--until-idle", cwd=cwd)
-    # The worker that resuming started may have been first.
+    # The worker started by the resume may have taken the mission first.
     wait_until(lambda: desk.state(said).status not in ("planned", "running"))
     state = desk.state(said)
     return state.status, state.reasons[0].message if state.reasons else ""
@@ -145,7 +145,7 @@ def test_an_approval_is_for_the_tree_that_was_seen_and_for_no_other(tmp_path: Pa
 
 
 def test_a_single_step_of_a_mission_that_has_not_begun_is_its_first_one(tmp_path: Path) -> None:
-    """Of one that waits for a worker, and of one that waits for an earlier mission."""
+    """One mission waits for a worker, the other for an earlier mission."""
     branch = Branch(tmp_path)
     branch.ask("echo a > f.txt", change=["f.txt"], break_at="plan")
     held = branch.ask("echo b > f.txt", change=["f.txt"])

@@ -1,4 +1,4 @@
-"""What only a person decides: letting in, taking back, giving up, going back to an earlier tree."""
+"""Decisions that only a person makes: promote, roll back, discard, restore an earlier tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hung or lost agent was doing is kept, and its last writes with it."""
+"""The activity of a hung or lost agent is recorded, and its last writes are kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = "sk-live-0123456789abcdefghij"
 
 
 def captured(shop: Workshop, state: MissionState) -> dict[str, Any]:
-    """Return the document that the last attempt's end names."""
+    """Return the document captured at the end of the last attempt."""
     name = state.attempts[-1].captured
     assert name is not None
     with contextlib.closing(shop.app()) as app:
@@ -82,7 +82,7 @@ def test_an_agent_that_ends_by_itself_leaves_no_such_thing(tmp_path: Path) -> No
 
 
 async def hangs(sandbox: Sandbox) -> None:
-    """Wait until the agent in it hangs, as the host sees it."""
+    """Wait until the host sees that the agent in the sandbox hangs."""
     assert isinstance(sandbox, ShowsProcesses)
     async with asyncio.timeout(120):
         while "sleep 600" not in [process.command for process in sandbox.processes()]:
@@ -121,7 +121,7 @@ def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
 
 
 def test_what_comes_before_the_agent_takes_of_its_time(tmp_path: Path) -> None:
-    """Else a slow setup would leave it no moment for its last writes before the mission is over."""
+    """Otherwise a slow setup would leave the agent no time for its last writes before the mission ends."""
     shop, clock = Workshop(tmp_path), AheadClock()
     shop.environ["CHARGEHAND_PROJECT_SETUP"] = f"sleep {MARK} || true"
 

@@ -1,4 +1,4 @@
-"""Ways to pass checks with wrong code, or to take a guard away beside a right fix: none lands without a person."""
+"""Ways to pass checks with wrong code, or to remove a guard along with a correct fix: each needs a person."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ IN_TESTS = {"calc.py": RIGHT, "tests/__init__.py": "", "tests/test_calc.py": TES
 
 
 def bent(place: str) -> tuple[Mapping[str, str], str, Mapping[str, str]]:
-    """Return a project whose test compares with a file, and that file with what the wrong code says."""
+    """Return a project whose test compares with a file, its check, and wrong code with a file that matches it."""
     return (
         {"calc.py": WRONG, "test_calc.py": READS.replace("PLACE", place), place: "3\n"},
         UNITTEST,
@@ -102,7 +102,7 @@ FLAGS = {
 }
 
 
-# What is there, the check, and what the agent writes; an empty text is a file that goes.
+# The project's files, its check, and the files that the agent writes; an empty text deletes the file.
 CHEATS: dict[str, tuple[Mapping[str, str], str, Mapping[str, str]]] = {
     "a fixture": bent("fixtures/sum.json"),
     "a golden file": bent("data/sum.golden"),
@@ -227,7 +227,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 def work(desk: Desk, place: Path, case: tuple[Mapping[str, str], str, Mapping[str, str]]) -> str:
-    """Let an agent write files, and return how the mission ended."""
+    """Run a mission whose agent writes the files, and return its status."""
     files, check, written = case
     if (program := check.partition(" ")[0]) and not shutil.which(program):
         pytest.skip(f"{program} is not on this machine")

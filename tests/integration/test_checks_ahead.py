@@ -1,4 +1,4 @@
-"""While one result of a plan is merged the next one's checks run ahead, and count for that exact tree alone."""
+"""While one result of a plan is merged, the next result's checks run ahead and count only for that exact tree."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def crew(tmp_path: Path) -> Crew:
 
 
 def queued_up(crew: Crew, tasks: list[dict[str, Any]], check: str) -> str:
-    """Record a plan and let its tasks work; none is merged before all of them are done."""
+    """Record a plan and run its tasks; no result is merged before all tasks are done."""
     mission = crew.record(tasks, check)
 
     def pause(app: App) -> None:
         pause_mission(app, mission, reason="")
-        # Who pauses a coordinator pauses its tasks: those that had not ended go on, and it does not.
+        # Pausing a coordinator pauses its tasks. Resume the unfinished tasks, but not the coordinator.
         for row in app.store.log.children(mission):
             with contextlib.suppress(RefusedError):
                 resume_mission(app, row.id)
@@ -63,7 +63,7 @@ def queued_up(crew: Crew, tasks: list[dict[str, Any]], check: str) -> str:
 
 
 def runs_and_merges(crew: Crew, mission: str) -> str:
-    """Return the order of the coordinator's runs of checks (r), merges (m) and what went back (b)."""
+    """Return the order of the coordinator's check runs (r), merges (m) and returned results (b)."""
     events = crew.events(mission, SandboxOpened, TaskMerged, TaskReturned)
     letters = {SandboxOpened: "r", TaskMerged: "m", TaskReturned: "b"}
     return "".join(letters[type(each)] for each in events).lstrip("r")
@@ -88,7 +88,7 @@ def finished(crew: Crew, mission: str) -> MissionState:
 def test_each_merged_tree_is_run_once_and_the_next_one_before_its_turn(crew: Crew) -> None:
     mission = queued_up(crew, [task(name) for name in "abcd"], "cat sub/* > /dev/null")
     state = finished(crew, mission)
-    # The first stands on the base; of the others one run each, two of them beside the one before.
+    # The first result needs no run: it is on the base already. Each other has one, two of them ahead of turn.
     order = runs_and_merges(crew, mission)
     assert (order[:3], order.count("r"), order.count("m")) == ("mrr", 3, 4), order
     verdicts = judged(crew, mission)
@@ -100,7 +100,7 @@ def test_each_merged_tree_is_run_once_and_the_next_one_before_its_turn(crew: Cre
 
 
 def test_what_was_run_on_a_result_that_goes_back_counts_for_nothing(crew: Crew) -> None:
-    """The second is red together with the first: what the third was like on both is not what is merged."""
+    """The second is red together with the first, so a run of the third on both is not a run of the merged tree."""
     bad = "echo bad > sub/{0}.txt; if test -e sub/a.txt -a -e sub/b.txt; then echo x > sub/b.txt; fi"
     tasks = [task("a", shell(bad.format("a"))), task("b", shell(bad.format("b"))), task("c")]
     mission = queued_up(crew, tasks, "test $(cat sub/* | grep -c bad) -lt 2")
@@ -115,7 +115,7 @@ def test_what_was_run_on_a_result_that_goes_back_counts_for_nothing(crew: Crew) 
 
 
 def test_the_checks_of_the_next_task_itself_run_ahead_too(crew: Crew) -> None:
-    """Each passes alone, and fails once the file of the one before is there: no run ahead may leave it out."""
+    """The third task passes alone and fails together with the second: a run ahead must include its checks."""
     own = "test $(ls sub | grep -c ^[bc]) -lt 2"
     tasks = [task("a"), task("b"), task("c") | {"checks": [own]}]
     mission = queued_up(crew, tasks, "cat sub/* > /dev/null")
@@ -148,13 +148,13 @@ def test_with_one_place_no_two_run_at_once(crew: Crew) -> None:
     crew.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
     mission = queued_up(crew, [task(each) for each in "abc"], "cat sub/* > /dev/null")
     finished(crew, mission)
-    # Where the place is free again before a result is merged, the next one's checks may take it.
+    # If the slot is free again before a result is merged, the next result's checks may take it.
     turns = [type(each) for each in crew.events(mission, SandboxOpened, SandboxClosed)]
     assert turns == [SandboxOpened, SandboxClosed] * (len(turns) // 2)
 
 
 def test_a_pause_and_a_death_while_checks_run_ahead_leave_nothing_and_change_nothing(crew: Crew) -> None:
-    # Once two results are merged the check waits to be woken: beside it the same one runs ahead on all three.
+    # Once two results are merged, the check waits to be woken; meanwhile it runs ahead on all three.
     waits = f"cat sub/* > /dev/null; if test $(ls sub | grep -c '^[abc].txt') -gt 1; then sleep {MARK} || true; fi"
     mission = queued_up(crew, [task(name) for name in "abc"], waits)
 
@@ -168,7 +168,7 @@ def test_a_pause_and_a_death_while_checks_run_ahead_leave_nothing_and_change_not
         with crew.opened() as app:
             pause_mission(app, mission, reason="")
             frozen = sleepers()
-            wake()  # who is frozen hears of it once it goes on
+            wake()  # a frozen process notices once it resumes
             assert app.mission_reader.state(mission).status == "paused"
             assert sleepers() == frozen
     finally:

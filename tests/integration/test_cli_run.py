@@ -1,4 +1,4 @@
-"""Whole missions from the command line, in the real sandbox: exit codes, documents, and what is left."""
+"""Whole missions from the command line, in the real sandbox: exit codes, documents and leftovers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Desk:
         monkeypatch.setenv("HOME", str(place))
         monkeypatch.setenv("CHARGEHAND_HOME", str(used_state(place / "state")))
         monkeypatch.setenv("XDG_CONFIG_HOME", str(place / "config"))
-        # What a used state directory knows it knows of a person who says nothing to version managers.
+        # `used_state` prepares the results for a person without settings of version managers.
         for name in {name for name in os.environ if name.startswith(("PYENV_", "RUSTUP_"))}:
             monkeypatch.delenv(name)
 

@@ -1,4 +1,4 @@
-"""A person at a terminal: live progress, questions, and Ctrl-C; every program here is a real process."""
+"""A person at a terminal: live progress, questions and Ctrl-C. Every program here is a real process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Desk:
         return shown
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command in a pipe, in a process group of its own."""
+        """Start a command in a pipe, in a new process group."""
         started = forked.ForkedPopen(
             [*COMMAND, *words],
             cwd=self.repository,
@@ -60,7 +60,7 @@ class Desk:
         return started
 
     def close(self) -> None:
-        """End what a failed test left running."""
+        """End the processes that a failed test left running."""
         for started in self.started:
             with started:
                 started.kill()
@@ -87,7 +87,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 @pytest.fixture
 def mark() -> str:
-    """Seconds to sleep that no other process of this machine sleeps."""
+    """Return a number of seconds that no other process of this machine sleeps."""
     return str(secrets.randbelow(10**8) + 10**8)
 
 
@@ -109,7 +109,7 @@ def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(
     out, err = started.communicate(timeout=WAIT)
     assert started.returncode == 130
     result = json.loads(out)
-    # SIGTERM comes from a machine that ends: no person cancelled the mission, and any worker resumes it.
+    # SIGTERM comes from a machine that shuts down: no person cancelled the mission, and any worker resumes it.
     assert (result["status"], [reason["code"] for reason in result["reasons"]]) == (status, reasons)
     assert "Traceback" not in err
     assert sleepers(mark) == []

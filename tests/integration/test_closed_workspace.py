@@ -1,4 +1,4 @@
-"""An agent closes the top of its own workspace: nothing in it is lost, and nobody is kept out."""
+"""An agent closes the top directory of its workspace: no content is lost, and host and sandboxes keep access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRIVERS: tuple[DriverName, ...] = ("overlay", "worktree")
 
 
 def inside(workspace: Workspace, script: str) -> bytes:
-    """Run a script in a sandbox of its own on the workspace, freeze it and take it down."""
+    """Run a script in a new sandbox on the workspace, close the sandbox, and return the output."""
 
     async def run() -> bytes:
         async with ProcessTier(host_toolchain()) as tier:

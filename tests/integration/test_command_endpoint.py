@@ -1,4 +1,4 @@
-"""A command agent that is given a model: its endpoint inside, what it costs, and what it cannot do with it."""
+"""A command agent with a model: its endpoint in the sandbox, its cost, and its limits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def told(**found):
 
 
 class EndpointShop(NativeShop):
-    """A workshop whose agent `asker` is a Python script that is given the model `served`."""
+    """A workshop whose agent `asker` is a Python script with access to the model `served`."""
 
     def __init__(self, place: Path, address: str) -> None:
         super().__init__(place)
@@ -73,14 +73,14 @@ class EndpointShop(NativeShop):
     def ask(
         self, script: str, *, model: str | None = "served", checks: Sequence[str] = (SOUND,), more: str = ""
     ) -> MissionState:
-        """Run a mission whose agent runs `script` after `CLIENT`, as it is configured."""
+        """Run a mission whose configured agent runs `CLIENT` and then `script`."""
         named = "" if model is None else f'model = "{model}"\n'
         self.write(f"[agents.asker]\ncommand = {json.dumps(['python3', '-c', CLIENT + script])}\n{named}", more)
         wanted = {"agent": "asker", "model": model, "only_checks": tuple(checks), "attempts": 1}
         return self.work(lambda session: self.create(session, **wanted))
 
     def told(self, state: MissionState) -> Any:
-        """Return what the agent found, from the tree that it left."""
+        """Return the agent's findings from the tree that it left."""
         assert state.status == "promoted", state.reasons
         return json.loads(git(self.repository, "show", f"{state.exported}:out/told.json"))
 
@@ -90,7 +90,7 @@ class EndpointShop(NativeShop):
             return [decode(line.type, line.payload) for line in app.store.log.read(state.id) if line.payload]
 
     def calls(self, state: MissionState) -> list[ModelCalled]:
-        """Return what was metered."""
+        """Return the metered calls."""
         return [event for event in self.events(state) if isinstance(event, ModelCalled)]
 
 
@@ -123,7 +123,7 @@ told(first=first, wrong=wrong, other=other, stream=stream)
     assert told["first"][1]["choices"][0]["message"]["content"] == "the word is: mend"
     assert [told["wrong"][0], told["wrong"][1]["error"]["code"]] == [401, "token_invalid"]
     assert told["other"][0] == 404
-    assert [body["model"] for body in server.bodies] == ["words", "words"]  # the provider's name for it
+    assert [body["model"] for body in server.bodies] == ["words", "words"]  # the provider's name for the model
     calls = shop.calls(state)
     assert [(call.model, call.status, call.turn) for call in calls] == [("served", "ok", 1), ("served", "ok", 2)]
     assert all(call.attempt == state.attempts[0].id for call in calls)
@@ -160,7 +160,7 @@ def test_nothing_but_the_endpoint_is_reached_and_without_a_model_not_even_that(
 
 
 def test_a_program_left_behind_and_the_checks_cannot_call(shop: EndpointShop, server: ModelServer) -> None:
-    """The agent's token is in the tree: whoever has it later can do nothing with it."""
+    """The agent's token is in the tree; it is useless to anyone who reads it later."""
     daemon = """
 number = 0
 while True:
@@ -190,9 +190,9 @@ told(token=os.environ["OPENAI_API_KEY"], base=os.environ["OPENAI_BASE_URL"])
     )
     assert len(calls) >= 3
     sent = [call for call in calls if not call.reason.endswith("before it was sent")]
-    assert len(server.asked) == len(sent)  # each one that came through was metered, and none came later
+    assert len(server.asked) == len(sent)  # each call that came through was metered, and no call came later
     late = [event for event in events[ended:] if isinstance(event, ModelCalled)]
-    # The daemon calls one after the other: one reply may have been whole, and its bill not yet noted, at the end.
+    # The daemon makes one call at a time: at the end, one reply may be complete but not yet booked.
     assert sum(event.status == "ok" for event in late) <= 1
     with shop.opened() as app:
         assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(
@@ -224,7 +224,7 @@ told(statuses=[status for status, _ in answers], codes=[body.get("error", {}).ge
     assert 1 <= paid <= 4
     assert told["statuses"] == [200] * paid + [402] * (20 - paid)
     assert set(told["codes"][paid:]) == {"budget_exhausted"}
-    assert len(server.asked) == paid  # what is refused is never sent
+    assert len(server.asked) == paid  # refused calls are never sent
     calls = shop.calls(state)
     assert [call.status for call in calls] == ["ok"] * paid + ["refused"] * (20 - paid)
     with shop.opened() as app:
@@ -291,7 +291,7 @@ def _post(endpoint: Endpoint, *, seconds: float = 20) -> tuple[int, Any]:
 def test_a_providers_fault_is_the_providers_however_the_program_ends(
     shop: EndpointShop, server: ModelServer, ends: str, status: str, code: str | None, cause: str | None
 ) -> None:
-    """Its calls answer with 410 from the second on; a program that goes on to a good end is judged by its work."""
+    """The provider answers 410 from the second call on; a program that still ends well is judged by its work."""
     state = shop.ask(
         f"assert ask()[0] == 200\nserved = [{{'role': 'assistant', 'content': 'x'}}]\n"
         f"assert ask(messages=served)[0] == 410\n{ends}"
@@ -310,7 +310,7 @@ def test_a_providers_fault_is_the_providers_however_the_program_ends(
 def test_a_provider_that_is_left_alone_is_at_fault_though_nothing_is_sent(
     tmp_path: Path, server: ModelServer, end: str
 ) -> None:
-    """Another attempt found it down: this one's only call waits for it, or is refused once a probe found it so."""
+    """Another attempt found the provider down: this one's only call waits, or is refused after a failed probe."""
     with server.running() as address:
         shop = EndpointShop(tmp_path, address)
     fault = asyncio.run(_rested(shop, end))

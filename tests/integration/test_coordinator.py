@@ -1,4 +1,4 @@
-"""Missions with a plan: tasks as child missions, merged one after the other, steered and explained as one."""
+"""Missions with a plan: tasks are child missions, merged one by one, controlled and explained as one mission."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ READS = "cat f.txt sub/* >/dev/null 2>&1; ls"
 
 
 class Crew:
-    """A state directory with a repository, whose missions one worker of this process runs."""
+    """A state directory with a repository; one worker in this process runs its missions."""
 
     def __init__(self, place: Path, repo: Path) -> None:
         self.repo = repo
@@ -78,7 +78,7 @@ class Crew:
         return App.open(environ=self.environ, cwd=self.repo)
 
     def work(self, mission: str) -> MissionState:
-        """Work until nothing is left to do, and return how the mission stands."""
+        """Work until nothing is left to do, and return the mission's state."""
         with App.open(environ=self.environ, cwd=self.repo, role="worker") as app:
             asyncio.run(Worker(app, slots=4).work(until_idle=True))
             state = app.mission_reader.state(mission)
@@ -91,7 +91,7 @@ class Crew:
         return self.work(mission)
 
     def answer_each(self, mission: str, answers: Mapping[str, str]) -> MissionState:
-        """Answer what is asked about each of these tasks, and work until nothing is left to do."""
+        """Answer the questions about these tasks, and work until nothing is left to do."""
         with App.open(environ=self.environ, cwd=self.repo) as app:
             asked = asked_about(app.mission_reader.state(mission))
             for name, text in answers.items():
@@ -156,7 +156,7 @@ def test_tasks_are_merged_in_an_order_that_their_plan_allows(crew: Crew) -> None
     assert merged[2] == "last"
     made = branch(crew, state)
     assert git(crew.repo, "show", f"{made}:sub/c.txt").split() == ["x", "x"]
-    # Only the whole is exported, one commit for each task, and nothing else of the repository is touched.
+    # Only the whole result is exported, one commit for each task; nothing else in the repository changes.
     assert git(crew.repo, "for-each-ref", "--format=%(refname:short)", "refs/heads").split() == [made, "main"]
     assert len(git(crew.repo, "log", "--format=%s", f"main..{made}").splitlines()) == 3
     assert git(crew.repo, "rev-parse", "main") == before
@@ -193,7 +193,7 @@ def test_two_that_conflict_are_told_apart_and_the_later_one_goes_back(crew: Crew
 
 @pytest.mark.parametrize("union", [False, True], ids=["conflicts", "union"])
 def test_six_that_add_to_one_file_without_saying_so_are_all_merged(crew: Crew, union: bool) -> None:
-    """Done again one after the other, they need no person; in a file of `union` their lines do not conflict."""
+    """Redone one after the other, they need no person; in a `union` file their lines do not conflict."""
     if union:
         (crew.repo / "chargehand.toml").write_text('[project]\nunion = ["sub/h.txt"]\n')
         git(crew.repo, "add", "chargehand.toml")
@@ -215,9 +215,9 @@ def test_six_that_add_to_one_file_without_saying_so_are_all_merged(crew: Crew, u
 
 
 def test_two_that_break_together_are_told_apart(crew: Crew) -> None:
-    """Each is green by itself; the check, which names neither, fails where three files are there and not four."""
+    """Each is green alone; the check, which names neither, fails with three files but not with four."""
     check = f"{READS}; test $(ls sub | wc -l) != 3"
-    # It waits for the other one to be merged; then it is its own turn to mend.
+    # It waits until the other task is merged, so that this one goes back to be mended.
     careful = shell(
         f"test -e sub/a.txt || sleep {MARK}; echo x > sub/b.txt; test ! -e sub/a.txt || echo x > sub/mended.txt"
     )
@@ -321,7 +321,7 @@ def test_conditions_and_loops_look_at_what_is_merged(crew: Crew) -> None:
     state = crew.work(mission)
     assert state.status == "promoted"
     outcomes = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
-    # What was merged of a task stays merged, whatever ends its loop.
+    # A task's merged rounds stay merged, however its loop ends.
     ended = {"three": "merged", "two": "merged", "part": "merged", "twins": "merged"}
     assert outcomes == {"there": "done", "never": "left_out", **ended}
     starts = [(event.task, event.round) for event in crew.events(mission, TaskStarted)]
@@ -331,9 +331,9 @@ def test_conditions_and_loops_look_at_what_is_merged(crew: Crew) -> None:
     assert git(crew.repo, "show", f"{made}:sub/two.txt").split() == ["y"] * 2
 
 
-# A condition, the branch that begins first where nothing decides, and the branch that is taken.
+# A condition, the branch that begins first if nothing decides, and the branch taken.
 DECISIONS = {
-    # The branch that is taken makes the condition fail, ...
+    # The branch taken makes the condition fail, ...
     "a": ("test ! -e sub/a_then.txt", "then", "then"),
     "b": ("test ! -e sub/b_then.txt", "else", "then"),
     # ... and here it makes the condition succeed.
@@ -363,7 +363,7 @@ def test_a_decision_is_made_once(crew: Crew, more: dict[str, Any]) -> None:
     assert {event.task: event.outcome for event in crew.events(mission, TaskEnded)} == taken
 
 
-# Of a task: its condition, and why that cannot run.
+# Task -> its condition, and why that cannot run.
 CANNOT_RUN: dict[str, tuple[dict[str, str], str]] = {
     "missing": ({"when": "tesst -e f.txt"}, "a program was not found (exit code 127)"),
     "locked": ({"when": "test -e f.txt && ./f.txt"}, "a program cannot be executed (exit code 126)"),
@@ -371,7 +371,7 @@ CANNOT_RUN: dict[str, tuple[dict[str, str], str]] = {
     "killed": ({"when": "kill -9 $$"}, "signal 9 ended it"),
     "endless": ({"when": "sleep 600"}, "it did not end within 2s"),
     "again": ({"while": "tesst -e f.txt"}, "a program was not found"),
-    # The exit code of these says nothing of it.
+    # The exit codes of these do not show it.
     "negated": ({"when": "! tesst -e f.txt"}, "a program did not start: tesst: not found"),
     "piped": ({"when": "tesst -e f.txt | sort"}, "a program did not start: tesst: not found"),
     "asked": (
@@ -396,7 +396,7 @@ def test_a_condition_that_cannot_run_is_named_and_leaves_nothing_out(crew: Crew)
         assert f"the condition {key!r} of task {name!r} cannot run: {command}" in asked[name].text
         assert why in asked[name].text
     assert [event.task for event in crew.events(mission, TaskEnded)] == ["good"]
-    # One that is begun with `while` begins without its condition, which is asked again after the round.
+    # On retry, a `while` loop begins without its condition, which runs again after the round.
     tried = ("missing", "unread", "again")
     answers = {name: "retry" if name in tried else "skip" for name in CANNOT_RUN}
     state = crew.answer_each(mission, answers)
@@ -420,7 +420,7 @@ def test_both_branches_of_a_decision_that_cannot_be_made_ask(crew: Crew) -> None
 
 
 def test_a_loop_that_is_not_done_asks_a_person(crew: Crew) -> None:
-    # How often each is merged before somebody is asked.
+    # How often each task is merged before a person is asked.
     loops = {
         "a": ({"until": "test -e never"}, 2),
         "b": ({"while": "test -e f.txt"}, 2),
@@ -710,7 +710,7 @@ async def test_nobody_waits_for_the_next_look_of_its_own_worker(
         monkeypatch.setattr(f"chargehand.app.worker.{name}", 3600.0)
     mission = await asyncio.to_thread(crew.record, [task("a", when="true"), task("b", after=["a"])])
     with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
-        # One place: each turn but the first one waits for the end of another.
+        # One slot: each turn but the first waits for another turn to end.
         worker = Worker(app, slots=1)
         working = asyncio.create_task(worker.work(until_idle=False))
         try:

@@ -1,7 +1,7 @@
-"""A coordinator and its tasks under `kill -9`: however often workers die, the plan ends as if none had.
+"""A coordinator and its tasks under `kill -9`: however often workers die, the plan ends as if undisturbed.
 
-The suite dies at a sample of all points, the same ones every time; `scripts/soak` dies at each of them, and at
-random moments with two workers side by side: `CHARGEHAND_SOAK_SEED` and `CHARGEHAND_SOAK_KILLS` set which.
+The suite kills at a fixed sample of all points; `scripts/soak` kills at every point, and at random moments with
+two concurrent workers: `CHARGEHAND_SOAK_SEED` and `CHARGEHAND_SOAK_KILLS` set which.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HANDS_ON = {
     for part in PARTS
 }
 FILES = {"g.txt": "ggg\n", "sub/h.txt": "hhh\n", "vote.json": json.dumps(VOTE_MESSAGE), **HANDS_ON}
-# It names none of the files: what a check names only a person may change.
+# It names no file: only a person may change a file that a check names.
 CHECK = "cat *.txt sub/* >/dev/null; test ! -e sub/bad.txt"
 
 
@@ -51,13 +51,13 @@ def _task(name: str, agent: str = "", **more: Any) -> dict[str, Any]:
     return {"id": name, "text": f"Write {name}", "agent": agent or _sh(f"echo x > sub/{name}.txt"), **more}
 
 
-# The second attempt takes away what makes the first one red.
+# The second attempt removes the file that makes the first one red.
 _MENDS = _sh("echo x > sub/mended.txt; if test -e sub/bad.txt; then rm sub/bad.txt; else echo x > sub/bad.txt; fi")
 TEAM = [
     {"role": "reviewer", "agent": _sh("cp vote.json $CHARGEHAND_MESSAGE; cat sub/*")},
     {"role": "developer", "agent": _sh("echo x > sub/part.txt")},
 ]
-# One hands on what a developer can do, the other one what nobody can.
+# One task delegates a part for a developer, the other a part that no role can do.
 HANDING_ON = [
     _task("a", _sh("echo x > sub/a.txt; cp hands-p.json $CHARGEHAND_MESSAGE")),
     _task("b", _sh("echo x > sub/b.txt; cp hands-q.json $CHARGEHAND_MESSAGE"), after=["a"]),
@@ -82,7 +82,7 @@ LARGE = [
 
 
 class PlanOutcome(Struct, frozen=True, kw_only=True):
-    """What must be the same whether anybody was killed or not."""
+    """A plan's outcome, which must be the same with and without kills."""
 
     status: MissionStatus
     tree: str
@@ -91,7 +91,7 @@ class PlanOutcome(Struct, frozen=True, kw_only=True):
 
 
 class PlanYard(Yard):
-    """A state directory with one repository and one coordinator in it."""
+    """A state directory with one repository and one coordinator."""
 
     def __init__(self, place: Path, tasks: list[dict[str, Any]], *, like: Yard | None = None) -> None:
         super().__init__(place, like=like)
@@ -107,7 +107,7 @@ class PlanYard(Yard):
             self.coordinator = record_mission(app, request, plan=made)
 
     def finish(self) -> PlanOutcome:
-        """Let workers work, and a person answer, until the plan has ended; hold it to its promises."""
+        """Run workers and answer questions until the plan ends; assert that it kept its promises."""
         for _ in range(12):
             assert self.worker().wait() == 0, self.said()
             with self.app() as app:
@@ -143,7 +143,7 @@ class PlanYard(Yard):
         )
 
     def _counts(self, mission: str, kind: str) -> bool:
-        # A coordinator promotes and signs once for each task, and waits for people between.
+        # A coordinator promotes and signs once for each task, and waits for people in between.
         return mission != self.coordinator or kind not in ("promotion.done", "head.signed", "mission.finished")
 
 
@@ -166,7 +166,7 @@ def test_dying_at_any_point_changes_nothing(tmp_path: Path, tasks: list[dict[str
         for number, point in enumerate(sample(passed, count)):
             yard = PlanYard(tmp_path / f"at-{number}", tasks, like=like)
             code = yard.worker(plan=point).wait()
-            # Which of two missions that run side by side passes a point first is chance: not each run has it.
+            # Chance decides which of two concurrent missions passes a point first: not every run has it.
             assert code in (-signal.SIGKILL, 0), (point, code, yard.said())
             assert yard.finish() == expected, point
             yard.at_rest()
@@ -174,7 +174,7 @@ def test_dying_at_any_point_changes_nothing(tmp_path: Path, tasks: list[dict[str
 
 @pytest.mark.parametrize("points", [1, pytest.param(2, marks=soak)])
 def test_dying_asleep_behind_a_merge_changes_nothing(tmp_path: Path, points: int) -> None:
-    """Whoever opens the project next looks after its promotions: a sleeping coordinator is woken all the same."""
+    """The next process that opens the project recovers its promotions: a sleeping coordinator is woken anyway."""
     tasks = [_task("a"), _task("b", after=["a"])]
     with nothing_survives():
         expected, passed, like = _undisturbed(tmp_path / "like", tasks)
@@ -195,7 +195,7 @@ def test_dying_between_a_merge_and_what_its_agent_hands_on_adds_that_once(
         expected, passed, like = _undisturbed(tmp_path / "like", HANDING_ON)
         assert expected.outcomes == (("a", "merged"), ("a.p", "merged"), ("b", "merged"))
         added = [point for point in passed if "task.delegated+plan.made" in point]
-        # Before it the change is on the branch already, and nobody has said so.
+        # Before this point the change is already on the branch, but not yet in the log.
         assert [point.partition(" ")[0] for point in added] == ["before", "after"]
         for number, point in enumerate([added[0], *(passed if everywhere else ())]):
             yard = PlanYard(tmp_path / f"at-{number}", HANDING_ON, like=like)
@@ -212,7 +212,7 @@ def test_dying_between_a_merge_and_what_its_agent_hands_on_adds_that_once(
 
 
 def test_the_points_are_there() -> None:
-    """A crash is only tried where an event is written: each kind of a coordinator's events is one of them."""
+    """Crashes are tried only where an event is written: these include each kind of a coordinator's events."""
     assert {kind.type for kind in PLAN_EVENTS} >= {"task.started", "task.merged", "task.ended", "plan.slept"}
 
 

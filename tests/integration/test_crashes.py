@@ -1,7 +1,7 @@
-"""P2, P3, P5, P7, P8 under `kill -9`: however often a mission is killed, it ends as if nobody had disturbed it.
+"""P2, P3, P5, P7, P8 under `kill -9`: however often a mission is killed, it ends as if undisturbed.
 
-The suite dies at a sample of all points, the same ones every time; `scripts/soak` dies at each of them, and at
-random moments: `CHARGEHAND_SOAK_SEED` and `CHARGEHAND_SOAK_KILLS` set which and how many.
+The suite kills at a fixed sample of all points; `scripts/soak` kills at every point, and at random moments:
+`CHARGEHAND_SOAK_SEED` and `CHARGEHAND_SOAK_KILLS` set which and how many.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 
 
 class TestEveryPoint:
-    """Dying before or after a write to the log, at a claim, at any named fault point."""
+    """Kills before or after a write to the log, at a claim, or at any named fault point."""
 
     @pytest.mark.parametrize(
         ("name", "points"),
         [("second try", 4), ("applied", 2), *(pytest.param(name, 10_000, marks=soak) for name in SCENES)],
     )
     def test_of_a_command(self, tmp_path: Path, name: str, points: int) -> None:
-        """Several dead commands leave their missions to one worker."""
+        """One worker takes over the missions of several dead commands."""
         scene = SCENES[name]
         with nothing_survives():
             expected, passed, like = undisturbed_run(tmp_path / "like", scene, by="command")
@@ -95,7 +95,7 @@ class TestEveryPoint:
 
 
 class TestAnyMoment:
-    """Dying at random moments, alone or with launcher, bubblewrap and exec server, again and again."""
+    """Repeated kills at random moments, alone or with launcher, bubblewrap and exec server."""
 
     @pytest.mark.parametrize("soaked", [False, pytest.param(True, marks=soak)])
     def test_ends_as_if_undisturbed(self, tmp_path: Path, soaked: bool) -> None:
@@ -126,7 +126,7 @@ class TestAnyMoment:
 
     @staticmethod
     def one_life(yard: Yard, scene: Scene, expected: Outcome, chance: random.Random, seconds: float) -> int:
-        """Kill one mission up to four times, let it come to its end, and examine it; return the kills."""
+        """Kill one mission up to four times, let it end, and examine it; return the number of kills."""
         site = yard.site(scene)
         by_command = chance.random() < 0.5
         if not by_command:
@@ -140,15 +140,15 @@ class TestAnyMoment:
                 spared = chance.random() < 0.4
                 fate = kill_some(process.pid, chance, spared=spared)
                 if spared:
-                    # It goes on by itself, in another sandbox, and with another launcher.
+                    # It continues by itself, with another sandbox and another launcher.
                     assert process.wait(120) in (0, 1), yard.said()
                     fates += [fate] if fate else []
                     continue
                 if process.wait(60) == 0:
-                    continue  # it came to its end just before
+                    continue  # it ended just before the kill
                 assert process.returncode == -signal.SIGKILL
                 fates.append(fate)
-                if scene.name != "applied":  # git may be at it this very moment
+                if scene.name != "applied":  # git may be applying it at this moment
                     yard.undisturbed(site)
         print(scene.name, "by command" if by_command else "by worker", fates)
         yard.go_on()

@@ -1,4 +1,4 @@
-"""A mission with a plan at a terminal: its picture, the menu over it, and a terminal that is whole afterwards."""
+"""A mission with a plan at a terminal: its picture, the menu over it, and the restored terminal afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def plan(desk: Desk, *tasks: dict[str, Any]) -> tuple[str, ...]:
-    """Write a plan and return the words that run it."""
+    """Write a plan and return the arguments that run it."""
     file = desk.place / "plan.json"
     file.write_text(json.dumps({"tasks": tasks}))
     return ("run", "--plan", str(file), "--red-base", "go", "--only-check", "cat *.md *.txt", "new dates")
@@ -47,13 +47,13 @@ def resize(shown: Terminal, width: int, height: int) -> None:
 
 
 def is_whole(shown: Terminal) -> bool:
-    """Tell whether the terminal shows again what it showed before, with its cursor."""
+    """Return whether the terminal shows its previous content and the cursor again."""
     begin = shown.raw.rindex(SHOWN)
     return shown.raw.rfind(HIDDEN) > begin and shown.raw.rfind(CURSOR) > begin
 
 
 def last_picture(shown: Terminal) -> list[str]:
-    """Return the rows that were drawn last, as wide as the terminal."""
+    """Return the rows drawn last, as wide as the terminal."""
     picture = shown.raw.rpartition("\x1b[H")[2].partition("\x1b[?")[0]
     return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", picture).split("\r\n")
 
@@ -82,7 +82,7 @@ def test_a_plan_is_drawn_and_its_question_answered_from_elsewhere(desk: Desk) ->
     assert shown.end() == 0, shown.shown
     assert is_whole(shown)
     after = shown.raw.rpartition(HIDDEN)[2]
-    # The result is the same as where nothing was drawn.
+    # The result is the same as without a picture.
     for part in ("promoted", "4 tasks (3 merged, 1 left out)", "git merge chargehand/new-dates"):
         assert part in after
     assert "no worker is running" not in shown.shown
@@ -116,7 +116,7 @@ def test_a_signal_leaves_the_terminal_whole_and_who_watches_ends_nothing(
     shown = desk.terminal("mission", "watch", str(mission))
     shown.until("agent working")
     os.kill(shown.process_id, number)
-    if number == signal.SIGINT:  # the second one, at the menu, ends it
+    if number == signal.SIGINT:  # the second Ctrl-C, at the menu, ends it
         shown.until("q stop watching")
         shown.say("\x03")
     assert shown.end() == (-number if number == signal.SIGHUP else 130)

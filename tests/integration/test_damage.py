@@ -1,4 +1,4 @@
-"""A state directory that is hurt anywhere: it is named, costs its own mission at most, and there is a way back."""
+"""Damage anywhere in a state directory is named, costs at most its own mission, and a backup restores it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from chargehand.workspace.tree.objects import ObjectReader, ObjectWriter
 WAITING, PAUSED = "m-1m8455nrdyh2yn", "m-1m8456575ep42y"
 HURTS = int(os.environ.get("CHARGEHAND_SOAK_HURTS", "1000"))
 SEED = int(os.environ.get("CHARGEHAND_SOAK_SEED", "7"))
-# What a line's hash covers, and what is held to be in order: hurt, each is found.
+# Columns that a line's hash covers or whose order is checked: damage to any of them is found.
 PROVEN = {"mission", "seq", "time", "type", "payload", "digest", "prev", "hash"}
 TABLES = (
     "events",
@@ -47,7 +47,7 @@ OTHER_VALUES = (None, 7, 2.5, -1, 10**12, "abc", "", b"\xff", b"")
 
 @dataclass(frozen=True)
 class Hurt:
-    """What was done: to a column of a table, or to a file."""
+    """Damage done to a column of a table, or to a file."""
 
     told: str
     mission: str | None = None
@@ -56,7 +56,7 @@ class Hurt:
 
 
 def hurt_bytes(chance: random.Random, content: bytes) -> bytes:
-    """Return bytes that differ in a bit, a byte or a line, were cut short, zeroed, or have more in them."""
+    """Return the bytes with a changed bit or byte, a missing line or end, a zeroed part, or an insertion."""
     if not content:
         return b"x"
     at = chance.randrange(len(content))
@@ -76,7 +76,7 @@ def hurt_bytes(chance: random.Random, content: bytes) -> bytes:
 
 
 def hurt_row(chance: random.Random, database: Path) -> Hurt | None:
-    """Hurt one value of one row; `None` where the database itself refuses that."""
+    """Damage one value of one row, or delete the row; return `None` if the database refuses or nothing changed."""
     with closing(sqlite3.connect(database)) as connection:
         connection.text_factory = lambda kept: kept.decode(errors="surrogateescape")
         table = chance.choice(TABLES)
@@ -105,7 +105,7 @@ def hurt_row(chance: random.Random, database: Path) -> Hurt | None:
                 connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {where}", (new, *row))
             after = connection.execute(f"SELECT {column} FROM {table} WHERE {where}", row).fetchone()
             if after is not None and after[0] == kept and type(after[0]) is type(kept):
-                return None  # a type of the column turned it back into what it was
+                return None  # the column's type converted it back to the old value
             connection.commit()
         except sqlite3.Error:
             return None
@@ -114,7 +114,7 @@ def hurt_row(chance: random.Random, database: Path) -> Hurt | None:
 
 
 def hurt_file(chance: random.Random, state: Path) -> Hurt:
-    """Hurt or remove one file of a state directory."""
+    """Damage or remove one file of a state directory."""
     files = [path for path in sorted(state.rglob("*")) if path.is_file() and not path.is_symlink()]
     path = chance.choice([state / "store.db"] * (len(files) // 20) + files)
     if chance.random() < 0.1:
@@ -127,7 +127,7 @@ def hurt_file(chance: random.Random, state: Path) -> Hurt:
 
 
 def hurt_state(chance: random.Random, state: Path) -> Hurt:
-    """Hurt one thing of a state directory, a line of the log most often."""
+    """Damage a state directory in one place, most often a row of its database."""
     while chance.random() < 0.6:
         done = hurt_row(chance, state / "store.db")
         if done is not None:
@@ -136,7 +136,7 @@ def hurt_state(chance: random.Random, state: Path) -> Hurt:
 
 
 def look(*words: str) -> tuple[int, str]:
-    """Give a command; whatever is hurt, what it says is no fault of its own."""
+    """Run a command; whatever is damaged, it must not report an internal error."""
     done = CliRunner().invoke(chargehand, list(words))
     assert "internal" not in done.stderr, (words, done.output)
     assert done.exit_code in (0, 1, 2, 3, 4, 6), (words, done.output)
@@ -159,7 +159,7 @@ def test_a_hurt_is_named_and_costs_its_own_mission_at_most(
         print(number, done.told)
         code, listed = look("mission", "list", "--json")
         audited = look("audit", "verify", "--json")
-        # What SQLite itself cannot read is of no one mission: a backup brings it back.
+        # Damage that SQLite cannot read belongs to no single mission: a backup restores it.
         if done.file is None or done.file.name != "store.db":
             assert code == 0, (done, listed)
             row_lost = done.column in ("missions.*", "missions.id", "missions.project")
@@ -190,7 +190,7 @@ def test_a_hurt_is_named_and_costs_its_own_mission_at_most(
 
 
 def hurt_line(state: Path, mission: str, column: str, value: bytes) -> None:
-    """Put these bytes into a column of a mission's second line."""
+    """Put these bytes into a column of the second line of a mission's log."""
     with closing(sqlite3.connect(state / "store.db")) as connection:
         connection.execute(
             f"UPDATE events SET {column} = {'?' if column == 'payload' else 'CAST(? AS TEXT)'}"
@@ -215,7 +215,7 @@ def test_one_line_that_is_no_text_keeps_nobody_else_from_being_listed(saved: Pat
     assert "store restore" in said
     problems = ask("audit", "verify", code=1)["problems"]
     assert {(problem["mission"], problem["seq"]) for problem in problems} <= {(WAITING, 2), (WAITING, 3)}
-    # Nobody goes on from what nobody wrote; all others go on.
+    # A mission with a damaged log cannot continue; all others can.
     refused = CliRunner().invoke(chargehand, ["--json", "mission", "promote", WAITING])
     assert (refused.exit_code, '"mission_damaged"' in refused.stderr) == (6, True), refused.output
     assert ask("mission", "cancel", PAUSED)["status"] == "cancelled"
@@ -245,7 +245,7 @@ class TestGoingBack:
         before = ask("mission", "show", WAITING)
         assert ask("store", "check")["ok"] is True
         assert ask("store", "backup", str(copy))["missions"] == 17
-        # All objects of all depots, an artifact, the queue and the log of one mission.
+        # Damage all objects of all depots, an artifact, the queue, and the log of one mission.
         for depot in state.glob("projects/*/depot.git/objects"):
             shutil.rmtree(depot)
             depot.mkdir()
@@ -265,7 +265,7 @@ class TestGoingBack:
         done = ask("store", "restore", str(copy), "--yes")
         assert ask("store", "check")["ok"] is True
         assert ask("mission", "show", WAITING) == before
-        # What was there is kept, and can be gone back to by hand.
+        # The previous state is kept; a person can restore it by hand.
         assert Path(done["before"], "store.db").is_file()
 
     def test_damaged_notes_and_spending_are_named(self, saved: Path, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ class TestGoingBack:
         assert notes
         for number, (depot, ref) in enumerate(notes[:2]):
             shutil.copytree(depot, tmp_path / str(number), symlinks=True)
-            # A blob that holds a note, replaced by another object; then the ref itself is gone.
+            # Replace a blob that holds a note by another object; later delete the ref itself.
             (blob, _), *_ = [
                 line.split()[2:] for line in git(depot, "ls-tree", "-r", f"refs/notes/{ref}").splitlines()
             ]
@@ -315,7 +315,7 @@ class TestGoingBack:
         assert ask("store", "check")["ok"] is True
 
     def test_damaged_pages_have_a_way_out(self, saved: Path) -> None:
-        """What `store check` cannot read is no reason to run `store check`."""
+        """If `store check` cannot read the store, the hint is `store restore` and not `store check`."""
         path = saved / "state" / "store.db"
         content = bytearray(path.read_bytes())
         content[4096 * 3 : 4096 * 40] = b"\xa5" * (4096 * 37)
@@ -330,7 +330,7 @@ class TestGoingBack:
         (state / "calls").mkdir(exist_ok=True)
         (state / "calls/a-1.jsonl").write_text("one\n")
         depot = next(state.glob("projects/*/depot.git"))
-        # To who listed the directory before: a name, and no file of that name any more.
+        # Simulates a file removed after the directory was listed: a name without a file.
         (state / "calls/a-2.jsonl").symlink_to("nowhere")
         assert ask("store", "backup", str(copy))["missions"] == 17
         assert [path.name for path in (copy / "calls").iterdir()] == ["a-1.jsonl"]
@@ -415,6 +415,6 @@ def test_a_torn_object_is_told_and_hangs_nobody(tmp_path: Path) -> None:
             reader.blob(name)
     for at in range(0, len(whole), 7):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        # A bit that zlib has no meaning for leaves the content what it was.
+        # A flipped bit that zlib ignores leaves the content unchanged.
         with suppress(InfrastructureError):
             assert reader.blob(name) == content

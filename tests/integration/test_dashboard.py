@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, on the real server: what it shows is so, what a person does there is done."""
+"""The dashboard in a real browser, on the real server: it shows the facts, and a person's actions take effect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.needs_chromium, pytest.mark.needs_bwrap]
 NAUGHTY = Path(__file__).parents[3] / "shared" / "data" / "naughty_strings.json"
 SLOW = 60_000.0
 expect.set_options(timeout=SLOW)
-# About 149,000 with a thousand missions: a package that is loaded with the board shows at once.
+# About 149,000 with a thousand missions: one more package loaded with the board exceeds the limit.
 FIRST_VIEW_BYTES = 170_000
 Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, ...] = ("light", "dark")
@@ -50,21 +50,21 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Return what opens a page of a server, logged in; whatever the page complains of fails the test."""
+    """Return a function that opens a page of a server, logged in; any complaint of the page fails the test."""
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
     def made(served: Served, path: str = "/", **options: Any) -> Page:
-        # To log in by the link each time would load everything twice: one test does that.
+        # Logging in by the link would load everything twice each time: one test does that.
         secret = served.owner().headers["Authorization"].removeprefix("Bearer ")
         kept = {"origin": served.url, "localStorage": [{"name": "chargehand.session", "value": secret}]}
-        # Frames of transitions that no test looks at would be a seventh of all work.
+        # Frames of transitions, which no test looks at, would be a seventh of all work.
         still = {"reduced_motion": "reduce", **options}
         context = browser.new_context(storage_state={"cookies": [], "origins": [kept]}, **still)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(SLOW)
-        # A server that is away, and what is refused on purpose, are complained of by the browser itself.
+        # The browser itself complains of an unreachable server and of intended refusals.
         page.on(
             "console", lambda said: complaints.append(said.text) if is_complaint(said.type, said.text) else None
         )
@@ -114,7 +114,7 @@ def waiting_mission(desk: Desk, repo: Path) -> str:
 # --- the board
 
 
-# One mission is shown as each of a thousand is.
+# A single mission is shown like each of a thousand.
 @pytest.mark.parametrize("count", [0, pytest.param(1, marks=pytest.mark.soak), 1000])
 def test_the_board_shows_as_many_missions_as_the_api_counts(tmp_path: Path, open_page: Open, count: int) -> None:
     with serving(environment(tmp_path), tmp_path) as empty:
@@ -127,18 +127,18 @@ def test_the_board_shows_as_many_missions_as_the_api_counts(tmp_path: Path, open
         expect(page.get_by_text(f"All {count}").or_(page.get_by_text(f"All{count}")).first).to_be_visible()
         rows = page.locator("a[data-row]")
         expect(rows.first).to_have_attribute("href", f"/missions/{names[-1]}")
-        # Far fewer than there are: what nobody sees is not made.
+        # Far fewer than exist: rows out of view are not rendered.
         assert rows.count() <= 60
         page.get_by_placeholder("Search missions").fill("m-00000")
         expect(rows).to_have_count(1)
         took, asked = first_view(page.context.browser, page.context.storage_state(), empty.url)
         assert took < FIRST_VIEW_BYTES
-        # At once with the session, and never twice.
+        # Requested at once with the session, and never twice.
         assert asked == ["/session", "/missions?limit=50"]
 
 
 def first_view(browser: Browser | None, entered: StorageState, url: str) -> tuple[int, list[str]]:
-    """Return the bytes, heads included, that the board takes with an empty cache, and what it asks."""
+    """Return the bytes, headers included, that the board loads with an empty cache, and its API requests."""
     assert browser is not None
     context = browser.new_context(storage_state=entered)
     page = context.new_page()
@@ -147,7 +147,7 @@ def first_view(browser: Browser | None, entered: StorageState, url: str) -> tupl
     with page.expect_response(lambda answer: "/events" in answer.url):
         page.goto(url)
         expect(page.locator("a[data-row]").first).to_be_visible()
-    # The stream of events has no end.
+    # The event stream never ends.
     ended = [answer for answer in answers if "/events" not in answer.url]
     sizes = [answer.request.sizes() for answer in ended]
     asked = sorted((answer.url.partition(API)[2] for answer in ended if API in answer.url), reverse=True)
@@ -191,7 +191,7 @@ def test_a_key_that_is_pressed_before_the_pages_stand_counts(served: Served, ope
     page, held = open_page(served), list[Route]()
     page.route("**/assets/index-*.js", lambda route: held.append(route))
     page.reload(wait_until="commit")
-    # Waiting for a function would evaluate a text in the page, which its content security policy forbids.
+    # `wait_for_function` would evaluate a text in the page, which its content security policy forbids.
     while not page.evaluate("window.earlyKeys !== undefined"):
         page.wait_for_timeout(20)
     page.keyboard.press("Control+k")
@@ -200,7 +200,7 @@ def test_a_key_that_is_pressed_before_the_pages_stand_counts(served: Served, ope
     held[0].continue_()
     dialog = page.get_by_role("dialog", name="Find a mission or a command")
     expect(dialog.get_by_role("combobox")).to_be_focused()
-    # What is chosen shows without backgrounds, too: the system's colours leave none.
+    # The selected option is visible without a background too: forced colours remove it.
     page.emulate_media(forced_colors="active")
     expect(dialog.get_by_role("option", selected=True)).to_have_css("outline-style", "solid")
     expect(dialog.get_by_role("option", selected=False).first).to_have_css("outline-style", "none")
@@ -217,11 +217,11 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(
     opener.click()
     dialog = page.get_by_role("dialog", name="New mission")
     expect(dialog.get_by_label("What is to be done")).to_be_focused()
-    for _ in range(25):  # once around it; beside it there is only the browser itself
+    for _ in range(25):  # once around the dialog; outside it only the browser itself has the focus
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.closest('dialog, body').tagName") in ("DIALOG", "BODY")
         assert page.evaluate("document.querySelector('header').contains(document.activeElement)") is False
-    page.mouse.click(5, 400)  # beside it: what was written stays
+    page.mouse.click(5, 400)  # outside the dialog: the text typed in it stays
     expect(dialog).to_be_visible()
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
@@ -230,7 +230,7 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
     page.mouse.click(5, 400)
     expect(page.get_by_role("dialog")).to_have_count(0)
-    # A dialog of a menu gives it to the menu's button.
+    # A dialog opened from a menu returns the focus to the menu's button.
     more = page.get_by_role("button", name="More actions")
     more.press("Enter")
     page.get_by_role("menuitem").first.press("Enter")
@@ -267,7 +267,7 @@ def test_a_review_goes_on_in_another_browser(served: Served, open_page: Open, de
         expect(page.get_by_text("0 of 2 hunks")).to_be_visible()
     one.get_by_role("button", name="Reject hunk 1 of 1").click()
     wait_until(lambda: list(served.owner().get(notes).json()["decided"].values()) == ["rejected"])
-    # The other one knows nothing of it, and decides the other hunk: neither is lost.
+    # The other page knows nothing of this and decides the other hunk: both decisions are kept.
     other.get_by_role("navigation", name="Changed files").get_by_role("button").nth(1).click()
     other.get_by_role("button", name="Accept hunk 1 of 1").click()
     expect(other.get_by_text("2 of 2 hunks, 1 rejected")).to_be_visible()
@@ -288,7 +288,7 @@ def test_of_two_tabs_the_first_answer_counts_and_the_other_is_told(
     first, second = (open_page(served, f"/missions/{mission}") for _ in range(2))
     for page in (first, second):
         expect(page.get_by_role("heading", name="Which way?")).to_be_visible(timeout=60_000)
-    # The second tab hears of nothing: as where its stream is late.
+    # The second tab gets no update, as if its stream were late.
     second.context.route("**/api/v1/missions/*", lambda route: route.abort())
     first.get_by_role("button", name="to the left").click()
     expect(first.get_by_role("heading", name="Which way?")).to_be_hidden()
@@ -307,7 +307,7 @@ def test_every_tab_of_a_mission_opens(served: Served, open_page: Open, desk: Des
     page = open_page(served, f"/missions/{mission}")
     tabs = page.get_by_role("tab").or_(page.get_by_role("navigation", name="Mission").get_by_role("link"))
     expect(tabs.first).to_be_visible()
-    expect(tabs.filter(has_text="Report")).to_have_count(1)  # the last of them
+    expect(tabs.filter(has_text="Report")).to_have_count(1)  # the last tab to appear
     names = tabs.all_inner_texts()
     assert {"Overview", "Timeline", "Transcript", "Changes", "Report"} <= set(names)
     for name in names:
@@ -359,7 +359,7 @@ def test_a_mission_is_started_with_breakpoints_and_goes_step_by_step(served: Ser
 
 def test_the_statistics_say_what_the_api_says(served: Served, open_page: Open) -> None:
     api = served.owner()
-    # None of the tests before left one that still goes on: the figures would change between the two looks.
+    # Wait for running missions of earlier tests: the figures would change between the two looks.
     wait_until(lambda: not api.get(f"{API}/missions?status=running").json()["missions"])
     page = open_page(served)
     page.keyboard.press("g")
@@ -378,7 +378,7 @@ def test_the_statistics_say_what_the_api_says(served: Served, open_page: Open) -
     expect(page.get_by_role("heading", name="By agent", exact=True)).to_be_visible()
 
 
-# --- what goes wrong
+# --- failures
 
 
 def test_a_server_that_comes_back_is_caught_up_with(tmp_path: Path, open_page: Open) -> None:
@@ -439,13 +439,13 @@ def test_no_word_of_anybody_runs_as_a_script(tmp_path: Path, open_page: Open) ->
         assert page.evaluate("window.pwned") is None
 
 
-# --- for everybody
+# --- accessibility
 
 
 def grave_violations(page: Page, *, colours_alone: bool) -> list[tuple[str, list[str]]]:
-    """Return the rules that a page breaks for some readers, each with the first places.
+    """Return the serious accessibility violations of a page, each with its first places.
 
-    Only colours are looked at anew in another theme: all else is the same as in the one before.
+    In another theme only the colour rules run again: everything else is the same.
     """
     chosen = {"runOnly": ["color-contrast", "link-in-text-block"]} if colours_alone else {}
     found = Axe().run(page, options={"resultTypes": ["violations"], **chosen}).response["violations"]
@@ -457,8 +457,8 @@ EACH_WAY = tuple(product((1280, 390), THEMES))
 LIGHT_AND_DARK = EACH_WAY[0], EACH_WAY[3]
 
 
-# In the suite each page is shown in both widths and both themes and scanned by all rules in one width, every other
-# page in the narrow one: what surrounds all pages is so in both.
+# The suite shows each page in both widths and both themes and scans it by all rules in one width, every other page
+# in the narrow one: so the frame around all pages is scanned in both.
 @pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_no_page_keeps_anybody_out(
     served: Served, open_page: Open, desk: Desk, repo: Path, everything: bool
@@ -472,7 +472,7 @@ def test_no_page_keeps_anybody_out(
     for number, path in enumerate(paths):
         page.goto(served.url + path)
         expect(page.get_by_role("main")).to_be_visible()
-        # Shown in each way without being loaded anew: that and the first scan are most of what a page costs.
+        # Show it in each way without reloading: loading and the first scan are most of a page's cost.
         rules_seen: set[int] = set()
         for width, theme in EACH_WAY if everything else LIGHT_AND_DARK[:: -1 if number % 2 else 1]:
             page.set_viewport_size({"width": width, "height": 800})

@@ -1,4 +1,4 @@
-"""Accounts in the dashboard, in a real browser: what is granted and taken away there counts at the API."""
+"""Accounts in the dashboard, in a real browser: rights granted and revoked there take effect at the API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.server_kit import API, PASSWORD, Served, environment, serving
 
 pytestmark = pytest.mark.needs_chromium
-# The fixtures of a browser, and of a page that nothing complains of.
+# The fixtures of a browser and of a page without complaints.
 browser, open_page = test_dashboard.browser, test_dashboard.open_page
 
 
@@ -42,7 +42,7 @@ def test_a_token_counts_from_its_creation_to_its_revocation(
     page.keyboard.press("g")
     page.keyboard.press("u")
     expect(page.get_by_text("You have no token yet")).to_be_visible()
-    # The owner has no password that could be changed.
+    # The owner has no password to change.
     expect(page.get_by_role("heading", name="Your password")).to_be_hidden()
     page.get_by_label("What it is for").fill("nightly")
     page.get_by_role("button", name="Create token").click()
@@ -50,7 +50,7 @@ def test_a_token_counts_from_its_creation_to_its_revocation(
     program = served.stranger()
     program.headers["Authorization"] = f"Bearer {secret}"
     assert program.get(f"{API}/missions").status_code == 200
-    # It has the one scope that was ticked, and no other.
+    # It has only the scope that was ticked.
     assert program.post(f"{API}/tokens", json={"name": "more", "scopes": ["read"]}).status_code == 403
     page.get_by_role("button", name="I have kept it").click()
     expect(page.get_by_text(secret)).to_have_count(0)

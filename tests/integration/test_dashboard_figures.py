@@ -1,4 +1,4 @@
-"""Figures in a browser: statistics and alerts are those of the API, and these those of the log."""
+"""Figures in a browser: statistics and alerts equal the API's, and the API's equal the log's."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def record_attempts(reader: StateReader) -> None:
 
 
 def count_log(reader: StateReader) -> dict[str, Any]:
-    """Return what the lines of all logs tell, counted here."""
+    """Return the figures counted from the lines of all logs."""
     lines = [read_payload(line) for number in range(5) for line in reader.store.log.read(f"m-{number:05}")]
     agents = {line.attempt: line.agent for line in lines if isinstance(line, AttemptStarted)}
     attempts, calls = defaultdict[str, list[AttemptFinished]](list), defaultdict[str, list[ModelCalled]](list)
@@ -150,7 +150,7 @@ def test_costs_times_and_counts_are_those_of_the_log(served: Served, open_page: 
         for each in models
         for usd, unknown, median in [measured(each)]
     }
-    # Nothing is older than a minute, so that a period has all of it.
+    # Nothing is older than a minute, so the period includes everything.
     page.get_by_label("Of", exact=True).select_option("24h")
     expect(page.get_by_role("heading", name="How missions stand: 5 in all")).to_be_visible()
     assert cells(page, "By model") == by_model
@@ -163,7 +163,7 @@ def test_alerts_are_shown_while_raised_and_when_over_and_so_is_a_way_that_fails(
     tmp_path: Path, open_page: test_dashboard.Open, hook: test_alerts.Hook
 ) -> None:
     environ = environment(tmp_path) | {
-        # The machine that tests run on may be as full as it likes.
+        # The alerts must not depend on how full the test machine is.
         "CHARGEHAND_ALERTS_DISK_PERCENT": "100",
         "CHARGEHAND_ALERTS_MEMORY_PERCENT": "1",
         "CHARGEHAND_ALERTS_WEBHOOK": hook.url,

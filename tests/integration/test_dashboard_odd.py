@@ -1,4 +1,4 @@
-"""The dashboard in odd circumstances: many tabs, a clock that is off, long logs, wide and long changes."""
+"""The dashboard in odd circumstances: many tabs, a wrong clock, long logs, wide and long changes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from chargehand.core.mission_events import MissionCreated, QuestionAsked, StepFi
 from chargehand.core.records import MissionRequest
 
 pytestmark = pytest.mark.needs_chromium
-# The fixtures of a browser, and of a page that nothing complains of.
+# The fixtures of a browser and of a page without complaints.
 browser, open_page = test_dashboard.browser, test_dashboard.open_page
 SAID = 'TEXT = """\n\n\n\n\ndef old():\n"""\ndef after(): return 1 + len("a")  # why\n'
-# Keeps the times (ms) in which a page could react to nothing.
+# Records the times (ms) for which the page could not react.
 BLOCKED = """
 window.blocked = [];
 new PerformanceObserver((list) => {
@@ -58,7 +58,7 @@ def test_seven_tabs_share_one_stream_and_the_next_one_goes_on(
     first.context.on(
         "request", lambda asked: streams.append(asked.frame.page) if "/events?" in asked.url else None
     )
-    # A browser has six connections for a server: were each held by a stream, the seventh tab would stay empty.
+    # A browser has six connections per server: if each tab's stream held one, the seventh tab would stay empty.
     for _ in range(6):
         page = first.context.new_page()
         page.goto(served.url)
@@ -86,7 +86,7 @@ def test_times_go_by_the_servers_clock(served: Served, open_page: test_dashboard
 
 
 def append_questions(served: Served, count: int) -> None:
-    """Append so many questions to the log of the one mission."""
+    """Append `count` questions to the log of the only mission."""
     with served.reader() as reader:
         asked = [
             QuestionAsked(question=f"q-{number}", text="Which?", options=("a", "b"), tree="t", reasons=())
@@ -97,7 +97,7 @@ def append_questions(served: Served, count: int) -> None:
 
 
 def heap(page: Page) -> float:
-    """Return the MB that a page's scripts hold, once what nobody needs is gone."""
+    """Return the MB that a page's scripts hold after garbage collection."""
     session = page.context.new_cdp_session(page)
     session.send("HeapProfiler.collectGarbage")
     used: float = session.send("Runtime.getHeapUsage")["usedSize"]
@@ -115,18 +115,18 @@ def test_a_mission_of_many_events_is_read_to_its_end_and_goes_on(
     began = heap(page)
     page.goto(f"{served.url}/missions/m-00000/timeline")
     lines = page.locator(".timeline-line")
-    # What is shown above the log is told by all of it.
+    # The summary above the log is computed from all of it.
     expect(lines.first).to_be_visible(timeout=120_000)
     shown = page.get_by_role("status").filter(has_text="events")
     expect(shown).to_have_text(f"{count + 1} events", timeout=300_000)
     page.get_by_role("button", name="To the latest").click()
     last = page.locator(f"[aria-posinset='{count + 1}']")
     expect(last).to_be_visible()
-    # Up and down again, as fast as a wheel turns.
+    # Scroll up and down again, as fast as a wheel turns.
     for way in (-1, -1, 1, 1):
         page.mouse.wheel(0, way * count * 10)
         expect(lines.first).to_be_visible()
-    # While one reads, the log goes on.
+    # The log grows while a person reads it.
     for step in range(2, 5):
         append_questions(served, 1)
         expect(shown).to_have_text(f"{count + step} events", timeout=60_000)
@@ -134,7 +134,7 @@ def test_a_mission_of_many_events_is_read_to_its_end_and_goes_on(
     last = page.locator(f"[aria-posinset='{count + 4}']")
     expect(last).to_be_visible()
     assert lines.count() < 100
-    # What an event holds is not kept with its line: it is asked for, and no more than that.
+    # An event's content is not kept with its line: the page requests that event alone.
     with page.expect_response(lambda answer: answer.url.endswith(f"/events?after={count + 3}&limit=1")):
         last.locator("summary").click()
     expect(last.locator("pre")).to_contain_text('"question": "q-0"')
@@ -170,7 +170,7 @@ def test_a_change_of_any_size_is_shown_and_read_side_by_side(
         page = open_page(served, f"/missions/{mission}/changes?file=big.py")
         expect(page.get_by_role("status").filter(has_text="304 files")).to_be_visible()
         expect(page.locator(".code-comment").first).to_have_text("# was")
-        # What nobody sees is not made.
+        # Content out of view is not rendered.
         assert page.locator("*").count() < 2_000
         page.get_by_role("button", name="Side by side").click()
         expect(page.locator(".diff-pair").first).to_be_visible()
@@ -179,7 +179,7 @@ def test_a_change_of_any_size_is_shown_and_read_side_by_side(
             if tab == "review":
                 page.get_by_role("button", name="said.py").click()
                 page.get_by_role("button", name="Side by side").click()
-            # The string begins above the lines that are shown: only the whole file tells that `def` is none.
+            # The string begins above the shown lines: only the whole file shows that `def` is not a keyword here.
             for side, word in enumerate(("old", "new")):
                 changed = page.locator(".diff-pair", has_text="def new").locator("> *").nth(side)
                 expect(changed.locator(".code-string")).to_have_text(f"def {word}():")
@@ -190,7 +190,7 @@ def test_a_change_of_any_size_is_shown_and_read_side_by_side(
                 colours_alone = theme == "dark"
                 assert not test_dashboard.grave_violations(page, colours_alone=colours_alone), (tab, theme)
         page.goto(f"{served.url}/missions/{mission}/changes?file=big.py")
-        # It is remembered, but not where there is no room for it.
+        # The choice is remembered, but not applied on a narrow screen.
         page.reload()
         expect(page.locator(".diff-pair").first).to_be_visible()
         page.set_viewport_size({"width": 390, "height": 800})

@@ -1,4 +1,4 @@
-"""What another server of this machine learns of a session that a browser has with Chargehand: nothing."""
+"""Another server on this machine learns nothing of a browser's session with Chargehand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ browser = test_dashboard.browser
 
 
 class Neighbour(http.server.ThreadingHTTPServer):
-    """Another server on 127.0.0.1, which keeps all that browsers send to it."""
+    """Another server on 127.0.0.1 that keeps everything browsers send to it."""
 
     daemon_threads = True
 
@@ -41,7 +41,7 @@ class _KeepRequest(http.server.BaseHTTPRequestHandler):
         self.server.heard.append(f"{self.requestline}\n{self.headers}\n{self.rfile.read(size).decode()}")
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
-        # It takes whatever a page of elsewhere could be told to send.
+        # Accept everything that a foreign page could be made to send.
         self.send_header("Access-Control-Allow-Origin", self.headers.get("origin", "*"))
         self.send_header("Access-Control-Allow-Credentials", "true")
         self.end_headers()
@@ -85,7 +85,7 @@ def test_another_server_of_this_machine_gets_nothing_to_replay(
         other = context.new_page()
         for host in ("127.0.0.1", "localhost"):
             other.goto(f"http://{host}:{neighbour.server_port}/")
-            # What a page there can have the browser send, to itself and to Chargehand.
+            # Requests that a page there can make the browser send, to itself and to Chargehand.
             other.evaluate(
                 """async ([own, ours, mission]) => {
                     const ask = (url, init) => fetch(url, { credentials: "include", ...init }).catch(() => null);
@@ -107,26 +107,26 @@ def test_another_server_of_this_machine_gets_nothing_to_replay(
                 [f"http://{host}:{neighbour.server_port}", served.url, mission],
             )
             assert other.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
-        # A form, and a page in a frame or a window that it opened.
+        # A form, and a page in a window opened by the foreign page.
         other.set_content(f"<form method=post action='{neighbour.url}/form'><button>go</button></form>")
         other.get_by_role("button").click()
         expect(other).to_have_title("neighbour")
         with context.expect_page() as opened:
             other.evaluate("url => { window.open(url) }", served.url)
-        # The page that it opened is ours and logged in, and gives nothing of it away.
+        # The opened page is ours and logged in, and gives nothing away.
         expect(opened.value.get_by_role("navigation", name="Pages", exact=True)).to_be_visible()
         assert len(neighbour.heard) >= 8
         heard = "\n".join(neighbour.heard)
         assert secret not in heard
         assert "cookie:" not in heard.lower()
-        # All headers that it was sent, sent on to Chargehand, are no session.
+        # All headers that the neighbour received, replayed to Chargehand, are no session.
         for request in neighbour.heard:
             lines = [line.partition(": ") for line in request.splitlines()[1:] if ": " in line]
             names = ("host", "connection", "content-length", "accept-encoding", "origin", "upgrade")
             headers = {name: value for name, _, value in lines if name.lower() not in names}
             answer = httpx.get(f"{served.url}{API}/session", headers=headers)
             assert answer.status_code == 401, headers
-        # The person's own page goes on.
+        # The person's own page still works.
         page.reload()
         expect(page.get_by_role("navigation", name="Pages", exact=True)).to_be_visible()
 
@@ -139,7 +139,7 @@ def test_all_tabs_share_a_session_and_end_it_together(tmp_path: Path, browser: B
         tab = context.new_page()
         tab.goto(f"{served.url}/system")
         expect(tab.get_by_role("main")).to_contain_text("Workers")
-        # The name leads to the account; only the button beside it ends the session.
+        # The name leads to the account; only the button next to it ends the session.
         page.get_by_role("link", name="Account of").click()
         expect(page.get_by_text("You have no token yet")).to_be_visible()
         page.get_by_role("button", name="Sign out").click()

@@ -1,4 +1,4 @@
-"""The terminal in a real browser: what a mission prints is printed there, and does nothing else."""
+"""The terminal in a real browser: a mission's output is printed there and does nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chargehand.app.progress.live_output import OutputWriter
 from chargehand.core.clock import SystemClock
 
 pytestmark = pytest.mark.needs_chromium
-# The fixtures of a browser, and of a page that nothing complains of: what the content policy refuses, too.
+# The fixtures of a browser and of a page without complaints, including those of the content policy.
 browser, open_page = test_dashboard.browser, test_dashboard.open_page
 MISSION = "m-00000"
 HOSTILE = (
@@ -44,7 +44,7 @@ def printing(served: Served) -> Iterator[OutputWriter]:
 
 
 def screen(page: Page) -> str:
-    """Return what is copied from the terminal: all that is there."""
+    """Return the terminal's whole content, as its copy button gives it."""
     page.get_by_role("button", name="Copy").click()
     page.wait_for_function("navigator.clipboard.readText().then(text => text !== '')")
     return str(page.evaluate("navigator.clipboard.readText()"))
@@ -63,7 +63,7 @@ def test_hostile_output_is_printed_and_does_nothing(served: Served, open_page: t
         assert page.evaluate("window.pwned") is None
         assert page.locator(".terminal-place a, .terminal-place img").count() == 0
         assert page.evaluate("navigator.clipboard.readText()") == ""
-        # A megabyte without an end of line, and more lines than are kept: the page goes on, and follows.
+        # A megabyte without a line end, and more lines than are kept: the page still works and follows.
         output.write("stdout", b"x" * 1_000_000 + b"\n")
         for first in range(0, 20_000, 100):
             output.write("stdout", b"".join(b"line %d\n" % number for number in range(first, first + 100)))
@@ -76,7 +76,7 @@ def test_hostile_output_is_printed_and_does_nothing(served: Served, open_page: t
         output.write("stdout", b"the last one\n")
         page.get_by_role("button", name="Follow", exact=True).click()
         expect(rows).to_contain_text("the last one")
-        page.locator(".xterm-screen").click()  # nothing is selected any more: all of it is copied
+        page.locator(".xterm-screen").click()  # clears the selection, so that everything is copied
         text = screen(page)
         assert text.endswith("the last one")
         assert "checks ──\nchecks say green" in text

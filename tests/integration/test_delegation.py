@@ -1,4 +1,4 @@
-"""An agent hands parts of its task on to others: they become tasks of the plan, within bounds, with deadlines."""
+"""An agent delegates parts of its task: they become tasks of the plan, within bounds, with deadlines."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def part(name: str, **more: Any) -> dict[str, Any]:
 
 
 def hands_on(name: str, *parts: dict[str, Any]) -> str:
-    """Return an agent that writes a file named `name`, "" for none, and hands these parts on."""
+    """Return an agent that delegates these parts, and first writes a file named `name` unless it is empty."""
     payload = {"summary": "done", "evidence": ["saw it"], "delegate": parts}
     message = json.dumps({"type": "task_completion", "status": "success", "payload": payload})
     writes = f"pathlib.Path('sub/{name}.txt').write_text('x')\n" if name else ""
     return script(f"{writes}pathlib.Path(os.environ['CHARGEHAND_MESSAGE']).write_text({message!r})\n")
 
 
-# Writes a file named as the last word of the first line says.
+# Writes a file named after the last word of the first line.
 WRITES = script(
     "name = request.splitlines()[0].split()[-1]\npathlib.Path('sub', name + '.txt').write_text(request)\n"
 )
@@ -76,10 +76,10 @@ def test_parts_become_tasks_and_what_came_after_the_task_comes_after_them(crew: 
     assert two is not None
     assert last is not None
     assert (one.after, two.after, last.after) == (("a",), ("a", "a.one"), ("a", "a.one", "a.two"))
-    # What it may not change itself it cannot have changed by others.
+    # A task cannot delegate a change that it may not make itself.
     assert {one.areas, two.areas} == {("sub/**",)}
     assert (one.delegated_by, two.deadline) == ("a", 600.0)
-    # A change of the plan like any other, and who asked for it.
+    # A change of the plan like any other, with the task that asked for it.
     assert [event.identity for event in crew.events(mission, PlanMade)][1:] == ["task a"]
     assert [(each.task, each.tasks) for each in delegated(crew, mission)] == [("a", ("a.one", "a.two"))]
     with crew.opened() as app:
@@ -114,7 +114,7 @@ def test_what_nobody_can_do_is_refused_and_the_result_is_merged(crew: Crew) -> N
 
 
 def test_a_part_is_handed_on_twice_at_most(crew: Crew) -> None:
-    """Each agent that comes along hands on the same again."""
+    """Each agent delegates the same part again."""
     message = {
         "type": "task_completion",
         "status": "success",
@@ -135,7 +135,7 @@ def test_a_part_is_handed_on_twice_at_most(crew: Crew) -> None:
 
 
 def test_of_several_that_report_side_by_side_one_hands_on(crew: Crew) -> None:
-    """Each of them would hand on another part, which says who it is."""
+    """Each candidate would delegate a different part, identified by a random id."""
     payload = {"summary": "read it", "evidence": ["read it"]}
     agent = script(
         f"payload = {payload!r} | {{'delegate': [{part('x')!r} | {{'id': 'x' + os.urandom(8).hex()}}]}}\n"

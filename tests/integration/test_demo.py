@@ -1,4 +1,4 @@
-"""The demo: its story comes out through the product's own machinery, or it says so."""
+"""The demo: the product's own machinery produces its story, or the demo says that it did not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN = ("HOME", "CHARGEHAND_HOME", "XDG_CONFIG_HOME", "TMPDIR")
 
 
 def invoke(place: Path, *words: str) -> Result:
-    """Run a command of a person whose everything lies in `place`."""
+    """Run a command as a person whose directories are all in `place`."""
     with pytest.MonkeyPatch.context() as patch:
         for name in OWN:
             patch.setenv(name, str(place / name.lower()))
@@ -37,7 +37,7 @@ def invoke(place: Path, *words: str) -> Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A demo that was run with `--keep`."""
+    """The result of a demo run with `--keep`."""
 
     text: str
     directory: Path

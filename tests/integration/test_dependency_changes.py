@@ -1,4 +1,4 @@
-"""A tree that asks for other packages than the base is green in the environment that it asks for alone."""
+"""A tree that asks for other packages than the base is green only in the environment that it asks for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CARGO = {
     ),
     "Cargo.toml": '[package]\nname = "calc"\nversion = "0.1.0"\nedition = "2021"\n\n[dependencies]\n',
 }
-# What is there, which file says what the project needs, and what it says after the change.
+# The project's files, the file that lists its requirements, and that file's text after the change.
 ASKS = {
     "pip": (PYTHON | {"pyproject.toml": PROJECT}, "pyproject.toml", PROJECT.replace("[]", "['nope==99']")),
     "pip, a build": (PYTHON, "pyproject.toml", PROJECT + "[build-system]\nrequires = ['setuptools>=9999']\n"),
@@ -57,7 +57,7 @@ ASKS = {
     "npm": (NODE, "package.json", json.dumps(PACKAGE | {"dependencies": {"nope": "^99.0.0"}})),
     "cargo": (CARGO, "Cargo.toml", CARGO["Cargo.toml"] + 'nope = "99"\n'),
 }
-# The same files, and what asks for nothing that is not there.
+# The same files, with a text that asks for no missing package.
 ASKS_NOTHING = {
     "pip": (*ASKS["pip"][:2], PROJECT.replace("'1'", "'2'\ndescription = 'sums'")),
     "uv, a lock": (*ASKS["uv, a lock"][:2], UV_LOCK.replace("'1'", "'2'")),
@@ -73,7 +73,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 def change(desk: Desk, place: Path, files: dict[str, str], manifest: str, text: str) -> Said:
-    """Run a mission that writes a manifest, and an empty line into the code."""
+    """Run a mission that writes a manifest and adds an empty line to the code."""
     if "Cargo.toml" in files and not shutil.which("cargo"):
         pytest.skip("cargo is not on this machine")
     encoded = base64.b64encode(text.encode()).decode()
@@ -81,7 +81,7 @@ def change(desk: Desk, place: Path, files: dict[str, str], manifest: str, text: 
     return desk.say("run", "m", "--agent", agent, cwd=repository(place, files))
 
 
-# What a list of packages asks for is told as what a project lists: its reading is tried by itself.
+# A list of packages is reported like a project's requirements; its parsing is tested separately.
 @pytest.mark.parametrize(
     "client", [pytest.param(name, marks=pytest.mark.soak if name == "pip, a list" else ()) for name in ASKS]
 )
@@ -89,7 +89,7 @@ def test_a_base_without_setup_does_not_stand_for_a_tree_that_needs_one(
     desk: Desk, tmp_path: Path, client: str
 ) -> None:
     waits = change(desk, tmp_path / "repo", *ASKS[client])
-    # A new way to build is check surface besides, and nothing is known that installs what only setup.cfg lists.
+    # A new build system is also check surface; no known command installs requirements listed only in setup.cfg.
     expected = {"pip, a build": {"setup_offline", "check_surface"}, "pip, setup.cfg": {"setup_missing"}}
     assert (waits.code, waits.reasons) == (3, expected.get(client, {"setup_offline"})), waits.document["reasons"]
     assert waits.document["attempts"][0]["verdict"] == "missing"
@@ -110,7 +110,7 @@ def test_a_manifest_that_asks_for_nothing_new_asks_nobody(desk: Desk, tmp_path: 
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
 
 
-# A setup that works for the base alone, as one does that needs the registries.
+# A setup that works only for the base, like a setup that needs the registries.
 ONLINE = (
     "[project]\nsetup = 'test -z \"$UV_OFFLINE\" && mkdir -p ready && touch ready/made'\n"
     "checks = ['test -e ready/made && python3 -m unittest -q']\n"

@@ -1,4 +1,4 @@
-"""Missions that a worker goes on with: detached, messages, waiting over an upgrade, and what cannot be begun."""
+"""Missions continued by a worker: detached runs, messages, waiting over an upgrade, missions that cannot start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TWO_TRIES = f"case x$CHARGEHAND_REPORT in x) sleep {MARK}; touch half;; *) cp $C
 def desk(tmp_path: Path) -> Iterator[Desk]:
     made = Desk(tmp_path)
     yield made
-    wait_until(lambda: not workers(made))  # each ends by itself once nothing is left
+    wait_until(lambda: not workers(made))  # each worker ends by itself once nothing is left to do
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def repo(tmp_path: Path) -> Path:
 
 
 def is_open(file: Path) -> bool:
-    """Tell whether any process that this user may look at has a file open."""
+    """Return whether any process that this user may inspect has a file open."""
     for process in [entry for entry in os.listdir("/proc") if entry.isdigit()]:
-        with contextlib.suppress(OSError):  # it ended just now, or is somebody else's
+        with contextlib.suppress(OSError):  # it just ended, or belongs to another user
             for number in os.listdir(f"/proc/{process}/fd"):
                 with contextlib.suppress(OSError):  # it was closed just now
                     if os.readlink(f"/proc/{process}/fd/{number}") == str(file):
@@ -82,7 +82,7 @@ def test_a_detached_mission_is_finished_by_a_worker_that_then_ends(desk: Desk, r
     state = desk.state(said)
     assert (state.status, state.claims) == ("promoted", 1)
     assert state.exported == state.commit
-    # Its process and not its membership: a worker that has left looks once more whether something is to be done.
+    # Check its process, not its membership: a worker that has left looks for work once more.
     wait_until(lambda: not is_open(desk.home / "logs" / "worker.log"))
     assert list((desk.home / "workers").iterdir()) == []
 
@@ -108,11 +108,11 @@ def test_a_detached_worker_logs_as_configured_to_a_file_that_is_cut(desk: Desk, 
 def test_a_worker_that_is_just_starting_is_not_started_twice(
     desk: Desk, repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "subprocess", subprocess)  # one that is forked would have joined by the signal
+    monkeypatch.setattr(worker, "subprocess", subprocess)  # a forked worker would have joined before the signal
     with App.open(environ=desk.environ, cwd=desk.place) as app:
         first = start_worker(app)
         assert first is not None
-        os.kill(first.pid, signal.SIGSTOP)  # as slow as can be: it has not joined
+        os.kill(first.pid, signal.SIGSTOP)  # as slow as possible: it has not joined
         try:
             assert [start_worker(app) for _ in range(3)] == [None] * 3
         finally:
@@ -130,7 +130,7 @@ def test_a_worker_that_is_just_starting_is_not_started_twice(
 
 
 class TakingWorker:
-    """Follows a run and, between its mission's first line and its work, tries to take it as a worker does."""
+    """Follows a run and tries to take its mission as a worker does, between its first log line and its work."""
 
     def __init__(self, desk: Desk, *, breaks: bool = False) -> None:
         self._desk = desk
@@ -139,7 +139,7 @@ class TakingWorker:
         self.refusal = ""
 
     def take(self) -> str:
-        """Return why the mission cannot be taken, "" where it can."""
+        """Return why the mission cannot be taken, "" if it can."""
         with App.open(environ=self._desk.environ, cwd=self._desk.place) as app:
             log = app.store.log
             try:
@@ -245,7 +245,7 @@ def test_a_paused_mission_is_taken_by_nobody_until_it_is_resumed(desk: Desk, rep
     assert (resumed.code, resumed.document["status"]) == (0, "running"), resumed
     cancelled = desk.say("mission", "cancel", mission, cwd=repo)
     assert (cancelled.code, cancelled.document["status"]) == (0, "cancelled"), cancelled
-    # A cancelled mission can be resumed too, a discarded one is nobody's any more.
+    # A cancelled mission can be resumed too, a discarded one cannot.
     resumed = desk.say("mission", "resume", mission, cwd=repo)
     assert (resumed.code, resumed.document["status"]) in ((0, "planned"), (0, "running")), resumed
     wait_until(lambda: len([each for each in desk.state(said).attempts if each.status == "running"]) == 1)
@@ -302,7 +302,7 @@ def test_a_mission_whose_repository_is_gone_fails_and_says_so(desk: Desk, repo: 
     state = desk.state(said)
     assert (state.status, [reason.code for reason in state.reasons]) == ("failed", ["repository_gone"])
     assert f"chargehand mission resume {state.id}" in next_commands(state)
-    # Once it is back, the mission goes on where it was.
+    # Once the repository is back, the mission resumes where it was.
     (desk.place / "away").rename(repo)
     assert desk.say("mission", "resume", "last", cwd=repo).code == 0
     wait_until(lambda: desk.state(said).status == "running")
@@ -312,7 +312,7 @@ def test_a_mission_whose_repository_is_gone_fails_and_says_so(desk: Desk, repo: 
 def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(desk: Desk, repo: Path) -> None:
     waiting = desk.run(repo, agent=shell("touch conftest.py"))
     assert (waiting.code, waiting.document["status"]) == (3, "waiting"), waiting
-    with sqlite3.connect(desk.home / "store.db") as raw:  # as the first version kept it
+    with sqlite3.connect(desk.home / "store.db") as raw:  # as the first version stored it
         as_of_version_6(raw)
         for table in ("spending", "spending_alerts", "spending_totals", "inspections"):
             raw.execute(f"DROP TABLE {table}")
@@ -384,7 +384,7 @@ def test_a_plan_goes_on_with_what_a_person_does_to_one_of_its_tasks(desk: Desk, 
 
     again = desk.say("mission", "continue", child(), "once more", cwd=repo)
     assert (again.document["status"], again.document["task"]) == ("promoted", "b"), again
-    # Nobody has to start a worker for the plan.
+    # No person has to start a worker for the plan.
     wait_until(lambda: desk.state(said).reasons[:1] and desk.state(said).reasons[0].code == "task_waits")
     desk.say("mission", "cancel", child(), cwd=repo)
     wait_until(lambda: desk.state(said).open_question is not None)

@@ -1,4 +1,4 @@
-"""What checks, setup and `exec` may write: the limits of an attempt, with room of its own for setup."""
+"""Disk limits of checks, setup and `exec`: those of an attempt, with separate room for setup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests import vm_kit
 from tests.conftest import git, write_files
 
 pytestmark = pytest.mark.needs_bwrap
-# In pieces: one file alone would meet the limit of a file's size.
+# In pieces: a single file would hit the limit on file size.
 FILL = "for i in 1 2 3 4 5 6 7 8; do head -c 4000000 /dev/zero > big$i; done"
 LITTLE = "head -c 4000000 /dev/zero > big; rm big; mkdir many; touch many/a many/b"
 MANY = "mkdir many; i=0; while [ $i -lt 400 ]; do : > many/$i; i=$((i+1)); done"

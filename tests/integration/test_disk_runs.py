@@ -1,4 +1,4 @@
-"""Disk space as a person meets it: an agent that writes too much, a disk that fills up inside, and `gc`."""
+"""Disk space as a person sees it: an agent that writes too much, a disk that fills up inside, and `gc`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_limit_for_all_projects_is_kept(tmp_path: Path, repo: Path) -> None:
     git(repo, "commit", "-qam", "bigger")
     tight = Desk(tmp_path / "desk", CHARGEHAND_LIMITS_STATE_MB="14")
     said = tight.run(repo)
-    # Not an end: it goes on by itself once there is room.
+    # Not an end: the mission resumes by itself once there is room.
     assert (said.code, said.document["status"], said.reasons) == (3, "waiting", {"no_space"}), said
     assert "limits.state_mb" in said.document["reasons"][1]["message"]
     for meta in desk.home.glob("projects/*/bases/*/meta.json"):
@@ -112,7 +112,7 @@ def test_a_candidate_that_changes_the_inputs_is_checked_in_its_own_environment(t
 
 
 def test_a_tree_whose_setup_needs_a_network_waits_for_a_person(tmp_path: Path) -> None:
-    """Its checks ran in the base's environment, which is not the one that it asks for."""
+    """Its checks ran in the base's environment, not in the environment that it asks for."""
     repo = repository(tmp_path / "repo", {**IGNORING, "go.sum": "x\n"})
     desk = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=f"test $(wc -l < go.sum) = 1 && {SETUP}")
     words = ("run", "mend", "--agent", shell("echo y >> go.sum"), "--only-check", "test -e env.log/of-setup")
@@ -141,7 +141,7 @@ def test_at_a_terminal_a_person_lets_a_projects_setup_reach_the_registries_once(
     assert shown.end() == (0 if said == "y" else 3), shown.shown
     later = desk.say(*words, cwd=repos[0])
     assert later.document["status"] == ("promoted" if said == "y" else "waiting"), later
-    # Another project was not meant, and a person's setting says no to all.
+    # The answer covers this project only, and a user's setting refuses for all projects.
     assert desk.say(*words, cwd=repos[1]).reasons == {"setup_offline"}
     never = Desk(tmp_path / "desk", CHARGEHAND_PROJECT_SETUP=online, CHARGEHAND_PROJECT_SETUP_NETWORK="false")
     assert never.say(*words, cwd=repos[0]).reasons == {"setup_offline"}

@@ -1,4 +1,4 @@
-"""Whole missions where the state directory lies on a file system that clones, with and without overlayfs."""
+"""Whole missions with the state directory on a file system that can clone, with and without overlayfs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def container(disk: Path) -> Iterator[Path]:
-    """A file system as a container has it: itself an overlay, on which no overlay can have its upper."""
+    """A file system as in a container: an overlay, which cannot hold the upper of another overlay."""
     for part in ("lower", "upper", "work", "root"):
         (disk / part).mkdir()
     options = f"lowerdir={disk}/lower,upperdir={disk}/upper,workdir={disk}/work"
@@ -61,6 +61,6 @@ def _promotes_by_clones(desk: Desk, repo: Path) -> None:
     assert shown.code == 0, shown
     assert "sandbox   process, workspace by reflink" in shown.stdout
     assert MEND in shown.stdout
-    # The directory holds the base too: what the agent wrote is not known, and not told as what lies there.
+    # The directory holds the base too: its size is not reported as the agent's writes, which are unknown.
     disk = desk.say("stats", cwd=repo).document["sandboxes"]["disk"]
     assert (disk["known"], disk["unknown"], disk["p50"]) == (0, 1, None)

@@ -1,4 +1,4 @@
-"""Missions whose sandboxes may reach a host: who of them does, what the log and the figures say, when it ends."""
+"""Missions whose sandboxes may reach a host: which sandboxes do, the log and the figures, the end of access."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chargehand.core.attempt_events import NetworkRequested
 from chargehand.core.events import decode
 
 pytestmark = needs_bwrap
-HOST = "127.0.0.2"  # of this machine, and not what NO_PROXY leaves out
+HOST = "127.0.0.2"  # of this machine, but not excluded by NO_PROXY
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def port(tmp_path: Path) -> Iterator[int]:
 
 
 def desk_with(place: Path, **keys: object) -> Desk:
-    """Return a desk whose person configured the sandbox so."""
+    """Return a desk with these sandbox settings in the user's configuration."""
     lines = [f"{name} = {json.dumps(value)}" for name, value in keys.items()]
     write_files(place, {".config/chargehand/config.toml": "\n".join(["[sandbox]", *lines, ""])})
     return Desk(place)
 
 
 def requested(desk: Desk, mission: str) -> list[NetworkRequested]:
-    """Return what the log says of the network."""
+    """Return the network requests in a mission's log."""
     with App.open(environ=desk.environ, cwd=desk.place) as app:
         found = [decode(one.type, one.payload) for one in app.store.log.read(mission) if one.payload]
     return [payload for payload in found if isinstance(payload, NetworkRequested)]
@@ -115,7 +115,7 @@ time.sleep(300)
 
 
 def test_what_an_agent_left_running_has_no_network_any_more(tmp_path: Path, port: int) -> None:
-    """Its tunnel is cut before the sandbox is frozen: nothing more comes in after the last look."""
+    """Its tunnel is cut before the sandbox is frozen: no data arrives after the last scan."""
     desk = desk_with(tmp_path, network=[f"{HOST}:{port}"])
     made = repository(tmp_path / "repo", {"f.txt": "a\n", "tunnel.py": _TUNNEL})
     held = f"python3 tunnel.py {HOST}:{port} >/dev/null 2>&1 &"

@@ -1,4 +1,4 @@
-"""Public addresses, in network namespaces of the test's own: reached without a grant, but not one's own."""
+"""Public addresses in the test's network namespaces: reached without a grant, except the machine's own."""
 
 from __future__ import annotations
 

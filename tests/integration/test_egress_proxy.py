@@ -1,4 +1,4 @@
-"""The proxy of a sandbox by itself, over real sockets: who gets through, where to, how much, what is logged."""
+"""A sandbox's proxy alone, over real sockets: allowed hosts, addresses, limits and the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_an_allowed_host_answers_and_others_are_refused_and_both_are_logge
         (False, 403, "", "")
     ] * 2
     assert not [one for one in (first, second, third) if "s3cret" in repr(one)]
-    # What is not allowed is never looked up: a name is a way to say something to whoever answers for it.
+    # A name that is not allowed is never resolved: a look-up can carry data to the name's DNS server.
     assert names.asked == ["allowed.test"]
 
 
@@ -73,7 +73,7 @@ async def test_a_private_grant_by_name_covers_no_metadata_service(tmp_path: Path
 
 
 async def test_an_answer_that_changes_is_never_used(tmp_path: Path) -> None:
-    """A rebinding name says something public first and loopback then; it is asked once for each connection."""
+    """A rebinding name resolves first to a public address, then to loopback; each connection resolves it once."""
     async with upstream() as host:
         names = Names(rebind_test=[["127.0.0.1"], ["10.0.0.1"]])
         async with proxy(tmp_path, f"private:rebind.test:{host.port}", names=names) as out:
@@ -154,7 +154,7 @@ async def test_connections_at_once_are_limited(tmp_path: Path) -> None:
             for _, writer in open_ones:
                 writer.close()
                 await writer.wait_closed()
-            async with asyncio.timeout(60):  # it must see first that they are closed
+            async with asyncio.timeout(60):  # the proxy must first notice that they are closed
                 while not (await out.say(get(f"127.0.0.1:{host.port}"))).endswith(b"hello"):
                     await asyncio.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""Programs in a real sandbox that know nothing of the proxy: what they reach, what not, and by what names."""
+"""Programs in a real sandbox that know nothing of the proxy: reachable and unreachable hosts, and their names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = needs_bwrap
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def served(root: Path, host: str = "127.0.0.1") -> Iterator[int]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """What the allowed host serves."""
+    """Return the directory that the allowed host serves."""
     place = tmp_path / "served"
     place.mkdir()
     (place / "file").write_text("hello from outside\n")
@@ -67,7 +67,7 @@ async def inside(place: Path, port: int) -> AsyncIterator[tuple[Sandbox, Proxy]]
 
 
 def needs(program: str) -> None:
-    """Skip where a program is not installed; fail in CI."""
+    """Skip the test if a program is not installed; in CI, let it fail."""
     if shutil.which(program) is None and os.environ.get("CI") != "true":
         pytest.skip(f"{program} is not installed")
 
@@ -137,7 +137,7 @@ print(tried(udp))
 
 
 async def test_without_the_proxy_there_is_no_name_and_no_address(tmp_path: Path, root: Path) -> None:
-    """No DNS inside, the allowed host's name included; the host's own loopback is not the sandbox's."""
+    """The sandbox has no DNS, not even for the allowed host, and does not share the host's loopback."""
     with served(root) as port:
         async with inside(tmp_path, port) as (sandbox, out):
             done = await sandbox.exec(["python3", "-c", _DIRECT.replace("PORT", str(port))], timeout=60)
@@ -169,7 +169,7 @@ async def test_pip_and_npm_keep_to_the_proxy(tmp_path: Path, root: Path) -> None
         async with inside(tmp_path, port) as (sandbox, out):
             index = f"http://allowed.test:{port}/simple/"
             pip = "python3 -m pip --disable-pip-version-check"
-            # What is asked for stands on the page with a file that is not there: that far it has to come.
+            # The page lists the package with a missing file: pip has to get that far.
             done = await shell(sandbox, f"{pip} download -i {index} --trusted-host allowed.test thing")
             assert b"404" in done.stdout + done.stderr, done.stderr
             npm = "npm --fetch-retries 0 view thing"

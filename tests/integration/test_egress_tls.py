@@ -38,14 +38,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"inner")
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: clients that do not trust the authority are part of the test."""
+        """Log nothing: clients that do not trust the authority are part of the test."""
 
 
 @contextlib.contextmanager
@@ -90,10 +90,10 @@ async def test_a_handshake_reaches_the_host_behind_the_proxy(
             place = f"https://allowed.test:{port}/"
             trusted = await sandbox.exec(["curl", "-sS", "--cacert", "authority.pem", place])
             assert (trusted.exit_code, trusted.stdout) == (0, b"inner"), trusted.stderr
-            # The certificate is the host's own: the proxy is no party to the handshake.
+            # The certificate is the host's own: the proxy takes no part in the handshake.
             stranger = await sandbox.exec(["curl", "-sS", place])
             assert stranger.exit_code == 60, stranger.stderr
-            # A tunnel to the allowed host, and in it the name of another.
+            # A tunnel to the allowed host that carries the name of another.
             other = ["--connect-to", f"other.test:{port}:allowed.test:{port}", f"https://other.test:{port}/"]
             fronted = await sandbox.exec(["curl", "-sSk", "-p", *other])
             assert fronted.exit_code == 35, fronted.stderr

@@ -36,9 +36,9 @@ def test_a_promoted_a_refused_and_an_agent_failed_mission_have_the_right_classes
     assert (stats["attempts"]["ended"], stats["attempts"]["succeeded"]) == (4, 1)
     assert (stats["attempts"]["by_class"]["check"], stats["attempts"]["by_class"]["agent"]) == (1, 2)
     assert stats["missions"]["seconds"]["known"] == stats["attempts"]["seconds"]["known"] == 4
-    assert stats["attempts"]["cost"]["unknown"] == 0  # a program costs nothing, and that is known
+    assert stats["attempts"]["cost"]["unknown"] == 0  # a program's cost is known to be zero
     sandboxes = stats["sandboxes"]
-    assert sandboxes["closed"] == sandboxes["ready"]["known"] > 4  # the checks had some of their own
+    assert sandboxes["closed"] == sandboxes["ready"]["known"] > 4  # the checks had sandboxes too
     assert sandboxes["freeze"]["known"] >= 4
     assert sandboxes["memory"]["known"] + sandboxes["memory"]["unknown"] == sandboxes["disk"]["known"] == 4
     assert sandboxes["disk"]["p99"] > 0

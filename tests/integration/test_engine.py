@@ -32,7 +32,7 @@ Run = Callable[[str], Awaitable[None]]
 
 @pytest.fixture(scope="module")
 def used_database(postgres: Postgres) -> str:
-    """Return the URL of a database that an engine used once: making its tables takes longer than most tests."""
+    """Return the URL of a database that already has its tables: creating them takes longer than most tests."""
     url = postgres.database()
 
     async def use() -> None:
@@ -52,7 +52,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Stage:
-    """Bodies that a test holds and lets go."""
+    """Bodies of turns that a test holds and releases."""
 
     def __init__(self) -> None:
         self.started: asyncio.Queue[str] = asyncio.Queue()
@@ -252,7 +252,7 @@ async def test_a_turn_of_ours_that_does_not_run_goes_back_at_the_second_look(url
     async def run(mission: str) -> None:
         begun.append(mission)
         if len(begun) == 1:
-            raise asyncio.CancelledError  # the row stays ours, and nothing runs
+            raise asyncio.CancelledError  # the row stays this engine's, but nothing runs
         twice.set()
 
     async with opened(url, run) as engine:
@@ -304,7 +304,7 @@ async def test_nothing_is_left_of_a_closed_engine(url: str) -> None:
         threads = {thread.name for thread in threading.enumerate() if not thread.name.startswith("asyncio_")}
         return threads, len(os.listdir("/proc/self/fd"))
 
-    earlier, _ = held()  # the test runner's, and those of earlier tests until they are collected
+    earlier, _ = held()  # threads of the test runner, and of earlier tests until they are collected
     await once()
     before = held()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The engine's database is away: what only reads goes on, and what was recorded counts as accepted."""
+"""The engine's database is unreachable: reading still works, and a recorded mission counts as accepted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = ("run", "mend", "--agent", MEND, *PASSES, "--detach")
 
 @pytest.fixture
 def url() -> str:
-    """Return the URL of a server that is not there."""
+    """Return the URL of a server that does not exist."""
     return f"postgresql://nobody@127.0.0.1:{free_port()}/engine"
 
 
@@ -33,7 +33,7 @@ def test_a_recorded_mission_is_accepted_and_reading_goes_on(tmp_path: Path, url:
     mission = said.document["mission"]
     told = away.say(*RUN, "--idempotency-key", "k", cwd=repo)
     assert (told.code, told.document["mission"]) == (0, mission)
-    # Two missions, not four: nobody was told to ask again, and who asks with the same key does not double it.
+    # Two missions, not four: no error asked for a retry, and a retry with the same key adds no mission.
     listed = away.say("mission", "list", cwd=repo)
     assert [(one["mission"], one["status"]) for one in listed.document["missions"]] == [
         (done["mission"], "promoted"),
@@ -42,7 +42,7 @@ def test_a_recorded_mission_is_accepted_and_reading_goes_on(tmp_path: Path, url:
     assert "workers on other machines cannot be seen" in listed.stderr
     for words in (("mission", "show", mission), ("mission", "log", mission), ("stats",), ("audit", "verify")):
         assert away.say(*words, cwd=repo).code == 0, words
-    # What acts on who is alive does not guess.
+    # A command that depends on which workers are alive does not guess.
     away.refused("engine_database", 6, "mission", "cancel", mission, cwd=repo)
     assert desk.say("worker", "--until-idle", cwd=repo).code == 0
     assert desk.say("mission", "show", mission, cwd=repo).document["status"] == "promoted"
@@ -80,7 +80,7 @@ def test_up_waits_for_no_database_that_there_is_not(tmp_path: Path) -> None:
         process = desk.start("up", "--port", "0", cwd=tmp_path)
         _, stderr = process.communicate(timeout=100)
     assert process.returncode == 6
-    error = json.loads(stderr)["error"]  # nothing else is told
+    error = json.loads(stderr)["error"]  # stderr has nothing else
     assert error["code"] == "worker_failed"
     assert "does not exist" in error["message"]
 

@@ -1,4 +1,4 @@
-"""Real missions: failures of the base and flaky tests are told from what a change broke."""
+"""Real missions: known failures of the base and flaky tests are distinguished from failures of the change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.crash_kit import wait_until
 from tests.forked import REPEATS_ALL
 
 pytestmark = pytest.mark.needs_bwrap
-AS_EVER = {REPEATS_ALL: "yes"}  # whether a test is flaky depends on it
+AS_EVER = {REPEATS_ALL: "yes"}  # flaky tests are found only with all repeats
 
 CODE = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a + b\n"
 HEAD = "import unittest\nfrom calc import add, sub\n\n\nclass T(unittest.TestCase):\n"
@@ -20,7 +20,7 @@ ADDS = "    def test_add(self):\n        self.assertEqual(add(2, 1), 3)\n"
 SUBTRACTS = "    def test_sub(self):\n        self.assertEqual(sub(2, 1), 1)\n"
 RED = {"calc.py": CODE, "test_calc.py": f"{HEAD}{ADDS}\n{SUBTRACTS}"}
 GREEN = {"calc.py": CODE, "test_calc.py": f"{HEAD}{ADDS}"}
-# Fails in every second run: the counter outlives a run, as files of the sandbox do.
+# Fails only in the first run in a sandbox: the file that it writes outlives the run.
 TOGGLES = (
     "    def test_luck(self):\n        import pathlib\n        seen = pathlib.Path('/tmp/seen')\n"
     "        self.assertTrue(seen.exists() or seen.write_text('x') == 0)\n"
@@ -61,7 +61,7 @@ def test_a_known_failure_may_stay_and_a_new_one_may_not(desk: Desk, tmp_path: Pa
 
 
 def test_checks_that_cannot_run_on_the_base_are_named_with_their_remedy(desk: Desk, tmp_path: Path) -> None:
-    # A stand-in for pytest, with the words and the exit code of pytest for such a `conftest.py`.
+    # A fake pytest, with the message and the exit code of pytest for such a `conftest.py`.
     stand_in = "import sys\nprint(\"ImportError while loading conftest 'conftest.py'.\")\nsys.exit(4)\n"
     files = {"calc.py": CODE, "pytest.py": stand_in, "chargehand.toml": '[project]\nsetup = ""\n'}
     place = repository(tmp_path / "repo", files)
@@ -200,7 +200,7 @@ def test_a_flaky_test_that_a_person_let_in_is_the_next_missions_known_one(desk: 
 
 
 def fail_earlier_runs(desk: Desk) -> None:
-    """Have the store remember that the checks failed when they ran on candidates before."""
+    """Make the store record that the checks failed in their earlier runs on candidates."""
     with sqlite3.connect(desk.home / "store.db") as raw:
         changed = raw.execute(
             'UPDATE verdicts SET verdict = CAST(replace(CAST(verdict AS TEXT), \'"status":"passed"\','
@@ -211,7 +211,7 @@ def fail_earlier_runs(desk: Desk) -> None:
 
 
 def test_a_tree_is_not_judged_again_until_it_is_green(tmp_path: Path) -> None:
-    """A tree on which a check failed once needs a person, who is told before `promote` obeys."""
+    """A tree on which a check failed once needs a person: `promote` warns first, and obeys the second time."""
     desk = Desk(tmp_path / "desk", **AS_EVER)
     place = repository(tmp_path / "repo", GREEN)
     assert run(desk, place, COMMENT).code == 0

@@ -1,4 +1,4 @@
-"""Checks that pass without having run the change, by ecosystem: none of them is green."""
+"""Checks that pass without having run the change, by ecosystem: their verdict is never green."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GO = {
     ),
 }
 WINDOWS = "package calc\n\nfunc Root() string { return 1 }\n"
-# The module's own library, as another one that `replace` puts in its place.
+# The module's own library, and a copy that `replace` puts in its place.
 REPLACED = {
     "go.mod": GO["go.mod"] + "\nrequire example.org/sums v1.0.0\n\nreplace example.org/sums => ./copy\n",
     "copy/go.mod": "module example.org/sums\n\ngo 1.20\n",
@@ -42,7 +42,7 @@ REPLACED = {
     .replace("Add(2", "sums.Add(2"),
 }
 REPLACED["calc.go"] = 'package calc\n\nimport "example.org/sums"\n\nvar Add = sums.Add\n'
-# One base for all cases in Go: what it took to compile for the first serves the others.
+# One base for all cases in Go: they share what the first case compiled.
 GO_ROOTS = REPLACED | {
     "root_windows.go": WINDOWS.replace("1", '""'),
     "root.go": "//go:build ignore\n\npackage calc\n",
@@ -74,7 +74,7 @@ OWN_COPY = BUILT | {
 
 @dataclass(frozen=True)
 class Project:
-    """A project whose `check` passes whatever `path` becomes; `needs` is a program of the host."""
+    """A project whose `check` passes whatever `path` contains; `needs` is a program on the host."""
 
     files: dict[str, str]
     path: str
@@ -122,7 +122,7 @@ PROJECTS = {
     "go, never": Project(GO_ROOTS, "root.go", GO_BUILD, text=f"//go:build ignore\n\n{WINDOWS}", needs="go"),
     "make, what setup compiled": Project(OBJECTS, "calc.c", "make check", setup="make build", needs="cc"),
 }
-# Tests compile half of the standard library first, for half a minute: only in the long runs.
+# Tests first compile half of the standard library, for half a minute: only in soak runs.
 TESTED_GO = {
     f"{case}, tested": replace(PROJECTS[case], check="go test ./...")
     for case in PROJECTS
@@ -155,7 +155,7 @@ def test_checks_that_did_not_run_the_change_are_not_green(desk: Desk, case: str)
 
 def test_what_a_check_builds_anew_is_the_tree(desk: Desk, tmp_path: Path) -> None:
     project = PROJECTS["node, what setup built"]
-    # Within one second of setup, as happens where both are quick.
+    # Within one second of setup, as happens if both are quick.
     setup = f"{project.setup} && touch -d '2026-01-01 00:00:00.1' dist/*"
     check = "cp src/* dist/ && touch -d '2026-01-01 00:00:00.2' dist/* && node --test"
     config = f"[project]\nsetup = {json.dumps(setup)}\nchecks = [{json.dumps(check)}]\n"

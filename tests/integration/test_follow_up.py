@@ -1,4 +1,4 @@
-"""Missions that ended and go on with what a person adds (`mission continue`)."""
+"""Missions that ended and continue with a person's addition (`mission continue`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chargehand.models.contract import Usage
 
 pytestmark = pytest.mark.needs_bwrap
 
-# Writes down what it is told: the request, and each message on a line of its own.
+# Writes down its input: the request, and each message on a separate line.
 LISTENS = shell(
     "echo $CHARGEHAND_REQUEST > sub/asked.txt; "
     "test -z $CHARGEHAND_REPORT || grep -o 'word[0-9]' $CHARGEHAND_REPORT > sub/told.txt; true"
@@ -58,7 +58,7 @@ class TestCommands:
         assert [line["payload"]["after"] for line in log if line["type"] == "mission.continued"] == [1, 2]
 
     def test_more_attempts_may_be_given(self, desk: Desk, repo: Path) -> None:
-        """Each of them sees the report on the one before, as those of one run do."""
+        """Each attempt sees the report on the previous attempt, as in one run."""
         agent = shell("echo x >> sub/tries.txt")
         check = "test $(cat sub/* | grep -c x) = 4"
         said = desk.say("run", "count", "--agent", agent, "--only-check", check, cwd=repo)
@@ -86,16 +86,16 @@ class TestCommands:
         )
         proved = desk.say("audit", "provenance", second["mission"], cwd=repo)
         assert (proved.code, first["commit"] in proved.stdout) == (0, True), proved
-        # A third one goes on from the second, with three attempts in one conversation.
+        # A third mission continues the second, with three attempts in one conversation.
         third = desk.say("mission", "continue", "last", "third", cwd=repo).document
         assert (third["status"], third["base"], len(third["attempts"])) == ("promoted", second["commit"], 3)
-        assert desk.say("stats", cwd=repo).document["attempts"]["ended"] == 3  # none counted twice
+        assert desk.say("stats", cwd=repo).document["attempts"]["ended"] == 3  # no attempt counts twice
         assert desk.say("audit", "verify", cwd=repo).code == 0
 
     def test_it_is_applied_where_the_first_one_was(self, desk: Desk, repo: Path) -> None:
         first = desk.say("run", "first", "--agent", LISTENS, "--only-check", "true", "--apply", cwd=repo).document
         assert git(repo, "rev-parse", "HEAD") == first["commit"]
-        # The person works on in between: both come together.
+        # The person commits in between: both changes come together.
         (repo / "mine.txt").write_text("mine\n")
         git(repo, "add", "mine.txt")
         git(repo, "commit", "-qm", "mine")
@@ -115,14 +115,14 @@ class TestCommands:
     def test_what_the_repository_never_got_it_begins_on_all_the_same(self, desk: Desk, repo: Path) -> None:
         said = desk.say("run", "first", "--agent", shell("echo 1 > one.txt"), "--only-check", "true", cwd=repo)
         branch = said.document["branch"]
-        git(repo, "update-ref", f"refs/heads/{branch}", "HEAD")  # the roll-back cannot be exported then
+        git(repo, "update-ref", f"refs/heads/{branch}", "HEAD")  # now the roll-back cannot be exported
         assert desk.say("mission", "rollback", "last", cwd=repo).document["export"]["state"] == "blocked"
         again = desk.say("mission", "continue", said.document["mission"], "again", cwd=repo).document
         assert (again["status"], again["reasons"]) == ("promoted", [])
 
     @pytest.mark.parametrize("first", ["true", "false"])
     def test_killed_in_the_middle_another_worker_goes_on(self, desk: Desk, repo: Path, first: str) -> None:
-        """Both ways: in the mission itself, and in a new one on what was promoted."""
+        """Both ways: in the mission itself, and in a new mission on the promoted result."""
         told = "echo $CHARGEHAND_REQUEST > sub/told; cat $CHARGEHAND_REPORT >> sub/told"
         agent = shell(f"{told}; grep -q wait sub/told && sleep {MARK}; true")
         check = f"grep -qs wait sub/* || {first}"
@@ -185,7 +185,7 @@ class TestConversations:
         assert second.forked_from == first.id
         assert second.base is not None
         assert second.base.commit == first.commit
-        # What was said before is part of the conversation, and paid for once.
+        # The earlier conversation is part of the new one, and paid for once.
         assert [attempt.calls for attempt in second.attempts] == [0, 2]
         assert second.attempts[0].cost_usd == 0
         speakers = self.told(shop, second.id)
@@ -205,7 +205,7 @@ class TestConversations:
         assert made == state.id
         again = shop.work(made)
         assert again.status == "promoted", again.reasons
-        assert [attempt.calls for attempt in again.attempts] == [4]  # none of them twice
+        assert [attempt.calls for attempt in again.attempts] == [4]  # no call is repeated
         with shop.opened() as app:
             lines = read_transcript(app.store, again)
             assert any("mind the gap" in line.text for line in lines if line.speaker == "person")
@@ -226,7 +226,7 @@ class TestConversations:
         assert again.status == "promoted", again.reasons
 
     def as_recorded(self, shop: NativeShop, mission: str) -> MissionState:
-        """Run a mission as a worker does: by the configuration that it was asked for with."""
+        """Run a mission as a worker does: with the configuration recorded when it was created."""
 
         async def work() -> MissionState:
             with shop.opened() as app:

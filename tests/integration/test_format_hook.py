@@ -1,4 +1,4 @@
-"""Formatters in a sandbox, on what is staged or what a mission left, and the hook that asks before a commit."""
+"""Formatters in a sandbox, on staged files or a mission's result, and the hook that asks before a commit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.fixture
 def here(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
-    """Run one of our commands in this process, as `Desk.say` does in one of its own."""
+    """Return a function that runs a command in this process, as `Desk.say` does in a new one."""
 
     def say(*words: str, cwd: Path) -> Said:
         with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Garbage from a provider ends no mission: it is asked again, or a person is, and good replies are taken up."""
+"""Garbage from a provider ends no mission: the provider or a person is asked again, and good replies are used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.native_kit import MENDS, ModelServer, NativeShop
 
 pytestmark = pytest.mark.needs_bwrap
 TEXT_FOR_CALLS = chunk({"role": "assistant", "tool_calls": "none"}) + DONE
-# What the gateway lets through and the client's library does not survive.
+# Replies that the gateway passes on and that break the client's library.
 ODD_ARGUMENTS = chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "bash", "arguments": "{"}}]})
 HUGE = chunk({"content": "hi"}, usage={"prompt_tokens": 10**400, "completion_tokens": 1})
 

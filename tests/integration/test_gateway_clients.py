@@ -88,7 +88,7 @@ async def test_the_openai_client_gets_tool_calls() -> None:
     async with served("openai", whole, streamed) as (url, token, _, upstream):
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=token) as client:
             reply = await client.chat.completions.create(model="m", messages=USER, tools=OPENAI_TOOLS)
-            # Two calls of one id are the agent's to sort out.
+            # Two calls with one id are left for the agent to resolve.
             assert [call.id for call in reply.choices[0].message.tool_calls or []] == ["t1", "t1"]
             arguments = ""
             stream = await client.chat.completions.create(

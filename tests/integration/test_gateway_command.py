@@ -1,4 +1,4 @@
-"""`chargehand gateway`: the real program serves scripts and recordings until it is told to stop."""
+"""`chargehand gateway`: the real program serves scripts and recordings until it is stopped."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Served:
 
 @contextmanager
 def serving(desk: Desk, *words: str) -> Iterator[Served]:
-    """Run a gateway, and hold that a signal ends it well."""
+    """Run a gateway, and assert that a signal ends it cleanly."""
     with desk.start("gateway", *words, cwd=desk.place) as process:
         try:
             yield Served(process)
@@ -128,7 +128,7 @@ def test_people_read_where_it_is_and_what_each_call_cost(desk: Desk) -> None:
 
 
 def test_what_is_asked_by_hand_counts_for_the_day_whoever_serves_it(desk: Desk) -> None:
-    """The one gateway stands for a provider, and the calls of two others fill the day."""
+    """One gateway acts as the provider, and the calls of two others use up the day's budget."""
     config = desk.home.parent / ".config" / "chargehand" / "config.toml"
     config.parent.mkdir(parents=True)
     with serving(desk, "serve", "--script", "script.jsonl") as provider:

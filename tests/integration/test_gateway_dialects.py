@@ -303,7 +303,7 @@ async def test_pydantic_ai_works_in_each_dialect_with_a_model_of_each(dialect: D
 
 
 async def meets(client: Dialect, url: str, token: str, *, stream: bool) -> str:
-    """Return what kind of error a client meets: its HTTP status, or the words of a stream's."""
+    """Return a client's error: its HTTP status, the type of another exception, or "nothing"."""
     try:
         await OFFICIAL[client](url, token, stream=stream)
     except openai.APIStatusError as error:
@@ -341,7 +341,7 @@ async def test_each_fault_reaches_each_client_as_an_error_of_its_own_or_not_at_a
     async with served(upstream, FaultyUpstream(said, Faults.parse(fault))) as (url, token, records):
         met = await meets(client, url, token, stream=stream)
     if not expected:
-        # A stream that breaks off is never whole to a client, and its cost is not known.
+        # A stream that breaks off never looks complete to a client, and its cost is unknown.
         assert met != "nothing"
         assert records[0].cost_usd is None
         return

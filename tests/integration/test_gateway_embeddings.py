@@ -1,4 +1,4 @@
-"""Embeddings by the official clients of OpenAI and Google, of models of OpenAI's, Gemini's and Ollama's making."""
+"""Embeddings of OpenAI, Gemini and Ollama models through the official clients of OpenAI and Google."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_anthropic_has_none_and_says_so(client: str) -> None:
 
 
 class Maker(Provider):
-    """Makes embeddings in one form, and knows no other place."""
+    """A provider that makes embeddings in one form and answers 404 to every other path."""
 
     form = "ollama"
     status = 200
@@ -132,7 +132,7 @@ async def test_geminis_own_models_are_asked_for_a_batch_with_their_own_name() ->
         async with served("gemini", upstream) as (url, token, records):
             assert (await by_openai(url, token, dimensions=2, encoding_format="float"))[1] == [4.0, 0.5]
             assert (await by_google(url, token, output_dimensionality=2, task_type="CLUSTERING"))[1] == [4.0, 0.5]
-            # It does not say what it read, so that the reserve stays booked and the cost is unknown.
+            # The provider does not report its input, so the reserve stays booked and the cost is unknown.
             assert [record.cost_usd for record in records] == [None, None]
             maker.status = 400
             with pytest.raises(openai.BadRequestError, match="not today"):

@@ -38,7 +38,7 @@ CALL = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Install `xllamacpp` where it is not there, and serve the model."""
+    """Install `xllamacpp` if it is missing, and serve the model."""
     place = tmp_path_factory.mktemp("llama")
     argv = [_python(place), tiny_model.__file__, str(place)]
     with (place / "log").open("wb") as log:
@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         yield address
-        process.communicate(timeout=60)  # it ends with its input
+        process.communicate(timeout=60)  # it ends when its input closes
     assert address.startswith("http://"), (place / "log").read_text()
 
 

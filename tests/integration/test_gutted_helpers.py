@@ -1,4 +1,4 @@
-"""Helpers of tests outside of test paths that no longer compare anything: alone, and beside broken code."""
+"""Test helpers outside test paths that no longer compare anything: alone, and together with broken code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORKSPACE = {
     "compare/Cargo.toml": MANIFEST.replace("NAME", "compare"),
     "compare/src/lib.rs": HELPER,
 }
-# A project by where its helper is, and the helper that compares nothing.
+# Place of the helper -> the project's files, and the helper that compares nothing.
 PROJECTS: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
     "a module of tests in the code": (
         RUST | {"src/lib.rs": CODE + INNER, "src/testutil.rs": HELPER},
@@ -85,7 +85,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 def work(desk: Desk, place: Path, files: Mapping[str, str], written: Mapping[str, str]) -> Said:
-    """Let an agent write files."""
+    """Run a mission whose agent writes files."""
     lines = (
         f"echo {base64.b64encode(text.encode()).decode()} | base64 -d > {path}" for path, text in written.items()
     )

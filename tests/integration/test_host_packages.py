@@ -30,7 +30,7 @@ SOURCE = {
         "import unittest\n\n\nclass T(unittest.TestCase):\n    def test_add(self):\n"
         "        from calc import add\n        self.assertEqual(add(2, 1), 3)\n"
     ),
-    # A build backend in the tree, as small as PEP 660 lets it be: editable installs need no registry then.
+    # A build backend in the tree, as small as PEP 660 allows: editable installs then need no registry.
     "backend.py": textwrap.dedent(
         """
         import base64, hashlib, zipfile
@@ -59,7 +59,7 @@ SOURCE = {
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a person's virtual environment in which the project is installed editable, and once as a copy."""
+    """Make a person's virtual environment with some packages and a copy of the project's package."""
     place = tmp_path_factory.mktemp("machine")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "venv"], check=True)
     (packages,) = (place / "venv/lib").glob("python3*/site-packages")
@@ -80,7 +80,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def desk_in(machine: Path, place: Path, **environ: str) -> Desk:
-    """Return a person whose shell has that virtual environment activated."""
+    """Return a desk whose person has activated that virtual environment."""
     venv = machine / "venv"
     desk = Desk(place, fresh=True)
     return Desk(place, fresh=True, VIRTUAL_ENV=str(venv), PATH=f"{venv}/bin:{desk.environ['PATH']}", **environ)
@@ -122,7 +122,7 @@ def test_a_repository_cannot_list_packages(machine: Path, tmp_path: Path) -> Non
 
 
 def test_a_project_that_needs_its_setup_gets_it_unasked(machine: Path, tmp_path: Path) -> None:
-    """The commonest set-up there is: an active virtual environment with the project in it, no configuration."""
+    """The most common set-up: an active virtual environment with the project in it, and no configuration."""
     repo, desk = repository(tmp_path / "repo", SOURCE), desk_in(machine, tmp_path / "desk")
     done = desk.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
     assert (done.code, done.document["status"], done.document["unread"]) == (0, "promoted", []), done
@@ -150,5 +150,5 @@ def test_none_wanted_is_none(machine: Path, tmp_path: Path) -> None:
     own = {"chargehand.toml": '[project]\nsetup = ""\n'}
     repo, desk = repository(tmp_path / "repo", SOURCE | own), desk_in(machine, tmp_path / "desk")
     done = desk.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
-    # The test fails as on the base, and nothing shows that it saw the change.
+    # The test fails as on the base, and nothing shows that it ran the change.
     assert (done.code, done.reasons) == (3, {"change_unread", "known_failures"}), done

@@ -19,7 +19,7 @@ FILES = {"tests/__init__.py": "", "tests/test_it.py": "import unittest\n"}
 
 
 class Asking(Terminal):
-    """A terminal whose questions count from the last answer on: the same one may be asked again."""
+    """A terminal that looks for a question only after the last answer: the same question may come again."""
 
     answered = 0
 
@@ -33,7 +33,7 @@ class Asking(Terminal):
 
 
 class Desk:
-    """A repository without chargehand.toml, and a person who has configured nothing."""
+    """A repository without chargehand.toml, and a person without configuration."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -48,7 +48,7 @@ class Desk:
         } | {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
 
     def init(self, **environment: str) -> Asking:
-        """Begin, and answer what is asked of the checks."""
+        """Start `init`, and answer the questions about checks."""
         asking = Asking((*COMMAND, "init"), cwd=self.repository, environment=self.environment | environment)
         asking.until("Project repo")
         for question, answer in (("Check with", "y\n"), ("Another check", "\n")):
@@ -63,7 +63,7 @@ class Desk:
         return tomllib.loads(path.read_text()) if path.exists() else {}
 
     def written(self) -> list[Path]:
-        """Return every file of this person outside the repository's own."""
+        """Return every file of this person outside the repository's `.git`."""
         found = [path for path in self.place.rglob("*") if path.is_file()]
         return [path for path in found if self.repository / ".git" not in path.parents]
 

@@ -1,4 +1,4 @@
-"""Inspection acts: at once on what is critical, by path on an error, and never green where it did not see all."""
+"""Inspection acts at once on critical findings and by path on errors; it is never green without seeing all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_critical_ends_a_running_agent_and_discards_its_work(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     before = repository_state(shop.repository, without="\0")
-    # Had it been waited for, it would have come to the end of its time.
+    # If the mission waited for the agent, it would run out of time.
     state = shop.run(f"{GOLD}; ln -s /etc/passwd leak; sleep 600; rm leak")
     assert (state.status, codes(state)) == ("refused", {"entry_link_out"})
     assert state.base is not None
@@ -54,7 +54,7 @@ def test_what_is_not_critical_lets_an_agent_go_on(tmp_path: Path) -> None:
 
 
 KINDS = {
-    # what the agent does beside its work -> what stands in the tree it leaves, by severity of the rule
+    # by severity of the rule: the agent's extra act, and the paths that remain in its tree
     "critical": ("mkfifo pipe", None),
     "error": (
         "echo 'k = \"AKIA''QWERTYUIOPASDFGH\"' > k.py; echo '# fine' >> README.md",

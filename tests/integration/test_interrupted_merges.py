@@ -1,4 +1,4 @@
-"""A worker dies between moving a branch and signing, or telling of, what it moved it to; whatever comes next."""
+"""A worker dies after moving a branch, before recording or signing the move; the next operation does that."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from chargehand.core.plans import Plan
 from chargehand.missions.provenance import verify_mission
 
 pytestmark = pytest.mark.needs_bwrap
-# What changes a file that checks are made of waits for a person.
+# A change of check surface waits for a person.
 TASKS = [_task("waits", _sh("touch conftest.py; echo x > sub/waits.txt")), _task("merged")]
-# The branch is moved, and that is in the log, or noted on the commit; the first swap is that of the task's own.
+# The worker dies after the swap, after its log line, or after the note on the commit. Swap 1 is the task's own.
 POINTS = ["swapped#2", "promoted#2", "attested#1"]
 
 
 def working(yard: Yard) -> App:
-    """Open the store as a worker does, so that a person's command starts none behind the test's back."""
+    """Open the store as a worker does, so that a person's command does not start a worker unseen."""
     return App.open(environ=yard.environ, cwd=yard.place, role="worker")
 
 
 def verified(yard: Yard, mission: str, repository: Path) -> list[str]:
-    """Hold that each commit of a branch has a signed statement that holds; return the commits, the first first."""
+    """Assert that each commit of a branch has a valid signed statement; return the commits, oldest first."""
     with yard.app() as app:
         found = verify_mission(app.store, app.depot(app.project(repository)), mission)
     assert [each.problems for each in found] == [()] * len(found)
@@ -50,7 +50,7 @@ def test_what_a_dead_worker_merged_is_told_and_signed_before_another_task_is_mer
     with working(yard) as app:
         children = {each.task: each for each in children_of(app, yard.coordinator)}
         assert {name: each.status for name, each in children.items()} == {"waits": "waiting", "merged": "promoted"}
-        # Its result comes before the other one in the plan, and so in the queue.
+        # Its result precedes the other one in the plan, and so in the queue.
         asyncio.run(promote_mission(app, children["waits"].id, reason="read"))
     yard.go_on()
     commits = verified(yard, yard.coordinator, yard.repository)
@@ -61,7 +61,7 @@ def test_what_a_dead_worker_merged_is_told_and_signed_before_another_task_is_mer
             ("merged", commits[0]),
             ("waits", commits[1]),
         ]
-        # Each is found on the branch again, and taken back alone.
+        # Each merge is found on the branch and can be rolled back alone.
         state = asyncio.run(roll_back_task(app, yard.coordinator, "merged", with_dependents=False))
     assert state.tree is not None
     names = git(yard.repository, "ls-tree", "-r", "--name-only", state.tree).split()
@@ -87,7 +87,7 @@ def test_what_a_dead_worker_merged_is_told_where_a_person_ends_the_plan_or_drops
 
 @pytest.mark.parametrize("point", ["swapped#1", "promoted#1", "attested#1"])
 def test_what_a_dead_worker_promoted_is_signed_before_the_branch_moves_on(tmp_path: Path, point: str) -> None:
-    """To the branch that it is applied to, where somebody else moved that; and back again."""
+    """The result is applied to a branch that a person moved meanwhile, and then rolled back."""
     yard = Yard(tmp_path)
     site = yard.site(SCENES["applied"])
     yard.worker_dies_at(point, site)

@@ -1,8 +1,8 @@
 """Ctrl-C at any moment of a command, from its first import to its last exit handler: exit 130, and no traceback.
 
-Moments are counted and not timed: the interpreter reports each import, opened file and started process to an
-audit hook, and the signal comes at one of these. The suite takes a few of some commands, `scripts/soak` every
-`CHARGEHAND_SOAK_STEP`th (20) of all.
+Moments are counted, not timed: the interpreter reports each import, opened file and started process to an audit
+hook, and the signal comes at one of these. The suite tries a few moments of some commands, `scripts/soak` every
+`CHARGEHAND_SOAK_STEP`th (20) moment of all commands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ soak = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
 
 STEP = int(os.environ.get("CHARGEHAND_SOAK_STEP", "20"))
 SAMPLE = 4
-# What comes before the first handler is the interpreter's own start, which no program of its can answer for.
+# Moments before the first handler belong to the interpreter's start, which the program cannot control.
 DRIVER = """
 import _signal, os, runpy, sys
 place, at, passed = sys.argv.pop(1), int(sys.argv.pop(1)), 0
@@ -46,7 +46,7 @@ runpy.run_module("chargehand", run_name="__main__", alter_sys=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """How a command ended, and what it wrote."""
+    """Exit code and output of an interrupted command."""
 
     code: int
     stdout: str
@@ -54,7 +54,7 @@ class Interrupted:
 
 
 class Keyboard:
-    """One person who gives commands and presses Ctrl-C at a moment of their choice."""
+    """A person who runs commands and presses Ctrl-C at a chosen moment."""
 
     def __init__(self, place: Path) -> None:
         self.desk = Desk(place / "desk")
@@ -62,12 +62,12 @@ class Keyboard:
         self._count = place / "passed"
 
     def moments(self, words: Sequence[str]) -> int:
-        """Return how many moments a command passes when nobody disturbs it."""
+        """Return how many moments an undisturbed command passes."""
         assert self.interrupt(words, 0).code == 0
         return int(self._count.read_text())
 
     def interrupt(self, words: Sequence[str], moment: int) -> Interrupted:
-        """Give a command and press Ctrl-C at a moment of it, never for 0."""
+        """Run a command and press Ctrl-C at the given moment; 0 means never."""
         done = subprocess.run(
             [sys.executable, "-c", DRIVER, str(self._count), str(moment), *words],
             cwd=self.repository,
@@ -112,7 +112,7 @@ def test_ctrl_c_ends_a_command_quietly(keyboard: Keyboard, name: str, sampled: b
     chosen = [last * number // SAMPLE for number in range(1, SAMPLE)] if sampled else range(1, last + 1, STEP)
     for moment in chosen:
         done = keyboard.interrupt(words, moment)
-        # A command may pass fewer moments than it did before: what it found out is kept.
+        # A command may pass fewer moments than before, because it keeps its findings: then it ends with 0.
         quiet = done.code in (130, 0) and not any(
             word in done.stderr for word in ("Traceback", "Exception ignored", "Error:", "internal")
         )

@@ -1,4 +1,4 @@
-"""`chargehand exec --snippet` and what the reference shows of it."""
+"""`chargehand exec --snippet`, and its examples in the reference."""
 
 from __future__ import annotations
 

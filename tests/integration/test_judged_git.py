@@ -1,4 +1,4 @@
-"""Checks that ask git are judged by the tree that is promoted, not by the base: no false green, no false red."""
+"""Checks that ask git see the promoted tree, not the base: no false green, no false red."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from workshop import FILES, Workshop
 
 pytestmark = pytest.mark.needs_bwrap
 
-# Each passes over a broken file that the index does not have.
+# Each misses a broken file that is not in the index.
 PASSED_OVER = (
     "git ls-files '*.py' | xargs python3 -m py_compile",
     "! git grep -n FIX''ME",
     "git diff-tree --check HEAD",
     'git archive HEAD calc | tar -xO | python3 -c \'import sys; compile(sys.stdin.read(), "x", "exec")\'',
 )
-# Each refuses a correct change where the index or HEAD is the base's.
+# Each refuses a correct change if the index or HEAD is the base's.
 REFUSED = (
     "git ls-files -z | xargs -0 cat > /dev/null",
     'test -z "$(git status --porcelain)"',
@@ -50,13 +50,13 @@ def test_a_correct_change_passes_checks_that_ask_git(workshop: Workshop) -> None
     app = workshop.app()
     own = app.store.artifacts.put(b"assert True\n", kind="check-file")
     app.close()
-    # Files that only the checks see are no change either.
+    # Files that only the checks see do not count as changes either.
     state = workshop.run(change, checks=REFUSED, check_files=((own, "tests/test_own.py"), (own, ".gitignore")))
     verdict = state.verdicts[-1]
     assert {check.name for check in verdict.checks if check.status == "passed"} >= {*REFUSED}
     assert not [check for check in verdict.checks if check.status != "passed"]
     assert state.status == "promoted", verdict.findings
-    # The message is the one that is promoted.
+    # The check sees the message of the promoted commit.
     assert state.commit is not None
     (told,) = [check.artifact for check in verdict.checks if check.name == "git log -1 --format=%B"]
     app = workshop.app()

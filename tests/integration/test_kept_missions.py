@@ -1,4 +1,4 @@
-"""What the web server keeps of missions never hides what came since, nor a log that is not what was written."""
+"""The web server's cache of missions never hides newer lines, nor a log that is damaged or replaced."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def say(served: Served, mission: str, *texts: str) -> None:
 
 @contextlib.contextmanager
 def database(served: Served) -> Iterator[sqlite3.Connection]:
-    """Write to the database as no program of ours does."""
+    """Open the database for writes that bypass the product."""
     path = Path(served.environ["CHARGEHAND_HOME"]) / "store.db"
     with contextlib.closing(sqlite3.connect(path)) as raw, raw:
         yield raw
@@ -73,7 +73,7 @@ def test_a_mission_that_grows_is_shown_as_it_is_now(served: Served, client: http
     assert (grown.status_code, [said["text"] for said in grown.json()["messages"]]) == (200, ["a", "b"])
     say(served, GROWS, "c")
     assert texts_of(client, GROWS) == ["a", "b", "c"]
-    with served.reader() as reader:  # what a command reads, from the first line on
+    with served.reader() as reader:  # a command reads the log from its first line
         state = reader.mission_state(GROWS)
     assert (shown(client, GROWS)["updated"], state.damaged_events) == (state.updated, 0)
 
@@ -90,7 +90,7 @@ def test_a_new_line_that_is_damaged_is_told_and_so_is_an_old_one_by_the_audit(
         told = shown(client, DAMAGED)
         assert [(each["seq"], each["kind"]) for each in told["damaged"]] == [(3, "payload_changed")]
         assert [said["text"] for said in told["messages"]] == ["a"]
-    # An old one beside it is told as well: a log with any damage is read as a whole.
+    # A damaged older line is reported too: a log with any damage is read as a whole.
     with database(served) as raw:
         raw.execute("UPDATE events SET payload = x'7b' WHERE mission = ? AND seq = 2", (DAMAGED,))
     assert [each["seq"] for each in shown(client, DAMAGED)["damaged"]] == [2, 3]
@@ -103,7 +103,7 @@ def test_an_old_line_that_is_damaged_is_named_by_the_audit_at_once(served: Serve
     before = shown(client, OTHER)
     with database(served) as raw:
         raw.execute("UPDATE events SET payload = x'7b' WHERE mission = ? AND seq = 2", (OTHER,))
-    assert shown(client, OTHER)["messages"] == before["messages"]  # as it was written, and was verified
+    assert shown(client, OTHER)["messages"] == before["messages"]  # as written and verified before
     verified = client.post(f"{API}/audit/verify", json={"mission": OTHER}).json()
     assert [problem["seq"] for problem in verified["problems"]] == [2]
 
@@ -121,7 +121,7 @@ def test_what_was_erased_is_not_shown_from_memory(served: Served, client: httpx.
 def test_a_log_that_another_took_the_place_of_is_read_anew(served: Served, client: httpx.Client) -> None:
     say(served, REPLACED, "a", "b", "c")
     assert texts_of(client, REPLACED) == ["a", "b", "c"]
-    with database(served) as raw:  # as an older backup has it
+    with database(served) as raw:  # as in an older backup
         raw.execute("DELETE FROM events WHERE mission = ? AND seq > 2", (REPLACED,))
         hash_of_2 = raw.execute("SELECT hash FROM events WHERE mission = ? AND seq = 2", (REPLACED,)).fetchone()
         raw.execute("UPDATE missions SET last_seq = 2, last_hash = ? WHERE id = ?", (*hash_of_2, REPLACED))
@@ -149,7 +149,7 @@ def test_who_asks_at_once_gets_each_a_moment_of_the_log(served: Served, client: 
 
 
 class CountedLog(EventLog):
-    """Counts the lines that are read of missions that are kept."""
+    """A log that counts the lines read of cached missions."""
 
     def __init__(self, reader: StateReader) -> None:
         super().__init__(reader.store.database, clock=reader.clock)
@@ -177,12 +177,12 @@ def test_a_few_are_kept_for_a_while_and_no_line_is_read_twice_till_then(tmp_path
         assert lines_of(one) == 1
         log.append(one, MessageSent(message="s", text="a", identity="os:ada"))
         assert [lines_of(one), lines_of(two)] == [1, 1]
-        assert [lines_of(one), lines_of(two)] == [0, 0]  # three lines: both have room
+        assert [lines_of(one), lines_of(two)] == [0, 0]  # three lines: both missions fit
         log.append(two, MessageSent(message="s", text="a", identity="os:ada"))
-        assert lines_of(two) == 1  # now there is no room for the other one
+        assert lines_of(two) == 1  # now the other mission no longer fits
         assert [lines_of(one), lines_of(one)] == [2, 0]
         moment += 61
-        assert [lines_of(one), lines_of(one)] == [2, 0]  # what was read long ago is verified again
+        assert [lines_of(one), lines_of(one)] == [2, 0]  # lines read long ago are verified again
         kept = FoldedMissions(log, missions=1)
         assert [lines_of(name) for name in (one, one, two, one)] == [2, 0, 2, 2]
 
@@ -236,7 +236,7 @@ def test_what_never_changes_is_sent_as_each_client_takes_it(client: httpx.Client
 def test_lists_are_of_now_after_idle_connections_were_closed(tmp_path: Path) -> None:
     with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
         record_missions(reader, 2)
-        for _ in range(3):  # kept from the second time on
+        for _ in range(3):  # cached from the second time on
             assert len(reader.store.log.summaries()) == 2
         reader.close()
         with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as other:
@@ -254,7 +254,7 @@ def test_more_lists_than_are_kept_are_read_by_many_at_once(tmp_path: Path) -> No
             return [name for name in asked if reader.store.log.summary(name).row.id != name]
 
         before = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)  # else two hardly ever meet
+        sys.setswitchinterval(1e-6)  # otherwise two threads rarely meet
         try:
             with ThreadPoolExecutor(8) as threads:
                 assert list(threads.map(ask, range(8))) == [[]] * 8

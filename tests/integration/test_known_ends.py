@@ -1,4 +1,4 @@
-"""Many missions whose ends are known, run for real: what `stats` tells of them is the truth."""
+"""Many real missions with known ends: `stats` reports the truth about them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.needs_bwrap, pytest.mark.timeout(3600)]
 
 
 class Site:
-    """A state directory with a repository, in which many missions run."""
+    """A state directory with a repository in which many missions run."""
 
     def __init__(self, place: Path) -> None:
         known.configure(place)
@@ -66,7 +66,7 @@ class Site:
         return mission
 
     def work(self, *cancelled: str) -> None:
-        """Work until nothing is left to do; a person cancels some as soon as their agents are at work."""
+        """Work until nothing is left to do; a person cancels some missions as soon as their agents work."""
 
         async def work() -> None:
             with self.app(role="worker") as app:
@@ -82,7 +82,7 @@ class Site:
         asyncio.run(work())
 
     def kill_at_work(self, mission: str) -> None:
-        """Let a worker of its own begin with a mission, and kill it while its agent works."""
+        """Start a separate worker for a mission, and kill it while the agent works."""
         with (self.place / "said").open("ab") as said:
             words = ("worker", "--until-idle")
             worker = forked.ForkedProcess(words, cwd=self.repo, environ=self.environ, stdout=said, stderr=said)
@@ -92,13 +92,13 @@ class Site:
         assert worker.wait() == -signal.SIGKILL
 
     def _works(self, app: App, mission: str) -> bool:
-        """Tell whether a mission's agent is at work: its sandbox is there."""
+        """Return whether a mission's agent is at work: its sandbox is open."""
         lines = app.store.log.read(mission, types=(SandboxOpened.type, SandboxClosed.type))
         last = read_payload(lines[-1]) if lines else None
         return isinstance(last, SandboxOpened) and last.purpose == "agent"
 
     def named(self, act: str) -> list[str]:
-        """Return the missions to which something happens meanwhile."""
+        """Return the missions whose case has this act."""
         return [mission for mission, name in self.missions.items() if known.CASES[name].act == act]
 
     def words(self, *words: str) -> str:
@@ -136,7 +136,7 @@ def test_stats_tell_the_truth_of_missions_whose_ends_are_known(tmp_path: Path, c
     check_missions(site, expected)
     check_attempts(site, expected)
     check_models(site, expected)
-    # As a person reads it: calls, those that went well, attempts, and those whose result was green.
+    # As a person reads it: calls, successful calls, attempts, and attempts with a green result.
     rows = [line.split() for line in site.words("model", "stats").splitlines()]
     (good,) = (row for row in rows if row[:1] == ["good"])
     count = str(counts["model"])
@@ -145,7 +145,7 @@ def test_stats_tell_the_truth_of_missions_whose_ends_are_known(tmp_path: Path, c
 
 
 class Truth(Struct, kw_only=True):
-    """What is known of many missions before they run."""
+    """Expected totals of many missions, known before they run."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     mission_causes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -160,7 +160,7 @@ class Truth(Struct, kw_only=True):
 
 
 def truth(cases: Sequence[known.Case]) -> Truth:
-    """Add up what was scripted."""
+    """Add up the scripted ends."""
     made = Truth()
     for case in cases:
         made.tasks += len(case.ends) - 1
@@ -188,7 +188,7 @@ def check_missions(site: Site, expected: Truth) -> None:
     assert (missions["rolled_back"], missions["seconds"]["known"]) == (0, expected.missions)
     assert rates["completion"] == expected.completed / expected.missions
     assert rates["promotion"] == expected.statuses["promoted"] / expected.missions
-    # Nothing fails by our own fault, and all that could come to an end of its own does.
+    # No engine failure, and at least nine in ten missions that could complete do.
     assert (rates["engine_failure"], missions["engine_failures"]) == (0.0, 0)
     assert missions["completed"] >= 0.9 * expected.could
     print(json.dumps({"missions": missions, "rates": rates, "causes": stats["causes"]}))
@@ -206,7 +206,7 @@ def check_attempts(site: Site, expected: Truth) -> None:
     for key, counted in (("missions", expected.mission_causes), ("attempts", failed)):
         assert {(each["class"], each["code"]): each[key] for each in causes if each[key]} == counted
     assert sum(each["ended"] for each in stats["agents"].values()) == expected.attempts
-    # Programs cost nothing, and that is known; so does a call that was refused.
+    # Programs are known to cost nothing, and so are refused calls.
     usd = expected.replies * (known.IN + known.OUT) * known.USD
     assert (attempts["cost"]["known"], attempts["cost"]["unknown"]) == (expected.attempts, 0)
     assert attempts["cost"]["usd"] == pytest.approx(usd)
@@ -224,7 +224,7 @@ def check_models(site: Site, expected: Truth) -> None:
 
 
 def tell_others(site: Site) -> list[object]:
-    """Return the missions that did not end as they should, for who reads why it failed."""
+    """Return the missions with an unexpected end, for the message of a failed assertion."""
     found: list[object] = []
     with site.app() as app:
         for listed in app.mission_reader.all():

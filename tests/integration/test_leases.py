@@ -1,4 +1,4 @@
-"""Leases of workers on PostgreSQL: who is alive among machines, and that the dead stay dead."""
+"""Worker leases on PostgreSQL: which workers are alive across machines; dead workers stay dead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT = 120.0
 
 
 class Lost:
-    """Counts how often a worker was told that it is lost."""
+    """A callback that counts how often a worker learns that its lease is lost."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -69,7 +69,7 @@ def said(process: subprocess.Popen[str]) -> str:
 
 
 def execute(url: str, statement: str) -> Any:
-    """Execute a statement; return the only value that it gives, if it gives any."""
+    """Execute a statement; return its only value, if it returns any."""
     engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
     with engine.begin() as connection:
         done = connection.execute(sa.text(statement))
@@ -77,7 +77,7 @@ def execute(url: str, statement: str) -> Any:
 
 
 def let_lapse(url: str) -> None:
-    """Let the time pass for which the leases still hold."""
+    """Make all leases expire now."""
     execute(url, "UPDATE chargehand.workers SET until = clock_timestamp()")
 
 
@@ -89,7 +89,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def stop_between_renewals(worker: subprocess.Popen[str], url: str) -> None:
-    """Let a worker stand still, but not with its row in its hands: nobody else could write that then."""
+    """Stop a worker while it does not lock its row: no other process could write a locked row."""
     row_is_free = "SELECT count(*) FROM (SELECT id FROM chargehand.workers FOR UPDATE SKIP LOCKED) AS free"
     while True:
         worker.send_signal(signal.SIGSTOP)
@@ -129,7 +129,7 @@ def test_a_lease_outlives_its_ttl_by_being_renewed(postgres_url: str, tmp_path: 
     other = workers(postgres_url, tmp_path / "b")
     with joined(workers(postgres_url, tmp_path / "a", ttl=60, beat=0.3), lost) as one:
         for _ in range(2):
-            # As if all but half a minute of it were over: each beat makes it whole again.
+            # As if only half a minute of the lease were left: each beat restores all of it.
             moved = "UPDATE chargehand.workers SET until = until - interval '30 s' RETURNING until"
             before = execute(postgres_url, moved)
             until(lambda before=before: lapses() - before > timedelta(seconds=25))
@@ -182,7 +182,7 @@ def test_a_stopped_and_continued_worker_is_told_and_never_lives_again(postgres_u
 def test_calling_a_worker_dead_is_final_even_if_it_renews_at_that_moment(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    """Whoever is told "dead" may act on it: so no renewal may succeed after the answer."""
+    """A caller that gets the answer "dead" may act on it: no renewal may succeed after the answer."""
     here, there = (workers(postgres_url, tmp_path / name, ttl=60) for name in ("a", "b"))
     for _ in range(10):
         with joined(here) as one, ThreadPoolExecutor(1) as threads:
@@ -218,7 +218,7 @@ def test_one_who_is_told_may_leave_from_there(postgres_url: str, tmp_path: Path)
 
 
 def test_the_clock_of_the_host_does_not_matter(postgres_url: str, tmp_path: Path) -> None:
-    """A lease holds times of the database only: another wall clock changes nothing about it."""
+    """A lease holds only times of the database: another wall clock does not affect it."""
     with joined(workers(postgres_url, tmp_path / "a", ttl=600, beat=5)) as one:
         engine = sa.create_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
         with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""What an agent prints, followed from another process while a worker runs the mission."""
+"""An agent's output, followed from another process while a worker runs the mission."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ def test_a_watcher_sees_what_a_detached_agent_prints(tmp_path: Path) -> None:
     assert begun < lines.index("first words") < lines.index("last words") < ended
     assert list((desk.home / "output").iterdir()) == []  # an ended mission's output is gone
     followed = desk.say("mission", "watch", mission, cwd=repo).stdout
-    assert all("seq" in json.loads(line) for line in followed.splitlines())  # programs get events alone
+    assert all("seq" in json.loads(line) for line in followed.splitlines())  # programs get only events

@@ -40,7 +40,7 @@ def plan_file(crew: Steered, name: str, *tasks: dict[str, Any], **more: Any) -> 
 def meanwhile(
     crew: Steered, mission: str, when: Callable[[App], bool], *, do: Callable[[App], object]
 ) -> MissionState:
-    """Work, and do something once it is time; return how the mission stands when nothing is left to do."""
+    """Work, and call `do` once `when` is true; return the mission's state when nothing is left to do."""
 
     async def work() -> MissionState:
         with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
@@ -57,7 +57,7 @@ def meanwhile(
 
 
 def test_a_sleeping_coordinator_goes_on_with_the_plan_it_is_given(crew: Steered) -> None:
-    """One task is added, one that works is dropped, one that waits is another one now."""
+    """The new plan adds a task, drops a running task, and changes a waiting task."""
     late = task("late", after=["slow"])
     mission = crew.record([task("a"), task("slow", SLOW), late])
     new = plan_file(crew, "new", task("more", after=["a"]), task("a"), task("late", shell("echo y > sub/y.txt")))
@@ -85,7 +85,7 @@ def test_a_sleeping_coordinator_goes_on_with_the_plan_it_is_given(crew: Steered)
 
 
 def test_a_coordinator_that_is_held_takes_the_plan_by_order(crew: Steered) -> None:
-    """Its worker looks at a condition, for seconds: the task in hand stays, all others may change."""
+    """Its worker evaluates a condition for seconds: the task in hand stays, all others may change."""
     looks = task("looks", done_when=f"sleep {MARK}; false")
     mission = crew.record([looks, task("b", after=["looks"])])
     new = plan_file(crew, "new", looks, task("c", after=["looks"]), task("d"))
@@ -142,7 +142,7 @@ def test_what_began_stays_what_it_was(crew: Steered) -> None:
         plan_file(crew, "x", a, bad, idle, {**c, "agent": "none"}),
     )
     assert len(crew.events(mission, PlanMade)) == 1
-    # The one that a person is asked about may go, and with it the question.
+    # The task that a person is asked about may be dropped, and its question with it.
     file = plan_file(crew, "good", idle, a, task("d"), task("c"))
     change = crew.say("mission", "plan", mission, "--set", file)
     assert (change["added"], change["dropped"], change["changed"]) == (["d"], ["bad"], ["c"])
@@ -188,7 +188,7 @@ def test_of_plans_that_are_set_at_once_each_is_recorded_and_tells_which_one_it_r
             person.join()
     made = crew.events(mission, PlanMade)
     assert len(made) == 5
-    # Whatever a plan dropped of the one before is in the answer to who set it.
+    # Each answer names the tasks that the plan added to and dropped from its predecessor.
     assert {each.added + each.dropped for each in changes} == {
         (new.plan.tasks[1].id, old.plan.tasks[1].id) for old, new in pairwise(made)
     }

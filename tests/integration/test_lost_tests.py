@@ -67,7 +67,7 @@ NODE_CHEATS = {
 }
 
 
-# A build tool as Maven is: a number on its output, and names in the reports of each module.
+# A build tool like Maven: it prints a number and writes names to the reports of each module.
 BUILD = """#!/bin/sh
 for list in */tests.txt; do
     reports=${list%/*}/target/surefire-reports
@@ -92,7 +92,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 def rewrite(desk: Desk, place: Path, files: dict[str, str], check: str, **changed: str) -> Said:
-    """Run a mission whose agent lays other versions of files over the repository."""
+    """Run a mission whose agent overwrites files of the repository."""
     repo = repository(place / "repo", files)
     written = "; ".join(
         f"printf %s {encode(text)} | base64 -d > {path.replace('__', '.')}" for path, text in changed.items()
