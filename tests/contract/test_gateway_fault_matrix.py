@@ -44,8 +44,8 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault. `kept`: the reserve stays booked, as the provider may charge for the call. `rests`: which breaker
-    opens.
+    """A fault. `kept`: the reserve stays booked, as the provider may charge for the call. `rests`: the breaker or
+    requested pause in force.
     """
 
     behave: Behave | None
