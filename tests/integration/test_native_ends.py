@@ -1,5 +1,4 @@
-"""How a native agent's last message ends its attempt: malformed ones are requested twice more, a question waits.
-"""
+"""How a native agent's last message ends its attempt: malformed ones are requested twice more, questions wait."""
 
 from __future__ import annotations
 
