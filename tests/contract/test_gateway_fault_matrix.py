@@ -44,9 +44,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault. `kept`: the reserve stays booked, as the provider may charge for the call. `rests`: the breaker or
-    requested pause in force.
-    """
+    """A fault; `kept`: the reserve stays booked, as the call may cost. `rests`: the breaker or pause in force."""
 
     behave: Behave | None
     one: Seen

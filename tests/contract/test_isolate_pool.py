@@ -235,9 +235,7 @@ async def test_an_open_pool_has_no_files(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def run_flat(count: int, temporary: Path) -> None:
-    """Run snippets with every kind of end and compare memory, processes, mounts, groups and files before and
-    after.
-    """
+    """Run snippets with every kind of end; compare memory, processes, mounts, groups and files."""
     ends = [
         spec("python", "sum(range(1000))"),
         spec("javascript", "[1, 2].map(x => x + 1)"),

@@ -129,9 +129,7 @@ def registry(
 
 
 def self_signed(directory: Path, name: str = "IP:127.0.0.1") -> Path:
-    """Make a self-signed certificate with its key, for 127.0.0.1 or a `DNS:` name; the certificate is its own
-    authority.
-    """
+    """Make a self-signed certificate with its key, for 127.0.0.1 or a `DNS:` name."""
     path = directory / "own-authority.pem"
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     options = [

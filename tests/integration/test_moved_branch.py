@@ -1,6 +1,4 @@
-"""A branch moves while an agent works: the result is merged and judged again, or the next attempt solves a
-conflict.
-"""
+"""A branch moves while an agent works: the merge is judged again, or the next attempt solves a conflict."""
 
 from __future__ import annotations
 

@@ -70,9 +70,7 @@ def order(yard: Yard, verb: str, site: Site) -> float:
 
 
 def pause(yard: Yard, site: Site) -> None:
-    """Pause at once, before the agent ends by itself: starting a program for it may take as long on a busy
-    machine.
-    """
+    """Pause before the agent ends by itself: on a busy machine it may end before a program for it starts."""
     with yard.app() as app:
         assert app.order(yard.mission(site), "pause")
 

@@ -56,9 +56,7 @@ class ClockShop(NativeShop):
             asyncio.run(Worker(app, slots=1).work(until_idle=True))
 
     def stayed(self, advance: float) -> None:
-        """Let a worker wait for a sleeping mission, advance the clock, and wait until the worker has finished all
-        work.
-        """
+        """Let a worker wait for a sleeping mission, advance the clock, and wait until the work is done."""
 
         async def stay(app: App) -> None:
             working = asyncio.create_task(Worker(app, slots=1).work(until_idle=True, sleepers=True))

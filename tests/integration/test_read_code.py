@@ -1,6 +1,4 @@
-"""Green means that the checks read the change: unread files are named, and a change of only such files is not
-green.
-"""
+"""Green means that the checks read the change: unread files are named, and alone they are not green."""
 
 from __future__ import annotations
 

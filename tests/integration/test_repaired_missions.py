@@ -1,6 +1,4 @@
-"""Missions with a malformed message of the agent or a waiting message of the person: repeated, reported,
-delivered.
-"""
+"""A malformed message of the agent or a waiting one of the person is requested again, reported or delivered."""
 
 from __future__ import annotations
 

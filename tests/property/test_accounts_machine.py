@@ -151,7 +151,8 @@ class AccountsMachine(RuleBasedStateMachine):
         attempt = self.reader.store.accounts.begin_login(name, lock=lock, address=address)
         user = self.users.get(name)
         is_locked = user is not None and user.locked_until > self.now
-        # A locked account still lets its person in from an address of an earlier login; this machine is not one.
+        # A locked account still lets its person in from the address of an earlier login; "", this machine, is
+        # never one.
         if user is None or user.disabled or (is_locked and address not in user.known):
             assert attempt.password is None
             return

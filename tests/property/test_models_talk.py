@@ -84,9 +84,7 @@ Gist = tuple[Any, ...]
 
 
 def gist(asked: NeutralRequest) -> Gist:
-    """Return everything that must not be lost, wherever it is inside a turn: words, calls, results, pictures, in
-    order.
-    """
+    """Return everything that must not be lost, wherever it is in a turn: words, calls, results, pictures."""
     parts = [part for turn in asked.turns for part in turn.parts]
     results = [part for part in parts if isinstance(part, ToolResultPart)]
     calls = [part for part in parts if isinstance(part, ToolCallPart)]

@@ -29,9 +29,7 @@ OWNERS = (*TASKS, "")
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[str, str, float | None]]:
-    """Draw steps with their owner: a call with its cost (`None`: unknown), the end of an attempt, the end of a
-    task.
-    """
+    """Draw steps with their owner: a call and its cost (`None`: unknown), the end of an attempt or of a task."""
     cost = st.one_of(st.none(), st.integers(0, 900).map(lambda cents: cents / 100))
     steps = st.tuples(st.sampled_from(("call", "replay", "start", "finish", "end")), st.sampled_from(OWNERS), cost)
     return draw(st.lists(steps, max_size=12))

@@ -300,9 +300,7 @@ class World:
             self.note(ReviewStarted(task=move.task, mission=name, of=move.mission, role=role, tree="1" * 40))
 
     def weigh(self, move: Weigh) -> None:
-        """Decide as the reviewers do: a promoted review objects or approves, and an objection may come with a
-        test.
-        """
+        """Decide as reviewers do: a promoted review objects or approves, and an objection may bring a test."""
         known = self.progress.tasks[move.task]
         votes = []
         for each in known.reviews_of(move.mission):

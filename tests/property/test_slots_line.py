@@ -74,7 +74,7 @@ class Line(RuleBasedStateMachine):
 
     @invariant()
     def all_is_used(self) -> None:
-        """When all look, in any order, the maximum number of them hold a place."""
+        """If all look, in any order, as many as possible hold a place."""
         assert len(self.holding) <= self.places
 
     def teardown(self) -> None:

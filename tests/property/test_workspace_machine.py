@@ -136,9 +136,7 @@ class Work(RuleBasedStateMachine):
 
 
 def _off_the_rules(operation: Operation) -> Operation:
-    """Leave out links that point out of the workspace once moved (another test's), and keep the ignore file as it
-    is.
-    """
+    """Leave out links that lead out of the workspace once moved (another test's); keep the ignore file."""
     if operation[0] == "link" and "/" in operation[1]:
         return ("link", operation[1], "a")
     return operation

@@ -310,9 +310,7 @@ class Promises(RuleBasedStateMachine):
         self.crash_promoting(slug, point, "withdraw")
 
     def crash_promoting(self, slug: str, point: str, act: str, **words: Any) -> None:
-        """Be killed during a promotion: the branch is at one commit or the other, and the next process recovers
-        it.
-        """
+        """Be killed during a promotion: the branch is at one of the two commits, and the next process recovers."""
         world = self.world
         code = world.die_at(f"{point}#1", act, mission=world.missions[slug], **words)
         event(f"{act} killed at {point}: {code}")

@@ -337,7 +337,7 @@ def test_nothing_fires_on_the_host(
 
 
 def test_what_fires_of_the_users_own_configuration(canary: Canary, tmp_path: Path) -> None:
-    """Users may configure their repositories: filters, which `git status` and a checkout need, run; nothing else
+    """The users' own configuration counts: filters, which `git status` and a checkout need, run; nothing else
     does.
     """
     quiet = [name for name, vector in VECTORS.items() if vector.config and name not in FIRES_IN_THE_USERS_OWN]

@@ -1,4 +1,4 @@
-"""Raw system calls inside a real sandbox: each call that is judged by its arguments, and each other entry."""
+"""Raw system calls inside a real sandbox: each one judged by its arguments, and all other kernel entries."""
 
 from __future__ import annotations
 

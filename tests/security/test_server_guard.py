@@ -153,8 +153,8 @@ async def test_a_busy_stream_ends_once_its_session_counts_no_more(tmp_path: Path
             return b"".join([each async for each in feed.follow(0, FeedFilter(), is_valid=is_valid)])
 
         assert b"mission.created" in await stream()
-        # There is a line to deliver and no pause in which the session would be checked: the line is held back all
-        # the same.
+        # There is a line to deliver, and no pause in which the session is checked: the line is held back all the
+        # same.
         assert b"mission.created" not in await stream()
 
 

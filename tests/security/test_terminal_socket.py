@@ -185,8 +185,7 @@ def test_lines_come_as_they_are_printed_and_go_on_from_a_position(served: Served
         after = f"?after={second['position']}"
         with opened(served, client, mission="m-00001", after=after, origin=None) as again:
             assert received(again) == third
-        # A position beyond the file belongs to another file: the client gets a reset, and reading starts from the
-        # beginning.
+        # A position beyond the file belongs to another file: the client gets a reset, and reads from the start.
         with opened(served, client, mission="m-00001", after="?after=9999999", origin=None) as other:
             assert received(other, "reset")
             assert received(other)["text"] == "before any attempt"
