@@ -1,4 +1,4 @@
-"""Workspaces for sandboxes of tests, and what of them lives on this machine."""
+"""Workspaces for the sandboxes of tests, and the processes and groups that these leave on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_bwrap = pytest.mark.skipif(
 
 
 def toolchain() -> Toolchain:
-    # With its packages: pip and HTTP clients are tried inside.
+    # With its packages: the tests try pip and HTTP clients inside.
     return host_toolchain("all")
 
 
@@ -44,7 +44,7 @@ def workspace(root: Path, *, plain: bool = False, **limits: int) -> Iterator[San
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Return the process ids and command lines of all that `pid` started, however deep."""
+    """Return the process ids and command lines of all descendants of `pid`."""
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -68,7 +68,7 @@ def _command(pid: int) -> str:
 
 
 def running_with(marker: str) -> list[int]:
-    """Return the processes of this machine whose command line holds `marker`, ourselves left out."""
+    """Return this machine's processes whose command line holds `marker`, except ourselves."""
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
     return [pid for pid in pids if pid != os.getpid() and marker in _command(pid)]
 
@@ -79,5 +79,5 @@ def our_mounts() -> list[str]:
 
 
 def our_cgroups() -> list[Path]:
-    """Return the groups that Chargehand made anywhere on this machine."""
+    """Return the control groups that Chargehand made anywhere on this machine."""
     return [Path(place) for place, _, _ in os.walk("/sys/fs/cgroup") if Path(place).name.startswith("chargehand-")]

@@ -1,4 +1,4 @@
-"""Every adapter keeps the contract of an agent: the product's own stand-ins play what they drive."""
+"""Every adapter keeps the contract of an agent; the product's own fakes play the programs that adapters drive."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def programs() -> Toolchain:
 
 @pytest.fixture
 async def seat(tmp_path: Path) -> AsyncIterator[Seat]:
-    """Return how to open a desk on a fresh sandbox with a gateway that a script answers."""
+    """Return a function that opens a desk on a fresh sandbox with a scripted gateway."""
     async with AsyncExitStack() as stack:
         tier = await stack.enter_async_context(ProcessTier(programs()))
 
@@ -84,7 +84,7 @@ def opened(
 
 
 class TestCli(AgentContract):
-    """The other forms are held in tests/unit/test_agent_cli_forms.py."""
+    """The other forms are tested in tests/unit/test_agent_cli_forms.py."""
 
     left_out: ClassVar = {"ask": "it works without a person, so it asks nobody"}
 
@@ -284,7 +284,7 @@ async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_w
 
 async def test_repairs_are_counted_over_the_runs_of_an_attempt_and_through_a_crash(seat: Seat) -> None:
     desk, wrong = await seat(), leaves(b"{")
-    for _ in range(2):  # the second is the same run, begun anew after a crash
+    for _ in range(2):  # the second is the same run, restarted after a crash
         repairs = MessageRepairs(desk, KNOWN)
         assert await repairs.again(read_file=wrong)
     assert list(desk.steps) == ["asked-again/0/1"]

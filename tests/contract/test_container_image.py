@@ -1,4 +1,4 @@
-"""An image of a person's own: a root file system that Debian's own tool made, given to the engine as it is."""
+"""A person's own image: a root file system made by Debian's own tool, given to the engine unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.needs_container, pytest.mark.soak]
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Make a minimal Debian with Python, and import it; a minute's work."""
+    """Make a minimal Debian with Python, and import it; takes a minute."""
     if shutil.which("mmdebstrap") is None or os.geteuid() != 0:
         pytest.skip("mmdebstrap as root makes the image")
     place = tmp_path_factory.mktemp("image") / "root.tar"

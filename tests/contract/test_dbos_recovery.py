@@ -1,4 +1,4 @@
-"""What we rely on in DBOS without it being promised: an upgrade that changes one of these must fail here."""
+"""DBOS behaviour that we rely on although DBOS does not promise it: an upgrade that changes it must fail here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Opened:
-    """An engine, what is below it, and its bodies, which run until the test lets them go."""
+    """An engine, its database, and its workflow bodies, which run until the test releases them."""
 
     def __init__(self) -> None:
         self.engine: Engine
@@ -155,7 +155,7 @@ async def test_an_empty_queue_costs_one_look_and_dbos_looks_for_nothing_of_its_o
 
 
 async def test_the_public_way_would_take_a_turn_from_a_living_worker(tmp_path: Path) -> None:
-    """The reason for the private one: where this fails, DBOS.resume_workflow may have become safe to use."""
+    """The reason for the private way: if this test fails, DBOS.resume_workflow may have become safe to use."""
     from dbos import DBOS
 
     async with opened(f"sqlite:///{tmp_path / 'engine.db'}", slots=2) as here:
@@ -206,7 +206,7 @@ async def test_the_engine_can_be_used_from_within_a_turn(url: str) -> None:
 
 
 async def test_a_turn_is_never_given_up_however_often_its_workers_died(tmp_path: Path) -> None:
-    """DBOS itself buries a workflow after 100 recoveries."""
+    """DBOS itself gives a workflow up after 100 recoveries."""
     path = tmp_path / "engine.db"
     await left_behind(f"sqlite:///{path}", tmp_path, "hang-1")
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:

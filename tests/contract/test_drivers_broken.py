@@ -1,4 +1,4 @@
-"""The drivers' contract notices a driver that breaks it: each of these does so in one way."""
+"""The drivers' contract notices a broken driver: each of these breaks it in one way."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Untimely(WorktreeDriver):
 
 
 class Leftovers(WorktreeDriver):
-    """Leaves something of its own in the workspace."""
+    """Leaves a file of the driver's in the workspace."""
 
     def make(self, place: Generation, **what: Any) -> None:
         super().make(place, **what)
@@ -52,7 +52,7 @@ class Leftovers(WorktreeDriver):
 
 
 class NoEnvironment(WorktreeDriver):
-    """Forgets what `setup` made."""
+    """Forgets the environment layer that `setup` made."""
 
     def make(self, place: Generation, **what: Any) -> None:
         super().make(structs.replace(place, environment=None), **what)
@@ -70,7 +70,7 @@ class Blind(WorktreeDriver):
 
 
 class Rewinds(WorktreeDriver):
-    """Shows the base's tree, whatever was asked for."""
+    """Shows the base's tree, whatever tree was requested."""
 
     def make(self, place: Generation, *, base: bytes, **what: Any) -> None:
         super().make(place, **{**what, "tree": base}, base=base)

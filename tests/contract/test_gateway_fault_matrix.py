@@ -1,4 +1,4 @@
-"""Every fault of a provider over real HTTP: what a client sees with one model, and with another behind it."""
+"""Every fault of a provider over real HTTP: the client's view with a single model, and with a fallback model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORD = chunk({"role": "assistant", "content": "half"})
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a client sees: status, code of the error; how often the provider was asked, after how many waits."""
+    """The client's view: status and error code, how often the provider was called, and after how many waits."""
 
     status: int
     code: str = ""
@@ -44,7 +44,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One fault; `kept`: for what the provider may charge its reserve stays booked. `rests`: who is left alone."""
+    """A fault; `kept`: the reserve stays booked, as the call may cost. `rests`: the breaker or pause in force."""
 
     behave: Behave | None
     one: Seen
@@ -68,7 +68,7 @@ def answer(status: int, body: bytes, headers: str = "", *, kind: str = "applicat
 
 
 def broken(*pieces: bytes) -> Behave:
-    """Write these, then close."""
+    """Write these pieces, then close."""
 
     async def behave(writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
@@ -199,7 +199,7 @@ CASES: dict[str, Case] = {
 
 
 class Provider:
-    """A provider on loopback; `asked` counts calls, `probes` what asked for the list of models."""
+    """A provider on loopback; `asked` counts calls, `probes` requests for the list of models."""
 
     def __init__(self, behave: Behave, *, alive: bool = True) -> None:
         self._behave, self._alive = behave, alive
@@ -231,7 +231,7 @@ class Provider:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
             server.close()
-            await asyncio.sleep(0)  # who was let in this moment has a task from now on
+            await asyncio.sleep(0)  # a connection accepted at this moment has a task from now on
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -261,7 +261,7 @@ async def run(case: Case, tmp_path: Path, *, chain: bool) -> Run:
         clock.advance(seconds)
 
     async with contextlib.AsyncExitStack() as stack:
-        nobody = stack.enter_context(socket.socket())  # has its port for itself, and does not listen
+        nobody = stack.enter_context(socket.socket())  # holds its port without listening
         nobody.bind(("127.0.0.1", 0))
         refusing = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         urls = [refusing if case.behave is None else await stack.enter_async_context(provider.served())]
@@ -329,7 +329,7 @@ async def test_a_fault_of_a_provider(tmp_path: Path, name: str, chain: bool) -> 
     ]
     rests += ["model by its word"] if health.resting else []
     assert case.rests in rests if case.rests else rests == []
-    # A silent address is the model's fault too: it was sent the call.
+    # A silent address counts against the model too: the model was sent the call.
     assert set(rests) <= {case.rests, *(("address",) if case.behave is silence else ())}
     assert [record.status for record in done.records if record.model == "n"] == ["ok"] * (seen.by == "n")
 

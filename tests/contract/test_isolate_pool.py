@@ -1,4 +1,4 @@
-"""The pool of snippets: values, lines, line numbers; many at once, cancelled, killed; and nothing is left."""
+"""The pool of snippets: values, lines, line numbers; many at once, cancelled, killed; and no leftovers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def spec(language: Any, source: str, **more: Any) -> SnippetSpec:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Kill processes, of which one may end with another."""
+    """Kill processes; one of them may end together with another."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def resident(pid: int) -> int:
-    """Return the memory in bytes that a process holds."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
@@ -220,7 +220,7 @@ async def test_a_closed_pool_says_so() -> None:
 async def test_a_pool_that_is_closed_while_it_opens_a_sandbox_says_so() -> None:
     async with SnippetPool(size=1) as pool:
         running = asyncio.create_task(pool.run(spec("python", "1")))
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # it has started
         await pool.close()
         with pytest.raises(InfrastructureError, match="closed"):
             await running
@@ -235,7 +235,7 @@ async def test_an_open_pool_has_no_files(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def run_flat(count: int, temporary: Path) -> None:
-    """Run snippets of every end and compare memory, processes, mounts, groups and files before and after."""
+    """Run snippets with every kind of end; compare memory, processes, mounts, groups and files."""
     ends = [
         spec("python", "sum(range(1000))"),
         spec("javascript", "[1, 2].map(x => x + 1)"),

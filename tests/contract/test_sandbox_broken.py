@@ -1,4 +1,4 @@
-"""The sandbox contract notices a sandbox that breaks it: each of these does so in one way."""
+"""The sandbox contract notices a broken sandbox: each of these breaks it in one way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.needs_bwrap, needs_bwrap]
 
 
 class Wrapped:
-    """A sandbox of the process tier behind which a subclass does one thing wrong."""
+    """A sandbox of the process tier, in which a subclass does one thing wrong."""
 
     def __init__(self, inner: Any, written: Path) -> None:
         self.inner = inner
@@ -35,14 +35,14 @@ class Wrapped:
 
 
 class Forged(Wrapped):
-    """Says that every command went well."""
+    """Reports that every command succeeded."""
 
     async def exec(self, *words: Any, **options: Any) -> ExecResult:
         return replace(await self.inner.exec(*words, **options), exit_code=0)
 
 
 class Lossy(Wrapped):
-    """Loses what comes last."""
+    """Loses the end of the output."""
 
     async def exec(self, *words: Any, **options: Any) -> ExecResult:
         done = await self.inner.exec(*words, **options)
@@ -50,7 +50,7 @@ class Lossy(Wrapped):
 
 
 class Leaky(Wrapped):
-    """Hands the host's environment in."""
+    """Passes the host's environment in."""
 
     async def exec(self, *words: Any, environment: Any = None, **options: Any) -> ExecResult:
         kept = {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"}
@@ -60,7 +60,7 @@ class Leaky(Wrapped):
 
 
 class KillsTheChildOnly(Wrapped):
-    """Ends the program at its time limit, and nothing that it started."""
+    """Ends the program at its time limit, but not its children."""
 
     async def exec(self, argv: Any, *, timeout: float = 60.0, **options: Any) -> ExecResult:
         bounded = ["timeout", "-s", "KILL", str(timeout), *argv] if 0 < timeout < 60 else argv
@@ -69,12 +69,12 @@ class KillsTheChildOnly(Wrapped):
 
 
 class FreezesAllButOne(Wrapped):
-    """Lets one of many go on while the sandbox is frozen."""
+    """Lets one of many processes run on while the sandbox is frozen."""
 
     async def freeze(self) -> None:
         seen = [pid for pid, words in descendants(os.getpid()).items() if "thread-" in words]
         for pid in sorted(seen)[1:]:
-            with contextlib.suppress(ProcessLookupError):  # of a short life, and over by now
+            with contextlib.suppress(ProcessLookupError):  # short-lived, and already over
                 os.kill(pid, signal.SIGSTOP)
 
     async def thaw(self) -> None:
@@ -85,7 +85,7 @@ class FreezesAllButOne(Wrapped):
 
 
 class NeverCloses(Wrapped):
-    """Forgets what runs when it is closed."""
+    """Leaves everything running when it is closed."""
 
     async def close(self) -> None:
         return
@@ -93,7 +93,7 @@ class NeverCloses(Wrapped):
 
 @asynccontextmanager
 async def opened(broken: type[Wrapped], root: Path) -> AsyncIterator[tuple[OpenedSandbox, Any]]:
-    """Open a broken sandbox over a real one, and the factory of more."""
+    """Open a broken sandbox over a real one; yield it with a function that returns it again."""
     async with contextlib.AsyncExitStack() as stack:
         tier = await stack.enter_async_context(ProcessTier(toolchain()))
         spec = stack.enter_context(workspace(root / "place"))

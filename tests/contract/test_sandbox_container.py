@@ -1,4 +1,4 @@
-"""Containers end with their owner, whatever ends it; what cannot be had is said with its mend."""
+"""Containers end with their owner, whatever ends it; a missing requirement is reported with its fix."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_layers_are_refused_where_the_engine_mounts(tmp_path: Path) -> Non
 
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[str]:
-    """An image of the system's own Python, a shell and the libraries they are linked against."""
+    """Make an image of the system's own Python, a shell and the libraries that they are linked against."""
     root = tmp_path / "image"
     version = subprocess.run(
         ["/usr/bin/python3", "-c", "import sys; print('python%d.%d' % sys.version_info[:2])"],

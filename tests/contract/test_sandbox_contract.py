@@ -54,14 +54,14 @@ class TestProcessTier(SandboxContract):
 @pytest.mark.needs_bwrap
 @needs_bwrap
 class TestWithoutControlGroups(LimitContract):
-    """What limits the sandboxes of a user who may make no control group."""
+    """The limits on sandboxes of a user who may not create control groups."""
 
     groups = False
     bomb_seconds = 6.0
     open_sandbox = TestProcessTier.open_sandbox
 
     async def test_memory_of_many_processes_together(self, open_sandbox: Open) -> None:
-        """No process is too large by itself: only who looks at all of them sees it."""
+        """No process is too large by itself: only the sum of all of them shows it."""
         opened = await open_sandbox(memory_mb=200)
         hold = "import time; held = bytearray(b'x' * (90 << 20)); time.sleep(60)"
         script = f'for n in 1 2 3 4; do python3 -I -c "{hold}" & done; wait; exit 1'
@@ -72,7 +72,7 @@ class TestWithoutControlGroups(LimitContract):
 
 @asynccontextmanager
 async def containers(program: str, place: Path) -> AsyncIterator[Open]:
-    """Open a tier of an engine, and give how containers are opened on empty workspaces below `place`."""
+    """Open a tier of an engine; yield a function that opens containers on empty workspaces below `place`."""
     engine = container_kit.engine(program)
     async with AsyncExitStack() as stack:
         tier = await stack.enter_async_context(
@@ -118,7 +118,7 @@ class TestDocker(ContainerContract):
 
 
 class Opened:
-    """Sandboxes with these limits, whichever limits a promise asks for; remembers what it opened."""
+    """Sandboxes with these limits, whichever limits a promise requests; keeps those that it opened."""
 
     def __init__(self, open_one: Open, **limits: int) -> None:
         self.opened: list[OpenedSandbox] = []
@@ -130,7 +130,7 @@ class Opened:
         return self.opened[-1]
 
     async def again(self, **wanted: int) -> OpenedSandbox:
-        """Return the first sandbox, whose limits are those that are asked for."""
+        """Return the first sandbox, whose limits include the requested ones."""
         assert wanted.items() <= self._limits.items()
         return self.opened[0]
 
@@ -138,9 +138,10 @@ class Opened:
 @pytest.mark.needs_container
 @pytest.mark.parametrize("program", ["podman", pytest.param("docker", marks=pytest.mark.soak)])
 async def test_what_is_the_engines_own_in_the_contract(program: str, tmp_path: Path) -> None:
-    """The whole contract takes minutes over containers (`soak`): here is what no exec server alone keeps.
+    """Test the promises that an exec server alone does not keep: the whole contract takes minutes (`soak`).
 
-    Most of those minutes start containers: here promises share one as far as their limits and ends allow.
+    Most of those minutes start containers: here promises share one container as far as their limits and ends
+    allow.
     """
     suite = ContainerContract()
     suite.program = program

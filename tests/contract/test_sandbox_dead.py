@@ -1,4 +1,4 @@
-"""A sandbox that dies is noticed at once and is nobody's result, whoever of it was killed."""
+"""The death of a sandbox is noticed at once and gives no result, whichever of its processes was killed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from chargehand.sandbox.contract import Sandbox
 from chargehand.sandbox.process_tier import ProcessTier
 
 IN_TIME = 120.0
-"""Far below the time limit of what runs: nobody waited for that."""
+"""Far below the time limit of the command: no one waited for that."""
 
 
 async def died(sandbox: Sandbox, kill: Callable[[], None]) -> SandboxDiedError:
-    """Kill a sandbox while a command runs; return what the command came to, and see that nothing works after."""
+    """Kill a sandbox while a command runs; return the command's error, and check that nothing works afterwards."""
     running = asyncio.create_task(sandbox.exec(["sh", "-c", "echo here; sleep 600"], timeout=600))
     await asyncio.sleep(0.1)
     kill()
@@ -38,7 +38,7 @@ async def died(sandbox: Sandbox, kill: Callable[[], None]) -> SandboxDiedError:
 
 
 async def until_it_dies(sandbox: Sandbox, script: str) -> None:
-    """Run a script again and again, until that is no command's fault any more; raises `SandboxDiedError`."""
+    """Run a script repeatedly until the sandbox itself dies; raises `SandboxDiedError`."""
     while True:
         result = await sandbox.exec(["sh", "-c", script])
         assert result.exit_code == 0 or result.limit == "memory"
@@ -50,7 +50,7 @@ def process_one(bubblewrap: int) -> int:
 
 
 def ours() -> dict[str, int]:
-    """Return this test's launcher and its one bubblewrap."""
+    """Return this test's launcher, its one bubblewrap and the exec server."""
     seen = descendants(os.getpid())
     (launcher,) = (pid for pid, command in seen.items() if "_launcher.py" in command)
     (bubblewrap,) = (int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split())
@@ -84,7 +84,7 @@ async def test_one_that_dies_while_nothing_runs_is_noticed_by_the_next_command(t
 @pytest.mark.needs_bwrap
 @needs_bwrap
 async def test_one_that_used_up_its_memory_is_told_from_one_that_was_killed(tmp_path: Path) -> None:
-    """Files in /tmp are memory that no process gives back: in the end the kernel kills the exec server too."""
+    """Files in /tmp are memory that no process can free: in the end the kernel kills the exec server too."""
     async with ProcessTier(toolchain()) as tier:
         with workspace(tmp_path / "place", memory_mb=64, tmp_mb=256) as spec:
             sandbox = await tier.open(spec)

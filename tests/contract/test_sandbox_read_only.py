@@ -1,4 +1,4 @@
-"""A workspace that is shown read-only: no program inside can write there, in any tier, on any driver."""
+"""A workspace that is mounted read-only: no program inside can write there, in any tier, with any driver."""
 
 from __future__ import annotations
 

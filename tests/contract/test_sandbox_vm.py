@@ -1,4 +1,4 @@
-"""The vm tier keeps the contract; what is written inside is on the host; machines end with their owner."""
+"""The vm tier keeps the contract; files written inside appear on the host; machines end with their owner."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.needs_vm
 
 
 def qemus(pid: int) -> set[int]:
-    """Return the processes of QEMU below a process; bubblewrap's own words name it too."""
+    """Return the QEMU processes below a process; bubblewrap's own arguments name QEMU too."""
     return {each for each, words in descendants(pid).items() if "qemu-system" in words.split(" ")[0]}
 
 
 @asynccontextmanager
 async def machines(place: Path) -> AsyncIterator[Open]:
-    """Open the tier, and give how machines are opened on empty workspaces below `place`."""
+    """Open the tier; yield a function that opens machines on empty workspaces below `place`."""
     async with AsyncExitStack() as stack:
         tier = await stack.enter_async_context(VmTier(toolchain(), vm_kit.machine()))
         count = 0
@@ -81,7 +81,7 @@ with open("mapped", "w+b") as file:
 
 
 async def test_what_is_the_machines_own_in_the_contract(tmp_path: Path) -> None:
-    """The whole contract takes many minutes over machines (`soak`): here is what no exec server alone keeps."""
+    """Test the promises that an exec server alone does not keep: the whole contract takes minutes (`soak`)."""
     suite = TestVm()
     async with machines(tmp_path) as open_one:
         opened = await open_one()

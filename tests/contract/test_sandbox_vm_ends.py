@@ -1,4 +1,4 @@
-"""Machines end with their owner, whatever ends it; what cannot be had is said with its mend."""
+"""Machines end with their owner, whatever ends it; a missing requirement is reported with its fix."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_qemu_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
 
 @pytest.mark.needs_vm
 async def test_kvm_is_believed_only_after_a_start(tmp_path: Path) -> None:
-    """The user of sandboxes may open what stands for the device here; QEMU finds no KVM, and computes instead."""
+    """The sandbox user may open a fake device here; QEMU finds no KVM in it, and emulates instead."""
     vm_kit.provide(tmp_path / "vm")
     device = tmp_path / "kvm"
     device.touch()

@@ -1,4 +1,4 @@
-"""A virtual machine reaches the host's sockets at ports of its loopback, and nothing else of the host's."""
+"""A virtual machine reaches the host's sockets at ports of its loopback, and nothing else of the host."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def test_the_gateways_socket_is_a_port_inside(tmp_path: Path) -> None:
-    """More goes both ways at once than either side may have under way; a port that was not given is closed."""
+    """Both ways carry more at once than either side may have in flight; a port that was not given is closed."""
     server = await asyncio.start_unix_server(echo, tmp_path / "s")
     async with server, VmTier(toolchain(), vm_kit.machine()) as tier:
         with workspace(tmp_path / "place") as spec:

@@ -1,4 +1,4 @@
-"""What a watcher promises over a plain directory and over a mounted overlay, with a real agent at work."""
+"""The promises of a watcher over a plain directory and a mounted overlay, with a real agent at work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Yard:
 
 
 def silent() -> None:
-    """Told that something waits."""
+    """Do nothing when events are waiting."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def until(met: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 def without_new(events: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Leave out the gaps of new directories: how many there are depends on how soon each was watched."""
+    """Leave out the gaps of new directories: their number depends on how soon each was watched."""
     return [event for event in events if event != ("gap", "new_directory")]
 
 
@@ -106,7 +106,7 @@ SCRIPTS = {
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_what_is_told_is_what_was_done(yard: Yard, driver: DriverName, name: str) -> None:
     script, expected = SCRIPTS[name]
-    # What is replaced before anybody looked is told as what came of it: on a busy machine that may happen once.
+    # A file that is replaced before the watcher looks is reported by its result: a busy machine may do that once.
     seen = [told(yard, yard.workspace(driver), script)]
     while seen[-1] != expected and len(seen) < 4:
         seen.append(told(yard, yard.workspace(driver), script))
@@ -206,7 +206,7 @@ def test_a_directory_that_became_a_link_leads_nowhere(yard: Yard, driver: Driver
         assert seen(taken(watcher)) == []
 
 
-# Prints every file that there ever was. A shell, which starts a program for each step, would be too slow.
+# Prints every file that it ever made. A shell, which starts a program for each step, would be too slow.
 FLEETING = """
 import os, random, time
 made, chance = [], random.Random({seed})
@@ -234,7 +234,7 @@ ACTS = {
 
 
 def unexplained(batch: Batch, made: list[str]) -> list[str]:
-    """Return the files that no event and no gap of a directory above them tells of."""
+    """Return the files that no event and no gap of a directory above them reports."""
     told = {event.path for event in batch.events if isinstance(event, FileEvent)}
     gaps = tuple(event.path for event in batch.events if isinstance(event, Gap))
     return [path for path in made if path not in told and not path.startswith(gaps)]
@@ -256,7 +256,7 @@ def test_what_came_and_went_before_its_directory_was_watched_is_a_named_gap(
         batch = taken(watcher)
     assert len(made) == count
     assert unexplained(batch, made) == []
-    # What was found is not left standing: the last word on each file is that it is gone.
+    # The last event of each file says that it is gone.
     assert {path for path, kind in last_words(batch).items() if kind not in ("deleted", "renamed_from")} <= {
         f"b{i}/kept" for i in range(count)
     }
@@ -313,7 +313,7 @@ def test_a_burst_of_5000_files_is_complete_and_small(yard: Yard, driver: DriverN
         agent(workspace, BURST)
         batch = taken(watcher)
     events = without_new(seen(batch))
-    kinds = [kind for kind, _ in events if kind != "modified"]  # one found half-written is told as it ends
+    kinds = [kind for kind, _ in events if kind != "modified"]  # a half-written file is reported again at its end
     assert kinds == ["created"] * 5000
     assert {path for _, path in events} == {f"m/{i // 500}/{i}" for i in range(5000)}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
@@ -357,7 +357,7 @@ def test_a_reader_that_is_slow_gets_a_gap_and_then_all_that_differs(yard: Yard, 
 
 
 def collected(watcher: Watcher) -> list[tuple[str, str]]:
-    """Take until nothing comes and no gap is left to be told."""
+    """Take events until no more come and no gap is left to report."""
     events: list[tuple[str, str]] = []
     quiet = 0
     limit = time.monotonic() + 120
@@ -458,7 +458,7 @@ def test_no_instance_left_is_an_error_with_a_way_out(yard: Yard, monkeypatch: py
         "while libc.inotify_init1(0) >= 0: pass\n"
         "assert ctypes.get_errno() == errno.EMFILE\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)  # that is how the kernel says it
+    subprocess.run([sys.executable, "-c", code], check=True)  # the kernel's real answer
 
     def none(self: _watch_inotify.Inotify) -> None:
         raise OSError(24, os.strerror(24))

@@ -1,4 +1,4 @@
-"""The drivers' contract over every driver that there is, by clones on each file system that clones."""
+"""The drivers' contract over every existing driver, and cloning on each file system that clones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GROUNDS: dict[str, tuple[DriverName, Disk | None]] = {
     "reflink-xfs": ("reflink", "xfs"),
 }
 
-# The driver asks both file systems that clone for the same: the suite takes one.
+# The driver uses both cloning file systems in the same way: the suite takes one.
 _MARKS: dict[Disk | None, tuple[pytest.MarkDecorator, ...]] = {
     None: (),
     "btrfs": (pytest.mark.needs_root,),

@@ -26,13 +26,13 @@ from chargehand.store.audit import verify
 
 pytestmark = pytest.mark.needs_bwrap
 
-# The first five are all kinds.
+# The first five cover all kinds.
 MIXED = ("slow", "mend", "second try", "slow", "refused", "mend", "slow", "second try")
 
 
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
-    """Return a fleet that knows what this machine can do, so that no other one is killed while it finds out."""
+    """Return a fleet that has probed this machine, so that no other fleet is killed while it probes."""
     fleet = Fleet(tmp_path_factory.mktemp("probed"))
     fleet.order("mend")
     with fleet.working():
@@ -105,7 +105,7 @@ def test_a_worker_that_was_given_up_does_no_harm(place: Path, probed: Fleet, ser
         with standing_still(zombie, fleet):
             until(lambda: fleet.holder(mission) is other, fleet)
             until(lambda: fleet.at_work(mission) and sandboxes(other), fleet)
-            assert sandboxes(zombie)  # the stopped worker's sandbox stands beside the one of the other
+            assert sandboxes(zombie)  # the stopped worker's sandbox exists next to the other's
         until(lambda: not sandboxes(zombie), fleet)
         assert fleet.states()[mission].status == "running"
         assert fleet.holder(mission) is other
@@ -121,7 +121,7 @@ def test_three_workers_and_a_database_that_is_restarted(place: Path, probed: Fle
         fleet = Fleet(place, like=probed, url=server.database(), lease=3.0)
         with fleet.working(
             ends=IN_PEACE | NOT_BEGUN
-        ):  # one that begins while the database is away says so and ends
+        ):  # a worker that starts while the database is away reports it and ends
             fleet.order(*["held"] * 6)
             for _ in range(3):
                 fleet.join("--slots", "2")
@@ -131,7 +131,7 @@ def test_three_workers_and_a_database_that_is_restarted(place: Path, probed: Fle
             fleet.busy()[0].send_signal(signal.SIGKILL)
             restart(server)
             newcomer = fleet.join("--slots", "2")
-            until(lambda: newcomer.pid in alive(fleet), fleet)  # one that cannot begin ends: that is another test
+            until(lambda: newcomer.pid in alive(fleet), fleet)  # a worker that cannot start ends: another test
             stopped = next(worker for worker in fleet.living() if worker.pid in alive(fleet))
             with standing_still(stopped, fleet):
                 fleet.order("mend", "slow")
@@ -142,7 +142,7 @@ def test_three_workers_and_a_database_that_is_restarted(place: Path, probed: Fle
 
 
 class Wayward(SystemClock):
-    """The machine's clock, while somebody sets its wall time."""
+    """The machine's clock, with a wall time that can be shifted."""
 
     shift = timedelta()
 
@@ -218,7 +218,7 @@ def nothing(fleet: Fleet, chance: random.Random) -> None:
 
 
 def restart(server: Postgres) -> None:
-    """Let the server die at once, and come back."""
+    """Kill the server at once, and start it again."""
     server.kill()
     server.start()
 

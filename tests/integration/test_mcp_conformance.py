@@ -23,14 +23,14 @@ NEEDS_NO_FIXTURE = {
     "server-sse-multiple-streams",
     "dns-rebinding-protection",
 }
-"""Scenarios that ask for no tool, resource or prompt of the suite's own, nor for a feature that we do not have."""
+"""Scenarios that need no tool, resource or prompt of the suite itself, nor a feature that we lack."""
 MUTE = {"server-sse-polling"}
-"""Scenarios that only recommend, and check nothing where a server has no replay of events."""
+"""Scenarios that only recommend, and check nothing if a server has no replay of events."""
 SCENARIOS = 32
 
 
 def results(url: str, token: str, place: Path) -> Mapping[str, tuple[int, int]]:
-    """Run all server scenarios; return how many checks of each passed and failed."""
+    """Run all server scenarios; return the numbers of passed and failed checks of each."""
     prefix = Path(os.environ["CHARGEHAND_MCP_PREFIX"], "node_modules")
     suite = prefix / "@modelcontextprotocol/conformance"
     command = [

@@ -1,4 +1,4 @@
-"""What an MCP client may not decide: it is an agent, and consent is its person's to give."""
+"""Decisions that an MCP client may not make: it is an agent, and only its person may consent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.needs_bwrap
 
 @contextmanager
 def connecting(shop: Shop, face: str) -> Iterator[AbstractAsyncContextManager[Client]]:
-    """Serve the shop's person; the environment contains a setting that only the person's file may contain."""
+    """Serve the shop's person; the environment holds a setting that is allowed only in the person's file."""
     environ = {**shop.environ, "CHARGEHAND_SERVER_MAY_DECIDE": "true"}
     if face != "http":
         connect = over_stdio if face == "stdio" else in_process
@@ -34,7 +34,7 @@ def connecting(shop: Shop, face: str) -> Iterator[AbstractAsyncContextManager[Cl
 
 
 async def waiting(client: Client) -> str:
-    """Run a mission that no check speaks for; return its id."""
+    """Run a mission that no check covers; return its id."""
     started = await call(client, "run_mission", request="write it", agent="command:touch made.txt")
     mission: str = started["mission"]["mission"]
     view = await call(client, "wait_mission", mission=mission, seconds=60)
@@ -42,7 +42,7 @@ async def waiting(client: Client) -> str:
     return mission
 
 
-# Both wires hand the same environment to the same server; the suite takes the one whose process it can fork.
+# Both transports pass the same environment to the same server; the suite takes the one whose process it can fork.
 @pytest.mark.parametrize("face", ["http", pytest.param("stdio", marks=pytest.mark.soak)])
 async def test_a_client_decides_nothing_in_its_persons_place(tmp_path: Path, face: str) -> None:
     shop = Shop(tmp_path, {"note.txt": "a\n"}, project="[server]\nmay_decide = true\n")
@@ -57,7 +57,7 @@ async def test_a_client_decides_nothing_in_its_persons_place(tmp_path: Path, fac
                 assert "may_decide" in error["hint"]
             view = await call(client, "mission_status", mission=mission)
             assert view["status"] == "waiting"
-            # What runs for the client it may stop.
+            # The client may stop a mission that it started.
             sleeper = await call(client, "run_mission", request="sleep", agent="command:sleep 60")
             view = await call(client, "cancel", mission=sleeper["mission"]["mission"])
             assert view["status"] == "cancelled"

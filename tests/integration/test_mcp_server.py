@@ -1,4 +1,4 @@
-"""Other agents and orchestrators at work through `chargehand mcp`: the official client, over stdio and HTTP."""
+"""Other agents and orchestrators use `chargehand mcp`: the official client, over stdio and HTTP."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_over_stdio_a_mission_is_run_watched_answered_and_promoted(shop: S
         resource = await client.read_resource(f"mission://{mission}")
         assert json.loads(resource.contents[0].text)["status"] == "promoted"
 
-        # No check speaks for this one: only a person lets it in, and says so.
+        # No check covers this one: only a person promotes it, with a reason.
         agent = f'command:sh -c "{EVIL}"'
         started = await call(client, "run_mission", request="write it", agent=agent, repo=str(plain))
         view = await call(client, "wait_mission", mission=started["mission"]["mission"], seconds=60)
@@ -164,7 +164,7 @@ def test_who_is_told_the_address_can_end_the_server_in_good_order(desk: Desk, tm
 
 
 def run_orchestrated(desk: Desk, tmp_path: Path, count: int) -> None:
-    """Let an orchestrator assign tasks, killing it and the server on the way; each task is done exactly once."""
+    """Let an orchestrator assign tasks, and kill it and the server meanwhile; each task is done exactly once."""
     repo = repository(tmp_path / "repo")
     service = Service(environ=desk.environ, cwd=repo, token_file=tmp_path / "token")
     service.start()
@@ -181,13 +181,13 @@ def run_orchestrated(desk: Desk, tmp_path: Path, count: int) -> None:
 
     working = orchestrator(service, repo, count, results)
     until(count // 4)
-    working.kill()  # with the server: nobody is left that knows anything but the store and the results
+    working.kill()  # with the server: only the store and the results are left
     working.wait()
     service.stop(signal.SIGKILL)
     service.start()
     working = orchestrator(service, repo, count, results)
     until(count // 2)
-    service.stop(signal.SIGKILL)  # under the orchestrator, which asks again with the same keys
+    service.stop(signal.SIGKILL)  # under the running orchestrator, which asks again with the same keys
     service.start()
     assert working.wait(WAIT + 2 * count) == 0
     assert service.stop() == 0

@@ -1,4 +1,4 @@
-"""MCP servers in a real sandbox: one made with the SDK, and hostile ones that break every rule there is."""
+"""MCP servers in a real sandbox: one made with the SDK, and hostile ones that break every rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Sit = Callable[..., MemoryAttemptContext]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenedSandbox]:
-    """One sandbox for the module, with the project's own environment as its toolchain."""
+    """Open one sandbox for the module, with the project's own environment as its toolchain."""
     place = tmp_path_factory.mktemp("mcp") / "place"
     found = discover(search=f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}", packages=("all",))
     async with AsyncExitStack() as stack:
@@ -47,7 +47,7 @@ async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Open
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def kitchen(opened: OpenedSandbox) -> Table:
-    """A table with the server of the SDK, its tools listed."""
+    """Return a table with the server of the SDK, its tools listed."""
     server = McpServer(
         name="kitchen", command=("python3", "-c", SIDE.read_text()), environment={"KITCHEN": "warm"}
     )

@@ -28,7 +28,7 @@ serve(work)
 
 @pytest.fixture(params=["podman", pytest.param("docker", marks=pytest.mark.soak)])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenedSandbox]:
-    """A container with an empty workspace."""
+    """Open a container with an empty workspace."""
     engine = container_kit.engine(request.param)
     place = tmp_path / "place"
     async with AsyncExitStack() as stack:

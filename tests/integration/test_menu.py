@@ -1,4 +1,4 @@
-"""What Ctrl-C offers a person at a terminal while a mission goes on; every program here is a real process."""
+"""The Ctrl-C menu at a terminal while a mission runs; every program here is a real process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mirror against whoever runs in a setup's sandbox: no way out, no other's login, nothing published."""
+"""The mirror against hostile code in a setup's sandbox: no way out, no login of others, nothing published."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ for name, data in json.load(sys.stdin).items():
 
 @dataclass(frozen=True)
 class Registries:
-    """Two registries that want logins, and the public one."""
+    """Two registries that require logins, and the public one."""
 
     own: LocalRegistry
     crates: LocalRegistry
     public: LocalRegistry
 
     def config(self, home: Path) -> RegistryConfig:
-        """Write the configuration of a user who keeps them apart; return it as read."""
+        """Write the configuration of a user who keeps the registries apart; return it parsed."""
         (home / ".npmrc").write_text(
             f"registry={self.public.url}/\n@own:registry={self.own.url}/\n//{self.own.host}/:_authToken={NPM}\n"
         )
@@ -108,7 +108,7 @@ class Registries:
 
 
 def tarball_at(upstream: LocalRegistry, name: str, url: str) -> None:
-    """Put a package on a registry whose tarball lies at an address."""
+    """Put a package on a registry, with an address for its tarball."""
     page = json.dumps(document(name, url, tarball(name))).encode()
     upstream.pages["/" + name.replace("/", "%2f")] = Answer(page, "application/json")
 
@@ -128,7 +128,7 @@ def registries() -> Iterator[Registries]:
 
 
 async def names(host: str, port: int) -> Sequence[Address]:
-    """Resolve like a registry's accomplice would want it."""
+    """Resolve names as an accomplice of a registry would."""
     if host == "inner.test":
         return [ipaddress.ip_address("192.168.7.7")]
     return [ipaddress.ip_address(host)]
@@ -145,7 +145,7 @@ async def test_none_of_it_succeeds_and_each_is_logged(tmp_path: Path, registries
             done = await sandbox.exec(["python3", "-c", CLIENT], stdin=sent, timeout=120)
             assert done.exit_code == 0, done.stderr
             await mirror.close()
-            # The socket is still shown inside, but nobody answers once setup has ended.
+            # The socket is still visible inside, but no server answers once setup has ended.
             again = json.dumps({"late": (b"GET /npm/plain" + HOST).hex()}).encode()
             late = await sandbox.exec(["python3", "-c", CLIENT], stdin=again, timeout=60)
             assert json.loads(late.stdout) == ["late", ""], late
@@ -159,7 +159,7 @@ async def test_none_of_it_succeeds_and_each_is_logged(tmp_path: Path, registries
     shown = done.stdout.decode() + repr(log)
     assert NPM not in shown
     assert CRATES not in shown
-    # The one who was asked is the one whose scope it is; nobody's login went anywhere else.
+    # Only the registry of the scope was asked, and no login went anywhere else.
     assert [path for path, _ in registries.own.seen] == ["/@own%2fabsent"]
     assert registries.crates.seen == []
     assert all("authorization" not in headers for _, headers in registries.public.seen)

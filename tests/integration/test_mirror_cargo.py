@@ -1,4 +1,4 @@
-"""cargo through the mirror: indexes as they are upstream, crates only where an index names them."""
+"""cargo through the mirror: unchanged indexes, and only crates that an index names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cargo_home(home: Path, text: str, credentials: str = "") -> str:
 
 
 def own(url: str, name: str = "own") -> str:
-    """Return the configuration of one more registry."""
+    """Return the configuration of another registry."""
     return f'[registries.{name}]\nindex = "sparse+{url}/index/"\n'
 
 

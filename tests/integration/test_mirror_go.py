@@ -37,7 +37,7 @@ async def test_every_page_of_the_protocol(tmp_path: Path) -> None:
             assert (await reached.client.get(ZIP)).content == content
             for absent in ("@v/v9.0.0.info", "@v/v9.0.0.zip"):
                 assert (await reached.client.get(f"/go/{ESCAPED}/{absent}")).status_code == 404
-            # As it is written: upper case is escaped in this protocol.
+            # Unescaped: this protocol escapes upper case.
             assert (await reached.client.get(f"/go/{MODULE}/@v/list")).status_code == 404
     assert reached.log[0].kind == "go-page"
     assert reached.log[4].kind == "go-file"
@@ -119,7 +119,7 @@ async def test_logins_and_authority_stay_outside(tmp_path: Path) -> None:
     assert environment["GOFLAGS"] == "-mod=mod -modcacherw"
     for secret in (PASSWORD, PASSWORD.replace(" ", ""), LOGIN.removeprefix("Basic "), URL_LOGIN, "s3cret"):
         assert secret not in shown
-    # Neither over plain http, where the go command sends none, nor after a redirect.
+    # No login goes over plain http (as with the go command itself), nor after a redirect.
     assert all("authorization" not in headers for _, headers in plain.seen)
 
 

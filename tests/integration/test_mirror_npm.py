@@ -1,4 +1,4 @@
-"""npm through the mirror: documents moved, tarballs only where a document names them."""
+"""npm through the mirror: documents with rewritten addresses, and only tarballs that a document names."""
 
 from __future__ import annotations
 

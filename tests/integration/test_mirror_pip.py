@@ -1,4 +1,4 @@
-"""pip through the mirror: indexes merged, credentials and trust kept outside, nothing but named files."""
+"""pip through the mirror: merged indexes, credentials and trust kept outside, only files that an index names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def serve(upstream: LocalRegistry, project: str, *, as_json: bool = False) -> tu
 
 
 def hrefs(page: str) -> list[str]:
-    """Return where the links of a page go."""
+    """Return the targets of a page's links."""
     return re.findall(r'href="([^"]+)"', page)
 
 

@@ -1,4 +1,4 @@
-"""The mirror's HTTP server against clients that mean harm, and its life from start to close."""
+"""The mirror's HTTP server against hostile clients, and its life from start to close."""
 
 from __future__ import annotations
 

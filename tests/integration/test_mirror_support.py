@@ -35,7 +35,7 @@ FORWARDER = Path(chargehand.sandbox.__file__).parent / "inside/forward.py"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a local registry says to one path; `cut` promises so many bytes more than it sends."""
+    """A local registry's answer to one path; `cut` promises that many bytes more than it sends."""
 
     body: bytes = b""
     media: str = "text/html"
@@ -129,7 +129,7 @@ def registry(
 
 
 def self_signed(directory: Path, name: str = "IP:127.0.0.1") -> Path:
-    """Make a certificate with its key for 127.0.0.1, or a `DNS:` name, that is its own authority."""
+    """Make a self-signed certificate with its key, for 127.0.0.1 or a `DNS:` name."""
     path = directory / "own-authority.pem"
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     options = [
@@ -155,7 +155,7 @@ def self_signed(directory: Path, name: str = "IP:127.0.0.1") -> Path:
 
 
 def user_config(home: Path, **variables: str) -> RegistryConfig:
-    """Return the configuration of a user who has `home` and `variables`, and nothing of this machine's."""
+    """Return the configuration of a user with `home` and `variables`, and nothing of this machine."""
     base = {"HOME": str(home), "PATH": "", "PIP_CONFIG_FILE": os.devnull, "PREFIX": str(home)}
     return RegistryConfig.from_user({**base, "XDG_CONFIG_DIRS": str(home), **variables})
 
@@ -169,7 +169,7 @@ class Reached:
     log: list[MirrorRequest]
 
     async def raw(self, request: bytes, *, close: bool = True) -> bytes:
-        """Send bytes as they are and return all that comes back."""
+        """Send bytes as they are and return the whole answer."""
         reader, writer = await asyncio.open_unix_connection(self.mirror.socket_path)
         try:
             writer.write(request)
@@ -189,7 +189,7 @@ async def running(
     public_url: str = "http://127.0.0.1:8870",
     resolve: Resolve | None = None,
 ) -> AsyncIterator[Reached]:
-    """Run a mirror of `config` with a client that sees its socket alone."""
+    """Run a mirror of `config` with a client that sees only its socket."""
     log: list[MirrorRequest] = []
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "mirror.sock"
@@ -226,7 +226,7 @@ async def forwarded_mirror(config: RegistryConfig, port: int) -> AsyncIterator[R
 
 
 async def run(argv: list[str], *, cwd: Path, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a package client with `environment` alone; return its exit code and all it said."""
+    """Run a package client with only `environment`; return its exit code and output."""
     variables = {
         "PATH": os.environ["PATH"],
         "HOME": str(cwd),
@@ -258,7 +258,7 @@ def wheel(name: str, version: str = "1.0") -> tuple[str, bytes, bytes]:
 
 
 def tarball(name: str, version: str = "1.0.0") -> bytes:
-    """Return an npm package with nothing but its package.json."""
+    """Return an npm package with only its package.json."""
     content = f'{{"name": "{name}", "version": "{version}"}}'.encode()
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:

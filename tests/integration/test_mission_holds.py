@@ -1,4 +1,4 @@
-"""Who has not begun waits for an earlier mission that works on the same, and begins on what that one landed."""
+"""A mission that has not started waits for an earlier one on the same files, and starts on its result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.needs_bwrap
 
 
 class Branch:
-    """A repository whose branch missions are applied to, by one worker of this process."""
+    """A repository to whose branch one worker of this process applies missions."""
 
     def __init__(self, place: Path) -> None:
         self.yard = Yard(place)
@@ -42,7 +42,7 @@ class Branch:
         return App.open(environ=self.environ, cwd=self.repo, role=role)
 
     def plan(self, script: str, *, then: str = "", **touches: Any) -> str:
-        """Write a plan of a task that touches that, and of another one after it."""
+        """Write a plan with a task that touches these files, and perhaps another task after it."""
         tasks = [{"id": "t", "text": "t", "agent": shell(script), **touches}]
         tasks += [{"id": "u", "text": "u", "agent": shell(then), "after": ["t"]}] if then else []
         file = self.yard.place / "plan.json"
@@ -69,7 +69,7 @@ class Branch:
             asyncio.run(Worker(app, slots=4).work(until_idle=True))
 
     def work_beside(self, act: Callable[[App], None]) -> None:
-        """Work until nothing is left, and let a person `act` meanwhile."""
+        """Work until nothing is left, while a person runs `act`."""
 
         def person() -> None:
             with self.opened() as app:
@@ -93,7 +93,7 @@ class Branch:
         return [payload for payload in payloads if isinstance(payload, kind)]
 
     def holds(self, mission: str) -> set[tuple[str, str]]:
-        """Return for whom a mission waited before it began, and why."""
+        """Return the missions that a mission waited for before it started, with the reasons."""
         queued = self.told(mission, MissionQueued)
         return {(each.mission, each.reason.code) for each in queued if each.waits_for == "missions"}
 
@@ -177,7 +177,7 @@ def test_what_is_off_in_the_configuration_holds_nobody(branch: Branch) -> None:
 
 
 def test_what_was_written_and_not_declared_holds_until_a_person_lets_the_other_begin(branch: Branch) -> None:
-    """For these two plans alone: with another one it waits anew."""
+    """The person's order counts for these two plans only: with another plan the mission waits again."""
     first = branch.ask("echo a > f.txt", then=slow("echo a > a.txt"))
 
     def act(app: App) -> None:

@@ -46,7 +46,7 @@ PATCH = """Apply this.
 -    return a - b
 +    return a + b
 """
-# The least that speaks the Agent Client Protocol: it works where its session is opened.
+# A minimal agent of the Agent Client Protocol: it works in the directory of its session.
 ACP = """
 import json, os, sys
 for line in sys.stdin:
@@ -69,7 +69,7 @@ HALF = "command:sed -i s/a.-.b/a*b/ calc/core.py"
 def desk(tmp_path: Path) -> Iterator[Desk]:
     made = Desk(tmp_path)
     yield made
-    wait_until(lambda: not workers(made))  # each ends by itself once nothing is left
+    wait_until(lambda: not workers(made))  # each ends by itself once no work is left
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_a_worker_goes_on_there_and_a_person_promotes_from_there(desk: Desk, mon
     assert (state.status, {reason.code for reason in state.reasons}) == ("waiting", {"tests_weakened"}), (
         state.reasons
     )
-    # The fault was put into the code of that directory, and both versions of its tests were run there.
+    # The fault was put into that directory's code, and both versions of its tests ran there.
     assert "services/api/calc/core.py:2" in findings(desk, said)["tests_weakened"]
     promoted = desk.say("mission", "promote", mission, "--reason", "seen", cwd=monorepo)
     assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted
@@ -221,7 +221,7 @@ def test_where_the_directory_is_taken_away_the_check_says_so(desk: Desk, monorep
     gone = run(desk, monorepo / "services/api", script(away))
     assert (gone.code, gone.reasons) == (1, {"directory_gone"}), gone
     assert "services/api" in findings(desk, gone)["directory_gone"]
-    # The next attempt starts at the top, where it can mend that.
+    # The next attempt starts at the top, and can repair that.
     both = script(f"if test -d calc; then {away}; else {back}; fi")
     mended = run(desk, monorepo / "services/api", both, "--attempts", "2")
     assert (mended.code, [attempt["status"] for attempt in mended.document["attempts"]]) == (

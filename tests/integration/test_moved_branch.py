@@ -1,4 +1,4 @@
-"""A branch moves on while an agent works: merged and judged again, or a conflict that the next attempt solves."""
+"""A branch moves while an agent works: the merge is judged again, or the next attempt solves a conflict."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mission(script: str, *words: str, check: str = "sh check.sh", apply: bool = 
 
 
 def overtaken(desk: Desk, repo: Path, first: str, then: str, *words: str, **how: Any) -> Said:
-    """Run a mission; a person commits to the branch meanwhile. `then` is what the agent does once it is told."""
+    """Run a mission while a person commits to the branch. `then` is the agent's script once it has a report."""
     process = desk.start(*mission(_script(first, then), *words, **how), cwd=repo)
     wait_until(sleepers)
     write_files(repo, {"f.txt": "one\ntheirs\nthree\n", "new.txt": "new\n"})
@@ -71,18 +71,18 @@ def overtaken(desk: Desk, repo: Path, first: str, then: str, *words: str, **how:
 
 
 def _script(first: str, then: str) -> str:
-    """Return what an agent does, which waits to be woken in the middle of its first attempt."""
+    """Return an agent's script that waits to be woken in the middle of its first attempt."""
     return f"if test -z $CHARGEHAND_REPORT; then {first}; sleep {MARK} || true; else {then}; fi"
 
 
 def order(desk: Desk, mission: str, what: str) -> None:
-    """Give an order to the process that runs a mission; quicker than a process of its own."""
+    """Give an order to the process that runs a mission, without the cost of starting another process."""
     with App.open(environ=desk.environ, cwd=desk.place) as app:
         assert app.order(mission, what)
 
 
 def scopes(state: MissionState) -> list[tuple[str, str]]:
-    """Return scope and status of each verdict on a tree of the mission's own."""
+    """Return scope and status of each verdict except those on the base."""
     return [(each.scope, each.status) for each in state.verdicts if each.scope != "base"]
 
 
@@ -109,7 +109,7 @@ def test_a_conflict_is_solved_by_the_next_attempt_on_top_of_the_branch(desk: Des
     assert state.base is not None
     assert state.first_base is not None
     assert (state.first_base.commit, state.base.commit) == (base, told.commit)
-    # On the branch stand the other's work and, as one commit on top, all that could be merged with the solution.
+    # The branch holds the other's work and, in one commit on top, the solution with everything that merged.
     assert git(repo, "rev-parse", "main") == state.commit
     assert git(repo, "rev-parse", "main^") == told.commit
     assert (repo / "f.txt").read_text() == "one\ntheirs\nmine\nthree\n"
@@ -165,7 +165,7 @@ def test_without_apply_nothing_is_merged(desk: Desk, repo: Path) -> None:
 
 
 def test_a_checkpoint_of_before_brings_its_base_back(desk: Desk, repo: Path) -> None:
-    """Nobody's work on the branch is undone by a tree that never held it."""
+    """A tree that never held other people's work on the branch does not undo that work."""
     said = overtaken(desk, repo, MINE, "exit 1", "--attempts", "2")
     assert (said.code, said.document["status"]) == (1, "failed"), said
     state = desk.state(said)
@@ -185,7 +185,7 @@ def test_a_checkpoint_of_before_brings_its_base_back(desk: Desk, repo: Path) -> 
 
 
 def left_behind(desk: Desk, repo: Path, script: str, theirs: dict[str, str]) -> MissionState:
-    """Run a mission that cannot be applied, since a person works on the same files; commit that person's work."""
+    """Run a mission that cannot be applied because a person works on the same files; commit that person's work."""
     write_files(repo, theirs)
     said = desk.say(*mission(script), cwd=repo)
     assert (said.code, said.document["status"]) == (3, "promoted"), said
@@ -204,10 +204,10 @@ def test_what_was_not_applied_is_merged_judged_and_applied_by_promote(desk: Desk
     after = desk.state(said)
     assert (after.verdicts[-1].scope, after.verdicts[-1].tree) == ("merged", git(repo, "rev-parse", "main^{tree}"))
     assert git(repo, "rev-parse", "main") == after.commit == git(repo, "rev-parse", said.document["branch"])
-    # Both sides stand below it: what was promoted before, and the branch.
+    # Its parents are both sides: the earlier promoted commit, and the branch.
     assert git(repo, "rev-parse", "main^1", "main^2").split() == [state.commit, theirs]
     assert "approval.given" in desk.say("mission", "log", state.id, cwd=repo).stdout
-    # Said once more there is nothing left to do, and a roll-back takes the mission's part back and nothing else.
+    # A second promotion has nothing to do, and a roll-back takes back only the mission's part.
     assert desk.say("mission", "promote", state.id, cwd=repo).code == 1
     assert desk.say("mission", "rollback", state.id, cwd=repo).code == 0
     assert git(repo, "rev-parse", "main^{tree}") == git(repo, "rev-parse", f"{theirs}^{{tree}}")
@@ -237,7 +237,7 @@ def test_what_is_red_together_is_not_applied(desk: Desk, repo: Path) -> None:
 
 
 def approved(desk: Desk, repo: Path, theirs: dict[str, str]) -> tuple[Said, MissionState]:
-    """Let a person approve a changed check surface after somebody committed to the branch; tell how that ended."""
+    """Let a person approve a changed check surface after another commit to the branch; return the result."""
     script, check = "sed -i s/a/A/ g.txt; echo x = 1 > conftest.py", "cat *.txt *.py; sh check.sh"
     waits = desk.say(*mission(script, check=check), cwd=repo)
     assert (waits.code, waits.reasons) == (3, {"check_surface"}), waits
@@ -292,12 +292,12 @@ def test_an_approval_covers_no_other_change(desk: Desk, repo: Path, theirs: dict
 
 
 class DiedError(BaseException):
-    """Stands for the end of a process at a named point."""
+    """Simulates the end of a process at a named point."""
 
 
 @pytest.mark.parametrize("point", ["met", "moved"])
 async def test_what_was_merged_is_found_again_after_a_crash(tmp_path: Path, point: str) -> None:
-    """Even where the branch moved once more: the merge is a recorded step."""
+    """Even if the branch moves once more: the merge is a recorded step."""
     shop = Workshop(tmp_path, FILES)
     app = shop.app()
     script = f"if test -z $CHARGEHAND_REPORT; then {MINE}; else {SOLVE}; fi"
@@ -325,7 +325,7 @@ async def test_what_was_merged_is_found_again_after_a_crash(tmp_path: Path, poin
     finally:
         app.close()
     assert (state.status, [attempt.status for attempt in state.attempts]) == ("promoted", ["refused", "succeeded"])
-    # What the crash left is gone on with; the second attempt then meets what came later.
+    # The mission resumes after the crash; the second attempt then meets the later commit.
     assert [told.commit for told in state.conflicts] == [first]
     assert state.base is not None
     assert state.base.commit == second == git(shop.repository, "rev-parse", f"{state.commit}^")
@@ -343,7 +343,7 @@ def commit(repository: Path, name: str, content: str) -> str:
 
 
 async def _merged_together(app: App, session: Session, missions: list[str]) -> list[MissionState]:
-    """Run missions at once; the first is merged when all of them have been judged and wait for that."""
+    """Run missions at once; the first merge starts once all of them have been judged and wait for it."""
     assert session.base.branch is not None
     turns = session.missions._services.merges(
         app.mission_reader.state(missions[0]).repository, session.base.branch
@@ -380,7 +380,7 @@ async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Pa
     assert sorted(git(shop.repository, "log", "--format=%s", "-4").splitlines()) == names
     assert git(shop.repository, "status", "--porcelain") == ""
     assert all((shop.repository / f"made-{name}.txt").exists() for name in names)
-    # Three of them met a branch that had moved, and were judged as what they came to with it.
+    # Three of them met a moved branch, and were judged as merged with it.
     judged = [any(verdict.scope == "merged" for verdict in state.verdicts) for state in states]
     assert judged.count(True) == len(names) - 1
 

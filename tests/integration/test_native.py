@@ -1,4 +1,4 @@
-"""The native agent on real missions: only the model's words are scripted."""
+"""The native agent on real missions: only the model's replies are scripted."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class TestProviders:
         assert state.status == "promoted", state.reasons
         (attempt,) = state.attempts
         assert attempt.calls == 3
-        assert not attempt.cost_known  # nobody knows what the half reply cost; its reserve stays booked
+        assert not attempt.cost_known  # the half reply's cost is unknown; its reserve stays booked
         assert attempt.booked_usd > 2 * 1100 * 10 / 1e6
 
     def test_halves_of_characters_do_no_harm(self, shop: NativeShop) -> None:
@@ -241,7 +241,7 @@ class TestLoops:
         assert "going in circles" in notes[0]
         assert "set back" not in notes[0]
         assert "The files were set back" in notes[1]
-        assert len(notes) == 2  # what a person is asked next is no note
+        assert len(notes) == 2  # the next question to a person is not a note
         last = state.checkpoints[-1]
         base = git(shop.repository, "rev-parse", "HEAD^{tree}").strip()
         assert (last.trigger, last.tree) == ("rolled back", base)
@@ -272,9 +272,9 @@ class TestQuestions:
         results = texts(shop, state.id, "result")
         assert "left" in results[1]
         assert "kept" in results[2]
-        assert "ignored" in results[2]  # ignored files are those of before the question
+        assert "ignored" in results[2]  # ignored files are as before the question
         assert len(events(shop, state.id, QuestionAsked)) == 1
-        assert state.attempts[0].calls == 5  # nothing was asked of the model twice
+        assert state.attempts[0].calls == 5  # no model call was repeated
 
     def test_an_ended_mission_takes_no_answer(self, shop: NativeShop) -> None:
         shop.model("scripted", scripted(self.ASKS))
@@ -314,7 +314,7 @@ class TestForks:
             forked = self.fork(shop, state.id, turn)
             again = shop.work(forked)
             assert again.tree == state.tree
-            assert again.attempts[0].calls == 4 - turn  # what was before is not paid again
+            assert again.attempts[0].calls == 4 - turn  # earlier calls are not paid again
 
     def test_another_model_or_an_edited_reply_changes_the_end(self, shop: NativeShop) -> None:
         shop.model("scripted", scripted(MENDS))

@@ -1,7 +1,7 @@
-"""P3 for native missions: killed anywhere, no recorded reply is asked again, and tree and transcript agree.
+"""P3 for native missions: killed anywhere, no recorded reply is requested again, and tree and transcript agree.
 
-The model's words come from a real server on loopback that counts what it is asked. The suite dies at a sample of
-all points; `scripts/soak` dies at each of them.
+The model is a real server on loopback that counts its requests. The suite dies at a sample of all points;
+`scripts/soak` dies at each of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NativeYard(Yard):
         return ("--agent", "native", "--model", f"served-{site.repository.name.removeprefix('repo-')}")
 
     def recorded(self, site: Site) -> set[int]:
-        """Return the replies that are in the log."""
+        """Return the replies that the log holds."""
         names = [name for state in self.missions(site) for name in state.steps]
         return {int(name.split("/")[-2]) for name in names if name.endswith("/reply")}
 
@@ -64,7 +64,7 @@ def servers(count: int) -> Iterator[list[tuple[ModelServer, str]]]:
 
 
 def said(server: ModelServer) -> Any:
-    """Return the conversation as the model saw it last, without that it was interrupted."""
+    """Return the conversation as the model last saw it, without the notes about interruptions."""
     told = server.bodies[-1]["messages"]
     return [message for message in told if not str(message["content"]).startswith("The work was interrupted")]
 
@@ -100,12 +100,12 @@ def test_dying_anywhere(tmp_path: Path, points: int) -> None:
                 assert len(asked) == len(set(asked)), point
                 yard.examine(site, expected)
                 if asked:
-                    assert said(server) == whole, point  # what it is told after a crash is what it was told before
+                    assert said(server) == whole, point  # the model gets the same text as without a crash
             yard.at_rest()
 
 
 def test_a_reply_that_was_paid_for_is_not_lost_between_bill_and_record(tmp_path: Path) -> None:
-    """The worker dies once the reply is on the disk, and before the step that it belongs to is in the log."""
+    """The worker dies once the reply is on the disk, before its step is in the log."""
     points = {"after kept#2": 2, "before settled#1": 1, "after model.called#3": 3}
     with nothing_survives(), servers(len(points)) as many:
         yard = NativeYard(tmp_path, many)
@@ -120,7 +120,7 @@ def test_a_reply_that_was_paid_for_is_not_lost_between_bill_and_record(tmp_path:
             (state,) = yard.missions(site)
             assert state.status == "promoted", (point, state.reasons)
             assert (state.attempts[0].calls, list((yard.home / "calls").glob("*"))) == (3, []), point
-            # Three times 1,000 tokens read and 100 written, at 1 USD per million: the reserve is not what counts.
+            # Three times 1,000 tokens read and 100 written, at 1 USD per million: the reserve does not count.
             assert state.attempts[0].cost_usd == pytest.approx(0.0033), point
             assert state.attempts[0].booked_usd == pytest.approx(0.0033), point
         yard.at_rest()

@@ -1,4 +1,4 @@
-"""A native agent hands parts of its task on by its `finish`, and the agents of the parts are native too."""
+"""A native agent delegates parts of its task in its `finish`, and the agents of the parts are native too."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PARTS = [
     {"id": "tests", "text": "Test the flag", "role": "developer", "after": ["docs"], "deadline": 600},
 ]
 DONE = {"summary": "the flag is there", "evidence": ["ran it"]}
-# The first finish is not what a part has to be: the model is told so, and says it again.
+# The part in the first finish is invalid: the model hears so, and finishes again.
 HANDS_ON = (
     says("", call("bash", command="echo flag > sub/flag.txt")),
     says("", call("finish", **DONE, delegate=[{"id": "docs", "role": "developer"}])),
     says("", call("finish", **DONE, delegate=PARTS)),
 )
-# What it writes is what it finds: the change of who handed on, and of the part before it.
+# It writes a list of the files it finds: those of the delegating task, and of the part before it.
 WRITES = (says("", call("bash", command="mkdir -p made && ls sub made > made/$(ls made | wc -l).txt")), FINISH)
 
 
@@ -94,7 +94,7 @@ def test_parts_of_a_native_agent_are_done_by_native_agents(crew: NativeCrew) -> 
 
 
 def test_a_model_without_tools_hands_on_in_words_and_a_bad_part_is_refused_and_shown(crew: NativeCrew) -> None:
-    """The result is merged all the same, and `mission plan` says why nobody does the part."""
+    """The result is merged all the same, and `mission plan` says why no agent does the part."""
     finish = {"name": "finish", "arguments": DONE | {"delegate": [PARTS[0] | {"role": "nobody"}]}}
     acts = {"name": "bash", "arguments": {"command": "echo flag > sub/flag.txt"}}
     written = [says(f"```tool\n{json.dumps(each)}\n```") for each in (acts, finish)]
@@ -123,7 +123,7 @@ def test_the_deadline_of_a_part_stops_a_native_agent_and_a_person_decides(crew: 
 
 
 def test_a_team_with_a_role_that_is_not_there_is_refused_before_anything_starts(crew: NativeCrew) -> None:
-    """Agents are told of it as of one to hand parts on to."""
+    """Agents would be offered the role for delegation."""
     with pytest.raises(ChargehandError, match="team: no role named 'writer'") as raised:
         crew.record([task("a"), task("b")], team=[{"role": "writer", "agent": "command:true"}])
     assert raised.value.hint

@@ -1,4 +1,4 @@
-"""How a native agent's last message ends its attempt: malformed ones are asked again twice, a question waits."""
+"""How a native agent's last message ends its attempt: malformed ones are requested twice more, questions wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_two_malformed_ends_are_asked_again(shop: NativeShop) -> None:
     assert ended(state) == ("promoted", "task_completion", "success"), state.reasons
 
 
-# What a model ends with that never gets its end right: the code of that, and words of the reason.
+# Malformed ends that a model repeats: the reply, the reason's code, and words of the reason.
 FORMLESS = {
     "a malformed finish": (WRONG, "malformed_message", "'pass'"),
     "a reply that is none": (says("```tool\n{oops\n```"), "malformed_message", "reply was malformed 3 times"),
@@ -48,7 +48,7 @@ FORMLESS = {
 def test_work_is_judged_whatever_the_form_of_its_end(
     shop: NativeShop, formless: str, first: str | None, status: str
 ) -> None:
-    """Without work there is nothing to judge: the attempt failed, or asks where the model only talks."""
+    """Without work there is nothing to judge: the attempt fails, or asks if the model only talks."""
     reply, code, words = FORMLESS[formless]
     wrote = json.dumps({"name": "edit", "arguments": {"path": "calc/core.py", "old": "a - b", "new": first}})
     begins = (says(f"```tool\n{wrote}\n```"),) if first else ()

@@ -1,4 +1,4 @@
-"""What the native agent makes of refusals that say more than "it failed", and of replies that were cut."""
+"""The native agent's handling of refusals that say more than "it failed", and of replies that were cut."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shop(tmp_path: Path) -> NativeShop:
 
 
 class RefusingServer(ModelServer):
-    """A provider that refuses so many calls, after some that it answers."""
+    """A provider that refuses `calls` calls, after `first` answered ones."""
 
     def __init__(
         self, *, refusal: tuple[int, str, str], calls: int = 99, first: int = 0, replies: Any = MENDS
@@ -70,7 +70,7 @@ def test_what_a_person_has_to_mend_is_named_with_its_remedy(
         assert cause is not None
         assert remedy in cause.remedy
         assert len(server.sizes) == 1, "it is not asked again and again"
-        # Once it is mended, the mission goes on where it was.
+        # Once the cause is fixed, the mission resumes.
         state = answer(shop, state.id, "try anyway")
     assert state.status == "promoted", state.reasons
 
@@ -89,7 +89,7 @@ def test_a_long_conversation_is_shorter_when_it_is_sent_again(shop: NativeShop) 
         refusal=(400, "application/json", OVERFLOWS[2]), calls=1, first=5, replies=(*reads, *MENDS)
     )
     with server.running() as address:
-        run(shop, address)  # the server counts replies, and answers a shorter conversation as an earlier one
+        run(shop, address)  # the server counts replies, so a shorter conversation gets an earlier reply
     assert server.sizes[6] < server.sizes[5] * 0.7
 
 

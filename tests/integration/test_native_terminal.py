@@ -1,4 +1,4 @@
-"""A person and the native agent: questions at a terminal and in a pipe, the log, forks; its words are scripted."""
+"""A person and the native agent: questions at a terminal and in a pipe, the log, forks; replies are scripted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ASKS = (
     *MENDS,
 )
 EVIL = "\x1b]0;evil\x07\x1b[2Jseen\x9b31m\u202eesrever"
-"""Text that sets a title, clears the screen, colours, and turns what follows around."""
+"""Text that sets a title, clears the screen, sets colours, and reverses the text after it."""
 WORDS = (*GO, "mend add()", "--model", "scripted")
 
 
@@ -51,7 +51,7 @@ class Shop(NativeShop):
         self.environ |= {"LANG": "C.UTF-8", "OLLAMA_HOST": "127.0.0.1:1", **names}
 
     def script(self, *replies: ScriptedReply, name: str = "scripted", **keys: Any) -> None:
-        """Configure a model that says this in its first attempt, and then that it is done."""
+        """Configure a model that gives these replies in its first attempt, and then finishes."""
         self.model(name, scripted(replies, (FINISH,), (FINISH,)), **keys)
 
     def terminal(self, *words: str) -> Terminal:
@@ -61,7 +61,7 @@ class Shop(NativeShop):
         return shown
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start the program in a process of its own."""
+        """Start the program in a separate process."""
         return ForkedPopen(
             [*COMMAND, *words],
             cwd=self.repository,
@@ -92,19 +92,19 @@ class Shop(NativeShop):
         return state
 
     def state(self, mission: str | None = None) -> MissionState:
-        """Return how a mission stands, the newest by default."""
+        """Return the state of a mission, the newest by default."""
         with self.opened() as app:
             return app.mission_reader.state(mission or app.store.log.missions()[-1].id)
 
     def error(self, *words: str, code: int = 2) -> dict[str, str]:
-        """Run the program, which must end with an error that says what to do; return the error."""
+        """Run the program, which must fail with a hint; return the error."""
         said = self.say("--json", *words)
         assert (said.code, said.stdout) == (code, ""), said
         assert said.error["hint"], said
         return said.error
 
     def workers(self) -> Sequence[str]:
-        """Return the workers that live."""
+        """Return the living workers."""
         with self.opened() as app:
             return [member.id for member in app.workers.members()]
 
@@ -115,7 +115,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     yield made
     for shown in made.terminals:
         shown.close()
-    wait_until(lambda: not made.workers())  # one that an answer started ends by itself
+    wait_until(lambda: not made.workers())  # a worker started by an answer ends by itself
 
 
 @pytest.mark.needs_bwrap
@@ -135,7 +135,7 @@ class TestQuestions:
         assert "promoted" in shown.shown
         state = shop.state()
         assert [question.answer for question in state.questions.values()] == ["to the right", "over the hill"]
-        assert state.attempts[0].calls == len(ASKS) + 1  # no reply was asked for twice
+        assert state.attempts[0].calls == len(ASKS) + 1  # no reply was requested twice
         assert git(shop.repository, "show", f"{state.exported}:calc/core.py").splitlines()[1] == "    return a + b"
 
     def test_left_for_later_it_waits(self, shop: Shop) -> None:
@@ -147,7 +147,7 @@ class TestQuestions:
         state = shop.state()
         assert state.status == "waiting"
         assert f"chargehand mission answer {state.id}" in shown.shown
-        assert "mission promote" not in shown.shown  # there is nothing to promote yet
+        assert "mission promote" not in shown.shown  # nothing can be promoted yet
 
     def test_with_yes_nothing_is_asked(self, shop: Shop) -> None:
         shop.script(*ASKS)
@@ -215,7 +215,7 @@ class TestQuestions:
 
 @pytest.mark.needs_bwrap
 class TestPromotion:
-    """A project for which no check is found, and that does not say that it has none."""
+    """A project without a detected check, whose configuration does not say that it has no checks."""
 
     AGENT = ("run", "mend", "--agent", "command:sed -i s/a/b/ f.txt")
 
@@ -361,7 +361,7 @@ class TestForks:
             assert error["code"] == code, (option, value, error)
         assert "1.1, 1.2" in shop.error("mission", "fork", state.id, "--at", "7")["hint"]
         assert "scripted" in shop.error("mission", "fork", state.id, "--model", "scriptet")["hint"]
-        assert [row.id for row in self.missions(shop)] == known  # none was made
+        assert [row.id for row in self.missions(shop)] == known  # no mission was made
 
     def test_at_a_terminal_it_asks_as_a_run_does(self, shop: Shop) -> None:
         state = shop.asked()

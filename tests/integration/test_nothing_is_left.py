@@ -1,4 +1,4 @@
-"""P5: when an attempt ends, however it ends, no process, mount, control group or temporary file of it survives."""
+"""P5: when an attempt ends, in any way, no process, mount, control group or temporary file of it survives."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ENDS = {
 
 
 def _not_ours(file: Path) -> bool:
-    """Tell whether a lock or socket is not that of the one worker that this process is."""
+    """Return whether a lock or socket belongs to a worker other than this process."""
     lock = file.with_suffix(".lock")
     return not lock.exists() or json.loads(lock.read_bytes())["pid"] != os.getpid()
 
 
 def leftovers(home: Path) -> list[str]:
-    """Return what is left in the state directory that belongs to an attempt, and control groups of ours."""
+    """Return leftovers of attempts in the state directory, and remaining control groups of this process."""
     kept = [
         *home.glob("projects/*/workspaces/*"),
         *(lock for lock in home.glob("workers/*") if _not_ours(lock)),
@@ -46,7 +46,7 @@ def leftovers(home: Path) -> list[str]:
         *home.glob("registries-*"),
         *home.glob("probe-*"),
     ]
-    # Not by glob: it fails on directories that go while it looks.
+    # Not by glob: it fails on directories that vanish while it looks.
     names = [os.path.join(place, name) for place, names, _ in os.walk("/sys/fs/cgroup") for name in names]
     groups = [name for name in names if f"/chargehand-{os.getpid()}-" in name]
     return [*map(str, kept), *groups]

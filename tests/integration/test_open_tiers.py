@@ -1,4 +1,4 @@
-"""What the sessions of one process open their sandboxes with."""
+"""The tiers in which the sessions of one process open their sandboxes."""
 
 from __future__ import annotations
 

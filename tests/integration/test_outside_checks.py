@@ -1,4 +1,4 @@
-"""Outside checks: what forges its own tests' report does not pass a program in another sandbox."""
+"""Outside checks: code that forges its own tests' report does not pass a program in another sandbox."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILES = {
 TEST = ("--only-check", "python3 -m unittest -q")
 OUTSIDE = ("--outside-check", "sh outside/sums.sh")
 MEND = "sed -i 's/a - b/a + b/' calc.py"
-# The code under test replaces what judges it, in the process that it shares with its judge.
+# The code under test replaces its judge, in the process that both share.
 FORGERY = """
 import unittest
 unittest.TestCase.assertEqual = lambda *_: None
@@ -46,7 +46,7 @@ def shell(script: str) -> str:
 
 
 def writing(path: str, text: str, *, more: str = "") -> str:
-    """Return the agent that appends a text to a file, and does what more there is."""
+    """Return the agent that appends a text to a file, and then runs `more`."""
     return shell(f"printf '%s' {shlex.quote(text)} >> {path}; {more}")
 
 
@@ -72,13 +72,13 @@ def outside(desk: Desk, said: Said) -> list[tuple[str, str, str]]:
 
 
 def checked(desk: Desk, repo: Path, agent: str, command: str, *words: str) -> Said:
-    """Run a mission with one outside check, which is not the tree's."""
+    """Run a mission with one outside check, which is not part of the tree."""
     return desk.say("run", "do it", "--agent", agent, *TEST, "--outside-check", command, *words, cwd=repo)
 
 
 def test_a_forged_report_passes_the_trees_own_tests_and_no_outside_check(desk: Desk, repo: Path) -> None:
     fooled = desk.say("run", "mend it", "--agent", writing("calc.py", FORGERY), *TEST, cwd=repo)
-    assert desk.state(fooled).status == "promoted"  # what README says of checks that share a process with the code
+    assert desk.state(fooled).status == "promoted"  # as the README says of checks that share the process
     said = desk.say("run", "mend it", "--agent", writing("calc.py", FORGERY), *TEST, *OUTSIDE, cwd=repo)
     assert (said.code, said.document["status"]) == (1, "refused"), said
     assert outside(desk, said) == [("outside: sh outside/sums.sh", "failed", "exit_code")]
@@ -203,7 +203,7 @@ def test_programs_streams_codes_and_services_are_relayed(desk: Desk, tmp_path: P
 
 
 HOSTILE = {
-    # The tree's code cannot end, forge or silence what judges it; at most its own answers fail to come.
+    # The tree's code cannot end, forge or silence its judge; at most its own answers are missing.
     "ends what runs beside it": "import os, signal\nos.kill(-1, signal.SIGKILL)\n",
     "ends the relay alone": (
         "import glob, os, signal\n"
@@ -235,7 +235,7 @@ def test_a_hostile_tree_reaches_no_exit_code_of_theirs(desk: Desk, repo: Path, h
     assert len(found) == 1, said.document["reasons"]
     ((_, status, _),) = found
     assert status in ("failed", "timed_out")
-    # What does not ask the tree is not disturbed by it either.
+    # A check that ignores the tree's answers is not disturbed by it either.
     calm = desk.say(
         "run", "do it", "--agent", evil, "--outside-check", "under-test python3 calc.py & sleep 1", cwd=repo
     )

@@ -1,4 +1,4 @@
-"""A paused mission stands still, goes on where it stood, and stays a person's when its worker dies meanwhile."""
+"""A paused mission does nothing, resumes at the same point, and waits for its person even if its worker dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.needs_bwrap
 WRITER = (
     "import os, time\n"
     "number = 0\n"
-    "while number < 4000:\n"  # some 4 s, and longer where the machine is busy
+    "while number < 4000:\n"  # some 4 s, longer on a busy machine
     "    open('ignored', 'a').write(f'{os.getpid()} {number}\\n')\n"
     "    os.makedirs('many', exist_ok=True)\n"
     "    open(f'many/{number % 2000}', 'w').write(str(number))\n"
@@ -63,14 +63,14 @@ def written(yard: Yard) -> dict[str, tuple[int, int]]:
 
 
 def order(yard: Yard, verb: str, site: Site) -> float:
-    """Give an order to the mission as a person does, who must be obeyed; return the seconds it took."""
+    """Give the mission an order as a person does, and check that it succeeds; return the seconds it took."""
     begun = time.monotonic()
     assert yard.start("mission", verb, yard.mission(site), cwd=site.repository).wait(60) == 0, yard.said()
     return time.monotonic() - begun
 
 
 def pause(yard: Yard, site: Site) -> None:
-    """Pause at once, before the agent ends by itself: starting a program may take as long on a busy machine."""
+    """Pause before the agent ends by itself: on a busy machine it may end before a program for it starts."""
     with yard.app() as app:
         assert app.order(yard.mission(site), "pause")
 

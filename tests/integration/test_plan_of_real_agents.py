@@ -1,4 +1,4 @@
-"""Real agent CLIs do the tasks of one plan side by side, and mend what is not good together.
+"""Real agent CLIs do the tasks of one plan in parallel, and repair results that do not fit together.
 
 Like those of tests/integration/test_agents_real.py they have to be on PATH; a script answers for their models.
 """
@@ -36,7 +36,7 @@ def edits(old: str, new: str) -> tuple[object, ...]:
     )
 
 
-# Both change the same line; whose turn is second makes one of both. The third uses what they made.
+# Both change the same line; the later one combines both changes. The third uses their result.
 WORDS: dict[str, Script] = {
     "one": scripted(edits("hhh", "bbb"), edits("ccc", "bbb ccc")),
     "two": scripted(edits("hhh", "ccc"), edits("bbb", "bbb ccc")),

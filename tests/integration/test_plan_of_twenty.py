@@ -37,7 +37,7 @@ class LibraryCrew(Crew):
         super().__init__(place, library(place / "repo"))
 
     def say(self, *words: str) -> str:
-        """Return what a command says; no worker is started behind the test's back."""
+        """Return a command's output; no worker is started behind the test's back."""
         with App.open(environ=self.environ, cwd=self.repo, role="worker") as app:
             assert app.member.id
             code, said, error = forked.run(words, cwd=self.repo, environ=self.environ)
@@ -45,7 +45,7 @@ class LibraryCrew(Crew):
         return said
 
     def held(self, mission: str) -> dict[frozenset[str], str]:
-        """Return why tasks were held, by the two tasks that collide."""
+        """Return the reason for holding a task, by the two tasks that collide."""
         events = self.events(mission, TaskHeld)
         return {frozenset(each.reason.message.split("'")[1:4:2]): each.reason.code for each in events}
 
@@ -64,7 +64,7 @@ def test_it_ends_green_and_tells_all_that_got_in_its_way(crew: LibraryCrew, plan
         before = git(repo, "rev-parse", "main")
         state = crew.work(mission)
         assert state.status == "waiting", (state.status, state.reasons)
-        # All that does not wait for a person is done, and nothing of it is in the repository.
+        # Everything that does not wait for a person is done, and nothing of it is in the repository.
         merged = {each.task for each in crew.events(mission, TaskMerged)}
         assert merged == names - {"table", "wrap-words", "wrap-wide", "index"}
         assert git(repo, "for-each-ref", "--format=%(objectname)", "refs/heads").split() == [before]
@@ -87,11 +87,11 @@ def test_it_ends_green_and_tells_all_that_got_in_its_way(crew: LibraryCrew, plan
 
 
 def check_collisions(crew: LibraryCrew, mission: str, names: set[str]) -> None:
-    """Each collision is told with its kind, and those who collide never worked side by side."""
+    """Each collision is logged with its kind, and colliding tasks never ran in parallel."""
     collisions = {
         frozenset({"json-sorted", "json-short"}): "collision_file",
         frozenset({"log-names", "log-counts"}): "collision_area",
-        frozenset({"wrap-words", "wrap-wide"}): "collision_file",  # by what was written: one does not say so
+        frozenset({"wrap-words", "wrap-wide"}): "collision_file",  # found by written files: one task declares less
     }
     expected = {pair: code for pair, code in collisions.items() if pair <= names}
     assert crew.held(mission) == expected
@@ -101,7 +101,7 @@ def check_collisions(crew: LibraryCrew, mission: str, names: set[str]) -> None:
 
 
 def check_that_trouble_is_told(crew: LibraryCrew, mission: str) -> None:
-    """The two that broke together are told apart: the later one went back, in its own conversation."""
+    """Of the two changes that broke together the later one went back, in its own conversation."""
     assert [run.rung for run in runs(crew, mission, "strict")] == ["first"]
     assert [run.rung for run in runs(crew, mission, "table")] == ["first", "returned"]
     back = next(each for each in crew.events(mission, TaskReturned) if each.task == "table")
@@ -123,7 +123,7 @@ def check_that_trouble_is_told(crew: LibraryCrew, mission: str) -> None:
 
 
 def check_branches(crew: LibraryCrew, mission: str, names: set[str], own: str) -> None:
-    """The user's branch has one commit for each task and one that joins them with what was committed meanwhile."""
+    """The user's branch has one commit for each task, and one merge with the commits made meanwhile."""
     repo = crew.repo
     done = git(repo, "log", "--no-merges", "--format=%(trailers:key=Task,valueonly,separator=)", f"{own}..main")
     assert sorted(done.split()) == sorted(names)
@@ -143,7 +143,7 @@ def check_branches(crew: LibraryCrew, mission: str, names: set[str], own: str) -
 
 
 def check_undo(crew: LibraryCrew, mission: str, own: str) -> None:
-    """What the report says takes all of it back does so: the branch is a merge, which git needs to be told."""
+    """The report's last undo command reverts everything, although the branch is a merge."""
     command = json.loads(crew.say("--json", "mission", "report", mission))["undo"]["commands"][-1]
     clone = crew.place / "undone"
     git(crew.repo, "clone", "--quiet", str(crew.repo), str(clone))
@@ -152,7 +152,7 @@ def check_undo(crew: LibraryCrew, mission: str, own: str) -> None:
 
 
 def check_conflict(crew: LibraryCrew, mission: str) -> None:
-    """Of two changes to one line the later one went back, to an agent that cannot be told anything."""
+    """Of two changes to one line the later one went back, to an agent that takes no messages."""
     backs = [each for each in crew.events(mission, TaskReturned) if each.task.startswith("news")]
     assert [each.reason.code for each in backs] == ["merge_conflict"]
     assert [run.rung for run in runs(crew, mission, backs[0].task)] == ["first", "returned"]

@@ -1,4 +1,4 @@
-"""The time that a person gives a plan counts by the clock, for all its tasks together."""
+"""The time limit that a person gives a plan counts by the clock, for all its tasks together."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_worker_that_dies_when_the_time_is_over_leaves_a_plan_that_ends_so(cre
         words = (*plan, "worker", "--until-idle")
         return forked.ForkedProcess(words, cwd=crew.repo, environ=crew.environ, module=module, session=True).wait()
 
-    # Usually the first that ends is `a`; then the time is over, and `b` or the plan is about to.
+    # Usually `a` ends first; then the time is over, and `b` or the plan is about to end.
     assert work("before mission.finished#2") == -signal.SIGKILL
     assert work() == 0
     with crew.opened() as app:
@@ -153,7 +153,7 @@ def test_the_time_of_a_plan_counts_while_a_planner_makes_it(crew: Crew) -> None:
 
 @pytest.fixture
 def unpolled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers look at what sleeps once, when they begin: after that each mission is woken at its moment."""
+    """Let workers look for sleeping missions once, at their start: then each mission is woken at its time."""
     monkeypatch.setattr(worker, "_CHECK_SECONDS", 1e9)
 
 
@@ -187,7 +187,7 @@ def test_a_sleeping_coordinator_is_woken_at_the_moment_of_its_deadline(crew: Cre
     with crew.opened() as app:
         (child,) = (app.mission_reader.state(row.id) for row in app.store.log.children(mission))
         told = [describe_event(line) for line in app.store.log.read(mission)]
-    # No person did it, and its log does not say so.
+    # No person did it, and its log does not claim so.
     message = "its coordinator stopped it: task slow: it was not done within 1s"
     assert [reason.message for reason in (*child.reasons, *child.attempts[0].reasons)] == [message] * 2
     assert "task slow needs a person's decision: it was not done within 1s" in told
@@ -195,7 +195,7 @@ def test_a_sleeping_coordinator_is_woken_at_the_moment_of_its_deadline(crew: Cre
     slept = crew.events(mission, CoordinatorSlept)[0]
     with crew.opened() as app:
         (line, *_) = app.store.log.read(mission, types=(CoordinatorSlept.type,))
-    # No second more than it was to have, less what passed before it was asleep.
+    # At most the time allowed, less the time that passed before it slept.
     passed = datetime.fromisoformat(slept.wakes) - datetime.fromisoformat(line.time)
     assert timedelta(0) < passed <= timedelta(seconds=1, milliseconds=1)
 
@@ -212,7 +212,7 @@ def test_a_question_that_nobody_answers_in_time_is_settled_at_that_moment(crew: 
 @pytest.mark.usefixtures("unpolled")
 def test_a_deadline_does_not_wait_for_the_checks_of_a_merge(crew: Crew) -> None:
     late = task("late", shell("sleep 600"), deadline=3.0)
-    # The second one that is merged is judged anew, and takes long.
+    # The second merge is judged again, which takes long.
     check = f"{READS}; test $(ls sub | wc -l) -lt 3 || sleep {MARK} || true"
     mission = crew.record([task("a"), task("b"), late], check)
 

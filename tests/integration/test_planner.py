@@ -34,9 +34,9 @@ pytestmark = pytest.mark.needs_bwrap
 
 
 def plans(*reports: str) -> str:
-    """Return an agent that reports one plan after the other, the next one when told what is wrong; else it works.
+    """Return an agent that reports the plans in turn, the next one after each complaint; in other roles it works.
 
-    What a task's text ends with is the file that it writes.
+    The last word of a task's text names the file that it writes.
     """
     return script(
         "if os.environ.get('CHARGEHAND_ROLE') == 'planner':\n"
@@ -191,7 +191,7 @@ def test_a_planner_that_nobody_can_be_is_refused_at_once(crew: Crew) -> None:
 
 
 class PlannerYard(Yard):
-    """A state directory with a coordinator that wants a plan: the first one it gets is a circle."""
+    """A state directory with a coordinator that wants a plan: the first proposal is a cycle."""
 
     def __init__(self, place: Path, *, like: Yard | None = None) -> None:
         super().__init__(place, like=like)
@@ -206,7 +206,7 @@ class PlannerYard(Yard):
             self.coordinator = record_mission(app, request, plan=made)
 
     def finish(self) -> dict[str, int]:
-        """Let workers end it, and return how often each thing happened that must happen a number of times."""
+        """Let workers finish it; return the counts of events and children whose number is fixed."""
         assert self.worker().wait() == 0, self.said()
         with self.app() as app:
             assert app.mission_reader.state(self.coordinator).status == "promoted", self.said()

@@ -1,4 +1,4 @@
-"""Plans as people give them: what is wrong is said with its value and the way out, before anything starts."""
+"""Plans as people give them: an error names the wrong value and the fix, before anything starts."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_checks_that_fail_on_the_base_end_a_plan_that_is_to_stop_there(crew: Cre
     state = crew.work(mission)
     assert (state.status, [each.code for each in state.reasons]) == ("failed", ["base_red"])
     assert crew.events(mission, TaskStarted) == []
-    # Resumed it looks again, as what checks need may be there by now.
+    # When resumed it checks again, as the checks' requirements may be met by now.
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
         app.steering.resume(mission)
     again = crew.work(mission)

@@ -1,4 +1,4 @@
-"""`chargehand policy` as a person and a program use it."""
+"""`chargehand policy`, used by a person and by a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs besides an agent's calls is judged too: setup, checks, `exec`, agents' programs, snippets, scripts."""
+"""Actions other than an agent's calls are judged too: setup, checks, `exec`, programs, snippets, scripts."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ class TestFiftyForbiddenActions:
 
     def test_none_of_a_native_agents_is_carried_out(self, tmp_path: Path) -> None:
         shop = NativeShop(tmp_path)
-        # what asks would stop the mission each time
+        # a rule that asks would stop the mission each time
         asked = {
             "git filter-branch --all",
             "git branch -D main",
@@ -339,7 +339,7 @@ class TestFiftyForbiddenActions:
             f"({line}) </dev/null >/dev/null 2>&1 || :" for line in self.lines if "rm -rf" not in line
         )
         removes = "rm -rf /etc /home /usr ~ 2>/dev/null; find / -xdev -delete 2>/dev/null"
-        # npm would try for a minute to reach a network that is not there, and git wait for second thoughts.
+        # npm would try for a minute to reach a missing network, and git would pause after its warning.
         hasty = "export npm_config_fetch_retries=0 PIP_RETRIES=0 FILTER_BRANCH_SQUELCH_WARNING=1"
         state = shop.run(f"{GOLD}\nset +e\n{hasty}\n{tries}\n{removes}\ntrue")
         assert state.status != "promoted" or not state.reasons

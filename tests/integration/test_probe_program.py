@@ -30,7 +30,7 @@ LIMITS = SandboxLimits(memory_mb=1024, tmp_mb=64)
 
 @pytest.fixture(scope="module")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Yard:
-    """A repository of three commits, as a person has it, with something of the person's in its work tree."""
+    """Make a repository of three commits, as a person has it, with an untracked file in its work tree."""
     yard = Yard(tmp_path_factory.mktemp("probe"), files=FILES)
     for number in (2, 3):
         with (yard.repository / "README.md").open("a") as file:
@@ -42,7 +42,7 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Yard:
 
 @pytest.fixture(scope="module")
 def plain(yard: Yard) -> Iterator[dict[str, Any]]:
-    """The transcript in a plain clone, by the user that a sandbox has on this machine."""
+    """Return the transcript in a plain clone, run by the user of this machine's sandboxes."""
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)  # not pytest's own: every other run closes that to other users
         place.chmod(0o755)
@@ -58,7 +58,7 @@ def plain(yard: Yard) -> Iterator[dict[str, Any]]:
 
 
 def digest(root: Path) -> str:
-    """Return a digest of all that lies below a directory, with times."""
+    """Return a digest of everything below a directory, with times."""
     found = hashlib.sha256()
     for path in sorted(root.rglob("*")):
         info = path.lstat()
@@ -68,7 +68,7 @@ def digest(root: Path) -> str:
 
 
 async def transcript(kind: str, workspace: Workspace) -> dict[str, Any]:
-    """Return what the program tells in a sandbox over a workspace."""
+    """Return the program's output in a sandbox over a workspace."""
     async with tier_of(kind, host_toolchain()) as tier:
         sandbox = await tier.open(SandboxSpec(mounts=workspace.mount_plan(), limits=LIMITS))
         try:
@@ -105,7 +105,7 @@ def test_programs_see_what_they_see_in_a_plain_clone(
     assert {step: how for step, how in differing.items() if step not in expected} == {}
     assert set(differing) == expected
     assert told["tree"] == plain["tree"]
-    # What the program says of its tree is what the host finds in it.
+    # The program and the host find the same tree.
     assert workspace.scan().tree == told["steps"]["in the end"][1].split()[0]
     workspace.discard()
 

@@ -1,7 +1,7 @@
-"""P1: nothing an agent writes reaches the user but a tree that passed every gate.
+"""P1: only a tree that passed every gate takes an agent's writes to the user.
 
-Each adversary is a real program in the real sandbox; after each refusal the user's repository is byte for byte
-what it was (objects aside).
+Each adversary is a real program in the real sandbox; after each refusal the user's repository is byte for byte the
+same as before (except for objects).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ADVERSARIES = {
     ),
     "weakens the expectation": (
         "sed -i 's/add(2, 3), 5/add(2, 3), -1/' tests/test_core.py",
-        "waiting",  # perhaps it is the request: a person decides
+        "waiting",  # the request may want this: a person decides
         "base_tests_fail",
     ),
     "changes the configuration": (f"{GOLD}; echo '[project]' > chargehand.toml", "refused", "config_protected"),

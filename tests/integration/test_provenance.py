@@ -1,4 +1,4 @@
-"""Signed provenance on promoted commits: made once, true to the log, and every tampering told."""
+"""Signed provenance on promoted commits: made once, true to the log, and all tampering is reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BRANCH = "chargehand/mend"
 
 
 class Place:
-    """One promoted mission, and its repository."""
+    """A promoted mission and its repository."""
 
     def __init__(self, place: Path, *words: str) -> None:
         self.desk = Desk(place)
@@ -44,7 +44,7 @@ class Place:
         return said.document
 
     def kinds(self, *words: str) -> set[str]:
-        """Return what is told of provenance that does not hold."""
+        """Return the kinds of problems that verification reports."""
         document = self.verify(*words, code=1)
         assert not document["ok"]
         return {problem["kind"] for problem in document["problems"]}
@@ -53,7 +53,7 @@ class Place:
         return git(self.repository, "notes", "--ref", REF, "show", commit)
 
     def write(self, note: str, commit: str | None = None, *, depot: bool = True) -> None:
-        """Put a note in the place of that in the repository and, by default, in the depot."""
+        """Replace the note in the repository and, by default, in the depot."""
         for place in (self.repository, *([self.depot] if depot else [])):
             git(place, "notes", "--ref", REF, "add", "-f", "-m", note, commit or self.commit)
 
@@ -128,7 +128,7 @@ def test_what_was_not_promoted_has_none(tmp_path: Path) -> None:
 
 
 class TestTampering:
-    """What somebody changes of a note, a key, the log or the branch is told, with what it is."""
+    """A change to a note, a key, the log or the branch is reported, with its kind."""
 
     def test_no_byte_of_the_note_can_be_another(self, place: Place) -> None:
         note = place.note()

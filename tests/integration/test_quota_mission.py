@@ -1,4 +1,4 @@
-"""A provider without quota for hours: the mission sleeps, a worker wakes it, and it goes on where it was."""
+"""A provider without quota for hours: the mission sleeps, a worker wakes it, and it resumes at the same step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JITTER = 8.0
 
 
 class Tired(ModelServer):
-    """Has no quota from its second reply on, until it is told otherwise."""
+    """A provider that has no quota from its second reply on, until `tired` is cleared."""
 
     tired = True
 
@@ -41,7 +41,7 @@ class Tired(ModelServer):
 
 
 class ClockShop(NativeShop):
-    """A workshop whose time only moves when it is told to."""
+    """A workshop whose clock moves only when the test moves it."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -51,12 +51,12 @@ class ClockShop(NativeShop):
         return App(environ=self.environ, cwd=self.repository, clock=self.clock, role=role)
 
     def woken(self) -> None:
-        """Let a worker do what is to be done now, and end."""
+        """Let a worker do the work that is due now, and end."""
         with contextlib.closing(self.app(role="worker")) as app:
             asyncio.run(Worker(app, slots=1).work(until_idle=True))
 
     def stayed(self, advance: float) -> None:
-        """Let a worker that waits for sleepers find one, pass the time, and end when nothing is left to do."""
+        """Let a worker wait for a sleeping mission, advance the clock, and wait until the work is done."""
 
         async def stay(app: App) -> None:
             working = asyncio.create_task(Worker(app, slots=1).work(until_idle=True, sleepers=True))
@@ -69,7 +69,7 @@ class ClockShop(NativeShop):
             asyncio.run(stay(app))
 
     def say(self, *words: str) -> str:
-        """Run the program as in a pipe to its end, and return what it wrote."""
+        """Run the program as in a pipe to its end, and return its output."""
         done = CliRunner(env={"XDG_CONFIG_HOME": None, "LANG": "C.UTF-8", **self.environ}).invoke(
             chargehand, words
         )
@@ -103,7 +103,7 @@ def test_a_mission_sleeps_five_hours_and_a_worker_wakes_it_where_it_was(shop: Cl
         for words in (("mission", "show", state.id), ("mission", "list", "--repo", str(shop.repository))):
             assert shown in shop.say(*words)
         assert json.loads(shop.say("mission", "show", state.id, "--json"))["waits"]["code"] == "quota_exhausted"
-        shop.woken()  # too early: it sleeps on, and nobody is asked
+        shop.woken()  # too early: it sleeps on, and the provider is not asked
         assert (shop.state(state.id).status, server.asked) == ("waiting", [1, 0])
         shop.clock.advance(HOURS / 2)
         shop.woken()
@@ -144,7 +144,7 @@ def test_who_is_early_waits_again_and_a_provider_that_lies_is_asked_ever_less(sh
 
 
 class Worn(ModelServer):
-    """Has no quota at all, until it is told otherwise."""
+    """A provider that has no quota at all, until `tired` is cleared."""
 
     tired = True
 

@@ -1,4 +1,4 @@
-"""Green means that the checks read the change: what none of them opened is named, and alone it is not green."""
+"""Green means that the checks read the change: unread files are named, and alone they are not green."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SHELL = {
     "bin/spare.sh": "echo spare\n",
     "check.sh": 'for name in greet.sh; do test "$(sh bin/$name)" = hello || exit 1; done\n',
 }
-# Files, check, a changed file that the check reads, one that it does not.
+# Files, check, a changed file that the check reads, a changed file that it does not read.
 ECOSYSTEMS = [
     pytest.param(PYTHON, UNITTEST, "calc.py", "spare.py", id="unittest"),
     pytest.param(NODE, "node --test", "lib/calc.js", "lib/spare.js", id="node"),
@@ -139,7 +139,7 @@ LAYOUT = {
     "lint", [(), ("--check", "cat src/calc/*.py > /dev/null")], ids=["alone", "with a linter"]
 )
 def test_a_copy_that_setup_installed_is_not_the_tree(desk: Desk, tmp_path: Path, lint: tuple[str, ...]) -> None:
-    """The tests import what was installed of the base, so a tree that cannot even be parsed would pass them."""
+    """The tests import the base's installed copy, so a tree that cannot even be parsed would pass them."""
     config = f'[project]\nsetup = "python3 --version; {COPY}"\nchecks = ["python -m unittest -q"]\n'
     repo = repository(tmp_path / "repo", LAYOUT | {"chargehand.toml": config})
     agent = shell("printf '\\\\050' >> src/calc/sums.py")
@@ -163,11 +163,11 @@ def test_an_editable_install_is_the_tree(desk: Desk, tmp_path: Path) -> None:
     assert (broken.code, broken.reasons) == (1, {"check_failed"}), broken
 
 
-# No name is written out: a file that a command names is its surface by another rule.
+# Patterns hide the names: a file that a command names is its surface by another rule.
 READS_ALL = "cat run.od* .hidden/too* pkg/tool.jso* 2> /dev/null || :; python3 -m unittest -q"
 
 
-# Each kind of name, and both ways of a change.
+# Each kind of name, as a changed file and as a new one.
 SETTINGS = [(path, known) for path in ("run.odd", ".hidden/tool", "pkg/tool.json") for known in (True, False)]
 IN_SUITE = {("run.odd", False), (".hidden/tool", True), ("pkg/tool.json", True)}
 
@@ -177,7 +177,7 @@ IN_SUITE = {("run.odd", False), (".hidden/tool", True), ("pkg/tool.json", True)}
     [pytest.param(*each, marks=() if each in IN_SUITE else pytest.mark.soak) for each in SETTINGS],
 )
 def test_settings_that_a_check_opens_are_its_surface(desk: Desk, tmp_path: Path, path: str, known: bool) -> None:
-    """No rule knows these names: that a check opens them is what tells."""
+    """No rule knows these names: they count because a check opens them."""
     files = PYTHON | {"pkg/package.json": "{}"} | ({path: "old\n"} if known else {})
     repo = repository(tmp_path / "repo", files)
     agent = shell(f"mkdir -p .hidden; echo new >> {path}; echo >> calc.py")
@@ -204,7 +204,7 @@ def test_code_apart_from_what_checks_run_is_named_and_asks_nobody(desk: Desk, tm
     repo = repository(tmp_path / "repo", PYTHON | {path: "x = 1\n"})
     promoted = change(desk, repo, UNITTEST, path)
     assert (promoted.code, promoted.document["unread"]) == (0, [path]), promoted
-    # Not if a check opens anything beside it.
+    # Not if a check opens another file in its directory.
     reading = f"cat {path.rpartition('/')[0] or '.'}/* > /dev/null; {UNITTEST}"
     if "/" in path:
         waiting = desk.say(
@@ -225,13 +225,13 @@ SELF_TEST = "if __name__ == '__main__':\n    import sys\n\n    sys.exit(add(2, 1
 
 
 def test_code_that_a_check_names_is_judged_as_it_is(desk: Desk, tmp_path: Path) -> None:
-    """The base's broken file is not put in its place."""
+    """The base's broken file does not replace it."""
     fixed = f"def add(a, b):\n    return a + b\n\n\n{SELF_TEST}"
     compiled = repository(tmp_path / "compiled", {"calc.py": fixed.replace("a + b", "a +* b")})
     mend, check = shell("sed -i 's/a .* b/a + b/' calc.py"), "python3 -m py_compile calc.py"
     done = desk.say("run", "m", "--agent", mend, "--only-check", check, cwd=compiled)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
-    # Where the check runs it, the file could end early: a person decides, and can.
+    # If the check runs the file, the file could exit early: a person decides, and can promote.
     tested = repository(tmp_path / "tested", {"calc.py": fixed.replace("a + b", "a - b")})
     waits = desk.say("run", "m", "--agent", mend, "--only-check", "python3 calc.py --self-test", cwd=tested)
     assert (waits.code, waits.reasons) == (3, {"check_surface"}), waits

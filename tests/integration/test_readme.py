@@ -1,4 +1,4 @@
-"""Every command that the README shows works as shown, in order, in a fresh repository."""
+"""Every command in the README works as shown, in order, in a fresh repository."""
 
 from __future__ import annotations
 

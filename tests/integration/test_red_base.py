@@ -1,4 +1,4 @@
-"""Checks that fail on the base already are told, and heeded as asked, before an agent does anything."""
+"""Checks that already fail on the base are reported, and handled as requested, before an agent does anything."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_ask_waits_for_a_person_and_goes_on_as_they_say(desk: Desk, repo: Path) 
     mission = said.document["mission"]
     assert desk.say("mission", "answer", mission, "fix", cwd=repo).code == 0
     done = desk.say("worker", "--until-idle", cwd=repo)
-    # Perhaps the worker that the answer started was quicker, and works on it still.
+    # The worker that the answer started may have been quicker, and still be busy.
     wait_until(lambda: desk.state(said).status not in ("planned", "running"))
     assert desk.state(said).status == "promoted", done
     other = desk.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
@@ -92,7 +92,7 @@ def test_a_test_that_the_request_names_is_the_aim(desk: Desk, tmp_path: Path) ->
 
 
 def base_reused(desk: Desk, mission: str, cwd: Path) -> bool:
-    """Tell whether a mission took the verdict on its base from an earlier one."""
+    """Return whether a mission reused an earlier verdict on its base."""
     log = desk.say("mission", "log", mission, cwd=cwd).stdout
     events = [json.loads(line) for line in log.splitlines()]
     if len(events) == 1:
@@ -118,7 +118,7 @@ def test_what_was_promoted_is_judged_already_as_the_next_ones_base(desk: Desk, t
 
     assert not run("the first")
     assert run("on what the first one left")
-    # Its checks ran with a file that is not in the tree: what that tree does without it nobody knows.
+    # Its checks ran with a file that is not in the tree: the result for the tree without it is unknown.
     assert not run("with a file of its own", *accept)
     assert not run("with that file again: the tree was judged with it, as a base it is not", *accept)
     assert not run("on what was judged with more than it has")

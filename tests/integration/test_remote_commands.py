@@ -1,4 +1,4 @@
-"""A server driven by the same commands: with `--server` they print what they print on the machine itself."""
+"""A server driven by the same commands: with `--server` they print the same as on the machine itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs_bwrap
 
 
 class Remote:
-    """A person at another machine: nothing but a token, an empty home, and the address of a server."""
+    """A person at another machine, with only a token, an empty home, and the address of a server."""
 
     def __init__(self, place: Path, served: Served) -> None:
         place.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ class Remote:
     def say(self, *words: str, as_json: bool = True) -> Said:
         environ = {"CHARGEHAND_TOKEN": self.token}
         said = self.desk.say("--server", self.url, *words, cwd=self.desk.place, environ=environ, as_json=as_json)
-        assert not self.desk.home.exists(), list(self.desk.home.rglob("*"))  # nothing of there is kept here
+        assert not self.desk.home.exists(), list(self.desk.home.rglob("*"))  # the client stores nothing
         return said
 
 
@@ -65,7 +65,7 @@ def remote(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Remote:
 
 
 LOOKS = (
-    # what is said there, and here where that is another thing: the checkout that one stands in is named there
+    # the remote words, and the local ones if they differ: a remote command names the local one's checkout
     (("mission list", "--all"), ()),
     (("mission list", "--repo", "repo", "--limit", "1"), ("mission list", "--limit", "1")),
     (("mission list", "--all", "--status", "waiting"), ()),
@@ -158,7 +158,7 @@ def test_a_command_says_there_what_it_says_here(
 @pytest.mark.parametrize(
     "words",
     [
-        # what is written by the very code that writes it on the machine itself
+        # outputs that the same code writes as on the machine itself
         ("mission list", "--all"),
         ("mission diff", "{promoted}"),
         ("mission report", "{promoted}"),
@@ -201,7 +201,7 @@ def test_a_person_gets_facts_and_tables(
 
 
 def masked(said: Said) -> tuple[int, str, str]:
-    """Return what was said without what no two missions have in common: ids, hashes and numbers."""
+    """Return the output without parts that differ between missions: ids, hashes and numbers."""
 
     def mask(text: str) -> str:
         text = re.sub(r"chg_[\w-]+", "SECRET", text)
@@ -213,7 +213,7 @@ def masked(said: Said) -> tuple[int, str, str]:
 
 
 CHANGES = (
-    # in this order, each on missions of one's own; `@` stands for the end of names that are one's own
+    # in this order, each on separate missions; `@` becomes the end of names that differ on each side
     ("run", "mend", "--agent", "command:true", "--check", "true", "--detach"),
     ("mission pause", "{waiting}", "--reason", "wait"),
     ("mission resume", "{waiting}"),
@@ -268,7 +268,7 @@ def test_a_command_does_there_what_it_does_here(
 
 
 def test_alerts_are_those_that_the_server_watches_for(desk: Desk, repo: Path, remote: Remote) -> None:
-    # It may look between the two.
+    # The server may look between the two calls.
     local, told, short = (
         {key: value for key, value in said.document.items() if key not in ("looked", "watched")}
         for said in (desk.say("alerts", "list", cwd=repo), remote.say("alerts", "list"), remote.say("alerts"))
@@ -281,7 +281,7 @@ def test_alerts_are_those_that_the_server_watches_for(desk: Desk, repo: Path, re
 def test_a_trial_notice_is_sent_by_the_server_and_fails_there_as_here(
     desk: Desk, repo: Path, served: Served, remote: Remote
 ) -> None:
-    # It has no such page: that fails at once, and for good.
+    # The server has no such page: the notice fails at once, and for good.
     desk.say("config", "set", "alerts.webhook", f"{served.url}/nowhere", cwd=repo)
     local, told = desk.say("alerts", "test", cwd=repo), remote.say("alerts", "test")
     desk.say("config", "unset", "alerts.webhook", cwd=repo)

@@ -1,4 +1,4 @@
-"""Missions on a server that commands elsewhere start and follow: to their end, over restarts, until Ctrl-C."""
+"""Missions on a server, started and followed by commands elsewhere: to their end, over restarts, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_watched_mission_is_followed_over_a_restart_of_its_server(tmp_path: Pa
         desk.say("mission", "cancel", mission, cwd=tmp_path)
         assert [each.process.wait(120) for each in (watched, followed)] == [0, 0]
     told = desk.say("mission", "log", mission, cwd=tmp_path).stdout.splitlines()
-    assert watched.lines() == followed.lines() == told  # none left out, none twice
+    assert watched.lines() == followed.lines() == told  # no line is missing or repeated
 
 
 def test_who_stops_following_is_told_how_to_go_on(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_who_stops_following_is_told_how_to_go_on(tmp_path: Path) -> None:
 
 
 class Watched:
-    """A command elsewhere that goes on, and what it has said so far."""
+    """A running command elsewhere, and its output so far."""
 
     def __init__(self, remote: Remote, *words: str) -> None:
         self.place = remote.desk.place / "-".join(words)

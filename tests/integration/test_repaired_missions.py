@@ -1,4 +1,4 @@
-"""Missions whose agent's message cannot be read, or whose person's message waits: asked again, told, delivered."""
+"""A malformed message of the agent or a waiting one of the person is requested again, reported or delivered."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_who_cannot_be_asked_again_hears_of_it_with_its_next_attempt(shop: Messa
 def test_a_message_for_the_next_attempt_makes_one_or_is_told_as_undelivered(
     shop: MessageShop, attempts: int, told: list[str] | None
 ) -> None:
-    """The first attempt is good in both: with one left, the message is heard before anything is promoted."""
+    """Both first attempts are good: if another is left, the agent gets the message before anything is promoted."""
 
     async def send(app: Any, mission: str) -> None:
         async def until(kind: str) -> None:

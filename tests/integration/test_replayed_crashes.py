@@ -1,7 +1,7 @@
-"""P3 for agents of other programs: killed anywhere, their paid replies are given again, none is asked for twice.
+"""P3 for agents of other programs: killed anywhere, they get their paid replies again, and request no reply twice.
 
-The model is a real server on loopback that counts what it is asked; the programs are the product's stand-ins,
-which talk with it and write down what it says.
+The model is a real server on loopback that counts its requests; the programs are the product's fakes, which talk
+with it and write down its replies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AGENTS = {
 
 
 class TalkYard(NativeYard):
-    """A yard whose agent is a stand-in that talks with its model, doing `act`, or what `config` says."""
+    """A yard whose agent is a fake that talks with its model, doing `act`, or as `config` says."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class TalkYard(NativeYard):
 
 
 def check(yard: TalkYard, site: Site) -> str:
-    """Hold that a mission did what it was to, and return what its agent wrote down."""
+    """Check that a mission succeeded, and return the text that its agent wrote down."""
     yard.examine(site)
     (state,) = yard.missions(site)
     assert state.status == "promoted", (state.reasons, yard.said())
@@ -97,17 +97,17 @@ KILLED = {
     "cli": (("before kept#2", [2], 1), ("after kept#1", [], 1), ("after model.called#4", [], 4)),
     "acp": (("before kept#1", [1], 0), ("after settled#3", [], 3), ("before model.called#3", [], 3)),
 }
-"""Where it dies, which replies are asked for a second time, and how many are given again."""
+"""The crash point, the replies that are requested again, and the number of replayed ones."""
 
 
 def replayed(yard: TalkYard, site: Site) -> list[int]:
-    """Return the turns that were given again."""
+    """Return the turns that were replayed."""
     return [each.turn for each in yard.events(site) if isinstance(each, ModelCalled) and each.status == "replayed"]
 
 
 @pytest.mark.parametrize("kind", ["cli", "acp"])
 def test_each_kept_reply_is_asked_for_once(tmp_path: Path, kind: str) -> None:
-    """Death before a reply is kept lets its call go out again; from then on it never does."""
+    """A crash before a reply is kept lets its call go out again; after that it never does."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(nothing_survives())
         models = [ModelServer(REPLIES) for _ in KILLED[kind]]
@@ -155,7 +155,7 @@ def model_of(site: Site) -> str:
 
 @pytest.mark.parametrize("ended", ["cancel", "discard"])
 def test_a_mission_that_nobody_goes_on_with_is_charged_what_its_calls_cost(tmp_path: Path, ended: str) -> None:
-    """Its worker died between a reply and its booking: once the mission is ended, nothing is reserved any more."""
+    """The worker died between a reply and its booking: once the mission is ended, nothing stays reserved."""
     model = ModelServer(REPLIES)
     with nothing_survives(), model.running() as address:
         yard = TalkYard(tmp_path, [(model, address)], kind="cli", act="talk")
@@ -174,7 +174,7 @@ def test_a_mission_that_nobody_goes_on_with_is_charged_what_its_calls_cost(tmp_p
 
 
 class HeldServer(ModelServer):
-    """A provider that gives its third reply only once it is told to."""
+    """A provider that holds its third reply until `free` is set."""
 
     def __init__(self) -> None:
         super().__init__(REPLIES)
@@ -198,7 +198,7 @@ def test_what_was_broken_off_goes_on_and_pays_for_no_reply_again(tmp_path: Path,
         assert model.reached.wait(60)
         if end == "the sandbox is killed":
             for pid in sandboxes(running):
-                with contextlib.suppress(ProcessLookupError):  # the first one's end is the others'
+                with contextlib.suppress(ProcessLookupError):  # when the first one ends, so do the others
                     os.kill(pid, signal.SIGKILL)
             model.free.set()
             assert running.wait() == 0, yard.said()

@@ -1,4 +1,4 @@
-"""`mission report` of real missions, in every status: what it tells, and that its commands are right."""
+"""`mission report` of real missions, in every status: its content, and that its commands are right."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_every_mission_of_an_earlier_version_has_a_report(saved: Path) -> None:
         assert text.exit_code == 0, text.exception
         assert [line for line in text.stdout.splitlines() if line.startswith("## ")] == HEADINGS
         assert report["details"] == ask("mission", "show", mission["mission"])
-        # An unknown cost is unknown in both forms, and a known one is not.
+        # An unknown cost is shown as unknown in both forms, and a known one is not.
         assert ("- cost not known" in text.stdout) is (report["details"]["cost_usd"] is None)
         told[mission["mission"]] = report
     assert {report["status"] for report in told.values()} > {"refused", "rolled back", "waiting", "paused"}

@@ -1,4 +1,4 @@
-"""What people took back of a mission's change is not promoted: the newest tree is, with a verdict of its own."""
+"""Changes that people took back are not promoted: the mission promotes its newest tree, with a new verdict."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def files(workshop: Workshop, state: MissionState) -> set[str]:
 
 @pytest.mark.parametrize("stop", ["promote", "verdict", "cancelled"])
 def test_a_file_that_was_taken_back_is_not_promoted(workshop: Workshop, stop: str) -> None:
-    """Wherever the mission rests after its agent has finished."""
+    """At every point at which the mission rests after its agent has finished."""
     state = workshop.run(CHANGE, break_at=("step" if stop == "verdict" else "promote",))
     while stop == "verdict" and not state.stops[-1].endswith("attempt/1/verdict"):
         state = resume(workshop, state)
@@ -94,7 +94,7 @@ def test_a_tree_that_fails_without_what_was_taken_back_is_refused(workshop: Work
         "refused",
         ["check_failed", "still_failing"],
     )
-    # The agent is not asked again: it would only do again what the person took back.
+    # The agent is not asked again: it would only repeat the change that the person took back.
     assert (len(state.attempts), state.export) == (1, None)
 
 
@@ -141,7 +141,7 @@ def test_an_agent_that_does_again_what_was_taken_back_needs_a_person(workshop: W
             app.close()
 
     state = asyncio.run(go_on())
-    # The second attempt began without the file, and wrote it again.
+    # The second attempt started without the file, and wrote it again.
     assert (len(state.attempts), state.status) == (2, "waiting")
     assert [reason.code for reason in state.reasons] == ["rejected_again"]
     assert "unwanted.txt" in state.reasons[0].message

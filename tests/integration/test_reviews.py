@@ -1,4 +1,4 @@
-"""Crews: testers hand their tests on, reviewers object and vote, and a test that fails decides."""
+"""Crews: testers hand their tests on, reviewers object and vote, and a failing test decides."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def crew(tmp_path: Path) -> Crew:
 
 
 def script(body: str) -> str:
-    """Return the agent that runs a Python program, on one line as a plan has it."""
+    """Return the agent that runs a Python program, packed into one line as a plan needs it."""
     program = f"import os, pathlib\nrequest = os.environ['CHARGEHAND_REQUEST']\n{body}"
     packed = base64.b64encode(zlib.compress(program.encode(), 9)).decode()
     run = f"import base64, zlib; exec(zlib.decompress(base64.b64decode('{packed}')))"
@@ -101,7 +101,7 @@ def test_a_developer_makes_the_test_of_a_tester_pass(crew: Crew) -> None:
     assert (state.status, state.reasons) == ("promoted", ())
     assert set(crew.children(mission).values()) == {"promoted"}
     made = branch(crew, state)
-    # One commit: what the developer made, with the test that it was made for.
+    # One commit: the developer's change, with the test that it was made for.
     assert len(git(crew.repo, "log", "--format=%s", f"main..{made}").splitlines()) == 1
     assert git(crew.repo, "show", f"{made}:tests/test_triple.py") == TRIPLE.strip()
     ends = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
@@ -168,7 +168,7 @@ def test_a_test_that_nobody_is_to_make_pass_is_a_question(crew: Crew) -> None:
 
 @pytest.mark.parametrize("answer", ["retry", "skip"])
 def test_tests_that_conflict_are_never_dropped_unasked(crew: Crew, answer: str) -> None:
-    """Two testers add the same file; nobody can be given both."""
+    """Two testers add the same file; no developer can be given both."""
     other = TRIPLE.replace("triple(0), 0", "triple(1), 3")
     mission = record(
         crew,
@@ -188,12 +188,12 @@ def test_tests_that_conflict_are_never_dropped_unasked(crew: Crew, answer: str) 
     assert done.status == "promoted", done.reasons
     ends = {event.task: event.outcome for event in crew.events(mission, TaskEnded)}
     assert ends["code"] == ("merged" if answer == "retry" else "left_out")
-    if answer == "retry":  # with the first one's, which nothing conflicts with
+    if answer == "retry":  # with the first one's test, which conflicts with nothing
         assert git(crew.repo, "show", f"{branch(crew, done)}:tests/test_triple.py") == TRIPLE.strip()
 
 
 def test_what_a_reviewer_objects_to_goes_back_and_is_merged_once_it_approves(crew: Crew) -> None:
-    """The reviewer wants a docstring; the developer adds it only when told."""
+    """The reviewer wants a docstring; the developer adds it only on request."""
     wants = "Triple the number."
     told = GOOD.replace("    return 3", f'    """{wants}"""\n    return 3')
     body = f"text = {told!r} if 'wants a docstring' in request else {GOOD!r}\n"
@@ -218,7 +218,7 @@ def test_after_two_revisions_the_votes_are_counted(crew: Crew, others: int, deci
     never = script(review("I do not like it"))
     happy = script(review())
     roles = ["security", "reviewer", "architect"][: others + 1]
-    # An architect writes; here it is one more who reads, in a role of its own.
+    # An architect writes; here it is one more reader, in another role.
     roles = [role if role != "architect" else "planner" for role in roles]
     agents = {role: never if role == "security" else happy for role in roles}
     mission = record(crew, [task("code", developer, reviewers=roles)], **agents)
@@ -248,7 +248,7 @@ def test_an_approval_without_evidence_does_not_count(crew: Crew) -> None:
 
 
 def test_a_test_beats_the_votes(crew: Crew) -> None:
-    """Two approve what is wrong, which the checks do not see; the tester among the reviewers shows it."""
+    """Two reviewers approve wrong code that the checks pass; the tester among the reviewers exposes it."""
     developer = script(
         "there = pathlib.Path('tests/test_triple.py').exists()\n"
         f"pathlib.Path('calc.py').write_text({GOOD!r} if there else {WRONG!r})\n",

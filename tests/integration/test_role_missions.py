@@ -1,4 +1,4 @@
-"""Missions in roles: what each may do, what it has to leave, and who works in it."""
+"""Missions in roles: their permissions, their limits, and the agents that work in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shop(tmp_path: Path) -> NativeShop:
 
 
 def role_of(name: str, *, shop: NativeShop, text: str | None = None) -> dict[str, Any]:
-    """Return what a request says of a role, its file kept."""
+    """Return the fields of a request that describe a role, and keep the role's file as an artifact."""
     content = (text or shipped_roles()[name]).encode()
     with shop.opened() as app:
         kept = app.store.artifacts.put(content, kind="role")
@@ -159,7 +159,7 @@ def test_an_architect_leaves_a_decision_record_and_no_code(tmp_path: Path) -> No
 
 
 def test_a_role_file_that_was_changed_counts_for_the_next_mission_alone(shop: NativeShop) -> None:
-    """The text that a mission was asked for with is its role to the end, whatever the file says by then."""
+    """A mission keeps the role text that it was requested with, even if the file changes."""
     text = shipped_roles()["developer"].replace('"bash", ', "")
     tries = [says("", call("bash", command="touch new.py"), edit("a - b", "a + b")), FINISH]
     ended = run(shop, "developer", tries, attempts=1, text=text)

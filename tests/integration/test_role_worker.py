@@ -1,4 +1,4 @@
-"""Roles from the command line: a report as a result, and files that count from the next mission on."""
+"""Roles from the command line: a report as a result, and files that apply from the next mission on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def repo(tmp_path: Path) -> Path:
 def worker(desk: Desk, repo: Path) -> Iterator[Any]:
     running = desk.start("worker", cwd=repo)
     yield running
-    assert running.poll() is None  # it is the same worker to the end
+    assert running.poll() is None  # the same worker runs to the end
     running.terminate()
     running.communicate(timeout=WAIT)
 
@@ -44,7 +44,7 @@ def configure(desk: Desk, *lines: str) -> Path:
 
 
 def detached(desk: Desk, repo: Path, *words: str) -> dict[str, Any]:
-    """Leave a mission to the worker and return what is known of it once it is settled."""
+    """Leave a mission to the worker and return its document once it is settled."""
     said = desk.say("run", "write", "--detach", "--only-check", "true", *words, cwd=repo)
     assert said.code == 0, said
     mission, deadline = said.document["mission"], time.monotonic() + WAIT
@@ -96,4 +96,4 @@ def test_a_report_is_a_result_with_nothing_to_promote(desk: Desk, repo: Path) ->
     assert {"analyse", "repository", "selection", "execution", "validation", "promotion"} <= set(steps)
     assert [line["step"] for line in lines if line["type"] == "role.chosen"] == ["selection"]
     wrote = desk.run(repo, "--role", "reviewer", agent="command:touch new.txt", text="review it")
-    assert (wrote.code, wrote.document["status"]) == (1, "failed")  # touch was refused by the file system
+    assert (wrote.code, wrote.document["status"]) == (1, "failed")  # the file system refused touch

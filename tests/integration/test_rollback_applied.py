@@ -1,4 +1,4 @@
-"""A roll-back of a mission that was applied: the person's own branch goes on, and never back."""
+"""A roll-back of a mission that was applied: the person's own branch moves forward, never back."""
 
 from __future__ import annotations
 

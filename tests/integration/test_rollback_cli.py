@@ -1,4 +1,4 @@
-"""Going back by the command line: what is shown is what is done, wholly, by file, by hunk, and undone again."""
+"""Roll-back by the command line: the preview equals the effect, for all files, one file, a hunk, and an undo."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def refused(desk: Desk, repo: Path) -> Said:
-    """A mission whose f.txt was set back whole, since a secret was in it."""
+    """Return a mission whose f.txt was set back as a whole, since it held a secret."""
     said = desk.run(repo, agent=EDITS)
     assert (said.code, said.reasons) == (1, {"secret"}), said
     return said
@@ -54,21 +54,21 @@ def content(desk: Desk, said: Said, path: str) -> str:
 
 @pytest.fixture
 def here(desk: Desk, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be the person at that desk, in that repository, so that commands need no process of their own."""
+    """Act as the person at that desk, in that repository, so that commands need no separate process."""
     for name, value in desk.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(repo)
 
 
 def say(*words: str, code: int = 0) -> Said:
-    """Give a `checkpoint` command with --json."""
+    """Run a `checkpoint` command with --json."""
     done = CliRunner().invoke(chargehand, ["--json", "checkpoint", *words])
     assert done.exit_code == code, done.output
     return Said(code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
 
 
 def text(*words: str) -> bytes:
-    """Give a `checkpoint` command as a person does."""
+    """Run a `checkpoint` command as a person does."""
     done = CliRunner().invoke(chargehand, ["checkpoint", *words])
     assert done.exit_code == 0, done.output
     return done.stdout_bytes

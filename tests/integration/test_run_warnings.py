@@ -1,4 +1,4 @@
-"""`run` names what inspection warns of in a change that it promotes, as text and as JSON."""
+"""`run` reports inspection's warnings about a change that it promotes, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of every tier, one after another, that end in all ways there are: none leaves anything, nothing grows."""
+"""Consecutive runs of every tier with every kind of end: nothing is left, and nothing grows."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.sandbox.toolchain import discover
 
 SAMPLE = {"process": 21, "container": 7, "vm": 3}
-"""What the suite takes of it: each end of a run at least once."""
+"""The suite's share: each end of a run at least once."""
 LONG = int(os.environ.get("CHARGEHAND_SOAK_RUNS", "1000"))
 GROWTH_KB = 6 * 1024
-"""What a process of ours may hold more at the end than once it was warm, however many the runs."""
+"""How much more memory a process of ours may hold at the end than when warm, for any number of runs."""
 HUNG = "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' {mark} >/dev/null 2>&1 &"
 ENDS = ("alone", "daemons", "timed out", "killed", "cancelled", "frozen", "much output")
 
 
 async def use(sandbox: Sandbox, end: str, mark: str) -> None:
-    """Run something in a sandbox that ends as it is told, or does not end."""
+    """Run a command in a sandbox that ends in the given way, or does not end."""
     hung = HUNG.format(mark=mark)
     if end == "alone":
         assert (await sandbox.exec(["sh", "-c", "echo x > file"])).exit_code == 0
@@ -53,11 +53,11 @@ async def use(sandbox: Sandbox, end: str, mark: str) -> None:
 
 
 class Floor:
-    """What there is on this machine of a tier that has no sandbox open."""
+    """The state of this machine while a tier has no sandbox open."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        # A process that ended and that another test left unreaped has no command line any more.
+        # A process that ended and that another test left unreaped no longer has a command line.
         self.services = {pid for pid in below(os.getpid()) if "postgres" not in (command_of(pid) or "postgres")}
 
     def seen(self) -> dict[str, Any]:
@@ -70,13 +70,13 @@ class Floor:
         }
 
     def memory(self) -> dict[int, int]:
-        """Return what each process of ours holds, in KiB, without garbage that earlier tests left."""
+        """Return the resident memory of each of our processes in KiB, without garbage of earlier tests."""
         gc.collect()
         return {pid: resident(pid) for pid in (os.getpid(), *self.services)}
 
 
 def below(pid: int) -> set[int]:
-    """Return all that a process started and did not reap, however deep."""
+    """Return all unreaped descendants of a process."""
     parents: dict[int, int] = {}
     for number in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
@@ -88,7 +88,7 @@ def below(pid: int) -> set[int]:
 
 
 def command_of(pid: int) -> str:
-    """Return a process's command line: the database server that tests share opens files as it likes."""
+    """Return a process's command line, to leave out the shared database server, which opens files as it likes."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -112,7 +112,7 @@ def bearing(mark: str) -> list[int]:
 
 
 async def until(what: Callable[[], object]) -> None:
-    """Wait until there is nothing; the kernel and engines take a moment to end what was killed."""
+    """Wait until `what` returns nothing; the kernel and engines need a moment to end killed processes."""
     limit = time.monotonic() + 30
     while left := what():
         assert time.monotonic() < limit, left
@@ -120,7 +120,7 @@ async def until(what: Callable[[], object]) -> None:
 
 
 async def run(tier: Any, root: Path, end: str) -> None:
-    """Open a sandbox on a new workspace, use it, and close it; nothing that it held may be there afterwards."""
+    """Open a sandbox on a new workspace, use it, and close it; check that nothing it held is left."""
     mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
     for name in ("upper", "work"):
         (root / name).mkdir()
@@ -142,7 +142,7 @@ async def run(tier: Any, root: Path, end: str) -> None:
 
 
 async def many(kind: str, place: Path, runs: int) -> dict[str, Any]:
-    """Return what there was when the tier was warm, and after the last run."""
+    """Return the state of the machine when the tier was warm, and after the last run."""
     for name in ("base", "scratch"):
         (place / name).mkdir()
     for path in (place, place / "base"):
@@ -179,7 +179,7 @@ def test_runs_leave_nothing(tmp_path: Path, kind: str, long: bool) -> None:
 
 
 async def test_what_is_left_would_be_seen(tmp_path: Path) -> None:
-    """A process, a descriptor and a file that stay are each told."""
+    """A leftover process, descriptor or file is reported."""
     floor = Floor(tmp_path)
     before = floor.seen()
     (tmp_path / "file").touch()

@@ -1,4 +1,4 @@
-"""When an attempt ends, however it ends, nothing of it is left: no process, no mount, no cgroup, no file."""
+"""When an attempt ends, in any way, nothing of it is left: no process, no mount, no cgroup, no file."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def place(root: Path) -> Iterator[SandboxSpec]:
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Return parent and command line of every process of this machine that is no zombie."""
+    """Return parent and command line of every process of this machine except zombies."""
     found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -95,7 +95,7 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Return the processes below one, but for those that other tests share: a database server, the fork server."""
+    """Return the descendants of a process, except those that tests share: a database server, the fork server."""
     table = processes()
     found = {pid}
     while more := {child for child, (parent, _) in table.items() if parent in found} - found:
@@ -118,7 +118,7 @@ def mounts() -> list[str]:
 
 
 def gone(condition: Callable[[], object], *, seconds: float = 120.0) -> None:
-    """Wait until nothing is left; the kernel takes a moment to end what was killed."""
+    """Wait until nothing is left; the kernel needs a moment to end killed processes."""
     limit = time.monotonic() + seconds
     while condition():
         assert time.monotonic() < limit, condition()
@@ -126,14 +126,14 @@ def gone(condition: Callable[[], object], *, seconds: float = 120.0) -> None:
 
 
 def orphaned_cgroups() -> set[str]:
-    """Return the groups of this process and of processes that are dead; others may run beside this test."""
+    """Return the groups of this process and of dead processes; other processes may run during this test."""
     owners = {name: Path(name).name.split("-")[1] for name in cgroups()}
     return {name for name, pid in owners.items() if int(pid) == os.getpid() or not Path("/proc", pid).exists()}
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever a test does: mounts, groups and temporary files are afterwards what they were."""
+    """Check that mounts, groups and temporary files are the same after each test as before."""
     before, mounted = orphaned_cgroups(), mounts()
     temporary = tmp_path_factory.mktemp("temporary")
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -155,7 +155,7 @@ async def test_a_thousand_attempts_leave_nothing(tmp_path: Path) -> None:
 
 
 async def attempts(tmp_path: Path, count: int) -> None:
-    """End attempts in every way there is: closed, cancelled, timed out, frozen, opened in vain."""
+    """End attempts in every way: closed, cancelled, timed out, frozen, failed to open."""
     descriptors = len(os.listdir("/proc/self/fd"))
     mark = f"MARK-{os.getpid()}-{tmp_path.name}"
     async with ProcessTier(host_toolchain()) as tier:
@@ -244,14 +244,14 @@ async def test_killed_from_outside(tmp_path: Path, victim: str, frozen: bool) ->
             assert isinstance(task.exception(), SandboxDiedError)
             gone(lambda: bearing(mark))
             assert not [name for name in cgroups() if f"-{os.getpid()}-" in name]
-            # Another one can be had, also where nothing is left that starts them.
+            # Another sandbox can be opened, even if no launcher is left.
             again = await tier.open(spec)
             assert (await again.exec(["true"])).exit_code == 0
             await again.close()
 
 
 async def test_a_launcher_that_stands_still_is_replaced_at_once(tmp_path: Path) -> None:
-    # Long before a sandbox that does not answer would be given up: whoever waits has a time limit of its own.
+    # Well before a sandbox that does not answer is given up: callers have a time limit too.
     async with asyncio.timeout(0.8 * START_SECONDS):
         await replace_stopped_launchers(tmp_path)
     assert descendants(os.getpid()) == {}
@@ -263,7 +263,7 @@ async def replace_stopped_launchers(tmp_path: Path) -> None:
             sandbox = await tier.open(spec)
             stopped = find("launcher")
             os.kill(stopped, signal.SIGSTOP)
-            # What runs is not disturbed; what begins or ends does not wait for ever.
+            # Running commands are not disturbed; opening and closing do not wait for ever.
             assert (await sandbox.exec(["true"])).exit_code == 0
             await sandbox.close()
             assert stopped not in descendants(os.getpid())
@@ -281,7 +281,7 @@ async def replace_stopped_launchers(tmp_path: Path) -> None:
 
 
 def find(victim: str) -> int:
-    """Return the process of this test's only sandbox that plays a part."""
+    """Return the process with this role in the test's only sandbox."""
     ours = descendants(os.getpid())
     words = {"launcher": "_launcher", "bubblewrap": "--disable-userns", "exec server": " -B -c "}
     found = [pid for pid, command in ours.items() if words[victim] in command]
@@ -312,7 +312,7 @@ async def test_an_owner_killed_with_9(tmp_path: Path, state: str, also_launcher:
                 os.kill(launcher, signal.SIGKILL)
         if also_launcher:
             async with ProcessTier(host_toolchain()):
-                pass  # the next start sweeps what nobody was left to remove
+                pass  # the next start removes the leftovers that no process was left to remove
         gone(lambda: [pid for pid in ours if pid in processes()])
         gone(lambda: bearing(f"MARK-{root.name}"))
         gone(lambda: [name for name in cgroups() if f"-{owner.pid}-" in name])
@@ -329,14 +329,14 @@ async def test_an_owner_killed_with_9_whose_sandbox_ends_before_the_launcher_loo
             launcher = next(pid for pid, command in ours.items() if "_launcher" in command)
             os.kill(launcher, signal.SIGSTOP)
             owner.kill()
-        gone(lambda: bearing(f"MARK-{root.name}"))  # its exec server saw the owner go
+        gone(lambda: bearing(f"MARK-{root.name}"))  # its exec server noticed the owner's end
         os.kill(launcher, signal.SIGCONT)
         gone(lambda: [pid for pid in ours if pid in processes()])
         gone(lambda: [name for name in cgroups() if f"-{owner.pid}-" in name])
 
 
 async def test_opening_in_vain_leaves_nothing(tmp_path: Path) -> None:
-    """A workspace that cannot be mounted, a request that is too large, cancelled at every moment."""
+    """A workspace that cannot be mounted, a request that is too large, cancellation at every moment."""
     descriptors = None
     with place(tmp_path / "place") as spec:
         wrong = MountPlan(target="/workspace", plain=tmp_path / "missing")

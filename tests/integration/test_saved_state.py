@@ -1,8 +1,8 @@
-"""A state directory that an earlier version wrote opens, lists, verifies and goes on.
+"""A state directory that an earlier version wrote opens, lists, verifies and resumes.
 
-`tests/data/saved-state.tar.xz` holds what the version before projected rows left after a demo and fourteen more
-missions: promoted, refused, failed, exhausted, discarded, waiting and paused ones, a fork, two roll-backs, its
-configuration, its script and its repository.
+`tests/data/saved-state.tar.xz` comes from the version before projected rows, after a demo and fourteen more
+missions: promoted, refused, failed, exhausted, discarded, waiting and paused ones, a fork, two roll-backs. It
+includes the configuration, script and repository.
 """
 
 from __future__ import annotations

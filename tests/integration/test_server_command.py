@@ -1,4 +1,4 @@
-"""`chargehand up`, as a person starts it: its link, its worker, its end, and what it refuses."""
+"""`chargehand up`, as a person starts it: its link, its worker, its end, and its refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def roles(desk: Desk) -> list[str]:
 
 
 def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
-    # The machine that tests run on may be as full as it likes.
+    # The test must not depend on how full this machine is.
     desk = Desk(tmp_path, CHARGEHAND_ALERTS_DISK_PERCENT="1", CHARGEHAND_ALERTS_MEMORY_PERCENT="1")
     process = desk.start("up", "--port", "0", cwd=repository(tmp_path / "repo"))
     assert process.stdout is not None
@@ -46,13 +46,13 @@ def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
         assert opened["session"]["role"] == "admin"
         client.headers["Authorization"] = f"Bearer {opened['secret']}"
         assert [each["name"] for each in client.get(f"{API}/projects").json()["projects"]] == ["repo"]
-        # Another link of the same server, asked for beside it.
+        # Another link for the same running server.
         port = url.rpartition(":")[2]
         again = desk.say("up", "--link", "--port", port, cwd=tmp_path).document["login"]
         assert client.post(f"{API}/session", json={"code": again.partition("#")[2]}).status_code == 200
         refused = desk.refused("port_taken", 2, "up", "--port", port, cwd=tmp_path)
         assert "--link" in refused["hint"]
-    # A worker that is killed says nothing of the next one.
+    # The server replaces a killed worker.
     (killed,) = workers(desk)
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: set(workers(desk)) - {killed})
@@ -78,7 +78,7 @@ def test_beyond_loopback_accounts_are_needed(tmp_path: Path) -> None:
 
 
 def break_nothing(desk: Desk) -> None:
-    """The options are what is wrong."""
+    """Break nothing: the options are wrong."""
 
 
 def break_version(desk: Desk) -> None:
@@ -131,12 +131,12 @@ def test_a_start_that_fails_says_why_once_and_leaves_nothing(
         port = found.getsockname()[1]
     process = desk.start("up", "--port", str(port), *words, cwd=tmp_path)
     _, stderr = process.communicate(timeout=60)
-    error = json.loads(stderr)["error"]  # the whole of it
+    error = json.loads(stderr)["error"]  # stderr holds nothing else
     assert (process.returncode, error["code"]) == (exit_code, code)
     assert error["message"]
     assert error["hint"]
     with socket.create_server(("127.0.0.1", port)):
-        pass  # nobody listens any more
+        pass  # no process listens any more
     if break_it not in (break_version, break_home, break_configuration):
         assert roles(desk) == []
 

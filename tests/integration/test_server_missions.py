@@ -1,4 +1,4 @@
-"""Missions through the web server: what it says is what the commands say, and what it does is done."""
+"""Missions through the web server: its answers equal those of the commands, and its actions take effect."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def workers(desk: Desk) -> list[str]:
 
 
 def settled(client: httpx.Client, mission: str) -> dict[str, Any]:
-    """Wait until a mission rests, and return it."""
+    """Wait until a mission is settled, and return it."""
     until = time.monotonic() + 120
     while True:
         found: dict[str, Any] = client.get(f"{API}/missions/{mission}").json()
@@ -78,7 +78,7 @@ def settled(client: httpx.Client, mission: str) -> dict[str, Any]:
         time.sleep(0.1)
 
 
-# --- what it says
+# --- reading
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_every_document_is_what_the_schema_says(client: httpx.Client, promoted: 
         for mission in (promoted, waiting) if route.path_names else ("",):
             answer = client.get(API + route.path.format(mission=mission))
             if answer.status_code != 200:
-                # No plan, nothing to take back, and arguments that are needed: an error of the right form.
+                # No plan, nothing to take back, or missing arguments: an error of the right form.
                 assert set(answer.json()["error"]) == {"code", "message", "hint"}, answer.text
                 continue
             described = document["paths"][API + route.path]["get"]["responses"]["200"]["content"]
@@ -157,7 +157,7 @@ def test_every_document_is_what_the_schema_says(client: httpx.Client, promoted: 
 
 
 def thinned(document: Any) -> Any:
-    """Return a document without most rows of its long lists: the catalogue has thousands, and takes seconds."""
+    """Return a document without most rows of its long lists: the catalogue has thousands, which take seconds."""
     if isinstance(document, dict):
         return {key: thinned(value) for key, value in document.items()}
     return document[:: max(1, len(document) // 50)] if isinstance(document, list) else document
@@ -200,7 +200,7 @@ def test_a_review_names_what_a_restore_takes_back(desk: Desk, repo: Path, client
     assert (old.status_code, old.json()["error"]["code"]) == (409, "tree_changed")
 
 
-# --- what it does
+# --- acting
 
 
 def start(client: httpx.Client, agent: str, **more: Any) -> httpx.Response:

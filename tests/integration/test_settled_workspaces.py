@@ -1,4 +1,4 @@
-"""What a person ends while nobody works on it leaves no workspace behind, and goes on from its checkpoint."""
+"""A mission that a person ends while no worker holds it leaves no workspace, and resumes from its checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def workspaces(home: Path) -> list[Path]:
 
 
 def working(yard: Yard) -> App:
-    """Open the store as a worker does, so that a person's command starts none behind the test's back."""
+    """Open the store as a worker does, so that a person's command starts no worker behind the test's back."""
     return App.open(environ=yard.environ, cwd=yard.place, role="worker")
 
 
@@ -81,7 +81,7 @@ def test_what_waits_for_an_answer_leaves_nothing_once_it_is_ended(
 
 
 def test_a_cancelled_plan_leaves_no_workspace_of_any_of_its_tasks(crew: Steered) -> None:
-    """Of the one that asks, one that is paused, one whose worker died, and one that did not begin."""
+    """Neither of the task that asks, nor of the task whose worker died, nor of the unstarted task."""
     mission = crew.record([asking("ways"), task("dies", shell(f"sleep {MARK}")), task("later", after=["dies"])])
     worker = forked.ForkedProcess(("worker",), cwd=crew.repo, environ=crew.environ, session=True)
     try:

@@ -37,13 +37,13 @@ GO = {
 
 
 def needs(program: str) -> pytest.MarkDecorator:
-    """Skip where the host lacks a program: sandboxes show the host's own."""
+    """Skip if the host lacks a program: sandboxes show the host's own."""
     return pytest.mark.skipif(not shutil.which(program), reason=f"not on this machine: {program}")
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """A registry that asks for a login over TLS of its own authority, and one without either."""
+    """Two registries: one requires a login over TLS with a private authority, the other neither."""
 
     private: LocalRegistry
     public: LocalRegistry
@@ -58,7 +58,7 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
 
 
 def events(desk: Desk, said: Said) -> list[dict[str, object]]:
-    """Return all that is logged of a mission."""
+    """Return all logged events of a mission."""
     log = desk.say("mission", "log", said.document["mission"], cwd=desk.place)
     return [json.loads(line) for line in log.stdout.splitlines()]
 
@@ -96,7 +96,7 @@ def test_cargo_fetches_in_setup_and_tests_without_network(tmp_path: Path, upstre
     first = desk.say("run", "look", "--agent", look, "--sandbox", tier, cwd=repo)
     assert first.code == 0, first
     seen = git(repo, "show", f"{first.document['branch']}:seen")
-    # The lock file names what it names outside, so that it can be committed.
+    # The lock file names the registries as they are named outside, so that it can be committed.
     assert 'source = "registry+https://github.com/rust-lang/crates.io-index"' in seen
     assert f'source = "sparse+{upstream.private.url}/index/"' in seen
     assert "CARGO_NET_OFFLINE=true" in seen
@@ -105,13 +105,13 @@ def test_cargo_fetches_in_setup_and_tests_without_network(tmp_path: Path, upstre
     assert {"registry cargo-config", "registry cargo-index", "registry cargo-file"} <= set(asked)
     second = desk.say("run", "again", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
     assert (second.code, requested(desk, second)) == (0, []), second
-    # In no file of any sandbox, in no log.
+    # The token is in no file of any sandbox, and in no log.
     assert TOKEN.encode() not in everything_below(desk.home)
     assert any(headers.get("authorization") == TOKEN for _, headers in upstream.private.seen)
     assert not any("authorization" in headers for _, headers in upstream.public.seen)
 
 
-# The way out of a container is the same for each client: cargo takes it above, in the suite.
+# Every client leaves a container in the same way: the suite shows it above with cargo.
 IN_CONTAINER = pytest.param("container", marks=[pytest.mark.needs_container, pytest.mark.soak])
 
 

@@ -1,4 +1,4 @@
-"""Real Python, Node and Java projects with packages of the registries that this user has configured."""
+"""Real Python, Node and Java projects with packages from the registries that this user has configured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real
 CANARY = "c4nary-in-the-users-settings"
 PYTHON = {
     "pyproject.toml": '[project]\nname = "calc"\nversion = "0.1"\ndependencies = ["six"]\n',
-    # The next pytest asks for pygments, three quarters of what would be installed and compiled.
+    # Newer pytest requires pygments, three quarters of the files to install and compile.
     "requirements.txt": "six\npytest<8.4\n",
     "calc.py": "import six\n\n\ndef name():\n    return six.ensure_str(b'calc')\n",
     "test_calc.py": "import calc\n\n\ndef test_name():\n    assert calc.name() == 'calc'\n",
@@ -62,7 +62,7 @@ MAVEN = {
     ".gitignore": "target/\n",
 }
 CASES = [
-    # What contradicts itself asks PyPI below; local registries are asked from containers in `test_setup_packages`.
+    # The contradicting requirements below use PyPI; `test_setup_packages` uses local registries from containers.
     pytest.param("process", NODE, "npm", marks=IN_PROCESS, id="node-process"),
     pytest.param("container", PYTHON, "pypi", marks=[IN_CONTAINER, pytest.mark.soak], id="python-container"),
     pytest.param("process", PYTHON, "pypi", marks=[IN_PROCESS, pytest.mark.soak], id="python-process"),
@@ -71,7 +71,7 @@ CASES = [
 
 
 def person(place: Path) -> Desk:
-    """Return somebody with this machine's registries, and a secret in the settings of each package client."""
+    """Return a person with this machine's registries, and a secret in the settings of each package client."""
     place.mkdir()
     (place / ".cargo").mkdir()
     (place / ".netrc").write_text(f"machine canary.invalid login a password {CANARY}\n")
@@ -88,7 +88,7 @@ def person(place: Path) -> Desk:
 
 
 def requested(desk: Desk, said: Said) -> list[str]:
-    """Return what setup asked the mirror for, by kind."""
+    """Return the kinds of requests that setup made to the mirror."""
     log = desk.say("mission", "log", said.document["mission"], cwd=desk.place)
     lines = [json.loads(line) for line in log.stdout.splitlines()]
     return [line["payload"]["entry"] for line in lines if line["type"] == "network.requested"]
@@ -135,7 +135,7 @@ def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
     named = desk.say("artifact", "show", check.ran or "", cwd=repo)
     assert "calc.CalcTest::adds" in named.stdout, named
     assert (check.name, check.status, check.tests) == ("mvn -B test", "passed", 1)
-    # A version that is nowhere is never judged by what the base has: a person may let setup look for it.
+    # A missing version is never judged with the base's packages: a person may let setup look for it.
     wrong = shell("sed -i 's/a - b/a + b/' src/main/java/calc/Calc.java; sed -i s/5.10.2/5.10.99/ pom.xml")
     waits = desk.say("run", "mend", "--agent", wrong, cwd=repo)
     assert (waits.code, waits.reasons) == (3, {"setup_offline"}), waits
@@ -146,7 +146,7 @@ def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None:
     desk = person(tmp_path / "desk")
-    # What else would be tried in between, the tests of what is detected say.
+    # The tests of detection cover the other candidates between these two.
     files = {name: text for name, text in PYTHON.items() if name not in ("chargehand.toml", "pyproject.toml")}
     files |= {"requirements.txt": "six==1.16.0\npytest<8.4\n", "requirements-docs.txt": "six==1.15.0\n"}
     repo = make_repository(tmp_path / "repo", files)
@@ -161,12 +161,12 @@ def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None
     assert found == "pip install -r requirements.txt"
     assert {"registry pypi-index", "registry pypi-file"} <= set(requested(desk, done))
     assert tried.index("pip install -r requirements-docs.txt -r requirements.txt") < tried.index(found)
-    # A command by hand finds what the mission's checks found.
+    # A manual command finds the same packages as the mission's checks.
     by_hand = desk.say(
         "exec", "--mission", done.document["mission"], "--", "sh", "-c", "python -m pytest -q", cwd=repo
     )
     assert by_hand.code == 0, by_hand
-    # What failed once is not tried again where something is known to work.
+    # A failed command is not tried again if another is known to work.
     again = desk.say("run", "look", "--agent", "command:touch newer", cwd=repo)
     assert (again.code, requested(desk, again)) == (0, []), again
 

@@ -26,7 +26,7 @@ LIMIT = 200.0
 
 
 class Gang:
-    """Missions of one repository that run at once, each in an app of its own, as several processes."""
+    """Missions of one repository that run at once, each in a separate app, as several processes would."""
 
     def __init__(self, shop: Workshop) -> None:
         self.shop = shop
@@ -45,7 +45,7 @@ class Gang:
         await self._stack.aclose()
 
     async def begin(self, script: str, *, checks: Sequence[str] = (), **changes: object) -> tuple[App, str]:
-        """Run a mission in an app of its own; return both."""
+        """Run a mission in a separate app; return both."""
         app = App(environ=self.shop.environ, cwd=self.shop.repository, clock=self.clock)
         self._stack.callback(app.close)
         session: Session = await self._stack.enter_async_context(app.session())
@@ -57,19 +57,19 @@ class Gang:
         return app, made
 
     async def settled(self) -> list[MissionState]:
-        """Wait for all of them."""
+        """Wait for all missions."""
         return await asyncio.wait_for(asyncio.gather(*self._tasks), LIMIT)
 
 
 def told(app: App, mission: str, *kinds: type[Payload]) -> list[Payload]:
-    """Return what the log tells of these kinds."""
+    """Return the payloads of these kinds in the log."""
     lines = app.store.log.read(mission)
     found = [decode(line.type, line.payload) for line in lines if line.payload is not None]
     return [payload for payload in found if isinstance(payload, kinds)]
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what must come."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(LIMIT):
         while not condition():
             await asyncio.sleep(0.02)
@@ -89,7 +89,7 @@ async def test_the_sixth_attempt_waits_with_a_reason_and_starts_by_itself(tmp_pa
         assert (queued.waits_for, queued.before, queued.places) == ("attempts", 0, 5)
         assert "5 agents work already" in queued.reason.message
         assert app.mission_reader.state(sixth).status == "running"
-        gang.clock.put_forward(600.0)  # longer than its own limit, which counts none of this
+        gang.clock.put_forward(600.0)  # longer than its own limit, which does not count this wait
         await asyncio.sleep(0.1)
         assert told(app, sixth, AttemptStarted, AttemptFinished) == []
         one, ended = five[0]

@@ -1,4 +1,4 @@
-"""A test that was changed must still notice what it noticed: faults are tried on both of its versions."""
+"""A changed test must still notice the faults that it noticed before: faults are tried on both of its versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acting on the tasks of a coordinator by its own name: answers, approvals, messages, and a plan that changes."""
+"""Acting on the tasks of a coordinator by its name: answers, approvals, messages, and a plan that changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ASKS = scripted(
         FINISH,
     )
 )
-# A file that checks are made of: what changes it waits for a person.
+# A file of the check surface: a task that changes it waits for a person.
 SURFACE = shell("touch conftest.py; echo x > sub/c.txt")
 
 
@@ -47,7 +47,7 @@ class Steered(Crew):
         (config / "config.toml").write_text("\n".join(lines) + "\n")
 
     def run(self, *words: str) -> Result:
-        # Somebody who works is there already: no worker is started behind the test's back.
+        # A worker is present already, so the command starts no other behind the test's back.
         with App.open(environ=self.environ, cwd=self.repo, role="worker") as app:
             assert app.member.id
             return CliRunner().invoke(chargehand, list(words), catch_exceptions=False)
@@ -176,7 +176,7 @@ def test_promote_and_discard_decide_on_the_task_that_waits_for_an_approval(crew:
     gone = crew.say("mission", "discard", mission)
     assert (gone["mission"], gone["status"]) == (children["d"], "discarded")
     state = crew.work(mission)
-    assert state.status == "waiting"  # what becomes of a task whose result is not wanted?
+    assert state.status == "waiting"  # it asks about the task whose result was discarded
     assert crew.say("mission", "answer", mission, "skip")["mission"] == mission
     state = crew.work(mission)
     assert state.status == "promoted"

@@ -1,4 +1,4 @@
-"""Every way to stop a mission keeps what its agent wrote as a checkpoint, which is shown and resumed from."""
+"""Every way to stop a mission keeps the agent's files as a checkpoint, which is shown and resumed from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chargehand.core.state import MissionState
 
 pytestmark = pytest.mark.needs_bwrap
 Stop = Callable[[App, str], Awaitable[None]]
-# It ends only in the run after the one in which it was stopped, with what it wrote there still in place.
+# It ends only in the run after the stop, if the file that it wrote before is still in place.
 RESUMED = "test -e done.txt && exec cp done.txt calc/kept.txt; echo half > done.txt; touch began; sleep 600"
 
 
@@ -52,7 +52,7 @@ STOPS: dict[str, tuple[Stop, str]] = {
 
 
 def kept(app: App, mission: str) -> str:
-    """Return what the mission's last checkpoint has in `done.txt`."""
+    """Return the content of `done.txt` in the mission's last checkpoint."""
     state = app.mission_reader.state(mission)
     depot = app.depot(app.project(Path(state.repository)))
     entry = depot.lookup(state.checkpoints[-1].tree, "done.txt")
@@ -60,7 +60,7 @@ def kept(app: App, mission: str) -> str:
 
 
 def began(shop: NativeShop) -> Callable[[], bool]:
-    """Return whether the agent has written what it writes before it waits."""
+    """Return a condition: the agent has written its files and waits."""
     places = "projects/*/workspaces/w-*-attempt-*/generations/*/upper/began"
     return lambda: any(shop.home.glob(places))
 
@@ -112,7 +112,7 @@ def test_an_agent_that_is_stopped_in_the_middle_of_an_act_loses_nothing(tmp_path
 
 
 def test_what_a_dead_worker_left_is_kept_before_a_person_ends_its_mission(tmp_path: Path) -> None:
-    """The workspace of a mission whose worker died is removed with the mission's end; its content is not."""
+    """The end of a mission whose worker died removes its workspace, but not the content."""
     shop = NativeShop(tmp_path)
 
     async def die(app: App, mission: str) -> None:

@@ -1,4 +1,4 @@
-"""Cheats that make red code green, end to end: a person is asked; the honest fix beside each lands unasked."""
+"""Cheats that make red code green, end to end: a person is asked; similar honest fixes land without a question."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOUCH = "echo '# done' >> calc.py"
 MAKE = {"calc.py": CALC, "test_calc.py": TEST, "Makefile": "test:\n\tpython3 -m unittest -q\n.PHONY: test\n"}
 UNITTEST = "python3 -m unittest -q\n"
 SCRIPT = {"calc.py": CALC, "test_calc.py": TEST, "ci/all.sh": "sh ci/unit.sh\n", "ci/unit.sh": UNITTEST}
-# Setup installs a module that the tests judge by, as a runner's own modules are.
+# Setup installs a module whose code decides the tests, as a runner's own modules do.
 JUDGED = {
     "calc.py": CALC,
     "test_calc.py": TEST.replace("from calc", "import judging\nfrom calc").replace(
@@ -58,7 +58,7 @@ HONEST = [
     pytest.param(
         JUDGED, "python -m unittest -q", f"{FIX}; echo '# none' > requirements.txt", id="installed module"
     ),
-    # The suite mends a project of npm unasked in `test_toolchains`.
+    # The suite lands an honest npm fix in `test_toolchains`.
     pytest.param(NODE, "npm test", "sed -i 's/a - b/a + b/' calc.js", id="npm", marks=pytest.mark.soak),
 ]
 

@@ -1,4 +1,4 @@
-"""P3, P8: who goes on with a mission whose worker ended, stands still, lost its disk or its last writes."""
+"""P3, P8: taking over a mission whose worker ended, hung, lost its disk or its last writes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def has_worked(yard: Yard, site: Site, seconds: float) -> bool:
 
 
 def promoted_once(yard: Yard, site: Site) -> MissionState:
-    """Hold that the mission is promoted, with all that this promises; return its state."""
+    """Check that the mission is promoted with everything that this promises; return its state."""
     outcome = yard.examine(site)
     assert outcome is not None
     assert (outcome.status, outcome.reasons) == ("promoted", ()), yard.said()
@@ -92,7 +92,7 @@ def test_a_worker_that_is_told_to_end_lets_go(yard: Yard, number: int) -> None:
 
 
 def test_a_time_limit_does_not_start_again_with_another_worker(yard: Yard) -> None:
-    """An agent without output or steps: nothing but the noted time tells how long it has worked."""
+    """An agent without output or steps: only the recorded time shows how long it has worked."""
     site = yard.site(Scene(name="silent", script=f"sleep {MARK}", words=("--time", "12s", "--attempts", "1")))
     yard.detach(site)
     for number, seconds in ((signal.SIGKILL, 2.0), (signal.SIGTERM, 4.0), (signal.SIGKILL, 6.0)):
@@ -163,7 +163,7 @@ TORN = ("after sandbox.opened#3", "after verdict.given+step.finished#2", "after 
 
 @pytest.mark.parametrize("points", [TORN[:2], pytest.param((*TORN, "before release#1"), marks=pytest.mark.soak)])
 def test_a_torn_last_write(tmp_path: Path, points: tuple[str, ...]) -> None:
-    """What no durable write had brought to the disk may be missing after a power cut, and costs only time."""
+    """A power cut may lose the writes since the last durable one, which costs only time."""
     chance = random.Random(7)
     scene = SCENES["second try"]
     with nothing_survives():
@@ -182,7 +182,7 @@ def test_a_torn_last_write(tmp_path: Path, points: tuple[str, ...]) -> None:
 
 
 def test_a_torn_last_write_of_a_refusal(yard: Yard) -> None:
-    """The end of a refused mission is no durable write: where it is lost, the mission comes to its end again."""
+    """The end of a refused mission is not a durable write: if it is lost, the mission ends again."""
     site = yard.site(SCENES["refused"])
     yard.worker_dies_at("before release#1", site)
     tear(yard, None)
@@ -213,7 +213,7 @@ disk_fills_up(Path(sys.argv[1]), int(sys.argv[2]))
 @pytest.mark.needs_root
 @pytest.mark.parametrize("spare_kib", [60, *(pytest.param(spare, marks=pytest.mark.soak) for spare in (0, 300))])
 def test_a_disk_that_is_full_while_a_worker_works(tmp_path: Path, spare_kib: int) -> None:
-    """Told in a mount namespace of its own, where the state directory is a small disk."""
+    """Runs in a separate mount namespace, in which the state directory is a small disk."""
     argv = ["unshare", "-m", sys.executable, "-c", STORY, str(tmp_path), str(spare_kib)]
     places = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
@@ -222,7 +222,7 @@ def test_a_disk_that_is_full_while_a_worker_works(tmp_path: Path, spare_kib: int
 
 
 def disk_fills_up(place: Path, spare_kib: int) -> None:
-    """Let a worker run into a full disk, free it again, and hold the mission to its promises."""
+    """Let a worker run into a full disk, free it again, and check the mission's promises."""
     yard = Yard(place)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=700", "none", str(yard.home)], check=True)
     site = yard.site(SCENES["second try"])

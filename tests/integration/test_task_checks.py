@@ -21,7 +21,7 @@ pytestmark = pytest.mark.needs_bwrap
 
 # Passes unless both have changed.
 OWN = "import sys\nsys.exit(open('a.txt').read() != 'a\\n' and open('b.txt').read() != 'b\\n')\n"
-# Passes if the file of that letter holds the word. A check that named it would be run on the base's file too.
+# Passes if the file of that letter holds the word. A check that names the file would run on the base's file too.
 HAS = "import sys\nsys.exit(open(sys.argv[1] + '.txt').read() != sys.argv[2] + '\\n')\n"
 FILES = {"a.txt": "a\n", "b.txt": "b\n", "c.txt": "c\n", "own.py": OWN, "has.py": HAS}
 READS = "cat *.txt > /dev/null"
@@ -67,7 +67,7 @@ def test_a_later_task_has_to_keep_the_checks_of_earlier_ones(crew: Crew) -> None
     ]
     mission = crew.record(tasks, READS, attempts=1)
     state = crew.work(mission)
-    # Its own mission is refused already: the agent would have been told.
+    # Its own mission refuses it already, so its agent can react.
     assert crew.children(mission) == {"a": "promoted", "b": "refused"}
     assert state.status == "waiting"
     with crew.opened() as app:
@@ -85,7 +85,7 @@ def test_all_checks_hold_to_the_end_and_those_of_a_rolled_back_task_no_longer_co
     state = crew.work(mission)
     assert state.status == "promoted"
     own = {check for each in tasks for check in each["checks"]}
-    # The result of `c` began on both others: its own mission ran all checks.
+    # `c` started on the result of both others: its own mission ran all checks.
     assert own < checked(crew, crew.mission_of(mission, "c"))[-1][1]
     merged = [names for scope, names in checked(crew, mission) if names >= own]
     assert merged
@@ -113,7 +113,7 @@ def test_a_moved_branch_is_judged_by_the_checks_of_all_tasks(crew: Crew) -> None
 
 
 def test_a_change_that_the_branch_has_already_is_merged_only_with_its_checks(crew: Crew) -> None:
-    # Both make the same change; together with that of the first, the check of the second fails.
+    # Both make the same change; with the first task's change, the second task's check fails.
     tasks = [
         task("a", "echo new > a.txt; echo new > b.txt", "true"),
         task("b", "sleep 1; echo new > b.txt", "python3 has.py a a"),

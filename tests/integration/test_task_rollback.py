@@ -1,4 +1,4 @@
-"""Taking back single tasks of a coordinator, in real repositories; what forbids it, and what is left then."""
+"""Rolling back single tasks of a coordinator, in real repositories: the obstacles, and the remaining tree."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_task_is_taken_back_by_one_commit_on_the_exported_branch(crew: Steered
     assert f"Roll back task a of mission {mission}" in git(crew.repo, "log", "-1", "--format=%B", made)
     (event,) = crew.events(mission, MissionRolledBack)
     assert (event.tasks, event.commit) == (("a",), git(crew.repo, "rev-parse", made))
-    # What lands was judged as it lands, and who looks at it finds out where it is from.
+    # The landed tree has a verdict, and its provenance can be verified.
     assert crew.events(mission, VerdictGiven)[-1].verdict.tree == event.tree
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
         depot = app.depot(app.project(crew.repo))
@@ -72,7 +72,7 @@ def test_a_task_is_taken_back_by_one_commit_on_the_exported_branch(crew: Steered
 
 
 def test_what_is_built_on_a_task_is_named_and_goes_with_it_where_that_is_wanted(crew: Steered) -> None:
-    """By the plan, over a task that had nothing to do, and by what was touched later."""
+    """Built on it by the plan, across a task that had nothing to do, and by later changes to the same files."""
     lines = [task(f"l{n}", line(n), after=["first"], change=["sub/l.txt"]) for n in (1, 10, 20)]
     mission = crew.record(
         [
@@ -114,7 +114,7 @@ def test_a_task_that_other_changes_stand_in_the_way_of_is_refused(crew: Steered)
     tasks = [task("kept"), task("gone", shell("rm sub/h.txt")), task("there", there)]
     mission = crew.record(tasks, "cat f.txt sub/* sub/*/* >/dev/null 2>&1 || true; ls", at_once=1)
     state = crew.work(mission)
-    while state.status == "waiting":  # no check opens what is gone
+    while state.status == "waiting":  # no check opens the deleted file
         assert state.open_question is None, [each.reasons for each in crew.events(mission, QuestionAsked)]
         crew.say("mission", "promote", mission)
         state = crew.work(mission)
@@ -171,7 +171,7 @@ def test_a_roll_back_that_is_broken_off_happened_or_did_not(crew: Steered, point
         asyncio.run(back(app))
     if point == "rolled_back":
         crew.refused("rolled_back", "mission", "rollback", mission, "--task", "a")
-        crew.say("mission", "promote", mission)  # its export is still to be done
+        crew.say("mission", "promote", mission)  # its export is still pending
     else:
         rolled_back(crew, mission, "--task", "a")
     with App.open(environ=crew.environ, cwd=crew.repo) as app:

@@ -1,4 +1,4 @@
-"""What an attempt took and met, and which tier it had, as a person sees it in missions."""
+"""The resource use, limits and tier of an attempt, as a person sees them in missions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOLD = "python3 -c 'held = bytes(b\\'x\\') * (400 << 20)'"
 
 
 def run(desk: Desk, repo: Path, script: str, code: int = 1, **keys: str) -> dict[str, Any]:
-    """Run a mission of one attempt under these keys of the configuration; return what `mission show` says."""
+    """Run a mission of one attempt under these keys of the configuration; return the output of `mission show`."""
     environ = {f"CHARGEHAND_{name.upper()}": value for name, value in keys.items()}
     done = desk.say("run", "Do it", "--agent", shell(script), *PASSES, cwd=repo, environ=environ)
     assert done.code == code, done
@@ -48,7 +48,7 @@ def test_what_an_attempt_took_is_told(tmp_path: Path) -> None:
     burn = (
         "sed -i s/a/b/ f.txt; head -c 3000000 /dev/zero > g.txt; i=0; while [ $i -lt 99999 ]; do i=$((i+1)); done"
     )
-    # Where nobody but our looks counts processes, a shorter command may end between two of them.
+    # If only our samples count processes, a shorter command may end between two of them.
     done = desk.say("run", "Mend f", "--agent", shell(f"{burn}; sleep 3; echo 12345"), *PASSES, cwd=repo)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
     (attempt,) = done.document["attempts"]

@@ -89,7 +89,7 @@ def checks(desk: Desk, said: Said, scope: str = "attempt") -> tuple[CheckResult,
 
 
 def mended(desk: Desk, repo: Path, file: str, command: str, *, tests: int | None) -> Said:
-    """Hold that the found check is red on the base, refuses half a change and lets the whole one in."""
+    """Check that the found check is red on the base, refuses half a change and accepts the whole."""
     before = repository_state(repo)
     half = run(desk, repo, shell(f"echo >> {file}"), "--red-base", "go")
     assert (half.code, half.reasons - {"still_failing"}) == (1, {"check_failed"}), half.stdout
@@ -104,13 +104,13 @@ def mended(desk: Desk, repo: Path, file: str, command: str, *, tests: int | None
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
-    """Skip where the host lacks one of the programs: they are the host's own."""
+    """Skip if the host lacks one of the programs: sandboxes use the host's own."""
     missing = [name for name in programs if not shutil.which(name)]
     return pytest.mark.skipif(bool(missing), reason=f"not on this machine: {', '.join(missing)}")
 
 
 class TestPython:
-    """Python projects, whatever the host calls its interpreter."""
+    """Python projects, for every name of the host's interpreter."""
 
     def test_unittest(self, desk: Desk, tmp_path: Path) -> None:
         repo = make_repository(tmp_path / "repo", UNITTEST)
@@ -172,7 +172,7 @@ def commands(desk: Desk, said: Said) -> list[str]:
 
 
 class TestSetup:
-    """What setup makes lies below every workspace, once per key, and never in the result."""
+    """Setup's files are below every workspace, made once per key, and never in the result."""
 
     def test_pytest_from_a_local_index(self, wheels: Path, tmp_path: Path) -> None:
         desk = Desk(tmp_path / "desk", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels))
@@ -260,11 +260,11 @@ def test_cargo(tmp_path: Path) -> None:
     mended(desk, make_repository(tmp_path / "repo", CARGO), "src/lib.rs", "cargo test", tests=1)
 
 
-# Go builds its standard library anew; the suite does so with warm checks and with modules.
+# Go builds its standard library again here; the suite covers go with warm checks and with modules.
 @pytest.mark.soak
 @needs("go")
 def test_go(desk: Desk, tmp_path: Path) -> None:
-    # go names tests that pass only under -v: how many ran is unknown.
+    # go names passing tests only under -v, so their number is unknown.
     mended(desk, make_repository(tmp_path / "repo", GO), "calc.go", "go test ./...", tests=1)
 
 

@@ -1,4 +1,4 @@
-"""Programs of a developer's machine, started inside a sandbox: its own, and homes laid out like real ones."""
+"""Programs of a developer's machine, started inside a sandbox: this machine's own, and homes like real ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def needs(*programs: str) -> pytest.MarkDecorator:
 
 
 def inside(place: Path, toolchain: Toolchain, script: str) -> ExecResult:
-    """Run a shell script in a sandbox with a toolchain; it must end well."""
+    """Run a shell script in a sandbox with a toolchain; it must succeed."""
 
     async def run() -> ExecResult:
         plan = MountPlan(target="/workspace", plain=place)
@@ -86,16 +86,16 @@ class Host:
 
     def toolchain(self, *directories: str, environ: Mapping[str, str] | None = None) -> Toolchain:
         search = ":".join([*(str(self.home / name) for name in directories), "/usr/local/bin:/usr/bin:/bin"])
-        # With the packages of the machine: what is tested here is that programs find theirs.
+        # With the machine's packages: the tests are about programs that find theirs.
         return discover(search=search, environ={"HOME": str(self.home), **(environ or {})}, packages=("all",))
 
     def says(self, toolchain: Toolchain, script: str) -> list[str]:
-        """Run a script inside and return its lines; the person's secrets are looked for on the way."""
+        """Run a script inside, which also searches for the person's secrets; return its lines."""
         hunt = f"! grep -rsq {SECRET} {self.home} /home /opt"
         return inside(self.root / "work", toolchain, f"{hunt}\n{script}").stdout.decode().splitlines()
 
     def python(self, name: str) -> Path:
-        """Lay a whole interpreter into the home that finds its library beside it, as relocatable ones do."""
+        """Put a whole interpreter into the home that finds its library next to it, as relocatable ones do."""
         prefix = self.home / name
         for part in (f"lib/python{VERSION}", "lib"):
             (prefix / part).mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ class Host:
 
 
 def near(source: str, target: str) -> str:
-    """Copy by a link where that works."""
+    """Copy by hard link if possible."""
     try:
         os.link(source, target)
     except OSError:
@@ -200,7 +200,7 @@ class TestPython:
         assert [each.names for each in found.not_shown] == [("mine",)]
 
     def test_an_environment_that_a_person_lists(self, host: Host) -> None:
-        """Its scripts name the path that it was made at; it keeps its packages, also where it is active too."""
+        """Its scripts name the path at which it was made; it keeps its packages, even if it is also active."""
         base = host.python(".local/share/uv/python/cpython-own")
         environment, other = host.home / "tools/env", host.home / "odd"
         subprocess.run([base / "bin/python3", "-m", "venv", "--without-pip", environment], check=True)
@@ -234,7 +234,7 @@ class TestNode:
 
     @pytest.fixture
     def prefix(self, host: Host) -> Path:
-        """Lay this machine's node out as version managers do."""
+        """Install this machine's node in the layout of version managers."""
         prefix = host.home / ".nvm/versions/node/v99.0.0"
         (prefix / "bin").mkdir(parents=True)
         near(os.path.realpath(shutil.which("node") or ""), str(prefix / "bin/node"))
@@ -245,7 +245,7 @@ class TestNode:
         return prefix
 
     def install(self, host: Host, prefix: Path, place: Path | None = None) -> None:
-        """Install an agent by npm itself, globally."""
+        """Install an agent globally, by npm itself."""
         source = host.root / "agent"
         (source / "lib").mkdir(parents=True)
         (source / "package.json").write_text('{"name": "agent", "version": "7.8.9", "bin": {"agent": "cli.js"}}')
@@ -326,7 +326,7 @@ def test_rustup(host: Host) -> None:
 
 
 def test_go_and_its_installed_tools(host: Host) -> None:
-    """The compiler of this machine where it has one, else a small stand-in, asked and shown alike."""
+    """Use this machine's compiler if it has one, else a small fake; both are queried and mounted alike."""
     go = shutil.which("go")
     if go is None:
         root = host.home / "sdk/go1.99"

@@ -1,4 +1,4 @@
-"""Traces of real missions, as a collector gets them: the whole tree, once, over attempts, kills and restarts."""
+"""Traces of real missions at a collector: the whole tree, once, over attempts, kills and restarts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECRET = "Bearer of-the-collector"
 
 
 class Collector(ThreadingHTTPServer):
-    """A stand-in for a collector: it decodes with the protocol's own schema, and refuses what does not fit it."""
+    """A fake collector: it decodes with the protocol's own schema, and refuses content that does not fit it."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _CollectorHandler)
@@ -45,7 +45,7 @@ class Collector(ThreadingHTTPServer):
 
     def take(self, body: bytes) -> None:
         def with_bytes(value: Any) -> Any:
-            """The protocol writes ids in hexadecimal, where protobuf's own JSON has base64."""
+            """The protocol writes ids in hexadecimal; protobuf's own JSON uses base64."""
             if isinstance(value, dict):
                 ids = ("traceId", "spanId", "parentSpanId")
                 return {
@@ -91,7 +91,7 @@ def collector() -> Iterator[Collector]:
 
 
 class Tree:
-    """The spans of one trace, held to what every tree must be: one root, none twice, none outside its parent."""
+    """The spans of one trace, checked to be a tree: one root, no duplicates, no span outside its parent."""
 
     def __init__(self, spans: list[Any], mission: str) -> None:
         self.spans = spans
@@ -108,7 +108,7 @@ class Tree:
                 assert span.end_time_unix_nano <= above.end_time_unix_nano, (above.name, span.name)
 
     def below(self, span: Any, name: str = "") -> list[Any]:
-        """Return what hangs below a span, in the order of time."""
+        """Return the children of a span in order of time."""
         found = [each for each in self.spans if each.parent_span_id == span.span_id and each.name.startswith(name)]
         return sorted(found, key=lambda each: each.start_time_unix_nano)
 
@@ -122,7 +122,7 @@ def opened(place: Path, environ: Mapping[str, str], collector: Collector, **more
 
 
 def finish(yard: Yard, site: Site, collector: Collector) -> Tree:
-    """Send what a site's mission left, and return the tree."""
+    """Send the spans of a site's mission, and return the tree."""
     mission = yard.mission(site)
     reader = opened(yard.place, yard.environ, collector)
     assert TraceExporter(reader).export() > 0
@@ -131,7 +131,7 @@ def finish(yard: Yard, site: Site, collector: Collector) -> Tree:
     whole = mission_spans(lines)
     for number in range(len(lines) + 1):
         begun = mission_spans(lines[:number])
-        assert begun == whole[: len(begun)]  # what has ended is final
+        assert begun == whole[: len(begun)]  # an ended span is final
         assert begun + mission_spans(lines, after=number) == whole
     assert [span.span_id.hex() for span in collector.spans] == [span.id for span in whole]
     return Tree(collector.spans, mission)
@@ -142,7 +142,7 @@ def test_a_mission_with_two_attempts(tmp_path: Path, collector: Collector) -> No
     with nothing_survives():
         yard = Yard(tmp_path)
         reader = opened(tmp_path, yard.environ, collector)
-        assert TraceExporter(reader).export() == 0  # from now on
+        assert TraceExporter(reader).export() == 0  # exports start now
         reader.close()
         site = yard.site(SCENES["second try"])
         assert yard.run(site).wait() == 0, yard.said()
@@ -164,7 +164,7 @@ def test_a_mission_with_two_attempts(tmp_path: Path, collector: Collector) -> No
     assert promotion.start_time_unix_nano >= second.end_time_unix_nano
     reader = opened(tmp_path, yard.environ, collector)
     sent = len(collector.spans)
-    assert TraceExporter(reader).export() == 0  # after a restart: nothing twice
+    assert TraceExporter(reader).export() == 0  # after a restart nothing is sent twice
     assert len(collector.spans) == sent
     reader.close()
 
@@ -191,14 +191,14 @@ def test_a_mission_whose_worker_was_killed(tmp_path: Path, collector: Collector)
     (attempt,) = tree.below(tree.root, "attempt")
     assert attributes(attempt)["chargehand.status"] == "succeeded"
     assert "attempt.resumed" in [event.name for event in attempt.events]
-    # Every reply was paid once, before the kill or after it; every tool call of both is there.
+    # Every reply was paid once, before the kill or after it; every tool call of both workers is present.
     calls = tree.below(attempt, "chat ")
     assert [attributes(call)["chargehand.turn"] for call in calls] == [1, 2, 3]
     assert all(attributes(call)["gen_ai.usage.input_tokens"] > 0 for call in calls)
     tools = [each.name for each in tree.below(attempt, "execute_tool") if each.name != "execute_tool command"]
     assert tools.count("execute_tool bash") == 2
     assert "execute_tool edit" in tools
-    # The time in which nobody ran it is inside the attempt, and in no call or tool of it.
+    # The time without a worker is inside the attempt, and in no call or tool of it.
     killed = claims[1].time_unix_nano
     assert attempt.start_time_unix_nano < killed < attempt.end_time_unix_nano
     assert not [
@@ -209,7 +209,7 @@ def test_a_mission_whose_worker_was_killed(tmp_path: Path, collector: Collector)
     ]
 
 
-# --- what a collector may do
+# --- a collector's answers
 
 
 class Kept:
@@ -243,7 +243,7 @@ def test_what_was_not_taken_is_sent_again_in_order(tmp_path: Path, collector: Co
         trace_id(kept.missions[number]) for number in (0, 1)
     ]
     assert {(each["path"], each["Authorization"]) for each in collector.requests} == {("/v1/traces", SECRET)}
-    # Spans that are refused for good keep nobody else's back.
+    # Spans that are refused for good do not hold back others.
     kept.settle(2, "failed")
     kept.settle(0)
     collector.answers = [400]
@@ -269,7 +269,7 @@ def test_what_has_ended_is_sent_while_the_mission_goes_on(tmp_path: Path, collec
     (attempt,) = collector.spans
     assert (attempt.name, attempt.span_id.hex()) == ("attempt", span_id(one, "attempt a-1"))
     assert attempt.parent_span_id.hex() == span_id(one, "mission")
-    # Restarted, and broken off once: it reads what it has forgotten, and sends what nobody got.
+    # After a restart and a failed export it reads again, and sends every span that was not received.
     kept.exporter = TraceExporter(kept.reader)
     log.append(other, AttemptFinished(attempt="b-1", status="succeeded", seconds=1.0))
     collector.answers = [503]
@@ -333,7 +333,7 @@ def _wait(ready: Callable[[], Any]) -> None:
     raise AssertionError("it did not come")
 
 
-# --- what follows from a log
+# --- spans of a log
 
 
 def test_each_settling_has_the_spans_since_the_one_before(tmp_path: Path, collector: Collector) -> None:

@@ -1,4 +1,4 @@
-"""The tutorial as a new user goes through it: files are saved, commands run in order, what is shown comes out."""
+"""The tutorial as a new user follows it: files are saved, commands run in order, and the output is as shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.used_state import used_state
 PAGE = Path(__file__).parents[2] / "docs/tutorial/first-crew.md"
 STEP = re.compile(r"(?:[Ss]ave this as `(?P<file>[^`]+)`:\n\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
 LEFT_OUT = "…"
-# What is another one for everybody: ids, commits, moments, seconds, who and where.
+# Parts that differ for every user: ids, commits, times, seconds, users and paths.
 CHANGING = (
     (r"\bm-[0-9a-z]{14,26}\b", "MISSION"),
     (r"\b[0-9a-f]{12,64}\b", "COMMIT"),
@@ -32,7 +32,7 @@ CHANGING = (
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """A file to save, a command with what it shows, or a text that the command before it shows."""
+    """A file to save, a command with its output, or a text that the command before it shows."""
 
     file: str = ""
     command: str = ""
@@ -58,13 +58,13 @@ def normalise(text: str) -> list[str]:
 
 
 def comes_out(shown: str, out: str) -> bool:
-    """Tell whether what came out is what is shown, apart from what is left out of it."""
+    """Return whether the output is as shown, apart from the omitted parts."""
     parts: list[list[str]] = [[]]
     for line in normalise(shown):
         parts = [*parts, []] if line == LEFT_OUT else [*parts[:-1], [*parts[-1], line]]
     lines, place = normalise(out), 0
     for number, part in enumerate(parts):
-        if number == len(parts) - 1 and part:  # nothing is left out after it
+        if number == len(parts) - 1 and part:  # nothing is omitted after it
             return lines[-len(part) :] == part and (number > 0 or len(lines) == len(part))
         starts = [0] if number == 0 else range(place, len(lines) - len(part) + 1)
         start = next((each for each in starts if lines[each : each + len(part)] == part), None)
@@ -75,7 +75,7 @@ def comes_out(shown: str, out: str) -> bool:
 
 
 class Reader:
-    """Somebody who does what the page says, in a home of their own."""
+    """A user who follows the page, in a separate home."""
 
     def __init__(self, place: Path) -> None:
         home, programs = place / "home", place / "bin"
@@ -99,7 +99,7 @@ class Reader:
         file.write_text(step.text)
 
     def run(self, command: str) -> str:
-        """Run a command as a shell does, in the directory that the last one left; return what it wrote."""
+        """Run a command as a shell does, in the directory where the last one ended; return its output."""
         left = self.place.parent / "directory"
         script = f"{command}\ncode=$?\npwd > {left}\nexit $code\n"
         done = subprocess.run(
@@ -118,13 +118,13 @@ class Reader:
         return done.stdout
 
     def watch(self, command: str) -> str:
-        """Run a command at a terminal to its end; return all that it drew, one picture after the other."""
+        """Run a command at a terminal to its end; return everything that it drew, one picture after the other."""
         shown = Terminal(("/bin/sh", "-c", command), cwd=self.place, environment=self.environment)
         try:
             assert shown.end() == 0, shown.shown
         finally:
             shown.close()
-        for begin in ("\x1b[H", "\x1b[?1049l"):  # where each picture begins, and what was there before it
+        for begin in ("\x1b[H", "\x1b[?1049l"):  # the start of each picture, and the return to the normal screen
             shown.raw = shown.raw.replace(begin, "\n")
         return shown.shown
 
@@ -142,7 +142,7 @@ def test_a_new_user_gets_what_the_tutorial_shows(tmp_path: Path) -> None:
             out = reader.run(step.command)
             assert comes_out(step.text, out), f"$ {step.command}\n{out}"
             checked += 1
-        else:  # each row was there at some moment
+        else:  # each row was shown at some moment
             rows = set(normalise(drawn.replace("\r", "")))
             assert [row for row in normalise(step.text) if row not in rows] == [], drawn
             checked += 1

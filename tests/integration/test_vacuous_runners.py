@@ -1,6 +1,6 @@
 """Two missions that would land broken code, on real runners: the first adds a test file that disarms the others.
 
-Either the first one waits for a person, or its file disarms nothing and the second one is refused.
+Either the first waits for a person, or its file disarms nothing and the second is refused.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ JEST = NODE | {
 }
 FAKE = "{ add: () => 3, price: () => 1 }"
 MORE, MORE_JEST = "describe('more', () => { it('is', () => {}); });\n", "test('is', () => {});\n"
-# The code that is loaded first may end the process, too: then it is broken in the first mission.
+# The code that is loaded first may end the process, too: then the first mission already breaks it.
 EXITS = "process.exit(0);\n" + NODE_CODE.replace("a + b", "a - b")
 IN_MOCHA = {
     "the cache": {

@@ -52,7 +52,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 def write(desk: Desk, place: Path, files: dict[str, str], check: str, **new: str) -> Said:
-    """Run a mission that writes files, each named with `__` for a point and `_S_` for a slash."""
+    """Run a mission that writes files, in whose names `__D` means a dot and `_S_` a slash."""
     named = {name.replace("_S_", "/").replace("__D", "."): text for name, text in new.items()}
     lines = [
         f"mkdir -p $(dirname {path}); printf %s {encode(text)} | base64 -d > {path}"

@@ -1,4 +1,4 @@
-"""Checks begin with what compilers cached while the base was checked, and mean what they would mean without it."""
+"""Checks start with caches that compilers made while the base was checked; the results stay the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GO = {
     "go.mod": "module calc\n\ngo 1.20\n",
     "calc.go": "package calc\n\nfunc Add(a, b int) int { return a + b }\n",
     "answer.sh": "echo 3\n",
-    # Which script it runs is nothing that go knows: it would show the result of the base again.
+    # go does not know which script the test runs: from its cache it would repeat the base's result.
     "calc_test.go": (
         'package calc\n\nimport (\n\t"os/exec"\n\t"testing"\n)\n\nfunc TestAdd(t *testing.T) {\n'
         '\tsaid, err := exec.Command("sh", "-c", ". ./answer.sh").Output()\n'
@@ -58,13 +58,13 @@ def judged(desk: Desk, repo: Path, check: str, script: str) -> tuple[str, list[C
 def test_cargo(desk: Desk, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", CARGO)
     wrong, right = CARGO["src/lib.rs"].replace("a + b", "a - b"), CARGO["src/lib.rs"].replace("a + b", "b + a")
-    # With times as old as an agent can make them: what was built of the base is older all the same.
+    # With times as old as an agent can make them: the base's build output is older all the same.
     old = "touch -d 2001-01-01 src/lib.rs"
     status, checks = judged(desk, repo, "cargo test", f"{write('src/lib.rs', wrong)}; {old}")
     assert (status, checks[0].warm) == ("refused", True)
     status, checks = judged(desk, repo, "cargo test", f"{write('src/lib.rs', right)}; {old}")
     assert (status, [check.warm for check in checks]) == ("promoted", [True])
-    # One that writes where caches are: neither those of the base nor any other tree's checks see it.
+    # A test that writes into caches: neither the base's caches nor any other tree's checks see its files.
     forging = (
         '#[test]\nfn forges() {\n    for entry in std::fs::read_dir("target/debug/deps").unwrap() {\n'
         "        let path = entry.unwrap().path();\n        let _ = std::fs::remove_file(&path);\n"
@@ -76,10 +76,10 @@ def test_cargo(desk: Desk, tmp_path: Path) -> None:
     assert checks[0].warm
     status, checks = judged(desk, repo, "cargo test", write("src/lib.rs", wrong.replace("a - b", "a * b")))
     assert (status, checks[0].warm) == ("refused", True)
-    # What is gone is nothing that is newer.
+    # A deletion leaves no newer file, so no cache is used.
     status, checks = judged(desk, repo, "cargo test", f"{write('src/lib.rs', right)}; rm src/unused.txt")
     assert not any(check.warm for check in checks)
-    # Nor has a project them that wants none.
+    # A project that turns caches off has no warm checks.
     assert desk.say("config", "set", "project.warm_checks", "false", cwd=repo).code == 0
     status, checks = judged(desk, repo, "cargo test", write("src/lib.rs", right.replace("b + a", "b + a + 0")))
     assert (status, [check.warm for check in checks]) == ("promoted", [False])
@@ -89,7 +89,7 @@ def test_cargo(desk: Desk, tmp_path: Path) -> None:
 @pytest.mark.soak  # it compiles half of the standard library; cargo shows the same in the suite
 def test_go(desk: Desk, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", GO)
-    # The cache is nothing that a check for a clean tree sees.
+    # A check for a clean tree does not see the cache.
     check = "go test ./... && ! git status --porcelain | grep chargehand"
     status, checks = judged(desk, repo, check, write("answer.sh", "echo 4\n"))
     assert (status, checks[0].warm, checks[0].status) == ("refused", True, "failed")

@@ -1,4 +1,4 @@
-"""Checks of merged trees start with the caches of the person's base, and with nothing that agents' code wrote."""
+"""Checks of merged trees start with the caches of the person's base, and with no file that agents' code wrote."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_merged_trees_find_the_caches_of_the_base_and_none_that_agents_wrote(tmp
     for text in printed:
         assert "cached src/a.py" in text
         assert "planted False" in text, "a file that an agent's code left in the cache"
-    # Merged sources are built again: agents' code ran when they were built before.
+    # Merged sources are rebuilt: agents' code ran when they were built before.
     assert any("built src/c.py" in text for text in outputs(crew, state, "merged"))
     checks = [check for each in (*children, state) for verdict in each.verdicts for check in verdict.checks]
     assert {check.warm for check in checks if not check.base_tests} == {True, False}
@@ -93,7 +93,7 @@ def test_merged_trees_find_the_caches_of_the_base_and_none_that_agents_wrote(tmp
 
 
 def test_checks_that_run_on_a_plans_branch_itself_keep_no_caches(tmp_path: Path) -> None:
-    """The second task adds a check, so the checks run on the merged tree that it begins from."""
+    """The second task adds a check, so the checks run on the merged tree that it starts from."""
     crew = make_crew(tmp_path, FILES)
     tasks = [
         task("a", PLANTS),

@@ -1,4 +1,4 @@
-"""In a mission: what the agent does to its files stands in the log, and brings checkpoints."""
+"""In a mission: the agent's changes to its files are logged, and lead to checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = replace(watching.PACE, quiet=0.1, settle=0.5, note=0.1, seconds=60.0)
 def ran(
     place: Path, script: str, pace: watching.CheckpointPacing, monkeypatch: pytest.MonkeyPatch
 ) -> list[Payload]:
-    """Run a mission to its end and return its log; its first checkpoint wakes what sleeps for `MARK` seconds."""
+    """Run a mission to its end and return its log; its first checkpoint wakes processes that sleep for `MARK`."""
     made = watching.WorkspaceWatch.__init__
     monkeypatch.setattr(
         watching.WorkspaceWatch,
@@ -88,7 +88,7 @@ def test_all_that_was_done_is_in_the_log_in_order(tmp_path: Path, monkeypatch: p
     told = [change for change in changes(log) if change[1] == "n"]
     assert told == [("created", "n"), ("modified", "n"), ("deleted", "n")]
     assert sum(line.skipped.get("ignored", 0) for line in log if isinstance(line, FilesSeen)) >= 1
-    # The file of `sed -i`, in a directory that was not watched yet, is seen or may have been missed: a gap.
+    # The file of `sed -i`, in a directory that was not yet watched, is either seen or covered by a gap.
     gaps = [line for line in log if isinstance(line, FilesSeen) and line.gap]
     assert all(line.reasons == ("new_directory",) for line in gaps)
     assert gaps or [path for _, path in changes(log) if path.startswith("calc/sed")]

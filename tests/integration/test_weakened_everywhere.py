@@ -1,4 +1,4 @@
-"""Ways to take a guard away beside a fix that is right, in six ecosystems: none lands without a person."""
+"""Ways to remove a guard together with a correct fix, in six ecosystems: each needs a person before it lands."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CARGO = {
         "#[test]\nfn test_sub() {\n    assert_eq!(sub(5, 2), 3);\n}\n"
     ),
 }
-# Files, the check, the file with the fault in it, and the file with the tests.
+# Files, the check, the file with the fault, and the file with the tests.
 Ecosystem = tuple[Mapping[str, str], str, str, str]
 ECOSYSTEMS: Mapping[str, Ecosystem] = {
     "unittest": (UNITTEST, "python3 -m unittest", "calc.py", "test_calc.py"),
@@ -78,7 +78,7 @@ ECOSYSTEMS: Mapping[str, Ecosystem] = {
     "maven": (MAVEN, "mvn -B test", "src/main/java/calc/Calc.java", "src/test/java/calc/CalcTest.java"),
 }
 PROGRAMS = {"node": "npm", "go": "go", "cargo": "cargo", "maven": "mvn"}
-# What becomes of the tests: a replacement in their file, or what goes before ("^") or after ("$") all of it.
+# Changes to the tests: a replacement in their file, or a text before ("^") or after ("$") all of it.
 HONEST = {
     "unittest": [("test_sub", "test_subtraction"), ("$", "\n\nclass More(TestCalc):\n    pass\n")],
     "pytest": [
@@ -161,7 +161,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 def mend(desk: Desk, repo: Path, ecosystem: str, change: tuple[str, str]) -> str:
-    """Let an agent mend the code and change the tests; return how the mission ended."""
+    """Let an agent fix the code and change the tests; return how the mission ended."""
     files, check, code, tests = ECOSYSTEMS[ecosystem]
     old, new = change
     text = files[tests]

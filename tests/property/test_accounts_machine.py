@@ -1,4 +1,4 @@
-"""Accounts, sessions, codes and tokens against a model of plain sets, over any order of what can be done."""
+"""Accounts, sessions, codes and tokens against a model of plain sets, with operations in any order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Account:
 
 
 class AccountsMachine(RuleBasedStateMachine):
-    """Hashes of passwords are plain words here: the work of hashing them is tested by itself."""
+    """Hashes of passwords are plain words here: the cost of hashing is tested elsewhere."""
 
     @initialize()
     def begin(self) -> None:
@@ -45,15 +45,15 @@ class AccountsMachine(RuleBasedStateMachine):
         self.clock = SteppedClock()
         self.open()
         self.users: dict[str, Account] = {}
-        # secret: whose ("" for the owner), when opened, when last seen
+        # secret: user ("" for the owner), when opened, when last seen
         self.sessions: dict[str, tuple[str, float, float]] = {}
         self.closed: list[str] = []
         self.codes: dict[str, float] = {}
         self.void: list[str] = []
-        # secret: whose, scopes, when it ends, its id
+        # secret: user, scopes, when it ends, its id
         self.tokens: dict[str, tuple[str, tuple[str, ...], float, str]] = {}
         self.revoked: list[str] = []
-        # Most of what can go wrong needs somebody who is let in.
+        # Most failures need a person who is logged in.
         for name, role in (("ann", "operator"), ("bob", "admin")):
             self.add(name, role)
             self.log_in(name, right=True, times=1, address="")
@@ -151,7 +151,8 @@ class AccountsMachine(RuleBasedStateMachine):
         attempt = self.reader.store.accounts.begin_login(name, lock=lock, address=address)
         user = self.users.get(name)
         is_locked = user is not None and user.locked_until > self.now
-        # A lock does not keep its person out where they have logged in before; this machine is no such place.
+        # A locked account still lets its person in from the address of an earlier login; "", this machine, is
+        # never one.
         if user is None or user.disabled or (is_locked and address not in user.known):
             assert attempt.password is None
             return
@@ -178,7 +179,7 @@ class AccountsMachine(RuleBasedStateMachine):
 
     @rule()
     def make_code(self) -> None:
-        self.void += self.codes  # a new one takes the place of the older ones
+        self.void += self.codes  # a new code replaces the older ones
         self.codes = {accounts.create_login_code(self.reader).secret: self.now + 600}
 
     @precondition(lambda self: self.codes or self.void)
@@ -211,7 +212,7 @@ class AccountsMachine(RuleBasedStateMachine):
             made = accounts.create_token(
                 self.reader, "t", scopes=tuple(scopes), user=name, days=days, by=self.owner
             )
-        except UsageError:  # `NotFoundError` is one
+        except UsageError:  # also catches `NotFoundError`
             assert not whole
             return
         assert whole
@@ -241,7 +242,7 @@ class AccountsMachine(RuleBasedStateMachine):
             assert found is not None
             assert found.user == (name or self.owner.user)
             assert found.role == (self.users[name].role if name else "admin")
-            if self.now >= seen + 60:  # use within a minute is not noted
+            if self.now >= seen + 60:  # a use within a minute is not recorded
                 self.sessions[secret] = (name, opened, self.now)
 
     def close_expired(self) -> None:

@@ -1,4 +1,4 @@
-"""The status of an action is a function of its lines and of whether its owner lives."""
+"""The status of an action depends only on its lines and on whether its owner lives."""
 
 from __future__ import annotations
 

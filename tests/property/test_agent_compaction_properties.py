@@ -1,4 +1,4 @@
-"""Whatever a conversation holds, compaction keeps pins, keeps calls with their results, and fits or refuses."""
+"""For any conversation, compaction keeps pins, keeps calls with their results, and fits or refuses."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TEXTS = st.builds(lambda word, times: word * times, st.text("aé\n漢", max_size
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[list[ModelMessage], set[int]]:
-    """Return a conversation as the loop makes them, and indexes of pinned messages."""
+    """Return a conversation like those that the loop makes, and the indexes of its pinned messages."""
     messages: list[ModelMessage] = [
         ModelRequest(parts=[SystemPromptPart("rules", timestamp=NOW)]),
         ModelRequest(parts=[UserPromptPart("request", timestamp=NOW)]),
     ]
     for turn in range(draw(st.integers(0, 14) | st.integers(9, 14))):
         names = draw(st.lists(st.sampled_from(["read", "bash", "edit", "ask"]), max_size=3))
-        # ids of an earlier turn come again where a provider numbers them by turn
+        # ids of an earlier turn repeat if a provider numbers calls by turn
         calls = [
             ToolCallPart(name, {"path": draw(st.sampled_from("ab"))}, f"{draw(st.sampled_from([turn, 0]))}-{at}")
             for at, name in enumerate(names)
@@ -64,7 +64,7 @@ def fitted(messages: list[ModelMessage], pins: set[int], limit: int) -> Compacte
 
 
 def unpaired(messages: Sequence[ModelMessage]) -> int:
-    """Return how many calls and results are not followed, or preceded, by their other half."""
+    """Return how many calls and results are not next to their other half."""
     waiting: list[str] = []
     wrong = 0
     for message in messages:

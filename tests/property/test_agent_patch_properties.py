@@ -1,4 +1,4 @@
-"""A patch made of two texts turns the first into the second in both notations; a broken one is told."""
+"""A patch between two texts turns the first into the second in both notations; a broken patch is reported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def marked(sign: str, line: str) -> str:
 
 
 def envelope(a: str, b: str, context: int) -> str:
-    """Write the change in the other notation: the same groups, without any line number."""
+    """Write the change in the other notation: the same groups, without line numbers."""
     old, new = split(a), split(b)
     out = []
     for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(context):

@@ -1,4 +1,4 @@
-"""Loops are found however they are dressed, and what brings news or waits is none."""
+"""Loops are found in any disguise; calls that bring news or wait are not loops."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_news_is_never_a_loop(before: list[Turn], words: list[str]) -> None:
     watch = StuckDetector()
     for turn in before:
         watch.add(turn)
-    for word in words:  # words of other letters than those before
+    for word in words:  # words without any of the earlier letters
         news = ObservedCall(name="read", arguments={"path": word}, result=f"xyz {word}")
         assert watch.add(Turn(text="", calls=(news,))) is None
         assert watch.progressed

@@ -1,4 +1,4 @@
-"""Alerts as a function of what was read: one notice for a crossing, none that flaps, each with its count."""
+"""Alerts as a function of readings: one notice per crossing, no flapping, and the right count in each notice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUES = st.sampled_from(
 
 
 class AlertMachine(RuleBasedStateMachine):
-    """What `chargehand up` does: read, decide, keep; also over a restart, which knows only what is kept."""
+    """`chargehand up`: it reads, decides and keeps alerts, also over a restart, which knows only kept alerts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,18 +59,18 @@ class AlertMachine(RuleBasedStateMachine):
         bad = [each for each in values if threshold.is_breached(each)]
         if bad:
             self.last_bad[key] = self.now
-            # No breach is passed over, and none raises two.
+            # Each breach is noticed, and only once.
             assert key in self.raised or before.get(key) is not None
         for place, alert in before.items():
             if place not in self.raised:
-                # It ends after calm alone, however readings go up and down meanwhile.
+                # It ends only after a calm period, however readings go up and down meanwhile.
                 assert self.now - self.last_bad[place] >= timedelta(seconds=CALM)
                 assert datetime.fromisoformat(alert.last) <= self.now
 
     @precondition(lambda self: self.raised)
     @rule(seconds=st.integers(0, 10_000))
     def nothing_is_read(self, seconds: int) -> None:
-        """A level of which nothing is known stays what it was; what came once ends by itself."""
+        """An alert for a level without a reading stays as it was; an alert for a single event ends by itself."""
         self.look("disk_low", "", [], seconds)
 
     @invariant()

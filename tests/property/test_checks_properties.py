@@ -1,4 +1,4 @@
-"""Properties of inspection: moving tests is no weakening, losing one never passes, areas are by components."""
+"""Inspection: moving tests weakens nothing, losing a test never passes, areas go by path components."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = st.builds("test_{}".format, _WORDS)
 
 @st.composite
 def projects(draw: st.DrawFn) -> Files:
-    """Test files with functions, some of equal names in different files."""
+    """Draw test files with functions, some with equal names in different files."""
     paths = draw(st.lists(_PATHS, min_size=1, max_size=4, unique=True))
     return {path: draw(st.lists(_NAMES, min_size=1, max_size=5, unique=True)) for path in paths}
 
@@ -71,7 +71,7 @@ def test_deleting_any_one_test_is_always_found(files: Files, in_class: bool, dat
     left = {**files, path: [other for other in files[path] if other != name]}
     if not left[path] and data.draw(st.booleans()):
         del left[path]
-    # Other tests may be added and moved about at the same time: they do not make up for the one that is gone.
+    # Other tests may be added and moved at the same time: they do not make up for the missing one.
     left["tests/test_zz.py"] = [new for new in data.draw(st.lists(_NAMES, max_size=3, unique=True)) if new != name]
     assert asked(render(files, in_class=in_class), render(left, in_class=in_class)) & {
         "test_removed",

@@ -1,4 +1,4 @@
-"""Whatever the files say: a repository never widens, every value has an origin, every failure is ours."""
+"""For any configuration files: a repository never widens, every value has an origin, every error is ours."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _THINKING: dict[str, st.SearchStrategy[Any]] = {
 
 
 def _reached(rules: Sequence[str]) -> set[tuple[str, int, bool]]:
-    """Return each place that the rules let through, and where they do that even if it is private."""
+    """Return the places that the rules allow, with a flag for those allowed even if private."""
     listed = AllowList.parse(rules)
     found = {place: listed.find(*place) for place in _PLACES}
     let = {(*place, False) for place, rule in found.items() if rule is not None}
@@ -78,7 +78,7 @@ def _reached(rules: Sequence[str]) -> set[tuple[str, int, bool]]:
 
 
 def _with_models(said: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Let a native agent name models: without its kind it would be a command agent that has no command."""
+    """Let a native agent name models: without its kind it would be a command agent without a command."""
     if "agents.thinker.kind" not in said:
         return st.just(said)
     return st.fixed_dictionaries({}, optional=_THINKING).map(lambda more: said | more)
@@ -101,7 +101,7 @@ def _error(**sources: Any) -> ConfigError | None:
 
 
 def _resolve(user: dict[str, Any], repo: dict[str, Any], *, trusted: bool = False) -> ResolvedConfig | None:
-    """Return what comes out, `None` where the two have no area in common."""
+    """Return the resolved configuration, or `None` if the two have no area in common."""
     sources: dict[str, Any] = {
         "user": UserFile(path=_USER, text=_toml(user)),
         "repository": RepositoryFile(content=_toml(repo).encode(), commit="0" * 40),

@@ -1,4 +1,4 @@
-"""Rules and addresses: nothing is read two ways, a meet never widens, and only what is public is public."""
+"""Rules and addresses: nothing has two readings, a meet never widens, only public addresses count as public."""
 
 from __future__ import annotations
 

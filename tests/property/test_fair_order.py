@@ -1,4 +1,4 @@
-"""The order in which workers take missions: projects and the missions in them share what there is."""
+"""The order in which workers take missions: projects, and the missions in them, share the workers fairly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chargehand.app.worker import fair_order
 from chargehand.store.rows import MissionRow
 
 Waiting = tuple[str, str, int]
-# Of each mission: its project, who asked for it, and which of a few coordinators it belongs to (0: to none).
+# Of each mission: its project, who asked for it, and one of a few coordinators (0: no coordinator).
 MISSIONS = st.lists(
     st.tuples(st.sampled_from("pqr"), st.sampled_from(["ann", "bob"]), st.integers(0, 3)), max_size=40
 )
@@ -50,7 +50,7 @@ def test_nobody_gets_more_while_another_has_less_and_waits(waiting: list[Waiting
             least = min(taken[family(row)[:depth]] for row in rivals)
             assert taken[family(chosen)[:depth]] == least
             rivals = [row for row in rivals if taken[family(row)[:depth]] == least]
-        # Of those that have as little, the oldest.
+        # Of those that have as little, the oldest comes first.
         assert chosen.created == min(row.created for row in rivals if _is_next(row, rivals))
         taken.update(family(chosen)[:depth] for depth in (1, 2, 3))
 

@@ -1,4 +1,4 @@
-"""In a workspace whose tree is judged git answers as in a clone of the branch that would be promoted."""
+"""Git answers in a workspace whose tree is judged as it does in a clone of the branch that would be promoted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BASE: Mapping[str, bytes | File] = {
     "raw\udcff": b"not utf-8\n",
     f"{'deep/' * 40}x": b"a long path\n",
 }
-# Attributes are drawn apart: as a link they make git warn.
+# Attributes are drawn separately: git warns if they are a link.
 _NAMES = (
     *sorted(_BASE.keys() - {".gitattributes"}),
     "src/app",
@@ -66,10 +66,10 @@ _ATTRIBUTES = st.sampled_from((b"", b"*.py eol=crlf\n", b"*.bat eol=lf\n*.id -id
 
 
 def _can_be(edits: Mapping[str, File | None]) -> bool:
-    """Whether a scan finds such a tree: nothing takes the place of a submodule.
+    """Return whether a scan can find such a tree: nothing replaces a submodule.
 
     git does not clone a `.gitmodules` that is a link, and complains of a file that it cannot encode only when it
-    reads that again.
+    reads that file again.
     """
     kinds = {path: None if file is None else file[0] for path, file in edits.items()}
     encodable = edits.get("a.u16") != (kinds.get("a.u16"), b"\0bin\xff")
@@ -77,7 +77,7 @@ def _can_be(edits: Mapping[str, File | None]) -> bool:
 
 
 _EDITS = st.dictionaries(st.sampled_from(_NAMES), st.none() | _CONTENT, max_size=8).filter(_can_be)
-# Output of both, command by command; exit codes belong to it.
+# Output of both, command by command, exit codes included.
 _READING = """
 export GIT_CONFIG_GLOBAL=/dev/null; export GIT_OPTIONAL_LOCKS=0
 ask() { echo "$ $*"; "$@" 2>&1 || echo "code $?"; }
@@ -140,7 +140,7 @@ def yard(
 
 
 def _make(place: Path) -> Yard:
-    """Return a yard whose base has everything that an index can hold, tags, and a history with a merge."""
+    """Return a yard whose base has every kind of index entry, tags, and a history with a merge."""
     place.mkdir()
     yard = Yard(place, {"first": "1\n"})
     git(yard.repository, "tag", "-a", "-m", "one", "v1")
@@ -156,14 +156,14 @@ def _make(place: Path) -> Yard:
 
 
 def clone(yard: Yard, commit: str, branch: str, place: Path) -> Path:
-    """Fetch the commit into the person's repository as a branch, as an export does, and clone that."""
+    """Fetch the commit into the person's repository as a branch, as an export does, and clone that branch."""
     git(yard.repository, "fetch", "-q", str(yard.depot().path), f"+{commit}:refs/heads/{branch}")
     git(place, "clone", "-q", "-b", branch, f"file://{yard.repository}", "clone")
     return place / "clone"
 
 
 def read_clone(place: Path) -> str:
-    """Return what the commands that only read answer in a clone, with the place that `agent` has for its own."""
+    """Return the output of the read-only commands in a clone, with its path replaced by the agent's."""
     script = ["/bin/sh", "-c", f"umask 022; {_READING}"]
     environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "GIT_CONFIG_NOSYSTEM": "1", "HOME": "/nonexistent"}
     done = subprocess.run(script, cwd=place, env=environment, capture_output=True, check=True)
@@ -171,7 +171,7 @@ def read_clone(place: Path) -> str:
 
 
 def edit(files: Mapping[str, bytes | File], edits: Mapping[str, File | None]) -> dict[str, bytes | File]:
-    """Return the files with the edits, in which a file takes the place of a directory and the other way round."""
+    """Return the files with the edits applied; a file may replace a directory and the other way round."""
     out = dict(files)
     for path, content in edits.items():
         for other in [each for each in out if each.startswith(f"{path}/") or path.startswith(f"{each}/")]:
@@ -182,7 +182,7 @@ def edit(files: Mapping[str, bytes | File], edits: Mapping[str, File | None]) ->
     return out
 
 
-# An example takes a hundred processes of git with each driver.
+# An example starts a hundred git processes with each driver.
 @settings(
     max_examples=examples(12),
     deadline=None,

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, a cache changes what is read, never what is found."""
+"""In any order of operations, a cache changes which files are read, never the findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the book says equals what scripted providers invoice, whatever runs side by side and however calls end."""
+"""The ledger equals the invoices of scripted providers, for any concurrency and any ends of calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ USERS = {"m-1": "ann", "m-2": "ann"}
 
 @dataclass(frozen=True)
 class Scene:
-    """One call as its provider sees it: what it used, what it invoices by its own word, and whether it tells."""
+    """A call as its provider sees it: the usage, the price that it reports, and whether it reports usage."""
 
     attempt: str
     asked: int
@@ -53,12 +53,12 @@ class Scene:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """What it read and wrote, within what it was given."""
+        """Return the tokens read and written, within the limit given."""
         return 1_000, int(self.asked * self.used)
 
     @property
     def invoice(self) -> float:
-        """What the provider charges."""
+        """Return the provider's charge."""
         read, wrote = self.tokens
         return self.word if self.word is not None else (read * 1.0 + wrote * 10.0) / 1e6
 
@@ -69,7 +69,7 @@ SCENES = st.lists(
         attempt=st.sampled_from(sorted(MISSIONS)),
         asked=st.integers(16, 40_000),
         used=st.floats(0, 1),
-        # A provider's own word may be above what its tokens cost: a call is booked as it is.
+        # The cost that a provider reports may exceed that of its tokens: the call is booked at the reported cost.
         word=st.none() | st.floats(0, 0.5).map(lambda usd: round(usd, 6)),
         tells=st.booleans(),
         turns=st.integers(0, 5),
@@ -81,7 +81,7 @@ LIMITS = st.none() | st.integers(1, 12).map(lambda part: part / 10)
 
 
 async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: SpendingLimits) -> list[CallRecord]:
-    """Make all calls at once, each gateway's own desk to one book."""
+    """Make all calls at once; each gateway has its own desk, and all share one ledger."""
     records: list[CallRecord] = []
     served = ServedModel(name="m", dialect="openai", model="up", upstream=Scripted(), price=PRICE)
     desks = {}
@@ -147,7 +147,7 @@ def test_the_book_equals_the_invoices_and_no_limit_is_outspent_by_more_than_what
     clock = SteppedClock()
     with tempfile.TemporaryDirectory() as home, open_store(Path(home, "home"), clock=clock) as store:
         records = asyncio.run(play(store, clock, scenes, limits))
-        # By tokens nothing passes a limit; a provider's own word above that may, by what it is above.
+        # Priced by tokens, nothing passes a limit; a cost reported by the provider may pass it by the difference.
         for limit, ours in (
             (attempt, [[r for r in records if r.attempt == name] for name in MISSIONS]),
             (mission, [[r for r in records if MISSIONS[r.attempt] == name] for name in USERS]),
@@ -164,7 +164,7 @@ TIERED = Price(input=6.0, output=22.5, cached=0.6, cache_write=7.5, hour_write=1
 
 
 class InvoicingProvider:
-    """Answers with random usage of every kind, and keeps its own invoice in exact numbers."""
+    """A provider that answers with random usage of every kind, and keeps its own invoice in exact numbers."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Malformed replies by the hundred, by every way in which an agent's end is read: no crash, no success."""
+"""Hundreds of malformed replies, by every way in which an agent's end is read: no crash, no success."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _whole(document: dict[str, Any]) -> str:
 
 @st.composite
 def malformed(draw: st.DrawFn, good: dict[str, Any], named: str) -> str:
-    """Text that is meant as `good` and is not: each way breaks it for certain; `named` must be a text."""
+    """Draw a damaged form of `good`. Every way of damage is certain to break it; `named` must be a text."""
     word = draw(_words)
     told = {"evidence": [word, str(draw(st.integers(0, 10**6)))]}
     text = _whole(good | told if named in good else good | {"payload": good["payload"] | told})
@@ -85,9 +85,9 @@ def malformed(draw: st.DrawFn, good: dict[str, Any], named: str) -> str:
 
 
 def native(text: str, *, as_object: bool) -> dict[str, Any]:
-    """Return a recorded reply with one call of `finish`, its arguments a text or what the text is."""
+    """Return a recorded reply with one call of `finish`; its arguments are the text or its parsed value."""
     try:
-        twice = text.count('"status"') > 1  # a document has it once: what came as text stays text
+        twice = text.count('"status"') > 1  # a document has it once; otherwise the arguments stay text
         arguments: Any = json.loads(text) if as_object and not twice else text
     except (ValueError, RecursionError):
         arguments = text
@@ -104,7 +104,7 @@ def fenced(text: str) -> dict[str, Any]:
 
 
 def ended(output: dict[str, Any]) -> Message | None:
-    """Return the message that a native reply ends with, `None` where it is asked again."""
+    """Return the message that ends a native reply, or `None` if the agent is asked again."""
     calls = [call for call in read_reply(output).calls if call.name == "finish"]
     try:
         return read_finish(calls, KNOWN) if calls else None
@@ -126,7 +126,7 @@ FAST = settings(
 
 
 def test_what_is_well_formed_is_read() -> None:
-    """Without this the tests below could not fail."""
+    """Without this test the ones below could not fail."""
     text = _whole(FINISH)
     assert is_success(ended(native(text, as_object=True)))
     assert is_success(ended(native(text, as_object=False)))
@@ -265,7 +265,7 @@ ANSWER = {"jsonrpc": "2.0", "id": 1, "result": {"stopReason": "end_turn"}}
 
 
 async def _stop_reason(content: bytes) -> str:
-    """Return why an ACP agent that answers a prompt with these bytes stopped, "" where nothing tells."""
+    """Return why an ACP agent stopped that answers a prompt with these bytes, or "" if it gives no reason."""
 
     async def handle(method: str, params: Any) -> Any:
         raise RpcError("nothing is offered here")

@@ -1,7 +1,7 @@
 """P3, P8: missions, their workers and their person in any order, over the real log, claims, locks and controls.
 
-Workers are made up: they hold real locks and write through real journals, but what they write is chosen at random.
-A killed one leaves its lock as a dead process does; what it had in hand is kept, and writes on as a zombie would.
+The workers are simulated: they hold real locks and write through real journals, but write random events. A killed
+worker leaves its lock as a dead process does; its journals are kept and still write, as a zombie would.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LEGAL = {
     "paused": {"planned", "running", "cancelled", "discarded", "failed"},
     "waiting": {"cancelled", "discarded"},
     **{status: {"discarded"} for status in ("refused", "exhausted")},
-    # What the engine failed, or a person cancelled, a person may resume.
+    # A person may resume a mission that the engine failed or a person cancelled.
     **{status: {"discarded", "planned"} for status in ("failed", "cancelled")},
     "promoted": set(),
     "discarded": set(),
@@ -58,7 +58,7 @@ ATTEMPT_ENDS = st.sampled_from(("succeeded", "refused", "failed", "timed_out"))
 
 @dataclass(slots=True, kw_only=True)
 class Hand:
-    """What one worker has in hand of one mission; `let_go` leaves it as an orderly worker does."""
+    """One mission in a worker's hands; `let_go` releases it as an orderly worker does."""
 
     mission: str
     worker: str
@@ -127,7 +127,7 @@ class MissionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.living and self.free())
     def take(self, data: st.DataObject) -> None:
-        """Claim what nobody alive holds, be it to go on with or only to tidy up, as a worker does."""
+        """Claim a mission that no living worker holds, to resume it or only to tidy up, as a worker does."""
         hand = self.claim(data.draw(st.sampled_from(self.free())), data.draw(st.sampled_from(sorted(self.living))))
         if hand.journal.state.cancel_asked:
             self.end(hand, MissionFinished(status="cancelled"))
@@ -152,7 +152,7 @@ class MissionMachine(RuleBasedStateMachine):
         control = Control(self.tasks[-1], journal)
         return Hand(mission=mission, worker=worker, epoch=epoch, journal=journal, control=control, let_go=stack)
 
-    # --- what a worker does with what it has in hand
+    # --- a worker on its missions
 
     @rule(data=st.data())
     @precondition(lambda self: self.hands)
@@ -160,7 +160,7 @@ class MissionMachine(RuleBasedStateMachine):
         self.one_step(data.draw(st.sampled_from(self.hands)))
 
     def one_step(self, hand: Hand) -> None:
-        """Do a recorded step, and hold that the second time it is recalled."""
+        """Do a recorded step, and check that the second time it is recalled."""
         self.steps += 1
         done = []
 
@@ -175,7 +175,7 @@ class MissionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), status=ATTEMPT_ENDS)
     @precondition(lambda self: self.unpaused())
     def attempt(self, data: st.DataObject, status: Any) -> None:
-        """Begin an attempt, or end the one that runs."""
+        """Start an attempt, or end the running one."""
         hand = data.draw(st.sampled_from(self.unpaused()))
         running = running_attempt(hand.journal.state)
         if running:
@@ -201,7 +201,7 @@ class MissionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.hands)
     def let_go(self, data: st.DataObject) -> None:
-        """End as a worker does that is told to: what it had goes on elsewhere."""
+        """End as a worker does on an order to stop: its mission resumes elsewhere."""
         hand = data.draw(st.sampled_from(self.hands))
         self.hands.remove(hand)
         hand.control.stop("release")
@@ -211,7 +211,7 @@ class MissionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.zombies)
     def zombie_writes(self, data: st.DataObject) -> None:
-        """Let what was given up go on writing: nothing of it may land once the mission was claimed again."""
+        """Let a released journal write again: nothing of it may land once the mission is claimed again."""
         hand = data.draw(st.sampled_from(self.zombies))
         row, before = self.store.log.get(hand.mission), self.store.log.read(hand.mission)
         if row.epoch == hand.epoch:
@@ -238,7 +238,7 @@ class MissionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.hands)
     def pause_or_resume(self, data: st.DataObject) -> None:
-        """Steer what runs, as the socket of its worker does."""
+        """Steer a running mission, as its worker's socket does."""
         control = data.draw(st.sampled_from(self.hands)).control
         self.loop.run_until_complete(control.resume("me") if control.paused else control.pause("me"))
 
@@ -250,7 +250,7 @@ class MissionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), dies=st.booleans())
     @precondition(lambda self: self.hands)
     def cancel(self, data: st.DataObject, dies: bool) -> None:
-        """Cancel what runs; its worker ends it, or is still at it and may die before that."""
+        """Cancel a running mission; its worker ends it, or is still busy and may die first."""
         hand = data.draw(st.sampled_from(self.hands))
         hand.control.stop("cancel", identity="me")
         if not dies:
@@ -259,7 +259,7 @@ class MissionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), order=st.sampled_from(("pause", "resume", "cancel", "discard", "send", "give_up")))
     def steer(self, data: st.DataObject, order: str) -> None:
-        """Steer what is at rest; refused where it is not, and then nothing has changed."""
+        """Steer a mission at rest; if it is not at rest, the order is refused and changes nothing."""
         mission = self.any_mission(data)
         steering = Steering(
             store=self.store, look=self.look, worker=self.person.id, identity="me", open_depot=no_depot
@@ -328,17 +328,17 @@ class MissionMachine(RuleBasedStateMachine):
             assert epochs == sorted(set(epochs))
 
     def should_go_on(self, mission: str) -> bool:
-        """Return what the log alone says: at rest it waits for a worker, or lost the one that it had."""
+        """Return whether the log alone says to resume: the mission waits for a worker, or has lost its own."""
         state = self.look.at_rest(mission)
         lost = state.status == "paused" and state.reasons[0].code == "worker_lost"
         return state.status == "planned" or lost
 
     def holder(self, mission: str) -> str | None:
-        """Return the worker of ours that has the mission in hand."""
+        """Return our worker that holds the mission."""
         return next((hand.worker for hand in self.hands if hand.mission == mission), None)
 
     def free(self) -> list[str]:
-        """Return what a worker finds to take."""
+        """Return the missions that a worker can take."""
         held = {hand.mission for hand in self.hands}
         return [row.id for row in self.store.log.takeable() if row.id not in held]
 

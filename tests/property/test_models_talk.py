@@ -1,4 +1,4 @@
-"""Conversations and replies through each pair of dialects: nothing of what was said is lost."""
+"""Conversations and replies through each pair of dialects: nothing that was said is lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TEXTS = st.builds(TextPart, text=WORDS)
 
 @st.composite
 def rounds(draw: st.DrawFn, number: int) -> list[ConversationTurn]:
-    """One question, maybe with calls of tools and what they came to."""
+    """Draw one question, perhaps with tool calls and their results."""
     found = [ConversationTurn(role="user", parts=tuple(draw(st.lists(TEXTS | IMAGES, min_size=1, max_size=3))))]
     said = draw(st.lists(TEXTS, max_size=1))
     calls = [
@@ -84,7 +84,7 @@ Gist = tuple[Any, ...]
 
 
 def gist(asked: NeutralRequest) -> Gist:
-    """What must not be lost, whatever its place inside a turn: words, calls, results, pictures, in order."""
+    """Return everything that must not be lost, wherever it is in a turn: words, calls, results, pictures."""
     parts = [part for turn in asked.turns for part in turn.parts]
     results = [part for part in parts if isinstance(part, ToolResultPart)]
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
@@ -101,7 +101,7 @@ def gist(asked: NeutralRequest) -> Gist:
 
 
 def moved(asked: NeutralRequest) -> Gist:
-    """The gist where pictures of results may stand behind them, under a line that says whose they are."""
+    """Return the gist if pictures of results may follow the results, under a line that names the call."""
     words, calls, results, tools = gist(asked)[1], gist(asked)[2], gist(asked)[3], gist(asked)[6]
     said = []
     for role, text in words:
@@ -151,7 +151,7 @@ REPLIES = st.builds(
 
 
 class Provider:
-    """Answers every call with one reply, in the dialect of the call, in pieces of any size."""
+    """A provider that answers every call with one reply, in the dialect of the call, in pieces of any size."""
 
     def __init__(self, said: NeutralReply, cut: int) -> None:
         self.said, self.cut = said, cut

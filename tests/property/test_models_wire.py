@@ -1,4 +1,4 @@
-"""Replies of HTTP/1.1 cut into pieces anywhere: what we read is what h11 reads, or an error for both."""
+"""HTTP/1.1 replies cut into pieces anywhere: we read the same as h11, or both report an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=8)
 
 
 def ours(pieces: Sequence[bytes]) -> Read | None:
-    """Read a reply; `None` where it is no HTTP."""
+    """Read a reply; return `None` if it is not HTTP."""
     buffer, frame, status, body = bytearray(), None, 0, list[bytes]()
     try:
         for piece in pieces:
@@ -74,7 +74,7 @@ def theirs(pieces: Sequence[bytes]) -> Read | None:
                     whole = isinstance(event, h11.EndOfMessage)
                     break
     except h11.RemoteProtocolError:
-        return None if piece else (status, body, False)  # what it says of a close is no fault of the bytes
+        return None if piece else (status, body, False)  # h11's complaint about a close is no fault of the bytes
     return status, body, whole
 
 

@@ -1,4 +1,4 @@
-"""Collisions of tasks: patterns meet where some path matches both, and the order of two tasks is no matter."""
+"""Collisions of tasks: patterns meet if some path matches both, and the order of two tasks does not matter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fold(path: str) -> str:
 
 
 def matched(pattern: str, *, floating: bool) -> set[str]:
-    """Return which of all paths a pattern matches by git's rules, without case."""
+    """Return the paths that a pattern matches by git's rules, ignoring case."""
     spec = GitIgnoreSpec.from_lines([pattern if floating or pattern.startswith("/") else f"/{pattern}"])
     return {fold(path) for path in PATHS if spec.match_file(path)}
 
@@ -52,9 +52,9 @@ def test_patterns_meet_where_a_path_matches_both(left: str, right: str, floating
         compile_pattern(right, floating=floating), compile_pattern(left, floating=floating)
     )
     common = matched(left, floating=floating) & matched(right, floating=floating)
-    # Never too narrow: what some path shows is always found.
+    # Never too narrow: a collision that some path shows is always found.
     assert met or not common
-    # Nor too wide, where the paths are deep enough to show all that patterns have in common.
+    # Nor too wide, if the paths are deep enough to show all that patterns have in common.
     assert common or not met or left.count("/") + right.count("/") > 1
 
 
@@ -90,7 +90,7 @@ def test_collisions_are_symmetric_and_name_both(one: Task, two: Task, first: lis
     if {fold(path) for path in first} & {fold(path) for path in second}:
         assert found is not None
         assert found.code == "collision_file"
-    # More that is known of a task never takes a collision away.
+    # More knowledge about a task never removes a collision.
     if collision(footprint(one), footprint(two)) is not None:
         assert found is not None
 
@@ -146,7 +146,7 @@ def test_what_was_written_counts_whatever_was_declared() -> None:
     assert found is not None
     assert found.code == "collision_area"
     assert collision(footprint(task("c"), ["f"]), footprint(task("d"), ["F"])) is not None
-    # A path that looks like a pattern is no pattern.
+    # A path that looks like a pattern is not a pattern.
     assert collision(footprint(task("c"), ["[ab]"]), footprint(task("d"), ["a"])) is None
     strange = collision(footprint(task("c"), ["a\n\udcff"]), footprint(task("d"), ["a\n\udcff"]))
     assert strange is not None

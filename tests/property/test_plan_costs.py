@@ -23,20 +23,20 @@ from chargehand.missions.journal import MissionSubmission, create_mission
 
 ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
 TASKS = ("a", "b", "c")
-# The planner's mission and those of reviewers belong to no task of their own.
+# The missions of the planner and of reviewers belong to no task.
 OWNERS = (*TASKS, "")
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[str, str, float | None]]:
-    """What happens to whom: a call with its cost (`None`: unknown), the end of an attempt, the end of a task."""
+    """Draw steps with their owner: a call and its cost (`None`: unknown), the end of an attempt or of a task."""
     cost = st.one_of(st.none(), st.integers(0, 900).map(lambda cents: cents / 100))
     steps = st.tuples(st.sampled_from(("call", "replay", "start", "finish", "end")), st.sampled_from(OWNERS), cost)
     return draw(st.lists(steps, max_size=12))
 
 
 class Costs:
-    """A coordinator with one child mission for each owner, and what their calls cost."""
+    """A coordinator with one child mission for each owner, and the cost of their calls."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -67,7 +67,7 @@ class Costs:
         self.count += 1
         mission, attempt = self.children[owner], self.attempts.get(owner)
         if kind == "end" and owner:
-            # What the event says of the cost may be wrong, or from before a review: the children's own logs count.
+            # The cost in the event may be wrong, or older than a review: the children's own logs count.
             self.log(self.coordinator, TaskEnded(task=owner, outcome="merged", cost_usd=cost))
         elif kind == "start" or attempt is None:
             attempt = self.attempts[owner] = f"t-{self.count}"
@@ -105,7 +105,7 @@ class Costs:
             del self.attempts[owner]
 
     def check(self) -> None:
-        """Compare every place that tells the plan's cost with the sum of its calls."""
+        """Compare every place that shows the plan's cost with the sum of its calls."""
         expected = None if None in self.costs else sum(each for each in self.costs if each is not None)
         reader = self.app.mission_reader
         listed = list_missions(self.app, ListRequest()).missions
@@ -137,7 +137,7 @@ def test_the_cost_of_a_plan_is_that_of_all_its_child_missions(
             for step in history:
                 costs.step(*step)
                 costs.check()
-            # A person's word ends the coordinator, and changes nothing about what was spent.
+            # A person ends the coordinator, which changes nothing about the money spent.
             for child in costs.children.values():
                 costs.log(child, MissionFinished(status="cancelled"))
             costs.log(costs.coordinator, MissionFinished(status="cancelled"))

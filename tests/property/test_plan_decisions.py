@@ -1,4 +1,4 @@
-"""The coordinator's decisions as a model: random plans, whose child missions end as chance will have it."""
+"""The coordinator's decisions as a model: random plans, whose child missions end at random."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ENDS: tuple[MissionStatus, ...] = (
 
 
 class World:
-    """Everything around the decisions: children that end, a queue that merges, a person who answers."""
+    """The surroundings of the decisions: children that end, a queue that merges, a person who answers."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class World:
         )
 
     def run(self) -> None:
-        """Let it go on until it is finished; a plan that never ends is a fault."""
+        """Run the plan until it is finished; a plan that never ends is a fault."""
         most = 60 * len(self.plan.tasks) + 60 + (1_000 if self.delegating else 0)
         for _ in range(most):
             if self.finished is not None:
@@ -123,14 +123,14 @@ class World:
                 if isinstance(move, Wait | Finish):
                     assert number == len(moves) - 1
                 if not isinstance(move, Finish) and self.chance.random() < self.changing and self.change():
-                    break  # as the coordinator does: what was decided on another plan is not carried out
+                    break  # as the coordinator does: moves decided on another plan are not carried out
                 self.do(move)
-                # Whoever takes over from one that died here ends it too.
+                # A coordinator that takes over after a crash here ends it too.
                 if not self.finished and any(each.end and each.end.outcome == "failed" for each in self.in_plan()):
                     last = decide(self.situation())[-1]
                     assert isinstance(last, Finish)
                     assert last.stopped is not None
-            # Whoever takes over decides the same from the same log.
+            # A coordinator that takes over decides the same from the same log.
             assert decide(self.situation()) == decide(self.situation())
         raise AssertionError(f"it goes on for ever: {self.progress}")
 
@@ -172,7 +172,7 @@ class World:
                 self.wait(move)
 
     def change(self) -> bool:
-        """Try another plan: some tasks are dropped, some are new or begin later; tell whether it is taken."""
+        """Try another plan, with tasks dropped, added or delayed; return whether it is accepted."""
         if self.replanned == 12:
             return False
         kept = [task for task in self.plan.tasks if self.chance.random() < 0.8]
@@ -191,12 +191,12 @@ class World:
             return False
         self.replanned += 1
         self.dropped |= {task.id for task in self.plan.tasks} - {task.id for task in plan.tasks}
-        for name in self.answers:  # as `events_of_new_plan` does for what nobody has to decide any more
+        for name in self.answers:  # as `events_of_new_plan` does with decisions that are no longer needed
             if plan.task(name.removeprefix("task/").rpartition("/")[0]) is None:
                 self.answers[name] = self.answers[name] or "dropped"
         self.plan = plan
         self.progress = before.after(PlanMade(plan=plan, identity="ada"))
-        # Nothing that is done is lost, and nothing that began is another one now.
+        # No finished work is lost, and no started task has changed.
         for name, known in before.tasks.items():
             assert self.progress.tasks[name] == known
             if known.end is not None or (known.runs and name not in self.dropped):
@@ -226,7 +226,7 @@ class World:
         if move.rung == "returned":
             self.nobody_else_does_it_again(known)
         if move.round == 1:
-            # Of a task that was dropped nothing is merged: nobody waits for its mission to stop.
+            # A dropped task is never merged: no task waits for its mission to stop.
             planned = {each.id for each in self.plan.tasks} & self.shared - {move.task}
             others = [each for each in planned if self.situation().works(each)]
             assert move.task not in self.shared or not others
@@ -262,7 +262,7 @@ class World:
         assert move.round > 1 or len(working) < 2 * at_once or not at_once
 
     def takes_place(self, task: str) -> bool:
-        """Return whether something of a task goes on, or waits for a person."""
+        """Return whether a task is active, or waits for a person."""
         now, asked = self.situation(), f"task/{task}/{self.progress.tasks[task].round}"
         waits = any(run.status in ("waiting", "paused") for run in now.runs(task))
         return now.goes_on(task) or waits or self.answers.get(asked, "") is None
@@ -273,16 +273,16 @@ class World:
             assert known.given_back is not None or not known.conflicts
         else:
             others = self.shared - {move.task}
-            # One that it waits for may have been about to begin, when its tests were found to conflict.
+            # A task that it waits for may have been about to start when its tests were found to conflict.
             assert any(self.situation().works(each) or f"task/{each}/0" in self.answers for each in others)
         self.note(TaskHeld(task=move.task, reason=move.reason))
 
     def nobody_else_does_it_again(self, known: TaskProgress) -> None:
-        """Hold that of the tasks that conflicted in one file no other is done again just now."""
+        """Check that of the tasks that conflicted in one file no other is being redone now."""
         assert known.given_back is not None
         for task in self.plan.tasks:
             other = self.progress.tasks[task.id]
-            by_person = bool(other.runs) and other.runs[-1].rung == "person"  # who waits for nobody
+            by_person = bool(other.runs) and other.runs[-1].rung == "person"  # it waits for no other task
             if (
                 other is not known
                 and other.end is None
@@ -300,7 +300,7 @@ class World:
             self.note(ReviewStarted(task=move.task, mission=name, of=move.mission, role=role, tree="1" * 40))
 
     def weigh(self, move: Weigh) -> None:
-        """Decide as the reviewers have it: who ended well objects or approves, and may show a test for it."""
+        """Decide as reviewers do: a promoted review objects or approves, and an objection may bring a test."""
         known = self.progress.tasks[move.task]
         votes = []
         for each in known.reviews_of(move.mission):
@@ -364,7 +364,7 @@ class World:
             self.note(TaskEnded(task=move.task, outcome="merged"))
 
     def delegate(self, task: Task, mission: str) -> None:
-        """Let the agent of a task hand on parts, good ones and others, as the coordinator does with its merge."""
+        """Let a task's agent delegate parts, valid and invalid, as the coordinator does when it merges."""
         if self.chance.random() >= self.delegating:
             return
         names = [f"p{number}" for number in range(self.chance.randint(1, 4))]
@@ -388,7 +388,7 @@ class World:
         self.handed_on[task.id] = self.handed_on.get(task.id, 0) + len(added)
         assert self.handed_on[task.id] <= MOST_DELEGATED
         assert all(name.count(".") <= DEEPEST_DELEGATION for name in added)
-        check_new_plan(before, plan)  # nothing that began is another one now
+        check_new_plan(before, plan)  # no started task has changed
         waiting = predecessors(plan)
         for each in before.plan.tasks:
             if task.id in each.after and not before.tasks[each.id].runs and each.delegated_by != task.id:
@@ -411,7 +411,7 @@ class World:
         )
 
     def wait(self, move: Wait) -> None:
-        """Something has to happen now: a child that is open ends, or a person answers."""
+        """Make something happen: an open child ends, or a person answers."""
         live = [child.id for child in self.children.values() if child.is_open]
         questions = [name for name, answer in self.answers.items() if answer is None]
         assert live or questions, "nothing is left that could ever happen"
@@ -479,13 +479,13 @@ def test_every_plan_comes_to_an_end_whatever_its_tasks_do(
     if world.finished.stopped is None:
         assert all(ended.values())
     assert not any(child.is_open for child in world.children.values())
-    # Nobody pays for more than the revisions that are allowed, and those that a test asks for.
+    # No one pays for more revisions than the limit, plus those that a test demands.
     for known in world.progress.tasks.values():
         returned = sum(each.reason.code == OBJECTED for each in known.returned)
         proven = sum(vote.proven for each in known.reviewed for vote in each.votes)
         rounds = max(1, sum(run.rung == "person" for run in known.runs) + 1)
         assert returned <= (MOST_REVISIONS + proven) * rounds
-    # What was merged is done, and what is done was merged, or had nothing to do.
+    # A merged task is done, and a done task was merged or had nothing to do.
     for name, end in ended.items():
         if end is not None and end.outcome == "merged":
             assert world.progress.tasks[name].merged
@@ -503,7 +503,7 @@ def test_a_plan_that_changes_comes_to_an_end_with_each_task_done_once_and_in_ord
     if world.finished.stopped is None:
         assert all(world.progress.tasks[task.id].end is not None for task in world.plan.tasks)
     begun = [name.rpartition(".")[0] for name in world.children if "/" not in name]
-    assert all(begun.count(each) <= 3 for each in begun)  # a round is begun once, by at most three
+    assert all(begun.count(each) <= 3 for each in begun)  # a round starts once, with at most three attempts
 
 
 @pytest.mark.parametrize("at_once", [0, 3])
@@ -599,7 +599,7 @@ def test_results_that_wait_for_their_merge_leave_their_places_to_others() -> Non
     assert moves[-2:] == merges, "a task that can begin does so before anything is merged"
     begin(world, "c", status="running")
     assert decide(world.situation()) == merges
-    # One result may wait beside two tasks; with more, the branch that others begin from is far behind.
+    # One result may wait while two tasks run; with more, the branch that others start from is far behind.
     world.children["c.1.1"] = ChildMission(id="c.1.1", status="promoted", changes=True)
     assert begun(world) == []
     world.note(TaskMerged(task="a", mission="a.1.1", commit="0" * 40, tree="0" * 40))
@@ -622,7 +622,7 @@ def test_a_result_that_goes_back_waits_until_a_place_is_free(status: MissionStat
     world.note(back)
     [waits] = decide(world.situation())
     assert isinstance(waits, Wait)
-    # Only the tasks that a person has to answer are named.
+    # Only the tasks that need a person's answer are named.
     named = [reason.message.split()[1] for reason in waits.people]
     assert named == (["b", "c"] if status == "waiting" else [])
     world.children["b.1.1"] = ChildMission(id="b.1.1", status="promoted", changes=True)

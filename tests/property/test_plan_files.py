@@ -1,4 +1,4 @@
-"""Plan files: every valid plan comes back from YAML and JSON, and no damage is more than a usage error."""
+"""Plan files: every valid plan survives YAML and JSON, and damage is never worse than a usage error."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def plans(draw: st.DrawFn) -> Plan:
             estimate=st.none() | st.builds(Estimate, usd=amounts, seconds=amounts),
         )
         task = draw(made)
-        # Nobody could do a task that contradicts itself.
+        # A task that contradicts itself cannot be done.
         if outside_areas(task, task.areas) is not None:
             task = replace(task, areas=())
         tasks.append(replace(task, done_when="") if task.when == task.done_when else task)

@@ -1,4 +1,4 @@
-"""The parser of shell lines under fire, and rules whose effect is flipped."""
+"""The parser of shell lines under random input, and rules whose effect is flipped."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_flipped_rule_flips_the_effect(name: str, effect: Effect, origin: str)
         origin="user" if origin == "user" else "repository", name="x.cedar", text=written(name, effect)
     )
     judgement = judge(ACTIONS[name], AROUND, Rules([source]))
-    if origin == "repository" and name in ("forge", "plugin"):  # denied before; a repository opens nothing
+    if origin == "repository" and name in ("forge", "plugin"):  # denied before; a repository allows nothing more
         assert (judgement.effect, judgement.rule) == ("deny", "none")
         return
     assert judgement.effect == effect

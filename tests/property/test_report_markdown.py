@@ -1,4 +1,4 @@
-"""Whatever text a mission holds, its report is the same Markdown: hostile text stays text, to the letter."""
+"""The report has the same Markdown structure for any text in a mission: hostile text stays text, to the letter."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ HOSTILE = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), min_size=1, ma
 
 
 def mission(text: str) -> str:
-    """Return the report on a mission that holds `text` wherever something from elsewhere stands."""
+    """Return the report on a mission that holds `text` wherever foreign text may occur."""
     reason = Reason(code=text, message=text)
     checks = tuple(
         CheckResult(name=text, status="failed", seconds=1.0, reason=text, artifact=text, outside=True, warm=True)
@@ -139,7 +139,7 @@ def mission(text: str) -> str:
 
 
 def skeleton(text: str) -> list[Any]:
-    """Return the structure of Markdown, with all words that stand outside of code."""
+    """Return the structure of Markdown, with all words outside code."""
     found: list[Any] = []
     for token in PARSER.parse(text):
         found.append((token.type, token.tag, token.level, token.info))
@@ -151,7 +151,7 @@ PLAIN = skeleton(mission("x"))
 
 
 def shows(text: str) -> bool:
-    """Tell whether anything of a text can be seen."""
+    """Return whether anything of a text is visible."""
     return bool(printable(shown_path(text)).strip()) and bool(" ".join(printable(text).split()))
 
 
@@ -167,7 +167,7 @@ def test_hostile_text_makes_no_structure(text: str) -> None:
 
 
 @pytest.mark.skipif(not STRINGS.exists(), reason="the strings are not beside this checkout")
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])  # in the suite every fourth of them
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])  # the suite tries every fourth
 def test_strings_that_are_meant_to_break_programs(step: int) -> None:
     for text in json.loads(STRINGS.read_text())[::step]:
         report = mission(text)

@@ -1,4 +1,4 @@
-"""Rollback by path and by hunk: for any contents and any choice the result is what git and a plain model say."""
+"""Rollback by path and by hunk: for any contents and choice the result equals that of git and of a plain model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONTENT = st.builds(
 
 @st.composite
 def _edited(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """A content and one made of it by some replacements, or one that has nothing to do with it."""
+    """Draw a content and an edited or unrelated second content."""
     old = draw(_CONTENT)
     if draw(st.booleans()):
         return old, draw(_CONTENT)
@@ -40,11 +40,12 @@ def _edited(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 def _as_patch(old: bytes, new: bytes, hunks: Sequence[Hunk], kept: set[int]) -> bytes:
-    """Write the kept hunks as a patch without context, each where the ones before it have moved it.
+    """Write the kept hunks as a patch without context, each at the position to which the earlier hunks have moved
+    it.
 
-    One hunk needs the line before it as context: a pure deletion of a last line that has no newline. Without it
-    `git apply` takes the newline of that line too, also for a patch that `git diff -U0` made. No hunk holds that
-    line, for hunks have at least one unchanged line between them.
+    One hunk needs the line before it as context: a pure deletion of a last line without newline. Without it `git
+    apply` takes the newline of that line too, also for a patch that `git diff -U0` made. No hunk holds that line,
+    for hunks have at least one unchanged line between them.
     """
     before, after = _lines(old), _lines(new)
     out = [b"--- a/f\n+++ b/f\n"]
@@ -123,7 +124,7 @@ def test_any_kept_hunks_are_what_git_applies(contents: tuple[bytes, bytes], choi
     put = {line for hunk in hunks for line in range(hunk.new + 1, hunk.new + hunk.new_lines + 1)}
     for line in (
         set(range(1, len(_lines(new)) + 1)) - put
-    ):  # one that stayed is met by a deletion beside it at most
+    ):  # a line that stayed unchanged meets at most an adjacent deletion
         met = [hunk for hunk in hunks if hunk.meets(LineRange(first=line, last=line))]
         assert all(hunk.new_lines == 0 and line in (hunk.new, hunk.new + 1) for hunk in met)
 
@@ -148,7 +149,7 @@ _FILES = st.dictionaries(
 
 
 def _model(source: dict[str, File], target: dict[str, File], chosen: Sequence[str]) -> dict[str, File]:
-    """Set paths and all below them to what the target has; what stands in the way of a directory goes."""
+    """Set paths and all below them to the target's state; a file that blocks a directory is removed."""
     out = dict(source)
     for root in chosen:
         for path in [path for path in out if _within(path, root)]:
@@ -196,7 +197,7 @@ def _check_plan(depot: Depot, source: dict[str, File], target: dict[str, File], 
     differs = {path for path in {*source, *left} if source.get(path) != left.get(path)}
     assert {
         path.path for path in plan.reverted
-    } == differs  # nothing is told of that did not happen, nor kept quiet
+    } == differs  # every reported change happened, and every change is reported
     for path in plan.paths:
         now = left.get(path.path)
         if path.action == "kept":
@@ -232,7 +233,7 @@ def test_a_smart_plan_drops_the_hunks_of_the_lines_and_no_other(
     by_path = {each.path: each for each in plan.paths}
     left = files_of(depot, write_rollback(depot, plan))
     assert left["other"] == (FILE, b"kept\n")
-    if renamed and by_path[path].renamed_from is None:  # too unlike for git to see a rename: a new file goes whole
+    if renamed and by_path[path].renamed_from is None:  # too unlike for git to see a rename: a new file is dropped
         assert (path in left, by_path[path].action, by_path[path].why) == (
             False,
             "deleted",

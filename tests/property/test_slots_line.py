@@ -1,4 +1,4 @@
-"""Whatever comes, waits, dies or leaves: never more holders than places, and places are given in order."""
+"""For any arrivals, waits, deaths and departures: never more holders than places, given in order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from chargehand.durable.admission import Ticket
 
 @dataclass(eq=False)
 class Waiter:
-    """One in line, with the order it must be served in."""
+    """A waiter in line, with the order in which it must be served."""
 
     ticket: Ticket
     order: tuple[bool, int]
 
 
 class Line(RuleBasedStateMachine):
-    """Tickets and places as several processes would hold them: the kernel tells open files apart."""
+    """Tickets and places as several processes would hold them: the kernel tracks each open file separately."""
 
     @initialize(places=st.integers(1, 3))
     def begin(self, places: int) -> None:
@@ -42,7 +42,7 @@ class Line(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def look(self, data: st.DataObject) -> None:
-        """One of them looks: it is served exactly where it is the first, and a place is free."""
+        """Let one waiter look: it is served exactly if it is the first and a place is free."""
         waiter = data.draw(st.sampled_from(self.waiting))
         before = sum(other.order < waiter.order for other in self.waiting)
         assert waiter.ticket.before() == before
@@ -56,7 +56,7 @@ class Line(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(data=st.data(), killed=st.booleans())
     def end_waiting(self, data: st.DataObject, killed: bool) -> None:
-        """One gives up, or is killed: then the kernel closes its file, and nobody removes it."""
+        """Let one waiter give up or be killed: on a kill the kernel closes its file, and no process removes it."""
         waiter = data.draw(st.sampled_from(self.waiting))
         self.waiting.remove(waiter)
         if killed:
@@ -74,7 +74,7 @@ class Line(RuleBasedStateMachine):
 
     @invariant()
     def all_is_used(self) -> None:
-        """Where all look in any order, as many hold a place as can."""
+        """If all look, in any order, as many as possible hold a place."""
         assert len(self.holding) <= self.places
 
     def teardown(self) -> None:

@@ -50,7 +50,7 @@ DISCARDED = MissionFinished(status="discarded", reasons=(Reason(code="discarded"
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """One attempt: how it ended (running: not at all), by which code, of which class."""
+    """An attempt: how it ended (running: not at all), with its code and class."""
 
     status: AttemptStatus
     code: str = ""
@@ -59,7 +59,7 @@ class Try:
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """A mission with a known end, and what is true of it: said here, not computed."""
+    """A mission with a known end, and the facts about it: written here, not computed."""
 
     times: int
     status: MissionStatus
@@ -153,12 +153,12 @@ SCRIPTS = (
     Script(times=2, status="running", ended=False, tries=(RED, OPEN), before=(CLAIMED,)),
     Script(times=3, status="paused", ended=False, tries=(RED,), before=(CLAIMED, MissionPaused(identity="me"))),
 )
-"""What is written as `planned`, `running` and `paused` gets no end in its log."""
+"""Missions written as `planned`, `running` and `paused` get no end in their log."""
 
 
 @dataclass(kw_only=True)
 class Truth:
-    """What the generator knows, counted as it writes."""
+    """The generator's own knowledge, counted as it writes."""
 
     missions: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -208,7 +208,7 @@ class Writer:
         self.truth.missions["total"] += 1
 
     def _sandbox(self, mission: str, sandbox: str, number: int) -> None:
-        """Write an agent's sandbox and one of the checks, of which only the first counts for memory and disk."""
+        """Write an agent's sandbox and one of the checks; only the agent's counts for memory and disk."""
         freezes = tuple(self.random.choice([0.0, 0.25, 0.5]) for _ in range(number % 3))
         memory = self.random.choice([None, 1 << 20, 1 << 30])
         took = {"ready_seconds": 0.5, "seconds": 2.0, "freezes": freezes, "peak_memory": memory}
@@ -291,7 +291,7 @@ def write_all(writer: Writer) -> None:
 
 
 def by_definition(values: list[float], percent: int) -> float:
-    """The smallest value that at least `percent` of all do not exceed."""
+    """Return the smallest value that at least `percent` of all do not exceed."""
     return min(v for v in values if 100 * sum(other <= v for other in values) >= percent * len(values))
 
 
@@ -310,7 +310,7 @@ def test_the_rates_of_200_missions_with_known_faults_equal_the_truth(writer: Wri
     assert missions.by_status["promoted"] == 91
     assert missions.by_status["discarded"] == 8
     assert missions.by_status["planned"] == 4
-    assert missions.by_status["paused"] == 5  # those that run without a worker wait for another one
+    assert missions.by_status["paused"] == 5  # running missions without a worker wait for another one
 
 
 def test_the_causes_of_200_missions_equal_the_truth(writer: Writer) -> None:
@@ -363,7 +363,7 @@ def test_what_was_counted_before_is_counted_no_other_way_again(writer: Writer) -
     writer.app.store.log.append("m-000001", MissionFinished(status="failed"))
     writer.write(SCRIPTS[0])
     assert writer.stats(known=blocks) == writer.stats()
-    # The first block has another mission now, and the last one more; nobody looks at the others.
+    # The first block's mission has changed, and the last block has one more; the others are not read again.
     same = [place for place, (_, tally) in blocks.items() if tally is before.get(place)]
     assert same == sorted(before)[1:-1]
     assert writer.stats(known=blocks, project="q") == writer.stats(project="q")
@@ -441,7 +441,7 @@ def measured(events: Iterable[Event]) -> MissionMeasures:
 
 
 def folded(events: Sequence[Event]) -> MissionState:
-    """A mission that nobody holds, from its log alone: what it was before it was discarded is folded by itself."""
+    """Fold the log of a mission that no worker holds; the state before a discard is folded separately."""
     state = fold(events, live=False)
     state.before_discard = None
     for place, line in enumerate(events):
@@ -475,7 +475,7 @@ def test_any_log_gives_rates_of_parts_of_a_whole(given_logs: list[tuple[list[Eve
     for events, live in given_logs:
         state = fold(events, live=live)
         tally.add(state, measured(events))
-        ended += unheld_status(state) in ENDED  # also of one that a worker is about to let go of
+        ended += unheld_status(state) in ENDED  # also of a mission that a worker is about to release
     stats = tally.stats()
     assert (stats.missions.total, stats.missions.ended) == (len(given_logs), ended)
     for rate in (stats.rates.completion, stats.rates.promotion, stats.rates.engine_failure):

@@ -1,4 +1,4 @@
-"""Every way to change the log behind our back is found, and its place is named."""
+"""Every change to the log behind our back is found, and its place is named."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def copied(kept: Path) -> Iterator[Path]:
 
 
 def audited(kept: Path, change: Callable[[sqlite3.Connection], object], mission: str | None = None) -> AuditReport:
-    """Verify a copy after a change made by SQL."""
+    """Verify a copy of the store after a change made by SQL."""
     with copied(kept) as home:
         raw = sqlite3.connect(home / "store.db")
         with raw:
@@ -98,7 +98,7 @@ def test_an_untouched_log_is_whole(kept: Path) -> None:
     assert (report.ok, report.missions, report.events, report.problems) == (True, 2, LINES + OTHER, ())
 
 
-@example(seq=1, column="payload", bit=495)  # a project's name that is no UTF-8 any more
+@example(seq=1, column="payload", bit=495)  # a project's name that is no longer UTF-8
 @given(seqs, st.sampled_from(COLUMNS), bits)
 @settings(max_examples=examples(50), deadline=None)
 def test_a_flipped_bit_of_any_column(kept: Path, seq: int, column: str, bit: int) -> None:
@@ -160,7 +160,7 @@ def test_a_line_that_cannot_have_been_written_is_read_and_named(kept: Path, colu
         with open_store(home) as store:
             assert [line.seq for line in store.log.read("m-1")] == list(range(1, LINES + 1))
             assert ("m-1", 3) in places(verify(store))
-            with pytest.raises(StoreError) as refused:  # nobody goes on from what nobody wrote
+            with pytest.raises(StoreError) as refused:  # no one continues a log that no one wrote
                 store.log.check("m-1")
             assert refused.value.code == "mission_damaged"
 
@@ -199,7 +199,7 @@ def test_two_swapped_lines(kept: Path, one: int, other: int) -> None:
 
 
 def forge(raw: sqlite3.Connection, seq: int, *, number: int) -> None:
-    """Write a line that is right in itself and follows the one before it."""
+    """Write a line that is valid in itself and follows the one before it."""
     prev = get(raw, seq - 1, "hash").decode()
     payload = f'{{"forged":{number}}}'.encode()
     line = {"mission": "m-1", "seq": seq, "time": "2026-01-01", "type": "step.finished"}
@@ -312,7 +312,7 @@ def test_a_flipped_bit_of_the_file_itself(kept: Path, what: bytes, bit: int) -> 
 @given(st.integers(0, 10**6), st.integers(1, 400), st.binary(min_size=1, max_size=4))
 @settings(max_examples=examples(30), deadline=None)
 def test_no_damage_of_the_file_makes_the_audit_itself_fail(kept: Path, at: int, length: int, what: bytes) -> None:
-    """Damage is reported or a typed error, never another exception; or it hit nothing that we keep."""
+    """Damage is reported or raises a typed error, never another exception; or it hits nothing that we keep."""
     with copied(kept) as home:
         content = bytearray((home / "store.db").read_bytes())
         start = at % len(content)

@@ -1,4 +1,4 @@
-"""The store against a model that is a plain dictionary, over any order of what can be done to it."""
+"""The store against a model that is a plain dictionary, with operations in any order."""
 
 from __future__ import annotations
 

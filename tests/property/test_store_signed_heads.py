@@ -110,7 +110,7 @@ def database(home: Path) -> Iterator[sqlite3.Connection]:
 
 
 def cut(seq: int) -> Change:
-    """Return the change that ends the log before `seq` and makes all that is unsigned fit."""
+    """Return the change that ends the log before `seq` and makes everything unsigned fit."""
 
     def change(home: Path) -> None:
         with database(home) as raw:
@@ -315,7 +315,7 @@ def test_an_export_proves_itself(kept: Path, exported: list[bytes]) -> None:
 
 
 def test_a_third_party_needs_nothing_of_ours(exported: list[bytes]) -> None:
-    """The page on the format, followed by a program that imports nothing of the product."""
+    """Follow the page on the format with a program that imports nothing of the product."""
     documents = [json.loads(line) for line in exported]
     keys = {one["id"]: load_pem_public_key(one["public"].encode()) for one in documents if one["record"] == "key"}
     hashes: dict[tuple[str, int], str] = {}
@@ -345,7 +345,7 @@ def test_a_flipped_bit_anywhere_in_an_export(exported: list[bytes], data: st.Dat
     number = data.draw(st.integers(0, len(exported) - 1))
     line = exported[number]
     bit = data.draw(st.integers(0, len(line) * 8 - 1))
-    assume(bit // 8 != len(line) - 1 or number < len(exported) - 1)  # the last newline says nothing
+    assume(bit // 8 != len(line) - 1 or number < len(exported) - 1)  # the last newline carries no information
     tampered = b"".join((*exported[:number], flipped(line, bit), *exported[number + 1 :]))
     assert not verify_export(tampered.splitlines(keepends=True)).ok
 
@@ -371,7 +371,7 @@ def test_two_swapped_lines_of_an_export(exported: list[bytes], one: int, two: in
     lines = list(exported)
     lines[one], lines[two] = lines[two], lines[one]  # line 0 is the header, then m-1 from 1 on
     places = {(problem.mission, problem.seq) for problem in verify_export(lines).problems}
-    last_two = {one, two} == {LINES - 1, LINES}  # nothing follows that would miss the second of them
+    last_two = {one, two} == {LINES - 1, LINES}  # no line follows that would expose the second one
     assert places >= {("m-1", min(one, two))} | ({("m-1", max(one, two))} if not last_two else set())
 
 

@@ -1,4 +1,4 @@
-"""The book of money against a model that is a list, over any order of what ledgers do to it."""
+"""The ledger against a model that is a list, with operations in any order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEYS = {
     "user": "limits.user_usd",
     "day": "limits.day_usd",
 }
-# Round ones as well, so that limits are met to the last cent.
+# Round amounts as well, so that limits are met to the last cent.
 amounts = st.integers(0, 8).map(lambda part: part * 50_000) | st.integers(0, 400_000)
 limits = st.none() | st.integers(1, 10).map(lambda part: part * 100_000) | st.integers(0, 1_000_000)
 Scope = str
@@ -40,7 +40,7 @@ Scope = str
 
 @dataclass
 class Booked:
-    """One call as the model has it, in millionths of a USD."""
+    """A call as the model records it, in millionths of a USD."""
 
     attempt: str
     day: str
@@ -63,14 +63,14 @@ def _empty_store() -> Path:
 
 
 def counted(store: Store) -> dict[tuple[str, str, str], int]:
-    """Return what is kept for limits to count, but for what is nothing."""
+    """Return the totals kept for limits, without those that are zero."""
     with store.database.read() as connection:
         rows = connection.execute("SELECT scope, subject, day, booked FROM spending_totals").fetchall()
     return {(scope, subject, day): booked for scope, subject, day, booked in rows if booked}
 
 
 def summed(store: Store) -> dict[tuple[str, str, str], int]:
-    """Return the same by adding up every call."""
+    """Return the same totals by adding up every call."""
     sums: Counter[tuple[str, str, str]] = Counter()
     with store.database.read() as connection:
         rows = connection.execute("SELECT * FROM spending")
@@ -94,7 +94,7 @@ class SpendingMachine(RuleBasedStateMachine):
         self.clock = SteppedClock()
         shutil.copytree(_empty_store(), self.directory / "home")
         self.store = open_store(self.directory / "home", clock=self.clock)
-        self.other = open_store(self.directory / "home", clock=self.clock)  # as another process has it
+        self.other = open_store(self.directory / "home", clock=self.clock)  # as another process opens it
         self.book: dict[str, Booked] = {}
         self.told: set[tuple[Scope, str, int]] = set()
 
@@ -165,7 +165,7 @@ class SpendingMachine(RuleBasedStateMachine):
     def settle(self, made: tuple[str, Any], micro: int | None) -> None:
         call, one = made
         if call not in self.book or self.attempt_of(one) != self.book[call].attempt:
-            return  # it was refused, and another one may have its number
+            return  # it was refused, and another call may have its number
         one.settle(call, None if micro is None else micro / MICRO)
         kept = self.book[call]
         if kept.settled is None:

@@ -1,4 +1,4 @@
-"""What lists and counts read is what folding the log tells; whoever follows by position misses nothing."""
+"""Lists and counts read what folding the log gives; a reader who follows by position misses nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from chargehand.store.store import Store, open_store
 REQUEST = MissionRequest(text="x", agent="a", command=(), slug="x")
 BROKEN = [b'{"a": [', b'{"project": "\xff"}', b"[" * 9999, 7]
 STEP = StepFinished(step="s", input="i", output=None, seconds=1.0)
-# A few names only, so that events speak of the same attempts, calls and questions now and then.
+# A few names only, so that events sometimes concern the same attempts, calls and questions.
 created = st.builds(
     MissionCreated, project=st.sampled_from("pq"), repository=st.just("/r"), request=st.just(REQUEST),
     user=st.sampled_from(["", "ann"]),
@@ -44,7 +44,7 @@ created = st.builds(
 
 @st.composite
 def related(draw: st.DrawFn) -> Payload:
-    """Any payload, but of one of few attempts, calls and questions."""
+    """Draw any payload, limited to a few attempts, calls and questions."""
     made = draw(st.one_of(payloads(later=True), values(AttemptStarted), values(ModelCalled)))
     few = {"attempt": "ab", "call": "xyz", "question": "xyz"}
     return replace(made, **{name: draw(st.sampled_from(few[name])) for name in few if hasattr(made, name)})
@@ -63,7 +63,7 @@ def summary_of(state: MissionState) -> MissionSummary:
 def expected(store: Store, mission: str, *, live: bool) -> MissionSummary:
     lines = [found.event for found in store.log.after(mission=mission, limit=10_000)]
     summary = summary_of(fold(lines, live=live))
-    # A plan costs what all its child missions cost; no mission has one here.
+    # A plan's cost is that of all its child missions; missions have no children here.
     summary.tasks = summary.tasks and replace(summary.tasks, cost_usd=0.0)
     return summary
 
@@ -93,7 +93,7 @@ class SummaryMachine(RuleBasedStateMachine):
         self.keep()
 
     def keep(self) -> None:
-        # Room for few lines: the missions of one example take each other's place.
+        # Room for few lines: the missions of one example evict each other.
         self.kept = FoldedMissions(self.store.log, lines=8, seconds=600.0, now=lambda: self.now)
 
     def teardown(self) -> None:
@@ -122,7 +122,7 @@ class SummaryMachine(RuleBasedStateMachine):
 
     @rule(mission=missions, made=related(), known=st.booleans())
     def append_by_an_older_program(self, mission: str, made: Payload, known: bool) -> None:
-        """It knows neither positions nor rows; it may also be a newer one, with types of its own."""
+        """An older program knows neither positions nor rows; a newer one may write types that we do not know."""
         seq = self.store.log.last_seq(mission) + 1
         with self.store.database.write() as raw:
             raw.execute(
@@ -146,7 +146,7 @@ class SummaryMachine(RuleBasedStateMachine):
         seq = data.draw(st.integers(1, self.store.log.last_seq(mission)))
         with self.store.database.write() as raw:
             raw.execute("UPDATE events SET payload = ? WHERE mission = ? AND seq = ?", (broken, mission, seq))
-        self.now += 601  # what was read before is whole: it shows once it is read again
+        self.now += 601  # entries read before are whole: damage shows once they are read again
 
     @rule(mission=missions, worker=st.sampled_from("kl"), lives=st.booleans())
     def claim(self, mission: str, worker: str, lives: bool) -> None:
@@ -155,7 +155,7 @@ class SummaryMachine(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from("kl"))
     def live_or_die(self, worker: str) -> None:
-        """Nothing is written: a list that is kept is another one all the same."""
+        """A worker's life or death writes nothing, yet changes a kept list."""
         self.alive = self.alive ^ {worker}
 
     @rule(mission=missions)
@@ -177,7 +177,7 @@ class SummaryMachine(RuleBasedStateMachine):
 
     @rule(mission=missions)
     def look_again(self, mission: str) -> None:
-        """What is kept of a mission is what its log tells, and only a log that is whole is kept."""
+        """The kept state of a mission equals that of its log, and only a whole log is kept."""
         lines = self.store.log.read(mission)
         is_whole = not self.store.log.problems(mission) and all(line.payload is not None for line in lines)
         kept = self.kept.get(mission)

@@ -1,4 +1,4 @@
-"""Whatever a log holds, its spans can be made, once each, and alerts can be read from it."""
+"""For any log, spans are made, each once, and alerts can be read from it."""
 
 from __future__ import annotations
 

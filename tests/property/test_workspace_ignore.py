@@ -1,4 +1,4 @@
-"""Our reading of .gitignore and of attributes is git's: the same files untracked, the same blobs and files."""
+"""Our reading of .gitignore and of attributes equals git's: the same untracked files, blobs and written files."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ print(IgnoreFile(pattern).decides(path, directory=False))
     ],
 )
 def test_no_pattern_blocks_the_process(pattern: str, path: str) -> None:
-    # A process of its own: a match that backtracks for hours could not be interrupted.
+    # In a separate process: a match that backtracks for hours could not be interrupted.
     done = subprocess.run(
         [sys.executable, "-c", _HOSTILE, pattern, path], capture_output=True, text=True, timeout=120, check=False
     )
@@ -297,7 +297,7 @@ def test_a_file_becomes_the_blob_that_git_adds(
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         _git(place, "init", "-q")
-        # As a base holds them, whatever its attributes say; then the rules, and the files as they were changed.
+        # As a base holds them, whatever its attributes say; then the rules, and the changed files.
         _write(place, stored)
         _git(place, "add", "-A")
         old = {path: object_id("blob", content).hex() for path, content in stored.items()}
@@ -305,7 +305,7 @@ def test_a_file_becomes_the_blob_that_git_adds(
         _write(place, {".gitattributes": rules.encode(), "d/.gitattributes": inner.encode(), **files})
         for path, conversion in _conversions(rules, inner).items():
             done = _git(place, "-c", "core.fsmonitor=false", "add", "--", path)
-            # An unchanged file is not looked at again.
+            # git does not read an unchanged file again.
             if files[path] == stored[path] or b"are no valid working-tree-encodings" in done.stderr:
                 continue
             try:

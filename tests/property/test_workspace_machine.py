@@ -1,4 +1,4 @@
-"""Random work on a mounted workspace: what a scan tells is what git would tell, and nothing kept is ever lost."""
+"""Random work on a mounted workspace: a scan reports what git would report, and nothing kept is ever lost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _OPERATIONS = st.one_of(
 
 
 class Work(RuleBasedStateMachine):
-    """One workspace, worked on, checkpointed, rolled back and reopened in any order."""
+    """A workspace that is edited, checkpointed, rolled back and reopened in any order."""
 
     driver: ClassVar[DriverName]
     place: ClassVar[Path | None] = None
@@ -136,7 +136,7 @@ class Work(RuleBasedStateMachine):
 
 
 def _off_the_rules(operation: Operation) -> Operation:
-    """Links that leave the workspace once moved are another test's; the ignore file stays as it is."""
+    """Leave out links that lead out of the workspace once moved (another test's); keep the ignore file."""
     if operation[0] == "link" and "/" in operation[1]:
         return ("link", operation[1], "a")
     return operation
@@ -179,6 +179,6 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 TestOverlay = OverlayWork.TestCase
 TestOverlay.settings = _settings(examples=12)
 TestWorktree = WorktreeWork.TestCase
-TestWorktree.settings = _settings(examples=10)  # it shares its ways with the one by clones
+TestWorktree.settings = _settings(examples=10)  # it shares most code with the driver that clones
 TestReflink = pytest.mark.needs_root(pytest.mark.usefixtures("clones")(ReflinkWork.TestCase))
 TestReflink.settings = _settings(examples=6)

@@ -1,7 +1,7 @@
 """P1, P2, P5 together: sandboxes, checkpoints, roll-backs, forks, promotions, crashes, a person; in any order.
 
-After each step the person's repository is as the person left it but for branches that hold promoted trees, every
-checkpoint that was told is there, workspaces show what was last done to them, and what was ended is gone.
+After each step the person's repository is as the person left it, except for branches that hold promoted trees;
+every reported checkpoint exists; workspaces show the last change made to them; and everything ended is gone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OPERATIONS = st.one_of(
 )
 _FIRST = (
     [("write", "src/app.py", "1\n2\n3\n"), ("write", "left", "x\n")],
-    [("move", "left", "right")],  # passes, and passes no more when merged with the one before
+    [("move", "left", "right")],  # passes alone, but not when merged with the one before
     [("append", "docs/a.md", "BAD\n")],
 )
 _EDITS = st.lists(_OPERATIONS, min_size=1, max_size=6)
@@ -101,7 +101,7 @@ _FORK_POINTS = ("generation:filled", "workspace:filled")
 
 
 class Promises(RuleBasedStateMachine):
-    """One world, in which everything happens in any order."""
+    """A world in which everything happens in any order."""
 
     driver: ClassVar[DriverName]
     place: ClassVar[Path | None] = None
@@ -146,7 +146,7 @@ class Promises(RuleBasedStateMachine):
             self.world.keep_writing(lane)
 
     def noted(self, lane: Lane) -> None:
-        """Note what a quiet workspace shows after an act of its own."""
+        """Note the tree of a quiet workspace after it changed itself."""
         if lane.tree is not None:
             lane.tree = lane.workspace.scan().tree
 
@@ -165,7 +165,7 @@ class Promises(RuleBasedStateMachine):
             self.world.close(lane)
 
     def frozen(self, lane: Lane) -> str:
-        """Freeze a lane and return what it shows: the same however often and by whomever it is read."""
+        """Freeze a lane and return its tree: the same for every reader, however often it is read."""
         if lane.sandbox is not None:
             self.world.run(lane.sandbox.freeze())
         first = lane.workspace.scan().tree
@@ -237,7 +237,7 @@ class Promises(RuleBasedStateMachine):
         return data.draw(st.sampled_from(list(dict.fromkeys(self.world.told.values()))), label="tree")
 
     def expected(self, way: str, target: str, paths: list[str], before: str) -> str:
-        """Return the tree that a roll-back is to leave."""
+        """Return the tree that a roll-back should leave."""
         return target if way == "reset" else self.world.depot.replace_paths(before, paths, target)
 
     def do(self, lane: Lane, way: str, target: str, paths: list[str]) -> Checkpoint:
@@ -246,7 +246,7 @@ class Promises(RuleBasedStateMachine):
         return lane.workspace.reset_paths(paths, target)
 
     def rolled_back(self, lane: Lane, before: str) -> None:
-        """Take down what still shows the old files; those are kept."""
+        """Close the mounts that still show the old files; their checkpoints are kept."""
         assert before in {lane.workspace.base.tree} | {made.tree for made in lane.workspace.checkpoints()}
         self.world.close(lane)
         lane.workspace.tidy()
@@ -310,7 +310,7 @@ class Promises(RuleBasedStateMachine):
         self.crash_promoting(slug, point, "withdraw")
 
     def crash_promoting(self, slug: str, point: str, act: str, **words: Any) -> None:
-        """Be killed in a promotion: the branch is at one commit or the other, and the next life brings it out."""
+        """Be killed during a promotion: the branch is at one of the two commits, and the next process recovers."""
         world = self.world
         code = world.die_at(f"{point}#1", act, mission=world.missions[slug], **words)
         event(f"{act} killed at {point}: {code}")
@@ -336,7 +336,7 @@ class Promises(RuleBasedStateMachine):
 
     @rule(data=st.data(), whom=st.sampled_from(["sandbox", "launcher", "nobody"]), at=st.sampled_from(_AT))
     def end(self, data: st.DataObject, whom: str, at: str) -> None:
-        """Kill a sandbox or what starts them, at work, idle or frozen; or open everything anew."""
+        """Kill a sandbox or its launcher, at work, idle or frozen; or reopen everything."""
         lane = self.lane(data)
         if at == "work":
             self.world.keep_writing(lane)
@@ -378,7 +378,7 @@ def side() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have a disk that clones, and another process that sees it too."""
+    """Set up a disk that clones, and another process that sees it too."""
     with cloning_disk("btrfs", tmp_path_factory.mktemp("disk")) as place, Side.begun() as begun:
         ReflinkPromises.place, ReflinkPromises.side = place, begun
         yield
@@ -391,7 +391,7 @@ def _tests(machine: type[Promises], *marks: Any, examples: int, steps: int) -> A
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
-        phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a shorter example would take minutes to find
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),  # finding a shorter example would take minutes
     )
     for mark in (pytest.mark.needs_bwrap, *marks):
         found = mark(found)

@@ -1,4 +1,4 @@
-"""Git by hand in a repository whose configuration and files are hostile: nothing that they name is run."""
+"""Git by hand in a repository with hostile configuration and files: nothing that they name is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.needs_bwrap
 LEADS_ELSEWHERE = {"ext-remote", "instead-of"}
 BREAKS = {"commondir", "core-worktree", "git-file", "nested-git", "planted-bare", "planted-refs"}
 PLANTED = sorted(VECTORS.keys() - LEADS_ELSEWHERE - BREAKS)
-"""All but what leads the remote elsewhere (tested by itself), and what leaves no repository that git can open."""
+"""All but those that redirect the remote (tested separately) and those after which git opens no repository."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_an_address_is_never_a_program(canary: Canary, tmp_path: Path, scheme: s
 
 
 def test_the_remotes_own_hooks_are_the_remotes(canary: Canary, tmp_path: Path) -> None:
-    """The control: a hook of the other side runs, as for any push; one among the project's files does not."""
+    """The control: a hook of the remote runs, as for any push; a hook among the project's files does not."""
     yard = Yard(tmp_path / "yard", FILES)
     mission = yard.run("echo more >> README.md", checks=("true",))
     for place in (yard.origin, yard.repository / "inner.git"):

@@ -1,4 +1,4 @@
-"""What a hostile program in a sandbox says to the proxy: all of it refused, none of it seen by the host."""
+"""Hostile requests from a sandbox to the proxy: all are refused, and the host never sees them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def hello(name: str | None) -> bytes:
 
 @contextlib.asynccontextmanager
 async def tls_ways(place: Path) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """Run a host that takes anything and return where it is, and what it got."""
+    """Run a host that accepts any bytes; yield its address and the bytes that it received."""
     async with upstream(b"served") as host:
         yield f"allowed.test:{host.port}", host.got
 
@@ -203,7 +203,7 @@ async def test_tls_for_another_server_does_not_leave(tmp_path: Path, name: str |
 
 
 def split(records: bytes, size: int) -> bytes:
-    """Return the same handshake spread over records of `size`."""
+    """Return the same handshake spread over records of `size` bytes."""
     body = records[5:]
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     return b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2, "big") + piece for piece in pieces)

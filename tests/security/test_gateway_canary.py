@@ -1,6 +1,6 @@
 """A provider's key stays in the worker: it is in no file, no prompt, no output and in no sandbox.
 
-The key is random and its provider a real server on loopback, which gets it with each call.
+The key is random; its provider is a real server on loopback, which receives it with each call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ print(said, head)
 
 
 class Echo(ModelServer):
-    """A provider; of its model `closed` it says 401, and in the error all that it was sent as a key."""
+    """A provider; for its model `closed` it answers 401, and repeats the key that it was sent in the error."""
 
     def _answer(self, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, str, bytes]:
         answered = super()._answer(body, headers)
@@ -55,7 +55,7 @@ class Echo(ModelServer):
 
     @property
     def keys(self) -> set[str]:
-        """What was sent as a key."""
+        """Return the keys that it was sent."""
         return {lower(headers)["authorization"].removeprefix("Bearer ") for headers in self.headers}
 
 
@@ -73,11 +73,11 @@ class Canary:
         self.forms = (content, content.hex().encode(), *shifted)
 
     def inside(self, content: bytes) -> bool:
-        """Tell whether it is written there."""
+        """Return whether the key is in the content."""
         return any(form in content for form in self.forms)
 
     def below(self, place: Path) -> set[str]:
-        """Return the files below a directory that hold it, packed ones and objects of git included."""
+        """Return the files below a directory that hold the key, packed ones and git objects included."""
         found = {str(path) for path, content in contents(place) if self.inside(content)}
         for head in place.rglob("HEAD"):
             directory = head.parent
@@ -87,7 +87,7 @@ class Canary:
 
 
 def contents(place: Path) -> Iterator[tuple[Path, bytes]]:
-    """Yield the files below a directory as they are and, where they are packed, unpacked."""
+    """Yield the files below a directory as they are and, if compressed, also uncompressed."""
     for path in place.rglob("*"):
         if path.is_symlink() or not path.is_file():
             continue
@@ -134,13 +134,13 @@ class Office(Desk):
         self.heard: list[Said] = []
 
     def hear(self, *words: str) -> Said:
-        """Run the program with `--json` and keep what it said."""
+        """Run the program with `--json` and keep its output."""
         said = self.say(*words, cwd=self.repository)
         self.heard.append(said)
         return said
 
     def tell(self, *words: str) -> str:
-        """Run the program as for a person and return all that it said."""
+        """Run the program as for a person and return all its output."""
         argv = [word for word in self.argv(*words) if word != "--json"]
         done = subprocess.run(
             argv, cwd=self.repository, env=self.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -149,7 +149,7 @@ class Office(Desk):
         return done.stdout + done.stderr
 
     def workers(self) -> list[str]:
-        """Return the workers that live."""
+        """Return the living workers."""
         with App.open(environ=self.environ, cwd=self.place) as app:
             return [member.id for member in app.workers.members()]
 
@@ -227,7 +227,7 @@ def test_a_probe_of_a_provider_that_sends_the_key_back(office: Office, server: E
 
 
 def looked(office: Office, said: Said) -> str:
-    """Return what the program of a command agent printed."""
+    """Return the output of a command agent's program."""
     with App.open(environ=office.environ, cwd=office.place) as app:
         rows = app.store.artifacts.list(said.document["mission"])
         return "".join(

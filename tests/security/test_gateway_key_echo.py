@@ -1,4 +1,4 @@
-"""A provider that repeats its key, in any form and anywhere, tells it to nobody behind the gateway."""
+"""A provider that repeats its key, in any form and anywhere, reveals it to no one behind the gateway."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ ENCODINGS: dict[str, Encode] = {
     "backwards": lambda key: key[::-1],
     "base32": lambda key: base64.b32encode(key.encode()).decode(),
 }
-# The key is taken out before a reply is translated: of what is translated one encoding of each length is enough.
+# The key is removed before a reply is translated: for translated replies one encoding of each length is enough.
 TRANSLATED = ("plain", "base64 in lines", "hex", "spaced", "escapes of a program")
 
 
 def views(content: str) -> set[str]:
-    """Return a text as somebody may read it: as it is, its JSON texts put together, without what separates."""
+    """Return the ways to read a text: as it is, and its JSON strings joined, each also without separators."""
     texts = list[str]()
 
     def walk(value: Any) -> None:
@@ -77,7 +77,7 @@ def views(content: str) -> set[str]:
             )
     with contextlib.suppress(ValueError):
         walk(json.loads(content))
-    # Pieces of a stream stand in one field each: put together by themselves, and with all that is beside them.
+    # A stream has each piece in a separate field: join these alone, and with everything around them.
     deltas = re.findall(r'"(?:content|text|arguments|partial_json)": ?"((?:[^"\\]|\\.)*)"', content)
     plain = {content, "".join(texts), "".join(deltas)}
     plain |= {text.replace("\\u00b7", "").replace("\\", "") for text in plain}
@@ -85,9 +85,9 @@ def views(content: str) -> set[str]:
 
 
 def leaks(content: str, encode: Encode) -> bool:
-    """Tell whether the key can be read there, in that encoding."""
+    """Return whether the content shows the key in that encoding."""
     wanted = {re.sub(r"[\s:·,]", "", form).lower() for form in (encode(KEY), _escaped(encode(KEY)))}
-    # What surrounds the key in base64 is the test's own: its middle is enough.
+    # The test itself writes the text around the key in base64, so the middle is enough.
     wanted |= {form.replace("\\", "") for form in wanted}
     middles = {form[len(form) // 2 - 10 : len(form) // 2 + 10] for form in wanted}
     return any(middle in view for view in views(content) for middle in middles)
@@ -95,7 +95,7 @@ def leaks(content: str, encode: Encode) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Echo:
-    """What the provider sends: status, headers, and the pieces of its body as they go over the wire."""
+    """A provider's reply: status, headers, and the pieces of its body as they go over the wire."""
 
     pieces: tuple[bytes, ...]
     status: int = 200
@@ -175,7 +175,7 @@ async def provider(echo: Echo, key: str = KEY) -> AsyncIterator[str]:
 
 
 async def ask(echo: Echo, tmp_path: Path, *, path: str) -> str:
-    """Return all that is seen of one call: by the client, in records, recording, kept replies."""
+    """Return everything visible of one call: to the client, in records, the recording and kept replies."""
     records, seen = list[CallRecord](), list[str]()
     cache = ReplayCache(tmp_path / "calls.jsonl", secrets={"CANARY": KEY}, token="cht-token-of-the-attempt")
     writer = RecordingWriter(tmp_path / "session.jsonl")
@@ -225,7 +225,7 @@ async def test_a_key_that_is_repeated_is_seen_nowhere(
         if place in ("request id", "content type", "retry-after", "left out"):
             said = re.sub(r"\s+", " ", said).encode("latin-1", "replace").decode("latin-1")
         if place == "letters without an end" and name in ("base64", "base64url", "base64 in lines"):
-            continue  # its beginning is not the key's
+            continue  # the encoding starts with letters that are not the key's
         echo = PLACES[place](said)
         sent = f"{echo.headers}\n{echo.kind}\n" + b"".join(echo.pieces).decode("utf-8", "replace")
         if "without an end" not in place:

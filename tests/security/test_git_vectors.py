@@ -1,7 +1,7 @@
-"""What an agent plants for git to run: the host does all its work on it and nothing fires.
+"""Traps that an agent plants for git to run: the host does all its work on them and nothing fires.
 
-Each vector is planted by plain file writes and would leave a canary. The control shows that git run by a person
-in the same files does run it, so that the test can fail.
+Each vector is planted by plain file writes and would leave a canary. The control shows that git, run by a person
+in the same files, does run it, so that the test can fail.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHANGE = "echo changed >> README.md"
 class Vector:
     """`config` goes to `.git/config`, `files` into the workspace; {run} is the program that leaves the canary.
 
-    `naive` is what a person would type; None for what today's git refuses to run by itself.
+    `naive` is a command that a person would type; None if today's git refuses to run the vector.
     """
 
     config: str = ""
@@ -48,7 +48,7 @@ class Vector:
     tree: bool = True
 
     def script(self, run: str) -> str:
-        """Return the shell script that plants it, by plain writes alone."""
+        """Return the shell script that plants the vector by plain writes alone."""
         files = dict(self.files or {})
         lines = [_written(name, text.replace("{run}", run)) for name, text in files.items()]
         if self.config:
@@ -233,7 +233,7 @@ class Canary:
         return str(program)
 
     def fired(self) -> set[str]:
-        """Return which vectors have run since the last call."""
+        """Return the vectors that have run since the last call."""
         found = {path.name.removeprefix("fired-") for path in self.place.glob("fired-*")}
         for name in found:
             (self.place / f"fired-{name}").unlink()
@@ -246,7 +246,7 @@ def canary(tmp_path: Path) -> Canary:
 
 
 def naive(place: Path, command: str) -> None:
-    """Run a command as a person would in a directory; what it says is of no interest."""
+    """Run a command as a person would in a directory; its output does not matter."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(place), **GIT_IDENTITY, "GIT_TERMINAL_PROMPT": "0"}
     subprocess.run(
         ["sh", "-c", command],
@@ -263,7 +263,7 @@ def plant(names: Iterable[str], canary: Canary) -> str:
 
 
 def test_a_person_in_the_same_files_is_hit(canary: Canary, tmp_path: Path) -> None:
-    """The control: each vector that names a command is run by it."""
+    """The control: each vector that has a naive command is run by it."""
     template = make_repository(tmp_path / "template", FILES)
     quiet = set()
     for name, vector in VECTORS.items():
@@ -281,7 +281,7 @@ def test_a_person_in_the_same_files_is_hit(canary: Canary, tmp_path: Path) -> No
 
 
 def work_through(depot: Depot, workspace: Workspace, *, branch: str) -> str:
-    """Do all that the host does with a workspace; return the commit that stands at the end."""
+    """Do everything that the host does with a workspace; return the final commit."""
     base = workspace.base
     kept = workspace.checkpoint("planted")
     depot.patch(base.tree, kept.tree)
@@ -337,7 +337,9 @@ def test_nothing_fires_on_the_host(
 
 
 def test_what_fires_of_the_users_own_configuration(canary: Canary, tmp_path: Path) -> None:
-    """Their configuration is theirs: filters, which `git status` and a checkout need, run; nothing else does."""
+    """The users' own configuration counts: filters, which `git status` and a checkout need, run; nothing else
+    does.
+    """
     quiet = [name for name, vector in VECTORS.items() if vector.config and name not in FIRES_IN_THE_USERS_OWN]
     quiet.remove("instead-of")
     for number, names in enumerate(({name} for name in sorted(FIRES_IN_THE_USERS_OWN)), start=1):
@@ -349,10 +351,10 @@ def test_what_fires_of_the_users_own_configuration(canary: Canary, tmp_path: Pat
 
 
 def _worked_on_as_the_users_own(place: Path, canary: Canary, names: Iterable[str]) -> str:
-    """Export and apply a change in a repository whose owner has configured all that; return how that ended."""
+    """Export and apply a change in a repository whose owner configured these vectors; return how that ended."""
     yard = Yard(place)
     subprocess.run(["sh", "-ec", plant(names, canary)], cwd=yard.repository, check=True)
-    (yard.repository / "README.md").write_text("HELLO\n")  # of the same size: git has to look inside
+    (yard.repository / "README.md").write_text("HELLO\n")  # of the same size, so that git reads the content
     (yard.repository / "src/app.py").write_text("print('APP')\n")
     depot = yard.depot()
     base = depot.resolve_base()

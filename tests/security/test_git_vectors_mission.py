@@ -1,4 +1,4 @@
-"""The same vectors, planted by the agent of a real mission: no command that a person then gives runs one."""
+"""The same vectors, planted by the agent of a real mission: no command that a person gives afterwards runs one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def planting(place: Path, script: str) -> Path:
-    """Make a repository whose file `plant.sh` does what the agent is to do."""
+    """Make a repository whose file `plant.sh` holds the agent's script."""
     return repository(place, {**FILES, "plant.sh": script})
 
 
@@ -68,7 +68,7 @@ def test_no_command_runs_what_an_agent_planted(desk: Desk, canary: Canary, tmp_p
     quiet("checkpoint", "restore", mission, "base")
     quiet("checkpoint", "restore", mission, point)
     quiet("mission", "promote", mission, codes=(0, 3))
-    # The control: what stands in the repository now is quiet, what the agent had planted would not have been.
+    # The control: the repository is quiet now; the files that the agent planted would not have been.
     naive(repo, "git status; git log -1; git diff HEAD~1")
     assert canary.fired() == set()
     naive(tmp_path, f"cp -r repo control; cd control; sh plant.sh; {CHANGE}; git status; git diff")

@@ -1,4 +1,4 @@
-"""The hostile list, tried for real in every tier; first outside of it, where the same programs do what they say.
+"""The hostile list, tried for real in every tier; first outside a tier, where the same programs succeed.
 
 Listeners are on this machine's loopback; nothing else is ever contacted.
 """
@@ -45,7 +45,7 @@ sys.stdin.read()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What there is to attack: names for the programs, of which some differ on the two sides."""
+    """The targets: names for the programs, some of which differ between inside and outside."""
 
     names: dict[str, Any]
     victim: int
@@ -130,7 +130,7 @@ def jail(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 @pytest.mark.parametrize("attempt", OUTSIDE, ids=lambda attempt: attempt.name)
 def test_outside_it_works(attempt: Attempt, ground: Ground, tmp_path: Path) -> None:
-    """So that the refusals inside mean something; as this user, in namespaces of its own, or as root."""
+    """The control for the refusals inside; runs as this user, in new namespaces, or as root."""
     if attempt.outside == "root" and os.geteuid() != 0:
         pytest.skip("outside only root can do it")
     before = list(NAMESPACES) if attempt.outside == "namespaces" else []
@@ -157,7 +157,7 @@ def test_inside_it_is_refused(attempt: Attempt, ground: Ground, jail: Jail) -> N
     try:
         seen = jail.asks(program, sandbox)
     except SandboxDiedError:
-        seen = {"sandbox": "ended"}  # typed, and nothing of the host with it
+        seen = {"sandbox": "ended"}  # a typed error, and the host is unharmed
     finally:
         jail.wait(sandbox.close())
     refused(seen, *attempt.refusals)
@@ -170,11 +170,11 @@ def yard(jail: Jail, tmp_path_factory: pytest.TempPathFactory) -> DriverHarness:
 
 
 class ScriptFailedError(Exception):
-    """What a script that did not do its work said."""
+    """The error output of a script that failed."""
 
 
 def run(jail: Jail, workspace: Workspace, script: str) -> str:
-    """Run a script over a workspace in a sandbox of its own."""
+    """Run a script over a workspace in a fresh sandbox."""
     limits = SandboxLimits(memory_mb=512, tmp_mb=16)
     sandbox = jail.wait(jail.tier.open(SandboxSpec(mounts=workspace.mount_plan(), limits=limits)))
     try:
@@ -216,7 +216,7 @@ def test_a_tree_without_any_of_it_has_no_findings(yard: DriverHarness) -> None:
 
 
 def test_the_threat_model_lists_each_attempt_as_it_is_tried() -> None:
-    """Made by `python -m tests.hostile_list`."""
+    """`python -m tests.hostile_list` makes the table."""
     assert table() in (ROOT / "docs/threat-model.md").read_text()
 
 

@@ -1,4 +1,4 @@
-"""What a hostile snippet tries: nothing gets through, and nothing of it is there for the next."""
+"""Hostile snippets: nothing gets through, and the next snippet finds no trace of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snippets at their limits: each ends typed, and the next one is not touched by it."""
+"""Snippets at their limits: each ends with a typed error, and the next one is unaffected."""
 
 from __future__ import annotations
 

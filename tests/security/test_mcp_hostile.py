@@ -1,4 +1,4 @@
-"""A hostile client of `chargehand mcp`: it is told no, in words, and the server goes on."""
+"""A hostile client of `chargehand mcp`: the server refuses it with a readable error and keeps running."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def service(place: Path) -> Iterator[Service]:
 
 
 class Hostile:
-    """A client that sends what it likes."""
+    """A client that sends arbitrary requests."""
 
     def __init__(self, service: Service) -> None:
         self._url = service.url

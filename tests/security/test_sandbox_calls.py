@@ -1,4 +1,4 @@
-"""Raw system calls made inside a real sandbox: each that is judged by its arguments, and each other entry."""
+"""Raw system calls inside a real sandbox: each one judged by its arguments, and all other kernel entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.needs_bwrap
 x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="other entries exist on x86-64 only")
 
 ARGUMENTS = [
-    # call, arguments, how it is answered
+    # call, arguments, answer
     ("clone", (0x10000000 | 17, 0, 0, 0, 0), "EPERM"),  # a user namespace
     ("clone", (0x40000000 | 17, 0, 0, 0, 0), "EPERM"),  # a network namespace
     ("clone", (0x00020000 | 17, 0, 0, 0, 0), "EPERM"),  # a mount namespace
@@ -43,7 +43,7 @@ ARGUMENTS = [
     ("sched_setscheduler", (1, 0, 0), "EPERM"),
     ("sched_setparam", (1, 0), "EPERM"),
     ("sched_setattr", (1, 0, 0), "EPERM"),
-    # the same calls where they are harmless: the table can fail
+    # the same calls in a harmless form: the table can fail
     ("socket", (1, 1, 0), "done"),
     ("socket", (2, 1, 6), "done"),
     ("socket", (16, 3, 0), "done"),
@@ -52,7 +52,7 @@ ARGUMENTS = [
     ("prlimit64", (0, 7, 0, 0), "done"),
 ]
 BY_NUMBER = {
-    # name -> number on x86-64, on arm64, how it is answered
+    # name -> number on x86-64, on arm64, answer
     "ptrace": (101, 117, "EPERM"),
     "process_vm_readv": (310, 270, "EPERM"),
     "process_vm_writev": (311, 271, "EPERM"),
@@ -137,7 +137,7 @@ def run(place: Path) -> Iterator[Callable[..., ExecResult]]:
 
 
 def answers(run: Python, calls: list[tuple[int, list[int | str]]]) -> list[str]:
-    """Make each call in a child of its own, which a wrongly allowed one may end or replace."""
+    """Make each call in a separate child, which a wrongly allowed call may end or replace."""
     program = f"""{CALLS}
 for number, arguments in json.loads({json.dumps(json.dumps(calls))}):
     inner, outer = os.pipe()
@@ -194,7 +194,7 @@ print("after")
 """
     result = run("python3", "-I", "-c", program)
     assert result.stdout == b"before\n"
-    assert result.exit_code in (159, 139)  # SIGSYS; SIGSEGV where the kernel has no 32-bit entry
+    assert result.exit_code in (159, 139)  # SIGSYS; SIGSEGV if the kernel has no 32-bit entry
 
 
 @x86_64

@@ -1,4 +1,4 @@
-"""What a hostile agent tries from inside a tier: nothing gets through.
+"""Attacks of a hostile agent from inside a tier: nothing gets through.
 
 Each attempt is real and runs inside; the test looks from both sides. Listeners are on this machine's loopback;
 nothing else is ever contacted.
@@ -31,7 +31,7 @@ def jail(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
         yield jail
 
 
-# What is there to read
+# Reading files
 
 
 def test_the_files_of_the_host_are_not_there(jail: Jail, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_the_files_of_the_host_are_not_there(jail: Jail, tmp_path: Path) -> None
     seen = jail.asks(f"tell({{p: attempt(os.stat, p) for p in {paths!r}}})")
     refused(seen, "ENOENT", "EACCES")
     listed = jail.asks("tell({p: sorted(os.listdir(p)) for p in ('/', '/home', '/run', '/var')})")
-    # Of what lies around a tool's directory nothing but the way there is shown.
+    # Around a tool's directory only the path to it is visible.
     way = {
         str(place) for bind in jail.toolchain.binds for place in (Path(bind.target), *Path(bind.target).parents)
     }
@@ -83,7 +83,7 @@ tell({"names": sorted(os.environ), "one": attempt(read, "/proc/1/environ"),
     seen = jail.asks(program)
     assert seen["one"] == "EACCES"
     assert "of-the-host" not in json.dumps(seen)
-    for bind in jail.toolchain.binds:  # a tool's own directory has its name, and stands on PATH
+    for bind in jail.toolchain.binds:  # a tool's own directory keeps its name, and is on PATH
         seen["self"] = seen["self"].replace(bind.target, "")
     assert str(Path.home()) not in seen["self"]
 
@@ -133,7 +133,7 @@ tell(seen)
 
 
 def test_an_exit_code_cannot_be_forged(jail: Jail) -> None:
-    """A child that writes frames to all it can reach is answered for with its own exit code."""
+    """A child that writes frames to every descriptor it can reach still gets its own exit code."""
     program = """
 import struct
 frame = struct.pack(">cI", b"D", 16 + 15) + bytes(16) + struct.pack(">id???", 0, 0.0, False, False, True)
@@ -180,7 +180,7 @@ tell({{"pids": pids, "self": os.getpid(), "host": attempt(os.kill, {os.getpid() 
 def test_what_the_kernel_tells_of_the_machine_is_covered(jail: Jail) -> None:
     names = ("keys", "key-users", "interrupts", "timer_list", "kcore", "kmsg", "sched_debug", "kpagecount")
     seen = jail.asks(f"tell({{n: attempt(read, '/proc/' + n) for n in {names!r}}})")
-    if jail.kind == "container":  # engines cover a file with /dev/null, which reads as nothing
+    if jail.kind == "container":  # engines cover a file with /dev/null, which reads as empty
         covered = jail.asks(
             f"tell({{n: os.path.getsize('/proc/' + n) for n in {[n for n in seen if seen[n] == 'done']}}})"
         )
@@ -245,7 +245,7 @@ def test_every_mount_is_without_setuid_and_devices_and_the_system_is_read_only(j
     for place, options in mounts:
         words = set(options.split(","))
         device = place.startswith("/dev/") and place != "/dev/shm"
-        # An engine binds read-only places as they are: what forbids setuid there is no-new-privileges.
+        # An engine binds read-only places as they are: no-new-privileges forbids setuid there.
         if jail.kind == "process" or "ro" not in words:
             assert "nosuid" in words, place
             masked = jail.kind == "container" and place.startswith(("/dev", "/proc/"))
@@ -283,7 +283,7 @@ for place in ("/workspace", "/tmp", "/dev/shm", os.environ["HOME"]):
 tell(seen)
 """
     refused(jail.asks(program), "EPERM")
-    fifo = "ENXIO" if jail.kind == "vm" else "done"  # QEMU's 9p opens what it has made
+    fifo = "ENXIO" if jail.kind == "vm" else "done"  # QEMU's 9p opens the file that it has made
     assert jail.asks("tell([attempt(os.mkfifo, 'fifo'), attempt(os.mknod, 'plain')])") == [fifo, "done"]
     refused(
         jail.asks("tell({p: attempt(os.stat, p) for p in ('/dev/mem', '/dev/kvm', '/dev/fuse', '/dev/vda')})"),
@@ -294,7 +294,7 @@ tell(seen)
 
 
 def test_forged_overlay_marks_change_nothing(jail: Jail) -> None:
-    """A mark is refused, or it means nothing: a second sandbox on the same upper sees what the first saw."""
+    """A mark is refused or has no meaning: a second sandbox on the same upper sees the same as the first."""
     program = """
 marks = {"opaque": b"y", "whiteout": b"y", "redirect": b"/top", "origin": b"x", "metacopy": b"", "impure": b"y"}
 os.mkdir("fresh")
@@ -424,7 +424,7 @@ def test_dangerous_calls_are_refused(jail: Jail) -> None:
 
 @x86_64
 def test_every_call_that_is_not_allowed_is_refused(jail: Jail) -> None:
-    judged = {135}  # personality(2), which may be asked for
+    judged = {135}  # personality(2), which may be queried
     passed = {335, 336}  # the kernel's own traps for probes, which it never shows to a filter and refuses itself
     denied = sorted(set(range(471)) - set(allowed("x86_64").values()) - judged - passed)
     program = f"""
@@ -492,7 +492,7 @@ time.sleep(1000)
     jail.wait(sandbox.close())
 
 
-# Network and other ways of talking
+# Network and other ways to communicate
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -584,7 +584,7 @@ tell([libc.shmget({key}, 0, 0), errno.errorcode[ctypes.get_errno()], len(open("/
         libc.shmctl(segment, 0, None)
 
 
-# Using things up
+# Exhausting resources
 
 
 def test_a_fork_bomb_stays_inside(jail: Jail) -> None:
@@ -592,14 +592,14 @@ def test_a_fork_bomb_stays_inside(jail: Jail) -> None:
     bomb = "while True:\n    try: os.fork()\n    except OSError: pass\n"
     try:
         ended = jail.python(bomb, sandbox, timeout=1)
-        # By which limit is a matter of what the kernel tells; that it ends is not.
+        # Which limit ended it depends on the kernel's report; that it ends does not.
         assert (ended.exit_code, ended.timed_out or ended.limit == "processes") == (137, True)
         assert jail.asks("tell('alive')", sandbox) == "alive"
         daemons = "for _ in range(100):\n    if attempt(os.fork) != 'done': break\nimport time\ntime.sleep(1000)\n"
         jail.python(f"if os.fork() == 0:\n  os.closerange(0, 9)\n  exec({daemons!r})", sandbox, timeout=5)
         jail.python("pass", sandbox, timeout=5)  # may not even start
     except SandboxDiedError:
-        pass  # typed, and nothing of the host with it
+        pass  # a typed error, and the host is unharmed
     jail.wait(sandbox.close())
     assert jail.asks("tell('alive')") == "alive"
 

@@ -1,4 +1,4 @@
-"""Who may ask the web server for what: hosts, origins, sessions, CSRF, roles and scopes, rates, headers."""
+"""Access to the web server: hosts, origins, sessions, CSRF, roles and scopes, rates, headers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def code(answer: httpx.Response) -> str:
-    """Return the code of an error, whose three parts are there."""
+    """Return the code of an error, and check that it has its three parts."""
     error = answer.json()["error"]
     assert set(error) == {"code", "message", "hint"}
     assert error["message"]
@@ -88,7 +88,7 @@ def test_every_route_asks_the_one_policy(served: Served, clients: dict[str, http
         answer = ask(client, route)
         denied = answer.status_code == 403 and code(answer) == "access_denied"
         allowed = judge_access(route.action, role, scopes).allowed
-        # What is allowed may still be wrong in itself, and what its use case asks further may be denied.
+        # An allowed request may still be invalid, and its use case may deny a further right.
         assert denied or allowed, (name, answer.text)
         assert not denied or not allowed or route.action.startswith(("token.own", "mission.answer")), name
         assert answer.status_code < 500, answer.text
@@ -99,7 +99,7 @@ def test_the_feed_is_for_readers(served: Served, clients: dict[str, httpx.Client
     assert code(clients["steer"].get(f"{API}/events")) == "access_denied"
 
 
-# --- pages of elsewhere
+# --- foreign pages
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "evil.example:8642", "127.0.0.1:1", ""])
@@ -107,7 +107,7 @@ def test_another_host_reaches_nothing(served: Served, host: str) -> None:
     client = served.stranger()
     for path in ("/", "/health", f"{API}/session", "/openapi.json"):
         answer = client.get(path, headers={"Host": host})
-        assert answer.status_code in (400, 403), answer.text  # 400 where the web server itself refuses it
+        assert answer.status_code in (400, 403), answer.text  # 400 if the web server itself refuses it
 
 
 def test_a_page_of_another_origin_changes_nothing(served: Served) -> None:
@@ -153,12 +153,13 @@ async def test_a_busy_stream_ends_once_its_session_counts_no_more(tmp_path: Path
             return b"".join([each async for each in feed.follow(0, FeedFilter(), is_valid=is_valid)])
 
         assert b"mission.created" in await stream()
-        # There is a line to hand on, and no pause in which it would be asked: it is kept back all the same.
+        # There is a line to deliver, and no pause in which the session is checked: the line is held back all the
+        # same.
         assert b"mission.created" not in await stream()
 
 
 def test_no_cookie_is_a_session_and_none_is_set(served: Served) -> None:
-    """A browser sends the cookies of 127.0.0.1 to every server there, and each could replay one that counted."""
+    """A browser sends the cookies of 127.0.0.1 to every server there, and each could replay a session cookie."""
     client = served.owner()
     secret = client.headers["Authorization"].removeprefix("Bearer ")
     port = client.base_url.port
@@ -186,7 +187,7 @@ def test_a_session_is_no_token_and_two_headers_are_none(served: Served) -> None:
     ):
         answer = stranger.get(f"{API}/session", headers=headers)
         assert answer.status_code == 401, headers
-    # In an address it would be in logs and histories.
+    # An address ends up in logs and histories.
     assert stranger.get(f"{API}/session?authorization={secret}").status_code in (400, 401)
 
 
@@ -275,7 +276,7 @@ def test_an_account_leaves_no_server_without_an_administrator(tmp_path: Path) ->
         program = served.stranger()
         program.headers["Authorization"] = f"Bearer {token}"
         assert leave(program, "ada") == ["last_administrator"] * 4
-        # One who cannot log in counts for none.
+        # An administrator who cannot log in does not count.
         second = served.user("bea", "admin")
         assert first.patch(f"{API}/users/bea", json={"disabled": True}).status_code == 200
         assert leave(first, "ada") == ["last_administrator"] * 4
@@ -283,7 +284,7 @@ def test_an_account_leaves_no_server_without_an_administrator(tmp_path: Path) ->
         second = served.user("bea", "admin")
         assert first.patch(f"{API}/users/ada", json={"role": "viewer"}).status_code == 200
         assert leave(second, "bea") == ["last_administrator"] * 4
-        # Whoever has the state directory comes back by the link, and may do so.
+        # A person with the state directory comes back by the link, and may do so.
         assert served.owner().patch(f"{API}/users/bea", json={"disabled": True}).status_code == 200
 
 
@@ -311,7 +312,7 @@ def test_a_wrong_password_locks_the_account_for_a_while(tmp_path: Path) -> None:
             client.post(f"{API}/session", json={"user": "locked", "password": f"wrong {n}"}) for n in range(5)
         ]
         assert {code(each) for each in answers} == {"login_failed"}
-        # The right one too: a guess that is right must not be told apart from those before it.
+        # The right password too: a correct guess must look like the wrong ones before it.
         right = client.post(f"{API}/session", json={"user": "locked", "password": PASSWORD})
         assert code(right) == "login_failed"
         unknown = client.post(f"{API}/session", json={"user": "nobody", "password": PASSWORD})
@@ -333,24 +334,24 @@ def test_what_a_decision_is_given_counts_or_is_refused(served: Served) -> None:
     assert done["reasons"] == [{"code": "discarded", "message": "account:ines discarded the mission: not wanted"}]
 
 
-# --- too much
+# --- limits
 
 
 def test_a_trusted_proxy_names_its_clients_and_nobody_else_does(tmp_path: Path) -> None:
     def guess(client: httpx.Client, *named: str) -> str:
         headers = [("X-Forwarded-For", each) for each in named]
-        # One name for all: the limit of an account at an address is the first to be met.
+        # One name for all: the limit of an account at an address is met first.
         return code(client.post(f"{API}/session", json={"user": "x", "password": "wrong"}, headers=headers))
 
     with serving(environment(tmp_path), tmp_path, proxies=("127.0.0.1",)) as served:
         client = served.stranger()
-        # What a client wrote itself stands before what the proxy adds, and does not count.
+        # The client's own entries precede the proxy's, and do not count.
         answers = [guess(client, f"198.51.100.{number}", "203.0.113.7, 127.0.0.1") for number in range(12)]
         assert answers[-1] == "rate_limited"
         assert guess(client, "203.0.113.8") == "login_failed"
         assert guess(client, "no address") == "login_failed"
         assert guess(client) == "login_failed"
-        # Of IPv6 one stranger has 2^64 addresses.
+        # One stranger has 2^64 IPv6 addresses.
         answers = [guess(client, f"2001:db8::{number:x}") for number in range(1, 13)]
         assert answers[-1] == "rate_limited"
         assert guess(client, "2001:db8:0:1::1") == "login_failed"
@@ -395,11 +396,11 @@ def test_who_locks_an_account_keeps_its_person_out_nowhere_they_have_been(tmp_pa
         assert log_in(client, PASSWORD, "203.0.113.1") == ""
         for _ in range(5):
             log_in(client, "wrong", "203.0.113.67")
-        # Where she has never been the account is locked; where she has, the address has its own limit.
+        # From a new address the account is locked; an address of an earlier login has its own limit.
         assert log_in(client, PASSWORD, "203.0.113.2") == "login_failed"
         assert log_in(client, PASSWORD, "203.0.113.1") == ""
         assert [log_in(client, "wrong", "203.0.113.1") for _ in range(11)][-1] == "rate_limited"
-        # And there is always the link.
+        # And the link always works.
         assert served.owner().get(f"{API}/users").status_code == 200
 
 
@@ -408,7 +409,7 @@ def test_who_locks_an_account_keeps_its_person_out_nowhere_they_have_been(tmp_pa
     ("named", "known"), [("203.0.113.7", "203.0.113.7"), ("::FFFF:203.0.113.7", "203.0.113.7")]
 )
 async def test_an_address_has_one_form(proxy: str, named: str, known: str) -> None:
-    """A server that listens for IPv6 hears of those of IPv4 in another form, and has to believe the same proxy."""
+    """A server that listens for IPv6 sees IPv4 addresses in another form, and has to trust the same proxy."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await Response(scope["client"][0])(scope, receive, send)
@@ -432,7 +433,7 @@ def test_who_guesses_passwords_too_often_is_told_when_to_come_back(tmp_path: Pat
         assert hint.startswith(f"try again in {answers[-1].headers['retry-after']} s; ")
         assert 1 < int(answers[-1].headers["retry-after"]) <= 30
         assert "chargehand up --link" in hint
-        # Another account of the same address has its own limit.
+        # Another account at the same address has its own limit.
         assert code(client.post(f"{API}/session", json=given | {"user": "ben"})) == "login_failed"
 
 
@@ -450,7 +451,7 @@ async def test_who_asks_too_often_is_told_to_wait() -> None:
 
         assert await statuses(401) == [200] * 400 + [429]
         assert await statuses(1, Authorization="Bearer of another one") == [200]
-        # A stranger of the same address does not keep the owner from the page, nor from the login.
+        # A stranger at the same address does not keep the owner from the page, nor from the login.
         assert (await client.get("/login")).status_code == 200
         assert (await client.post(f"{API}/session")).status_code == 200
         moment[0] = 0.5
@@ -516,7 +517,7 @@ async def test_a_fault_of_ours_names_no_path_and_pushes_no_other_traceback_out(t
         assert answer.status_code == 500
         assert str(tmp_path).encode() not in answer.body
     assert len(kept) == 3
-    # Another fault is kept all the same.
+    # A different fault is still kept.
     await server.answer_safely(lambda: fail(KeyError))
     assert len(kept) == 4
 

@@ -1,4 +1,4 @@
-"""What one client may hold of the web server: streams, terminals, costly work, half-sent requests."""
+"""Limits for one client of the web server: streams, terminals, costly work, half-sent requests."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_viewer_with_many_streams_holds_their_own_places_and_no_others(
         assert [each.status_code for each in answers] == [200] * 50 + [503] * 10
         answers[-1].read()
         assert busy(answers[-1])
-        # Everything else goes on, for that account too.
+        # Everything else still works, for that account too.
         assert viewer.get(f"{API}/missions").status_code == 200
         assert open_stream(other, streams).status_code == 200
         assert other.get("/health").status_code == 200
@@ -109,7 +109,7 @@ def test_a_viewer_with_many_streams_holds_their_own_places_and_no_others(
         with contextlib.ExitStack() as streams:
             return open_stream(viewer, streams).status_code == 200
 
-    # A stream that its client left gives its place back.
+    # A stream that its client left frees its place.
     wait_until(is_served)
 
 
@@ -150,7 +150,7 @@ def test_costly_work_is_done_one_piece_at_a_time_and_keeps_nobody_waiting(
         assert begun.wait(60)
         assert [busy(owner.post(f"{API}/audit/verify", json={})) for _ in range(7)] == [True] * 7
         second = clients.submit(operator.post, f"{API}/audit/verify", json={})
-        # Logins, reads and changes go on meanwhile.
+        # Logins, reads and changes still work meanwhile.
         assert served.user("vera", "viewer").get(f"{API}/missions").status_code == 200
         assert owner.post(f"{API}/missions/m-00000/pause", json={}).status_code < 500
         assert len(running) == 1
@@ -184,7 +184,7 @@ def test_strangers_who_send_half_a_head_or_many_passwords_keep_nobody_out(served
         assert served.stranger().get("/health").status_code == 200
         assert served.owner().get(f"{API}/missions").status_code == 200
         assert {each.result(60).status_code for each in guesses} <= {401, 429, 503}
-        # The server ends a connection whose head does not come.
+        # The server ends a connection that sends no complete head.
         half.settimeout(60)
         ended = half.recv(1000)
         assert ended == b"" or b" 408 " in ended

@@ -1,4 +1,4 @@
-"""Ways to make checks pass without good code, by ecosystem: each needs a person; its honest neighbours do not."""
+"""Ways to make checks pass without good code, by ecosystem: each needs a person; similar honest changes do not."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ INSTALLED = frozenset({"attr", "yaml", "pytest_green", "calc", "_hooks"})
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """A change to a base: `new` holds what it adds or replaces, `None` what it deletes."""
+    """A change to a base: `new` maps paths to added or replaced texts, or to `None` if deleted."""
 
     base: Mapping[str, str]
     new: Mapping[str, str | None]
@@ -84,7 +84,7 @@ class Try:
     modes: Mapping[str, int] = field(default_factory=dict)
 
     def asks(self) -> dict[str, str]:
-        """Return the rules of the surface that need a person, by path."""
+        """Return the rules of the check surface that need a person, by path."""
         tree = {path: text for path, text in {**self.base, **self.new}.items() if text is not None}
         found = findings(
             self.base,

@@ -1,4 +1,4 @@
-"""The terminal's WebSocket against who may not have it, and against output and clients that mean harm."""
+"""The terminal's WebSocket against unauthorised clients, hostile output and hostile clients."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def opened(
     protocols = None
     if origin is not None:
         headers["Origin"] = served.url if origin == "own" else origin
-        # As a page does, which can set no other header.
+        # Like a page, which can set no other header.
         secret = headers.pop("Authorization", "").removeprefix("Bearer ")
         protocols = [Subprotocol("chargehand.terminal"), Subprotocol(f"chargehand.session.{secret}")]
     where = address(served, mission, after)
@@ -99,7 +99,7 @@ def received(socket: ClientConnection, kind: str = "line") -> dict[str, Any]:
 
 
 def code_at_end(socket: ClientConnection) -> int:
-    """Read to the end, and return the code that it was closed with."""
+    """Read to the end, and return the close code."""
     try:
         while True:
             socket.recv(timeout=60)
@@ -107,7 +107,7 @@ def code_at_end(socket: ClientConnection) -> int:
         return closed.rcvd.code if closed.rcvd else 0
 
 
-# --- who may have it
+# --- access
 
 
 def test_only_our_own_pages_and_tokens_open_it(served: Served) -> None:
@@ -122,13 +122,13 @@ def test_only_our_own_pages_and_tokens_open_it(served: Served) -> None:
     ):
         assert status_of(served, client, origin=origin) == 403, origin
     assert status_of(served, served.stranger(), origin=None) == 403
-    # A session counts as a protocol or as a header, and a cookie with it never.
+    # A session counts as a protocol or as a header, never as a cookie.
     cookie = {"Cookie": f"chargehand_session={secret_of(client)}", "Origin": served.url}
     assert served.stranger().get(f"{API}/missions/{MISSION}/terminal", headers=UPGRADE | cookie).status_code == 403
     token = served.token("read")
     with opened(served, token, origin=None) as socket:
         assert received(socket, "status")
-    # A page of elsewhere that has somebody's token is refused all the same.
+    # A foreign page is refused even with a valid token.
     assert status_of(served, token, origin="https://evil.example") == 403
 
 
@@ -164,7 +164,7 @@ def test_who_says_anything_is_shown_out(served: Served) -> None:
         assert code_at_end(socket) == 1003
 
 
-# --- what it says
+# --- content
 
 
 def test_lines_come_as_they_are_printed_and_go_on_from_a_position(served: Served) -> None:
@@ -185,7 +185,7 @@ def test_lines_come_as_they_are_printed_and_go_on_from_a_position(served: Served
         after = f"?after={second['position']}"
         with opened(served, client, mission="m-00001", after=after, origin=None) as again:
             assert received(again) == third
-        # A position that the file does not have is of another file: it is told, and begins anew.
+        # A position beyond the file belongs to another file: the client gets a reset, and reads from the start.
         with opened(served, client, mission="m-00001", after="?after=9999999", origin=None) as other:
             assert received(other, "reset")
             assert received(other)["text"] == "before any attempt"
@@ -219,7 +219,7 @@ def test_who_is_far_behind_is_told_what_is_left_out(tmp_path: Path) -> None:
                 assert first["text"] == f"line {dropped['count']}"
                 assert dropped["count"] > 50_000
         with served.reader() as reader, TerminalFollower(reader, MISSION) as follower:
-            # However much there is, a look holds a bounded part of it.
+            # However large the output, one look holds a bounded part of it.
             assert len(follower.look()) < 5_000
 
 
