@@ -29,7 +29,7 @@ MANNERED = re.compile(
 )  # fmt: skip
 PACKAGES = sorted(str(path.parent.relative_to(ROOT)) for path in (ROOT / "src/chargehand").glob("*/__init__.py"))
 # The records of the MCP server are schemas that clients have stored.
-BUDGETS = {place: 2.0 for place in (*PACKAGES, "web/src", "benchmarks", "tests")} | {"src/chargehand/mcp": 3.0}
+BUDGETS = dict.fromkeys((*PACKAGES, "web/src", "benchmarks", "tests"), 2.0) | {"src/chargehand/mcp": 3.0}
 
 
 def texts(path: Path) -> Iterator[str]:
