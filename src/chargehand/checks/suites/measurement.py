@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from chargehand.checks.execution import CheckOutput, CheckPlan, run_checks
 from chargehand.checks.failures import failed_without_a_test, select_tests
+from chargehand.checks.runners.base import COVERAGE_GATE
 from chargehand.checks.suites.faults import Mutant
 from chargehand.checks.suites.own_tests import find_neighbours
 from chargehand.checks.suites.rust_modules import lay_tests_over
@@ -26,9 +27,9 @@ from chargehand.sandbox.contract import WORKSPACE, Sandbox
 
 MOST_FAULTS = 20
 FAULTS_FOR_ADDITIONS = 8  # faults to try where tests were only added: nearly all of them are honest
-_FAULTS_FOR_ISOLATED = 12
+_FAULTS_FOR_ISOLATED = 10
 _ENOUGH_FAULTS = 5  # faults to try before the result counts
-_ENOUGH_NOTICED = 3  # faults that other tests notice before these count as working
+_ENOUGH_NOTICED = 2  # faults that other tests notice before these count as working
 _LANES = 2  # sandboxes of the tree in which faults are tried at the same time
 OFF = 1.0  # a limit of so many seconds turns the measurement off
 _MOST_PATIENCE = 3.0  # how much longer than its limit a measurement may take on a busy machine
@@ -162,7 +163,6 @@ class _Measurement:
         self._own = replace(plan, commands=commands)
         self._make_tree = partial(_FaultyTree, plan, usual=counted)
         self._open_tree, self._open_base = tree, base
-        self._lanes: list[_FaultyTree] = []
         self._guard: _FaultyTree | None = None
         self._opening = asyncio.Lock()
         self._runs_own = self._guard_runs_own = False
@@ -175,17 +175,15 @@ class _Measurement:
 
     async def begin(self) -> None:
         """Open the tree, and run the changed tests alone without a fault to see whether that works."""
-        self._lanes = [self._make_tree(self._own, await self._open_tree())]
+        self._first = self._make_tree(self._own, await self._open_tree())
         if self._own.commands:
             started = time.monotonic()
-            self._runs_own = await self._lanes[0].passes_own()
+            self._runs_own = await self._first.passes_own()
             took = time.monotonic() - started
             self._own = replace(
                 self._own, seconds_each=min(self._own.seconds_each, max(_SHORTEST_SECONDS, 4 * took))
             )
-            self._lanes[0].own = self._own
-        if self.is_isolated:
-            self._lanes += [self._make_tree(self._own, await self._open_tree()) for _ in range(1, _LANES)]
+            self._first.own = self._own
 
     @property
     def is_isolated(self) -> bool:
@@ -211,14 +209,18 @@ class _Measurement:
         pending = iter(faults)
         try:
             async with asyncio.TaskGroup() as group:
-                for lane in self._lanes:
-                    group.create_task(self._try_pending(lane, pending, tally))
+                group.create_task(self._try_pending(self._first, pending, tally))
+                for _ in range(1, _LANES if self.is_isolated else 1):
+                    group.create_task(self._try_in_new_lane(pending, tally))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
         if not tally.weakened and self._unnoticed and not self._noticed_by_others:
             # One is enough: the change cannot affect other tests by its text.
             fault = self._unnoticed[0]
-            tally.add(fault, await self._compare_all(self._lanes[0], fault) if self.has_time else "untold")
+            tally.add(fault, await self._compare_all(self._first, fault) if self.has_time else "untold")
+
+    async def _try_in_new_lane(self, pending: Iterator[Mutant], tally: _Tally) -> None:
+        await self._try_pending(self._make_tree(self._own, await self._open_tree()), pending, tally)
 
     async def _try_pending(self, lane: _FaultyTree, pending: Iterator[Mutant], tally: _Tally) -> None:
         for fault in pending:
@@ -232,6 +234,10 @@ class _Measurement:
         `weaker` if only the base's notices it, `same` if not, `unbuilt` if no test could run. Without time for
         a proof it is `skipped` if the changed tests are known to make no difference, else `untold`.
         """
+        # The neighbours of a fault in other code are likelier to notice it than the changed tests.
+        is_for_others = self.is_isolated and not fault.is_named and self._must_show_others
+        if is_for_others and await self._others_notice(lane, fault):
+            return "same"
         own = await lane.run_own(fault) if self._runs_own else "passed"
         if own == "failed":
             return "same"
@@ -262,14 +268,21 @@ class _Measurement:
             if (status := await lane.run_all(fault)) != "passed":
                 return _answer_alike(status)
             return "weaker" if await guard.run_own(fault) == "failed" else "same"
-        if self._noticed_by_others < _ENOUGH_NOTICED:
-            selection = find_neighbours(fault.path, self._tests.own, self._tests.ran)
-            commands = self._select(selection)
-            if commands and await lane.run_selected(fault, commands) == "failed":
-                self._noticed_by_others += 1
-            else:
-                self._unnoticed.append(fault)
+        if self._must_show_others and not (fault.is_named and await self._others_notice(lane, fault)):
+            self._unnoticed.append(fault)
         return "same"
+
+    @property
+    def _must_show_others(self) -> bool:
+        return self._noticed_by_others < _ENOUGH_NOTICED
+
+    async def _others_notice(self, lane: _FaultyTree, fault: Mutant) -> bool:
+        """Return whether tests named after the fault's file notice it in a run behind the changed tests."""
+        commands = self._select(find_neighbours(fault.path, self._tests.own, self._tests.ran))
+        own = {name for names in self._tests.own.values() for name in names}
+        noticed = bool(commands) and await lane.run_beyond(fault, commands, own)
+        self._noticed_by_others += noticed
+        return noticed
 
     async def _compare_own(self, lane: _FaultyTree, fault: Mutant) -> Answer:
         """Compare the changed tests alone, as time is short, on a fault that the tree's version does not notice.
@@ -336,6 +349,13 @@ class _FaultyTree:
             return "failed"
         return _ending(results, set(plan.commands))
 
+    async def run_beyond(self, fault: Mutant, commands: Sequence[str], own: Collection[str]) -> bool:
+        """Run commands for some tests with a fault; return whether one fails that is not in `own`."""
+        outputs = dict[str, CheckOutput]()
+        await self._run(fault, replace(self.own, commands=tuple(commands)), outputs)
+        failures = (each.failures.tests or () for each in outputs.values() if each.failures is not None)
+        return any(name not in own and name != COVERAGE_GATE for names in failures for name in names)
+
     async def fails(self, fault: Mutant) -> bool:
         """Return whether checks fail with this fault, for any reason."""
         return {result.status for result in await self._run(fault, self._plan)} - {"passed"} == {"failed"}
@@ -345,8 +365,10 @@ class _FaultyTree:
         results = await run_checks(self.own, self._sandbox, keep=_Nowhere(), mission=None)
         return all(result.status == "passed" and result.tests for result in results)
 
-    async def _run(self, fault: Mutant, plan: CheckPlan) -> tuple[CheckResult, ...]:
-        outputs = dict[str, CheckOutput]()
+    async def _run(
+        self, fault: Mutant, plan: CheckPlan, outputs: dict[str, CheckOutput] | None = None
+    ) -> tuple[CheckResult, ...]:
+        outputs = {} if outputs is None else outputs
         async with self._turn:
             await self._write(fault.path, fault.content)
             results = await run_checks(
