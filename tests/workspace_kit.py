@@ -95,6 +95,8 @@ if job["oracle"]:
     run("add", "-A")
     print(run("write-tree").decode().strip())
     sys.exit(0)
+if job["script"] is None:
+    import shutil  # before the user changes, who may not read the interpreter's library
 if uid == 0:
     os.setgroups([])
     os.setgid(job["ids"][1])
@@ -121,12 +123,10 @@ for kind, path, *rest in job["operations"]:
                 os.chmod(path, rest[0])
         elif kind == "remove":
             if os.path.isdir(path) and not os.path.islink(path):
-                import shutil
                 shutil.rmtree(path)
             else:
                 os.unlink(path)
         elif kind == "move":
-            import shutil
             shutil.move(path, rest[0])
         else:
             raise SystemExit(f"unknown operation {kind}")
