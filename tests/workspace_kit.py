@@ -130,7 +130,7 @@ for kind, path, *rest in job["operations"]:
             shutil.move(path, rest[0])
         else:
             raise SystemExit(f"unknown operation {kind}")
-    except (OSError, NotImplementedError):  # an error of shutil is one of the first
+    except (OSError, NotImplementedError):  # `shutil.Error` is an `OSError`
         if job["strict"]:
             raise
 """

@@ -77,7 +77,7 @@ def weakened(said: Said) -> list[str]:
     return [each["message"] for each in said.document["reasons"] if each["code"] == "tests_weakened"]
 
 
-@pytest.mark.parametrize("how", sampled(SOFT, 2))
+@pytest.mark.parametrize("how", sampled(SOFT, 4))
 def test_a_test_that_went_soft_waits_with_the_fault(desk: Desk, tmp_path: Path, how: str) -> None:
     said = rewrite(desk, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=SOFT[how])
     assert said.document["status"] == "waiting", said
@@ -85,7 +85,7 @@ def test_a_test_that_went_soft_waits_with_the_fault(desk: Desk, tmp_path: Path, 
     assert all("calc.py:" in message and " in place of " in message for message in weakened(said))
 
 
-@pytest.mark.parametrize("how", sampled(HONEST, 2))
+@pytest.mark.parametrize("how", sampled(HONEST, 3))
 def test_a_test_that_means_what_it_did_asks_nobody(desk: Desk, tmp_path: Path, how: str) -> None:
     said = rewrite(desk, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=HONEST[how])
     assert (said.code, said.document["status"]) == (0, "promoted"), said.document["reasons"]
@@ -151,7 +151,7 @@ def test_tests_inside_the_code_are_measured_too(desk: Desk, tmp_path: Path) -> N
 
 
 @HAS_CARGO
-@pytest.mark.parametrize("how", sampled(["another form", "one more"], 1))
+@pytest.mark.parametrize("how", ["another form", "one more"])
 def test_tests_inside_the_code_that_mean_what_they_did_ask_nobody(desk: Desk, tmp_path: Path, how: str) -> None:
     form = "let sum = add(2, 1);\n        assert_eq!(sum, 3)"
     new = form if how == "another form" else f"{INNER};\n        assert_eq!(add(0, 0), 0)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -365,6 +366,46 @@ MORE = "import unittest\n\n\nclass M(unittest.TestCase):\n"
 MORE += "".join(f"    def test_{n}(self):\n        self.assertEqual({n}, {n})\n" for n in range(4))
 
 
+async def measure_values(
+    place: Path, rest: dict[str, str], new: dict[str, str], code: Sequence[str], *, seconds: float
+) -> tuple[tuple[Finding, ...], int]:
+    """Measure a test that compares other values; return the findings and the number of runs of all tests."""
+    check = "python3 -m unittest -v"
+    sides = {
+        side: {**rest, "test_two.py": NEAR_TWO.format(**values)}
+        for side, values in {"base": {"b": "3", "c": "5"}, "tree": new}.items()
+    }
+    opened: list[CountingSandbox] = []
+
+    def opener(side: str) -> Callable[[], Awaitable[Sandbox]]:
+        async def open_side() -> Sandbox:
+            home = place / str(len(opened))
+            home.mkdir()
+            for path, text in sides[side].items():
+                (home / path).write_text(text)
+            opened.append(CountingSandbox(home))
+            return cast(Sandbox, opened[-1])
+
+        return open_side
+
+    trees = MemoryTrees()
+    before, after = trees.add(sides["base"]), trees.add(sides["tree"])
+    changes = changed_tests(trees.changes(before, after), (), trees)
+    cases = {path[:-3]: re.findall(r"class (\w+)|def (test_\w+)", text) for path, text in sides["tree"].items()}
+    names = [
+        f"{file}.{found[0][0]}::{test}" for file, found in cases.items() if found for _, test in found if test
+    ]
+    ran = RanTests(check=check, names=tuple(names))
+    tests = describe_tests(changes, {}, trees, [ran], [ran])
+    assert (tests.isolated, tests.own) == (True, {check: ("test_two.T::test_add",)})
+    usual = CheckResult(name=check, status="passed", seconds=60.0, exit_code=0, tests=6, reason="", artifact=None)
+    found = await measure_tests(
+        *(CheckPlan(commands=(check,)), [usual], pick_faults(trees, after, changes, code, (), ()), tests),
+        tree=opener("tree"), base=opener("base"), seconds=seconds, must_measure=True,
+    )  # fmt: skip
+    return found, sum(each.whole for each in opened)
+
+
 @pytest.mark.parametrize(
     ("new", "far_result", "rules", "whole"),
     [
@@ -379,40 +420,30 @@ MORE += "".join(f"    def test_{n}(self):\n        self.assertEqual({n}, {n})\n"
 async def test_changed_values_are_measured_by_their_tests_alone(
     tmp_path: Path, new: dict[str, str], far_result: str, rules: list[str], whole: int
 ) -> None:
-    check = "python3 -m unittest -v"
     rest = {"two.py": TWO, "far.py": FAR, "test_far.py": FAR_TEST.format(result=far_result), "test_more.py": MORE}
-    sides = {
-        side: {**rest, "test_two.py": NEAR_TWO.format(**values)}
-        for side, values in {"base": {"b": "3", "c": "5"}, "tree": new}.items()
-    }
-    opened: list[CountingSandbox] = []
-
-    def opener(side: str) -> Callable[[], Awaitable[Sandbox]]:
-        async def open_side() -> Sandbox:
-            place = tmp_path / str(len(opened))
-            place.mkdir()
-            for path, text in sides[side].items():
-                (place / path).write_text(text)
-            opened.append(CountingSandbox(place))
-            return cast(Sandbox, opened[-1])
-
-        return open_side
-
-    trees = MemoryTrees()
-    before, after = trees.add(sides["base"]), trees.add(sides["tree"])
-    changes = changed_tests(trees.changes(before, after), (), trees)
-    names = ("T::test_add", "F::test_far", *(f"M::test_{n}" for n in range(4)))
-    files = {"T": "two", "F": "far", "M": "more"}
-    ran = RanTests(check=check, names=tuple(f"test_{files[name[0]]}.{name}" for name in names))
-    tests = describe_tests(changes, {}, trees, [ran], [ran])
-    assert (tests.isolated, tests.own) == (True, {check: ("test_two.T::test_add",)})
-    usual = CheckResult(name=check, status="passed", seconds=60.0, exit_code=0, tests=6, reason="", artifact=None)
-    found = await measure_tests(
-        *(CheckPlan(commands=(check,)), [usual], pick_faults(trees, after, changes, ["two.py", "far.py"], (), ())),
-        tests, tree=opener("tree"), base=opener("base"), seconds=600.0, must_measure=True,
-    )  # fmt: skip
+    found, runs = await measure_values(tmp_path, rest, new, ["two.py", "far.py"], seconds=600.0)
     assert sorted({each.rule for each in found}) == rules
-    assert min(sum(each.whole for each in opened), 2) == whole
+    assert min(runs, 2) == whole
+
+
+async def test_without_time_for_a_run_of_all_tests_none_begins(tmp_path: Path) -> None:
+    blind = FAR_TEST.format(result="far.far(2, 3)")
+    rest = {"two.py": TWO, "far.py": FAR, "test_far.py": blind, "test_more.py": MORE}
+    new = {"b": "5", "c": "7"}
+    found, runs = await measure_values(tmp_path, rest, new, ["two.py", "far.py"], seconds=55.0)
+    assert ([each.rule for each in found], runs) == (["tests_unmeasured"], 0)
+
+
+async def test_enough_faults_are_tried_where_the_changed_test_names_little_code(tmp_path: Path) -> None:
+    rest = {"two.py": "def add(a, b):\n    return a + b\n\n\nsub = add\n", "test_more.py": MORE}
+    for number in range(6):
+        far = FAR.replace("def far", f"def far_{number}")
+        test = FAR_TEST.format(result="6").replace("import far", f"import far_{number}")
+        rest[f"far_{number}.py"] = far
+        rest[f"test_far_{number}.py"] = test.replace("far.far(", f"far_{number}.far_{number}(")
+    code = [path for path in rest if not path.startswith("test_")]
+    found, _ = await measure_values(tmp_path, rest, {"b": "5", "c": "7"}, code, seconds=600.0)
+    assert found == ()
 
 
 def test_tests_that_were_only_added_to_are_measured_briefly() -> None:

@@ -37,6 +37,11 @@ func TestPrice(t *testing.T) {
 		t.Errorf("price is %d", got)
 	}
 	limit = 4
+	for _, each := range []row{
+		{"six", 6},
+	} {
+		write("rates.txt", each)
+	}
 }
 """
 JAVASCRIPT = """const calc = require("../calc");
@@ -45,6 +50,11 @@ const table = [1, 2];
 test("price", () => {
   expect(calc.price(2)).toBe(6);
   jest.mock("../rate", 3);
+  expect(calc.say(6)).toBe(
+    "six",
+  );
+  expect(calc.read("table")).toBe(3);
+  expect(name).toBe("six");
 });
 """
 
@@ -54,8 +64,11 @@ test("price", () => {
     [
         ("test_calc.py", PYTHON, "want = 6", "want = 7", True),
         ("test_calc.py", PYTHON, '"negative"', '"below zero"', True),
-        ("test_calc.py", PYTHON, 'rate("a"), 3', 'rate("b"), 5', True),
+        ("test_calc.py", PYTHON, 'rate("a"), 3', 'rate("a"), 5', True),
         ("test_calc.py", PYTHON, "want = 6", "want = 6\n    assert got > 2", True),
+        # A string that code is called with may be a path.
+        ("test_calc.py", PYTHON, 'rate("a"), 3', 'rate("b"), 3', False),
+        ("test_calc.py", PYTHON, "want = 6", 'want = "calc.py"', False),
         # Another file may import it.
         ("test_calc.py", PYTHON, "TABLE = [1, 2]", "TABLE = []", False),
         ("test_calc.py", PYTHON, "TABLE = [1, 2]", "TABLE = [1, 3]", False),
@@ -72,7 +85,12 @@ test("price", () => {
         ("calc_test.go", GO, "{1, 2}", "{1, 3}", False),
         ("calc_test.go", GO, "limit = 4", "limit = 5", False),
         ("calc_test.go", GO, "got != 6", "got != got", False),
+        ("calc_test.go", GO, '"rates.txt"', '"price.go"', False),
+        ("calc_test.go", GO, '"six", 6', '"six", 7', True),
+        ("calc_test.go", GO, '"six", 6', '"calc.go", 6', False),
         ("calc.test.js", JAVASCRIPT, "toBe(6)", "toBe(7)", True),
+        ("calc.test.js", JAVASCRIPT, 'name).toBe("six")', 'name).toBe("seven")', True),
+        ("calc.test.js", JAVASCRIPT, '"table"', '"calc.js"', False),
         ("calc.test.js", JAVASCRIPT, "[1, 2]", "[1, 3]", False),
         ("calc.test.js", JAVASCRIPT, '"../rate", 3', '"../rate", 4', False),
         ("calc.test.js", JAVASCRIPT, '"../calc"', '"../other"', False),

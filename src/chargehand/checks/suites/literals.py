@@ -22,14 +22,22 @@ _REACHES = late_pattern(
     r"\b(?:require|import|from|mock\w*|stub\w*|spy\w*|patch|eval|exec|process|global\w*|Reflect|prototype|exit|Exit|Setenv"
     r"|os|syscall|unsafe)\b|[\w\])]\s*(?<![=!<>:])=(?![=>])"
 )
+# Lines that compare, whose calls are those of assertions, and lines with values to compare with.
+_COMPARES = late_pattern(r"[!=]=|\b(?:assert|expect)\w*\b|\bt\.[A-Za-z]+\(")
+_ASSERTING_CALL = late_pattern(
+    r"(?:assert|expect|to[A-Z]|Error|Fatal|Log|equal|deepEqual|strictEqual|is|ok|throws)\w*"
+)
+_CALLED = late_pattern(r"(\w+)\s*\(")
+_HAS_VALUES = late_pattern(r":=|^\s*[{\[]")
 _LITERAL = late_pattern(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`[^`]*`|(?<![\w.])\d[\w.]*")
 
 
 def stays_inside(path: str, old: str, new: str) -> bool:
-    """Return whether, judged by its text, a test file changed only in expected values and by harmless additions.
+    """Return whether, judged by its text, a test file changed only in compared values and harmless additions.
 
-    `leaves_tests_alone` judges additions. Other edits may only replace literals in assertions and in local
-    variables of tests. Any other edit could disarm tests of other files, as they share a process.
+    `leaves_tests_alone` judges additions. Other edits may only replace numbers in assertions and local variables of
+    tests, and strings that assertions compare with. A string that other code is called with may be the path of a
+    file or the name of a module: such an edit, and any other, could disarm tests of other files.
     """
     before, after = _blank_values(path, old), _blank_values(path, new)
     lost = Counter(before.split("\n")) - Counter(after.split("\n"))
@@ -51,15 +59,24 @@ def _blank_values(path: str, text: str) -> str:
 
 
 def _blank_line(line: str) -> str:
-    return line if _REACHES.search(_LITERAL.sub("0", line)) else _LITERAL.sub("0", line)
+    plain = _LITERAL.sub("0", line)
+    if _REACHES.search(plain):
+        return line
+    compares = _COMPARES.search(plain) is not None
+    if compares and all(map(_ASSERTING_CALL.fullmatch, _CALLED.findall(plain))):
+        return plain
+    if compares or _HAS_VALUES.search(plain):
+        return _LITERAL.sub(lambda found: "0" if found[0][0].isdigit() else found[0], line)
+    return line
 
 
 class _Blanked(ast.NodeTransformer):
-    """Replaces the literals in assertions and assignments to local names inside test functions."""
+    """Replaces numbers in assertions and assignments to local names in test functions, and compared strings."""
 
     def __init__(self) -> None:
         self._in_test = False
         self._in_value = False
+        self._is_compared = False
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._visit_function(node)
@@ -77,12 +94,22 @@ class _Blanked(ast.NodeTransformer):
         return self._visit_values(node, comparing=_is_assertion(node.context_expr))
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        return self._visit_values(node, comparing=all(isinstance(each, ast.Name) for each in node.targets))
+        local = all(isinstance(each, ast.Name) for each in node.targets)
+        return self._visit_values(node, comparing=local, strings=False)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        comparable = self._in_value and isinstance(node.value, int | float | complex | str | bytes)
         # True and False stay: they can switch behaviour.
-        return ast.Constant(0) if comparable and not isinstance(node.value, bool) else node
+        number = isinstance(node.value, int | float | complex) and not isinstance(node.value, bool)
+        compared = self._is_compared and isinstance(node.value, str | bytes)
+        return ast.Constant(0) if self._in_value and (number or compared) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        before = self._is_compared
+        self._is_compared = before and _is_assertion(node)
+        try:
+            return self.generic_visit(node)
+        finally:
+            self._is_compared = before
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         return node  # its parts must stay strings
@@ -96,13 +123,14 @@ class _Blanked(ast.NodeTransformer):
         finally:
             self._in_test = before
 
-    def _visit_values(self, node: ast.AST, *, comparing: bool) -> ast.AST:
-        before = self._in_value
-        self._in_value = before or (self._in_test and comparing and not _reaches(node))
+    def _visit_values(self, node: ast.AST, *, comparing: bool, strings: bool = True) -> ast.AST:
+        before = self._in_value, self._is_compared
+        self._in_value = self._in_test and comparing and not _reaches(node)
+        self._is_compared = self._in_value and strings
         try:
             return self.generic_visit(node)
         finally:
-            self._in_value = before
+            self._in_value, self._is_compared = before
 
 
 def _is_assertion(node: ast.AST) -> bool:

@@ -114,7 +114,8 @@ def _spread(faults: Sequence[Mutant]) -> list[Mutant]:
     named = [fault for fault in faults if fault.is_named]
     far = {fault.path: fault for fault in reversed(faults) if not fault.is_named}
     others = sorted(far.values(), key=faults.index)[:_ENOUGH_NOTICED]
-    return [*named[:_ENOUGH_FAULTS], *others, *named[_ENOUGH_FAULTS:]] if named else list(faults)
+    rest = [fault for fault in faults if not fault.is_named and fault not in others]
+    return [*named[:_ENOUGH_FAULTS], *others, *named[_ENOUGH_FAULTS:], *rest]
 
 
 class _Tally:
@@ -217,7 +218,8 @@ class _Measurement:
         if not tally.weakened and self._unnoticed and not self._noticed_by_others:
             # One is enough: the change cannot affect other tests by its text.
             fault = self._unnoticed[0]
-            tally.add(fault, await self._compare_all(self._first, fault) if self.has_time else "untold")
+            has_time = self._seconds_left >= self.usual
+            tally.add(fault, await self._compare_all(self._first, fault) if has_time else "untold")
 
     async def _try_in_new_lane(self, pending: Iterator[Mutant], tally: _Tally) -> None:
         await self._try_pending(self._make_tree(self._own, await self._open_tree()), pending, tally)
@@ -260,7 +262,8 @@ class _Measurement:
         """Compare the changed tests alone; for some faults, run neighbours to show that other tests still work."""
         guard = await self._open_guard()
         if not self._guard_runs_own:
-            return await self._compare_all(lane, fault)
+            has_time = self._seconds_left >= self._seconds_needed
+            return await self._compare_all(lane, fault) if has_time else "untold"
         if await guard.run_own(fault) == "failed":
             if self._seconds_left < self.usual:
                 return "untold"
@@ -339,15 +342,10 @@ class _FaultyTree:
 
     async def run_own(self, fault: Mutant) -> Ending:
         """Run the changed tests alone with a fault."""
-        return await self.run_selected(fault, self.own.commands)
-
-    async def run_selected(self, fault: Mutant, commands: Sequence[str]) -> Ending:
-        """Run commands for some tests with a fault."""
-        plan = replace(self.own, commands=tuple(commands))
-        results = await self._run(fault, plan)
+        results = await self._run(fault, self.own)
         if any(each.status == "failed" and each.tests and each.reason != "collection_error" for each in results):
             return "failed"
-        return _ending(results, set(plan.commands))
+        return _ending(results, set(self.own.commands))
 
     async def run_beyond(self, fault: Mutant, commands: Sequence[str], own: Collection[str]) -> bool:
         """Run commands for some tests with a fault; return whether one fails that is not in `own`."""
