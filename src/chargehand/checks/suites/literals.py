@@ -33,11 +33,11 @@ _LITERAL = late_pattern(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`[^`]*`|(?<
 
 
 def stays_inside(path: str, old: str, new: str) -> bool:
-    """Return whether, judged by its text, a test file changed only in compared values and harmless additions.
+    """Return whether, judged by its text, a test file changed only in compared values and additions.
 
-    `leaves_tests_alone` judges additions. Other edits may only replace numbers in assertions and local variables of
-    tests, and strings that assertions compare with. A string that other code is called with may be the path of a
-    file or the name of a module: such an edit, and any other, could disarm tests of other files.
+    `leaves_tests_alone` judges additions. Other edits may only replace numbers in assertions and local variables
+    of tests, and strings that assertions compare with. A string that other code is called with may be the path of
+    a file or the name of a module: such an edit, and any other, could disarm tests of other files.
     """
     before, after = _blank_values(path, old), _blank_values(path, new)
     lost = Counter(before.split("\n")) - Counter(after.split("\n"))
