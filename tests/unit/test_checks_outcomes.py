@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chargehand.checks._output import HeadTail, shown_tail
 from chargehand.checks.runners.table import RUNNERS, runner_of
-from chargehand.sandbox.contract import ExecResult
+from chargehand.sandbox.contract import ExecResult, Stream
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,37 @@ def test_a_run_that_ends_with_0_though_tests_failed_does_not_pass(runner: str, t
     assert known.outcome(ended, good, None).status == "passed"
 
 
+STREAMS = st.sampled_from(["stdout", "stderr"])
+LINES = st.lists(st.binary(max_size=8).filter(lambda line: b"\n" not in line), max_size=6)
+
+
+@given(texts=st.fixed_dictionaries({"stdout": LINES, "stderr": LINES}), data=st.data())
+def test_a_line_of_one_stream_is_not_broken_by_the_other(texts: dict[Stream, list[bytes]], data: st.DataObject):
+    left = {stream: b"".join(line + b"\n" for line in lines) for stream, lines in texts.items()}
+    kept = HeadTail()
+    while any(left.values()):
+        stream = data.draw(STREAMS.filter(lambda name: left[name]))
+        size = data.draw(st.integers(1, len(left[stream])))
+        kept.add(stream, left[stream][:size])
+        left[stream] = left[stream][size:]
+    found = kept.content().split(b"\n")[:-1]
+    assert sorted(found) == sorted(texts["stdout"] + texts["stderr"])
+    for lines in texts.values():
+        rest = iter(found)
+        assert all(line in rest for line in lines), "the order of one stream"
+
+
+def test_cargo_names_the_tests_of_a_binary_even_if_its_headings_arrive_in_pieces():
+    kept = HeadTail()
+    for name, hashed in (("one", "0123456789abcdef"), ("two", "fedcba9876543210")):
+        kept.add("stderr", b"     Running")
+        kept.add("stdout", b"\nrunning 1 test\ntest adds ... ")
+        kept.add("stderr", f" tests/{name}.rs (target/debug/deps/{name}-{hashed})\n".encode())
+        kept.add("stdout", b"ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n\n")
+    ran = runner_of("cargo test").find_names(kept.content().decode())
+    assert ran == ["one tests/one.rs::adds", "two tests/two.rs::adds"]
+
+
 def test_head_and_tail():
     kept = HeadTail(head=4, tail=6)
     for piece in (b"ab", b"cdef", b"ghij", b"klmnopqrst"):
@@ -75,5 +108,10 @@ def test_head_and_tail():
     exact = HeadTail(head=4, tail=6)
     exact.add("stderr", b"abcdefghij")
     assert exact.content() == b"abcdefghij"
+    progress = HeadTail()
+    for piece in (b"x" * 9_000, b"x" * 9_000, b"x"):
+        progress.add("stderr", piece)
+        progress.add("stdout", b"a line\n")
+    assert progress.content() == b"a line\n" + b"x" * 18_000 + b"a line\na line\nx"
     assert shown_tail(b"abcdef", limit=3) == "[...]\ndef"
     assert shown_tail(b"abc", limit=3) == "abc"
