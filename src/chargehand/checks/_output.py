@@ -18,8 +18,8 @@ _LINE_BYTES = 16_000
 class HeadTail:
     """Collects both streams line by line in the order of arrival, sizes in bytes; `also` receives each piece.
 
-    A program may write one line in several pieces, and a piece of the other stream may arrive between them. Runners
-    recognize whole lines, so a line is kept only when it is complete, or when `content` is called.
+    A program may write one line in several pieces, and a piece of the other stream may arrive between them.
+    Runners recognize whole lines, so a line is kept only when it is complete, or when `content` is called.
     """
 
     def __init__(self, *, head: int = _HEAD_BYTES, tail: int = _TAIL_BYTES, also: OnOutput | None = None) -> None:
