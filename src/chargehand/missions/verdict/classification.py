@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,8 +37,10 @@ from chargehand.missions.verdict.failure_policy import FailurePolicy
 from chargehand.missions.verdict.judgement import load_ran_tests
 from chargehand.missions.verdict.repeats import (
     MOST_REPEATED,
+    RUNS_ALONE,
     RUNS_ON_BASE,
     RepeatedTests,
+    RepeatPlace,
     describe_flaky,
     repeat_tests,
 )
@@ -79,14 +80,6 @@ class Classified(Struct, frozen=True, kw_only=True):
         return not wrong and all(check.status == "passed" or check.name in self.excused for check in checks)
 
 
-class _Place(NamedTuple):
-    """The tree that tests are repeated on, in the environment and with the acceptance files of their check."""
-
-    tree: str
-    environment: BaseEnvironment
-    acceptance: Sequence[tuple[str, str]]
-
-
 class FailureClassifier:
     """Classifies the failures on trees over one base; `runs` are those of the base's checks."""
 
@@ -113,13 +106,8 @@ class FailureClassifier:
             failures = load_failures(self._store, check)
             if failures is None or not _may_be_flaky(check) or len(failures.tests or ()) > MOST_REPEATED:
                 continue
-            repeated = await repeat_tests(
-                *(self._runs, check, failures.tests or ()),
-                tree=self._runs.base.tree,
-                environment=environment,
-                acceptance=(),
-                most=RUNS_ON_BASE,
-            )
+            place = RepeatPlace(self._runs.base.tree, environment)
+            repeated = await self._repeat(check, failures.tests or (), place, most=RUNS_ON_BASE)
             flaky += describe_flaky(check, repeated, failed_first=True)
         flaky = [replace(each, on_base=True) for each in flaky]
         self._store.flaky.add(self._project, flaky)
@@ -169,14 +157,14 @@ class FailureClassifier:
         `earlier` has the worst results of the same checks on the same tree: each that differs is a second result.
         `before` has the failures to compare with, by check, in place of the base's.
         """
-        place = _Place(tree, environment, acceptance)
+        place = RepeatPlace(tree, environment, acceptance)
         known = self._before if before is None else before
         told = [await self._classify_check(check, place, earlier, known.get(check.name)) for check in checks]
         whole = functools.reduce(Classified.joined, told, Classified())
         return replace(whole, findings=(*whole.findings, *map(self._judge_flaky, whole.flaky)))
 
     async def _classify_check(
-        self, check: CheckResult, place: _Place, earlier: Verdict | None, before: CheckFailures | None
+        self, check: CheckResult, place: RepeatPlace, earlier: Verdict | None, before: CheckFailures | None
     ) -> Classified:
         if earlier is not None and check.status == "passed":
             changed = self.compare_with_earlier(earlier, (check,))
@@ -211,12 +199,12 @@ class FailureClassifier:
         )
 
     async def _repeat_remembered(
-        self, check: CheckResult, tests: Sequence[str], place: _Place
+        self, check: CheckResult, tests: Sequence[str], place: RepeatPlace
     ) -> tuple[FlakyTest, ...]:
         """Repeat known flaky tests that failed: a change may have broken one permanently."""
         if not tests or not _may_be_flaky(check):
             return tuple(_flaky_again(check, test) for test in tests)
-        repeated = await repeat_tests(*(self._runs, check, [each for each in tests if each]), **place._asdict())
+        repeated = await self._repeat(check, [each for each in tests if each], place)
         passed = describe_flaky(check, repeated, failed_first=True)
         names = {each.test for each in passed}
         broken = (
@@ -244,12 +232,14 @@ class FailureClassifier:
             return Comparison(named=compared.named, told=False)
         return compared
 
-    async def _find_flaky(self, check: CheckResult, compared: Comparison, place: _Place) -> tuple[FlakyTest, ...]:
+    async def _find_flaky(
+        self, check: CheckResult, compared: Comparison, place: RepeatPlace
+    ) -> tuple[FlakyTest, ...]:
         """Return which of a check's new failures pass when they are repeated on the same tree."""
         tests = compared.new if compared.named else ()
         if not _may_be_flaky(check) or len(tests) > MOST_REPEATED or (compared.named and not tests):
             return ()
-        repeated = await repeat_tests(*(self._runs, check, tests), **place._asdict())
+        repeated = await self._repeat(check, tests, place)
         return await self._look_at_base(check, describe_flaky(check, repeated, failed_first=True))
 
     def new_failures(self, check: CheckResult, told: Classified, before: CheckFailures | None) -> tuple[str, ...]:
@@ -273,14 +263,8 @@ class FailureClassifier:
             tests = [test for test in tests if test in ran]
             if not tests:
                 return found
-        on_base = await repeat_tests(
-            *(self._runs, check, tests),
-            tree=self._runs.base.tree,
-            environment=self._runs.environment,
-            acceptance=(),
-            most=RUNS_ON_BASE,
-            until_both=True,
-        )
+        place = RepeatPlace(self._runs.base.tree, self._runs.environment)
+        on_base = await self._repeat(check, tests, place, most=RUNS_ON_BASE, until_both=True)
         # On the base each of them passed with the whole check.
         there = describe_flaky(check, on_base, failed_first=False)
         self._store.flaky.add(self._project, (replace(each, on_base=True) for each in there))
@@ -296,19 +280,27 @@ class FailureClassifier:
         environment: BaseEnvironment,
         acceptance: Sequence[tuple[str, str]],
     ) -> Classified:
-        """Run new or changed tests that passed a few more times on the same tree."""
+        """Run new or changed tests that passed a few more times on the same tree; the caller holds a slot."""
         if not 0 < len(tests) <= MOST_REPEATED or select_tests(check.name, tests) is None:
             return Classified()
-        repeated: RepeatedTests = await repeat_tests(
-            *(self._runs, check, tests),
-            tree=tree,
-            environment=environment,
-            acceptance=acceptance,
-            most=_RUNS_OF_NEW_TESTS - 1,
-            until_both=True,
+        place = RepeatPlace(tree, environment, acceptance)
+        repeated = await repeat_tests(
+            self._runs, check, tests, place, most=_RUNS_OF_NEW_TESTS - 1, until_both=True
         )
         found = describe_flaky(check, repeated, failed_first=False)
         return Classified(flaky=found, findings=tuple(map(self._judge_flaky, found)))
+
+    async def _repeat(
+        self,
+        check: CheckResult,
+        tests: Sequence[str],
+        place: RepeatPlace,
+        *,
+        most: int = RUNS_ALONE,
+        until_both: bool = False,
+    ) -> RepeatedTests:
+        async with self._runs.queue.turn("checks"):
+            return await repeat_tests(self._runs, check, tests, place, most=most, until_both=until_both)
 
     def compare_with_earlier(self, earlier: Verdict, checks: Sequence[CheckResult]) -> tuple[FlakyTest, ...]:
         """Return the tests of checks that passed on a tree in one of two verdicts and failed in the other."""

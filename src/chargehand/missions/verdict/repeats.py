@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from chargehand.sandbox.contract import Sandbox
 # A change that breaks more tests than this at once is wrong: repeating them all would only cost time.
 MOST_REPEATED = 50
 # Runs of red tests alone after the one in which they failed.
-_RUNS_ALONE = 3
+RUNS_ALONE = 3
 # If tests cannot be run alone the whole check is repeated: twice if it is quick, else once.
 _QUICK_SECONDS = 30.0
 # A test that fails one time in three passes eight runs in a row in four cases out of a hundred.
@@ -43,30 +44,36 @@ class RepeatedTests(Struct, frozen=True, kw_only=True):
         return frozenset(test for test, failures in self.failures.items() if failures)
 
 
+class RepeatPlace(NamedTuple):
+    """The tree that tests are repeated on, in the environment and with the acceptance files of their check."""
+
+    tree: str
+    environment: BaseEnvironment
+    acceptance: Sequence[tuple[str, str]] = ()
+
+
 async def repeat_tests(
     runs: CheckRuns,
     check: CheckResult,
     tests: Sequence[str],
+    place: RepeatPlace,
     *,
-    tree: str,
-    environment: BaseEnvironment,
-    acceptance: Sequence[tuple[str, str]],
-    most: int = _RUNS_ALONE,
+    most: int = RUNS_ALONE,
     until_both: bool = False,
 ) -> RepeatedTests:
-    """Run tests of a check again on a new workspace of the tree; without tests the whole check, named "".
+    """Run tests of a check again on a new workspace of a tree; without tests the whole check, named "".
 
     Each round runs only these tests if the runner can select them, else the whole check, and then
     at most twice. The rounds end early once each test has passed, with `until_both` once each has failed, or when
-    they take longer than the check itself.
+    they take longer than the check itself. The caller holds a slot for checks.
     """
     names = tuple(tests) or ("",)
     found = RepeatedTests(runs=dict.fromkeys(names, 0), failures={}, evidence=())
     command = select_tests(check.name, tests)
-    began, least = time.monotonic(), min(most, _RUNS_ALONE)
+    began, least = time.monotonic(), min(most, RUNS_ALONE)
     rounds = most if command is not None else min(most, 2 if check.seconds <= _QUICK_SECONDS else 1)
-    opened = runs.open(tree, environment, acceptance=acceptance, place=AGAIN_PLACE)
-    async with runs.queue.turn("checks"), opened as sandbox:
+    opened = runs.open(place.tree, place.environment, acceptance=place.acceptance, place=AGAIN_PLACE)
+    async with opened as sandbox:
         while rounds > 0:
             result, output = await _run_once(runs, sandbox, command or check.name)
             if command is not None and not _has_run(result, output):

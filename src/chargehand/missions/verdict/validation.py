@@ -297,7 +297,7 @@ class Validator:
             # Later missions start from the promoted tree: stored now, their base is already judged.
             await self._keep_as_base(tree, checks, self.gates.plan, flaky=run.told.flaky)
         outside = await self.runs.run_outside(tree, environment, reads=run.observer)
-        with_base_tests, guarded, soft = tuple[CheckResult, ...](), tuple[Finding, ...](), tuple[Finding, ...]()
+        with_base_tests, guarded = tuple[CheckResult, ...](), tuple[Finding, ...]()
         if guard is not None:
             with_base_tests, guarded = await check_with_base_tests(
                 self.runs, *guard, checks, layers, self._classifier, self._untested
@@ -307,9 +307,9 @@ class Validator:
         # Now with acceptance files on both sides: on one side they may offset the number of lost tests.
         lost = lost or run.find_lost(load_ran_tests(self.services.store, with_base_tests))
         lost += await asyncio.to_thread(self._find_changed_examples, changes, look.reader)
-        if guard is not None and look.tests and all(check.status == "passed" for check in with_base_tests):
-            soft = await self._try_faults(tree, guard[0], changes, run, layers)
-        told = await self._repeat_new_tests(run.told, tree, run)
+        holds = guard is not None and look.tests and all(check.status == "passed" for check in with_base_tests)
+        mixed = guard[0] if guard is not None and holds else None
+        told, soft = await self._try_tests(tree, mixed, changes, run, layers)
         return (*checks, *outside, *with_base_tests), told, (*guarded, *lost, *soft)
 
     async def _tell_apart(
@@ -332,17 +332,47 @@ class Validator:
         verdicts.put(project, kept, plan_digest=key)
         return told
 
-    async def _repeat_new_tests(self, told: Classified, tree: str, run: _CandidateRun) -> Classified:
-        """Run new and changed tests a few more times: passing by luck, they would be flaky in the next mission."""
+    async def _try_tests(
+        self, tree: str, mixed: str | None, changes: Sequence[Change], run: _CandidateRun, layers: CandidateLayers
+    ) -> tuple[Classified, tuple[Finding, ...]]:
+        """Repeat new tests, and at the same time try faults if there is a `mixed` tree with the base's tests.
+
+        Return the failures with those of the repetitions, and the faults that changed tests no longer notice.
+        """
+        new = self._find_new_tests(run)
+        if mixed is None and not new:
+            return run.told, ()
+        # One slot for both: they rarely use a whole processor each.
+        async with self.runs.queue.turn("checks"):
+            repeating = asyncio.create_task(self._repeat_new_tests(tree, new, run))
+            try:
+                soft = () if mixed is None else await self._try_faults(tree, mixed, changes, run, layers)
+                return run.told.joined(await repeating), soft
+            finally:
+                repeating.cancel()
+                await asyncio.gather(repeating, return_exceptions=True)
+
+    def _find_new_tests(self, run: _CandidateRun) -> list[tuple[CheckResult, list[str]]]:
+        """Return the new and changed tests of the checks that passed."""
         before = {ran.check: set(ran.names) for ran in self._ran_on_base if ran.names is not None}
+        found = []
         for check, ran in zip(run.checks, run.ran, strict=True):
             if check.status != "passed" or ran.names is None or check.name not in before:
                 continue
             known = {name for name in before[check.name] if own_name(check.name, name) not in run.moves.rewritten}
-            new = sorted(set(ran.names) - known)
+            if new := sorted(set(ran.names) - known):
+                found.append((check, new))
+        return found
+
+    async def _repeat_new_tests(
+        self, tree: str, new: Sequence[tuple[CheckResult, Sequence[str]]], run: _CandidateRun
+    ) -> Classified:
+        """Run new and changed tests a few more times: passing by luck, they would be flaky in the next mission."""
+        told = Classified()
+        for check, tests in new:
             told = told.joined(
                 await self._classifier.repeat_new_tests(
-                    check, new, tree=tree, environment=run.environment, acceptance=self.gates.acceptance
+                    check, tests, tree=tree, environment=run.environment, acceptance=self.gates.acceptance
                 )
             )
         return told
@@ -414,7 +444,7 @@ class Validator:
     ) -> tuple[Finding, ...]:
         """Return the faults in the code under test that the changed tests no longer notice.
 
-        For a tree that was measured before, the result is cached.
+        The caller holds a slot. For a tree that was measured before, the result is cached.
         """
         verdicts, checks, look = self.services.store.verdicts, run.checks, run.look
         reader, project, inner = look.reader, self.services.project, look.inner
@@ -434,7 +464,7 @@ class Validator:
         known = verdicts.get(project, tree, plan_digest=key)
         if known is not None:
             return known.findings
-        async with self.runs.queue.turn("checks"), contextlib.AsyncExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack:
             places = count(1)
 
             async def open_sandbox(tree: str, place: str) -> Sandbox:
