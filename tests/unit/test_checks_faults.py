@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -294,6 +294,24 @@ def test_own_tests_are_those_of_the_changed_files_and_not_most_of_all() -> None:
         assert describe_tests(changes, {}, trees, [RanTests(check=CHECK, names=names)], ()).own == {}
     data = trees.changes(trees.add({"tests/data.txt": "a"}), trees.add({"tests/data.txt": "b"}))
     assert describe_tests([*changes, *data], {}, trees, [RanTests(check=CHECK, names=there)], ()).own == {}
+
+
+def test_of_a_large_file_only_the_tests_whose_text_differs_are_own_if_no_other_is_affected() -> None:
+    trees, more = (
+        MemoryTrees(),
+        NEAR + "".join(f"    def test_{n}(self):\n        add({n}, 1)\n" for n in range(6)),
+    )
+    added = more + "    def test_new(self):\n        self.assertTrue(add(1, 1))\n"
+    there = tuple(f"test_near.T::test_{name}" for name in ("add", *range(6), "new"))
+
+    def own(now: str) -> Mapping[str, Sequence[str]]:
+        old, new = trees.add({"test_near.py": more.format(result="4")}), trees.add({"test_near.py": now})
+        return describe_tests(trees.changes(old, new), {}, trees, [RanTests(check=CHECK, names=there)], ()).own
+
+    assert own(added.format(result="5")) == {CHECK: (there[0], there[-1])}
+    assert own(added.format(result="4")) == {CHECK: (there[-1],)}
+    # It may affect all tests of the file, which are too many.
+    assert own("import calc\ncalc.add = None\n" + added.format(result="5")) == {}
 
 
 ALONE = "    def test_alone(self):\n        self.assertEqual(1, 1)\n"

@@ -66,6 +66,12 @@ test("price", () => {
         ("test_calc.py", PYTHON, '"negative"', '"below zero"', True),
         ("test_calc.py", PYTHON, 'rate("a"), 3', 'rate("a"), 5', True),
         ("test_calc.py", PYTHON, "want = 6", "want = 6\n    assert got > 2", True),
+        ("test_calc.py", PYTHON, "got == want", "got >= want", True),
+        ("test_calc.py", PYTHON, "assertEqual", "assertLess", True),
+        # The second one calls its second argument.
+        ("test_calc.py", PYTHON, "assertEqual", "assertRaises", False),
+        ("test_calc.py", PYTHON, "assertEqual", "assertOwn", False),
+        ("test_calc.py", PYTHON, "self.assertEqual", "self.skipTest", False),
         # A string that code is called with may be a path.
         ("test_calc.py", PYTHON, 'rate("a"), 3', 'rate("b"), 3', False),
         ("test_calc.py", PYTHON, "want = 6", 'want = "calc.py"', False),

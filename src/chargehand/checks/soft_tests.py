@@ -181,11 +181,12 @@ def describe_tests(
     before: Sequence[RanTests],
 ) -> ChangedTests:
     """Describe the changed `tests`; `ran` has the names of the tree's tests by check, `before` the base's."""
+    isolated = all(change.path not in inner and _stays_inside(change, reader) for change in tests)
     return ChangedTests(
-        own=find_own_tests(tests, reader, ran, before),
+        own=find_own_tests(tests, reader, ran, before, isolated=isolated),
         ran={each.check: each.names for each in ran if each.names is not None},
         inner=inner,
-        isolated=all(change.path not in inner and _stays_inside(change, reader) for change in tests),
+        isolated=isolated,
     )
 
 

@@ -12,6 +12,14 @@ from chargehand.checks.suites.other import blank_comments
 from chargehand.core.text import late_pattern, parse_python
 
 _ASSERTIONS = ("assert", "expect", "raises", "warns")
+# Methods of unittest's TestCase that only compare their arguments; others call or open them.
+_COMPARING = frozenset({
+    f"assert{what}" for what in (
+        "Equal", "NotEqual", "True", "False", "Is", "IsNot", "IsNone", "IsNotNone", "In", "NotIn", "Greater",
+        "GreaterEqual", "Less", "LessEqual", "AlmostEqual", "NotAlmostEqual", "CountEqual", "ListEqual",
+        "TupleEqual", "SetEqual", "DictEqual", "SequenceEqual", "MultiLineEqual",
+    )
+})  # fmt: skip
 # From a test's first line, which is not indented, to the bracket that ends it.
 _TEST = {
     "go": late_pattern(r"^func Test\w*\(.*?^}", re.MULTILINE | re.DOTALL),
@@ -33,11 +41,12 @@ _LITERAL = late_pattern(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|`[^`]*`|(?<
 
 
 def stays_inside(path: str, old: str, new: str) -> bool:
-    """Return whether, judged by its text, a test file changed only in compared values and additions.
+    """Return whether, judged by its text, a test file changed only in comparisons and additions.
 
     `leaves_tests_alone` judges additions. Other edits may only replace numbers in assertions and local variables
-    of tests, and strings that assertions compare with. A string that other code is called with may be the path of
-    a file or the name of a module: such an edit, and any other, could disarm tests of other files.
+    of tests, and strings that assertions compare with; in Python also operators, and an assertion of `TestCase`
+    by another one. A string that other code is called with may be the path of a file or the name of a module:
+    such an edit, and any other, could disarm tests of other files.
     """
     before, after = _blank_values(path, old), _blank_values(path, new)
     lost = Counter(before.split("\n")) - Counter(after.split("\n"))
@@ -71,7 +80,7 @@ def _blank_line(line: str) -> str:
 
 
 class _Blanked(ast.NodeTransformer):
-    """Replaces numbers in assertions and assignments to local names in test functions, and compared strings."""
+    """Blanks what test functions compare: operators, strings, and numbers, these in local variables too."""
 
     def __init__(self) -> None:
         self._in_test = False
@@ -107,9 +116,16 @@ class _Blanked(ast.NodeTransformer):
         before = self._is_compared
         self._is_compared = before and _is_assertion(node)
         try:
+            if self._is_compared and isinstance(node.func, ast.Attribute) and node.func.attr in _COMPARING:
+                node.func.attr = "assertEqual"
             return self.generic_visit(node)
         finally:
             self._is_compared = before
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if self._is_compared:
+            node.ops = [ast.Eq() for _ in node.ops]
+        return self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         return node  # its parts must stay strings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from chargehand.checks.failures import own_name
@@ -19,13 +20,19 @@ _MOST_NEIGHBOURS = 20
 
 
 def find_own_tests(
-    tests: Iterable[Change], reader: TreeReader, ran: Iterable[RanTests], before: Iterable[RanTests]
+    tests: Iterable[Change],
+    reader: TreeReader,
+    ran: Iterable[RanTests],
+    before: Iterable[RanTests],
+    *,
+    isolated: bool = False,
 ) -> dict[str, tuple[str, ...]]:
     """Return by check the names of the tests in changed files, of those that ran on the tree or `before`.
 
-    A check is left out if the tests of any file are unknown, or if they are most of its tests.
+    If the change is `isolated` to the tests whose text differs, return only these of a file. A check is left out
+    if the tests of any file are unknown, or if they are most of its tests.
     """
-    files = [(change.path, _names_in(change, reader)) for change in tests]
+    files = [(change.path, _names_in(change, reader, only_changed=isolated)) for change in tests]
     earlier = {each.check: each.names or () for each in before}
     found = dict[str, tuple[str, ...]]()
     for check, names in ((each.check, each.names) for each in ran if each.names is not None):
@@ -59,9 +66,14 @@ def find_neighbours(
     return found
 
 
-def _names_in(change: Change, reader: TreeReader) -> set[str]:
-    suites = suites_of(change, reader, any_name=is_source(change.path))
-    return {case.name for suite in suites if suite is not None for case in suite.cases}
+def _names_in(change: Change, reader: TreeReader, *, only_changed: bool) -> set[str]:
+    old, new = (
+        Counter((case.scope, case.name, case.body) for case in (suite.cases if suite is not None else ()))
+        for suite in suites_of(change, reader, any_name=is_source(change.path))
+    )
+    # Without a body it is unknown whether the text of a test differs.
+    changed = {name for _, name, _ in (old - new) + (new - old)} | {name for _, name, body in new if not body}
+    return changed if only_changed and changed else {name for _, name, _ in old + new}
 
 
 def _of_file(path: str, names: set[str]) -> set[str]:
