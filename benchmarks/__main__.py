@@ -39,7 +39,7 @@ from benchmarks import (
     workers,
 )
 from benchmarks.measure import Result
-from benchmarks.shop import Opened, Shop, remove
+from benchmarks.mission_kit import MissionKit, Opened, remove
 
 _Row = Callable[..., Awaitable[list[Result]]]
 _OVER_FILES: dict[str, _Row] = {
@@ -127,22 +127,22 @@ async def _run(wanted: argparse.Namespace, place: Path) -> AsyncIterator[Result]
     sizes = sorted({int(size) for size in wanted.files.split(",")})
     ends = (sizes[0], sizes[-1]) if "depth" in names and len(sizes) > 1 else ()
     async with contextlib.AsyncExitStack() as until_the_end:
-        kept: dict[Shop, Opened] = {}
+        kept: dict[MissionKit, Opened] = {}
         for size in sizes:
             _say(f"{size:,} files: making the repository")
-            shop = Shop.make(place / str(size), files=size, peers=size <= wanted.peers_up_to)
+            kit = MissionKit.make(place / str(size), files=size, peers=size <= wanted.peers_up_to)
             async with contextlib.AsyncExitStack() as now:
                 for table in (_ONCE,) if size == sizes[0] else ():
-                    async for result in _rows(wanted, table, shop):
+                    async for result in _rows(wanted, table, kit):
                         yield result
-                opened = await (until_the_end if size in ends else now).enter_async_context(shop.open())
+                opened = await (until_the_end if size in ends else now).enter_async_context(kit.open())
                 for table in (_FIRST_SIZE, _OVER_FILES) if size == sizes[0] else (_OVER_FILES,):
-                    async for result in _rows(wanted, table, shop, opened):
+                    async for result in _rows(wanted, table, kit, opened):
                         yield result
             if size in ends:
-                kept[shop] = opened
+                kept[kit] = opened
             else:
-                remove(shop.place)
+                remove(kit.place)
         if ends:
             _say("depth")
             for result in await depth.run(kept, rounds=_rounds(wanted, "depth")):
@@ -150,12 +150,12 @@ async def _run(wanted: argparse.Namespace, place: Path) -> AsyncIterator[Result]
 
 
 async def _rows(
-    wanted: argparse.Namespace, table: Mapping[str, _Row], shop: Shop, *opened: Opened
+    wanted: argparse.Namespace, table: Mapping[str, _Row], kit: MissionKit, *opened: Opened
 ) -> AsyncIterator[Result]:
     for name, row in table.items():
         if not wanted.names or name in wanted.names:
-            _say(f"{shop.files:,} files: {name}")
-            for result in await row(shop, *opened, rounds=_rounds(wanted, name)):
+            _say(f"{kit.files:,} files: {name}")
+            for result in await row(kit, *opened, rounds=_rounds(wanted, name)):
                 yield result
 
 

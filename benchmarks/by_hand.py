@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.descendants import spend_with_descendants
 from benchmarks.measure import Result, Spent, Taken, settle
+from benchmarks.mission_kit import MissionKit
 from benchmarks.repositories import ENVIRONMENT, git
-from benchmarks.shop import Shop
 
 AIM = 1.2
 TASKS, AT_ONCE = 6, 3
@@ -50,18 +50,18 @@ done
 """
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Compare wall time and processor time; depot, base and the base's verdict already exist."""
-    ways: tuple[tuple[str, Callable[[Shop], Spent]], ...] = (
+    ways: tuple[tuple[str, Callable[[MissionKit], Spent]], ...] = (
         ("git worktrees, by a shell script", _by_hand),
         ("chargehand run --plan", _as_plan),
     )
     clock, processor = [tuple(Taken(name=name) for name, _ in ways) for _ in range(2)]
-    _as_plan(shop)
+    _as_plan(kit)
     for _ in range(rounds):
         for number, (_, work) in enumerate(ways):
             settle()
-            spent = work(shop)
+            spent = work(kit)
             clock[number].rounds.append([spent.wall])
             processor[number].rounds.append([spent.cpu])
     case, load = f"{TASKS} tasks of {_SECONDS} s, {AT_ONCE} at once, check `{_CHECK}`", os.getloadavg()
@@ -72,24 +72,24 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
     ]
 
 
-def _by_hand(shop: Shop) -> Spent:
-    place, name = shop.place / "by-hand-tasks", f"by-hand-{next(_numbers)}"
+def _by_hand(kit: MissionKit) -> Spent:
+    place, name = kit.place / "by-hand-tasks", f"by-hand-{next(_numbers)}"
     argv = ["sh", "-c", _SCRIPT, "sh", str(place), name]
-    spent = spend_with_descendants(argv, cwd=shop.repository, environment=ENVIRONMENT)
+    spent = spend_with_descendants(argv, cwd=kit.repository, environment=ENVIRONMENT)
     for tree in ("merged", *map(str, range(TASKS))):
-        git(shop.repository, "worktree", "remove", str(place / tree))
+        git(kit.repository, "worktree", "remove", str(place / tree))
     return spent
 
 
-def _as_plan(shop: Shop) -> Spent:
+def _as_plan(kit: MissionKit) -> Spent:
     """Run a plan to its end; the processor time of a worker that it leaves behind is included."""
     number = next(_numbers)
     tasks = []
     for each in range(TASKS):
         script = f"sleep {_SECONDS}; echo made > made-{number}-{each}.txt"
         tasks.append({"id": f"t{each}", "text": "Make it", "agent": f"command:sh -c {shlex.quote(script)}"})
-    file = shop.place / "tasks.json"
+    file = kit.place / "tasks.json"
     file.write_text(json.dumps({"tasks": tasks, "at_once": AT_ONCE}))
     argv = [str(_PROGRAM), "run", "Make them", "--plan", str(file), "--agent", "command:true"]
     argv += ["--only-check", _CHECK, "--yes", "--json"]
-    return spend_with_descendants(argv, cwd=shop.repository, environment=shop.environ)
+    return spend_with_descendants(argv, cwd=kit.repository, environment=kit.environ)

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.measure import Result, Sample, Side, compare, timed
+from benchmarks.mission_kit import MissionKit, Opened
 from benchmarks.repositories import git, paths
-from benchmarks.shop import Opened, Shop
 from chargehand.sandbox.contract import Sandbox
 from chargehand.workspace.workspace import Workspace
 
@@ -29,35 +29,33 @@ _STILL_SECONDS = 0.03
 _stamps = count(1)
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare with git given the changed paths, and with git finding them, each with a separate index."""
-    copy = shop.copy("plain") if shop.peers else None
+    copy = kit.copy("plain") if kit.peers else None
     results = []
     for number in CHANGES:
-        if number > shop.files:
+        if number > kit.files:
             continue
-        changed = random.Random(number).sample(paths(shop.files), number)
+        changed = random.Random(number).sample(paths(kit.files), number)
         async with opened.both() as (workspace, sandbox):
             sides = [
                 Side(name="checkpoint", sample=checkpointed(workspace, sandbox, changed)),
                 Side(name="freeze, checkpoint, thaw", sample=_frozen(workspace, sandbox, changed)),
-                *(_peers(shop, opened, copy, changed) if copy else ()),
+                *(_peers(kit, opened, copy, changed) if copy else ()),
             ]
             case = f"{number:,} changed file{'s' if number > 1 else ''}"
-            result = await compare(
-                "checkpoint", case, sides, rounds=rounds, files=shop.files, aim=AIMS.get(number)
-            )
+            result = await compare("checkpoint", case, sides, rounds=rounds, files=kit.files, aim=AIMS.get(number))
         results.append(result)
     if copy:
-        shop.take_down(copy)
+        kit.take_down(copy)
     return results
 
 
-def _peers(shop: Shop, opened: Opened, copy: Path, changed: list[str]) -> list[Side]:
-    plumbing = _plumbing(shop, opened, copy, changed)
+def _peers(kit: MissionKit, opened: Opened, copy: Path, changed: list[str]) -> list[Side]:
+    plumbing = _plumbing(kit, opened, copy, changed)
     return [
         Side(name="git update-index, write-tree, commit-tree", sample=plumbing),
-        Side(name="git add -A, write-tree", sample=_add_all(shop, copy, changed)),
+        Side(name="git add -A, write-tree", sample=_add_all(kit, copy, changed)),
     ]
 
 
@@ -96,8 +94,8 @@ async def edit_inside(sandbox: Sandbox, changed: list[str]) -> None:
     time.sleep(_STILL_SECONDS)
 
 
-def _plumbing(shop: Shop, opened: Opened, copy: Path, changed: list[str]) -> Sample:
-    index = _private_index(shop, copy, "plumbing.index")
+def _plumbing(kit: MissionKit, opened: Opened, copy: Path, changed: list[str]) -> Sample:
+    index = _private_index(kit, copy, "plumbing.index")
     listed = "\0".join(changed).encode()
 
     async def sample() -> float:
@@ -111,8 +109,8 @@ def _plumbing(shop: Shop, opened: Opened, copy: Path, changed: list[str]) -> Sam
     return sample
 
 
-def _add_all(shop: Shop, copy: Path, changed: list[str]) -> Sample:
-    index = _private_index(shop, copy, "add.index")
+def _add_all(kit: MissionKit, copy: Path, changed: list[str]) -> Sample:
+    index = _private_index(kit, copy, "add.index")
 
     async def sample() -> float:
         _edit_plain(copy, changed)
@@ -124,8 +122,8 @@ def _add_all(shop: Shop, copy: Path, changed: list[str]) -> Sample:
     return sample
 
 
-def _private_index(shop: Shop, copy: Path, name: str) -> dict[str, str]:
-    index = shop.place / name
+def _private_index(kit: MissionKit, copy: Path, name: str) -> dict[str, str]:
+    index = kit.place / name
     shutil.copy(git(copy, "rev-parse", "--git-path", "index"), index)
     environment = {"GIT_INDEX_FILE": str(index)}
     git(copy, "add", "-A", environment=environment)

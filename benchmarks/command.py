@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measure import Result, Sample, Side, compare, timed
-from benchmarks.shop import Opened, Shop
+from benchmarks.mission_kit import MissionKit, Opened
 from chargehand.sandbox.contract import ObservesReads, Sandbox
 
 AIM = 0.0015
@@ -17,7 +17,7 @@ _CASES = {
 }
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare with a plain process, and with a new bubblewrap of the same isolation for each command.
 
     Every side returns both output streams, as to a caller of the sandbox; the plain process is also measured
@@ -32,36 +32,34 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
                     Side(name="in the open sandbox", sample=_inside(sandbox, argv), repeat=20),
                     Side(name="plain process", sample=_plain(argv), repeat=20),
                     Side(name="plain process, output dropped", sample=_plain(argv, keep=False), repeat=20),
-                    Side(name="new bubblewrap", sample=_plain(bubblewrap_argv(shop.repository, argv)), repeat=10),
+                    Side(name="new bubblewrap", sample=_plain(bubblewrap_argv(kit.repository, argv)), repeat=10),
                 ],
                 rounds=rounds,
-                files=shop.files,
+                files=kit.files,
                 aim=AIM,
                 note="the new bubblewrap has neither the system call filter nor the overlay",
             )
             for case, argv in _CASES.items()
         ]
-        return [*results, await _compare_observed(shop, sandbox, rounds=rounds)]
+        return [*results, await _compare_observed(kit, sandbox, rounds=rounds)]
 
 
-async def _compare_observed(shop: Shop, sandbox: Sandbox, *, rounds: int) -> Result:
+async def _compare_observed(kit: MissionKit, sandbox: Sandbox, *, rounds: int) -> Result:
     """Compare a command that opens each file ten times with and without observing its opens."""
     assert isinstance(sandbox, ObservesReads)
     places = [
-        path.relative_to(shop.repository)
-        for path in (shop.repository, *shop.repository.rglob("*"))
-        if path.is_dir()
+        path.relative_to(kit.repository) for path in (kit.repository, *kit.repository.rglob("*")) if path.is_dir()
     ]
     directories = ["" if str(path) == "." else str(path) for path in places if path.parts[:1] != (".git",)]
     return await compare(
         "command",
-        f"{10 * shop.files:,} files read",
+        f"{10 * kit.files:,} files read",
         [
             Side(name="opens observed", sample=_observed(sandbox, directories), repeat=3),
             Side(name="not observed", sample=_observed(sandbox, []), repeat=3),
         ],
         rounds=rounds,
-        files=shop.files,
+        files=kit.files,
         note=f"observed: inotify on {len(directories)} directories, and what was opened told at the end",
     )
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from benchmarks.checkpoint import CHANGES, checkpointed
 from benchmarks.measure import Result, Side, compare
+from benchmarks.mission_kit import MissionKit, Opened
 from benchmarks.repositories import paths
-from benchmarks.shop import Opened, Shop
 
 AIM_RATIO = 1.3
 
 
-async def run(shops: Mapping[Shop, Opened], *, rounds: int) -> list[Result]:
+async def run(kits: Mapping[MissionKit, Opened], *, rounds: int) -> list[Result]:
     """Checkpoint the same number of changes in each repository: close together (in few directories), and anywhere.
 
     Changes close together show the cost of the repository's size. Anywhere, 1,000 changes are in 100 directories
@@ -23,20 +23,25 @@ async def run(shops: Mapping[Shop, Opened], *, rounds: int) -> list[Result]:
     results = []
     for number in CHANGES:
         for close in (True, False) if number > 1 else (True,):
-            chosen = {shop: _chosen(shop, number, close=close) for shop in shops}
-            results.append(await _compared(shops, chosen, number, close=close, rounds=rounds))
+            chosen = {kit: _chosen(kit, number, close=close) for kit in kits}
+            results.append(await _compared(kits, chosen, number, close=close, rounds=rounds))
     return results
 
 
 async def _compared(
-    shops: Mapping[Shop, Opened], chosen: Mapping[Shop, list[str]], number: int, *, close: bool, rounds: int
+    kits: Mapping[MissionKit, Opened],
+    chosen: Mapping[MissionKit, list[str]],
+    number: int,
+    *,
+    close: bool,
+    rounds: int,
 ) -> Result:
     sides = []
     async with contextlib.AsyncExitStack() as stack:
-        for shop, opened in shops.items():
+        for kit, opened in kits.items():
             workspace, sandbox = await stack.enter_async_context(opened.both())
-            name = f"{shop.files:,} files, {_directories(chosen[shop]):,} directories"
-            sides.append(Side(name=name, sample=checkpointed(workspace, sandbox, chosen[shop])))
+            name = f"{kit.files:,} files, {_directories(chosen[kit]):,} directories"
+            sides.append(Side(name=name, sample=checkpointed(workspace, sandbox, chosen[kit])))
         where = "" if number == 1 else ", close together" if close else ", anywhere"
         case = f"checkpoint of {number:,} change{'s' if number > 1 else ''}{where}"
         return await compare("depth", case, sides, rounds=rounds)
@@ -54,8 +59,8 @@ def summary(results: list[Result]) -> str:
     return f"a checkpoint, from the smallest to the largest repository (aim {AIM_RATIO}x): {said}" if said else ""
 
 
-def _chosen(shop: Shop, number: int, *, close: bool) -> list[str]:
-    found = paths(shop.files)
+def _chosen(kit: MissionKit, number: int, *, close: bool) -> list[str]:
+    found = paths(kit.files)
     return sorted(found)[:number] if close else random.Random(number).sample(found, number)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.measure import Result, Side, compare
-from benchmarks.shop import Shop
+from benchmarks.mission_kit import MissionKit
 from chargehand.network.allow_list import AllowList
 from chargehand.network.contract import EgressLimits, EgressRequest
 from chargehand.network.egress import EgressProxy
@@ -55,14 +55,14 @@ class Way:
         return time.perf_counter() - started
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Start a host, the proxy and the peer as separate processes, and fetch through each in turn."""
     with contextlib.ExitStack() as stack:
         port = int(_started(stack, "host"))
-        path = shop.place / "egress.sock"
+        path = kit.place / "egress.sock"
         _started(stack, "proxy", str(path), str(port))
         ways = [Way(name=DIRECT, host=port), Way(name=OURS, host=port, through=str(path))]
-        peer = stack.enter_context(_peer(shop.place / "egress-peer", port))
+        peer = stack.enter_context(_peer(kit.place / "egress-peer", port))
         ways += [peer] if peer else []
         missing = "" if peer else f"; {PEER}: not installed"
         note = f"a new connection each, by CONNECT where there is a proxy; ours judges and logs{missing}"

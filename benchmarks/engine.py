@@ -14,7 +14,7 @@ from uuid import uuid4
 from tests.postgres import cluster, programs
 
 from benchmarks.measure import Result, Sample, Side, compare
-from benchmarks.shop import Shop
+from benchmarks.mission_kit import MissionKit
 
 _ROOT = Path(__file__).parents[1]
 _STEPS, _MISSIONS, _WAITING = 300, 80, 1000
@@ -22,11 +22,11 @@ Place = Callable[[], str]
 """Creates an empty database and returns its URL."""
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Compare with DBOS's defaults, except for SQLite: there with our pragmas, which are faster than its own."""
 
     def sqlite() -> str:
-        return f"sqlite:///{shop.place / uuid4().hex}.db"
+        return f"sqlite:///{kit.place / uuid4().hex}.db"
 
     with _postgres() as postgres:
         steps = [_side("Journal.step, SQLite", "journal_steps", sqlite, _STEPS)]

@@ -10,8 +10,8 @@ from dataclasses import replace
 from playwright.async_api import Browser, Response, StorageState, async_playwright
 
 from benchmarks.measure import Result, Side, compare
+from benchmarks.mission_kit import MissionKit
 from benchmarks.server import environment, fill, up
-from benchmarks.shop import Shop
 from chargehand.app.accounts import create_login_code
 from chargehand.app.reading import StateReader
 
@@ -36,13 +36,13 @@ _IS_USABLE = """new Promise((resolve) => {
 })"""
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Open the board in a new browser context each time; measure nothing if there is no browser."""
     path = shutil.which("chromium")
     if path is None:
         print("first_view: no chromium in PATH, left out", file=sys.stderr)
         return []
-    place = shop.place / "first-view"
+    place = kit.place / "first-view"
     place.mkdir()
     environ = environment(place)
     with StateReader.open(environ=environ, cwd=place) as reader:

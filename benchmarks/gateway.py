@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.gateway_side import EVENT, PACE_SECONDS, PIECES
 from benchmarks.measure import Result, Side, Taken, compare
-from benchmarks.shop import Shop
+from benchmarks.mission_kit import MissionKit
 from benchmarks.throwaway import environment_with
 
 ADDED_AIM = 0.003
@@ -58,11 +58,11 @@ class Way:
         return head.encode() + body
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Start an upstream, a gateway and the peer as separate processes, and call each in turn."""
     with contextlib.ExitStack() as stack:
         upstream = _Process(stack, "upstream")
-        place = shop.place / "gateway"
+        place = kit.place / "gateway"
         place.mkdir()
         gateway = _Process(stack, "gateway", str(place), str(upstream.said["port"]))
         port, said = upstream.said["port"], gateway.said
@@ -71,7 +71,7 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
         tcp = replace(own, name="Gateway, TCP", address=_tcp(said["port"]))
         free = said["memory"]
         memory = replace(own, name="Gateway, nothing kept", address=free["socket"], token=free["token"])
-        peer = stack.enter_context(_peer(shop.place, port))
+        peer = stack.enter_context(_peer(kit.place, port))
         peers = [peer] if peer else []
         missing = "" if peer else f"; {PEER}: not installed"
         all_ways = [direct, own, tcp, memory, *peers]
@@ -84,7 +84,7 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
             await _throughput([direct, own, tcp, *peers], rounds=rounds),
             await _crowd([direct, own, *peers]),
         ]
-        return [*results, _attempts(shop.place / "attempts", direct)]
+        return [*results, _attempts(kit.place / "attempts", direct)]
 
 
 _CALL_NOTE = (

@@ -6,8 +6,8 @@ import random
 
 from benchmarks.checkpoint import edit_inside
 from benchmarks.measure import Result, Sample, Side, compare, timed
+from benchmarks.mission_kit import MissionKit, Opened
 from benchmarks.repositories import git, paths
-from benchmarks.shop import Opened, Shop
 from chargehand.checks.areas import Areas
 from chargehand.checks.cache import MemoryCache
 from chargehand.checks.inspection import examine
@@ -21,9 +21,9 @@ FILES, PATTERNS, HUNKS = 1000, 100, 100
 AIM = 1.0
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare inspection with git writing the patch, and smart roll-back with git applying it in reverse."""
-    changed = random.Random(7).sample(paths(shop.files), min(FILES, shop.files))
+    changed = random.Random(7).sample(paths(kit.files), min(FILES, kit.files))
     async with opened.both() as (workspace, sandbox):
         await edit_inside(sandbox, changed)
         tree = workspace.checkpoint("measured").tree
@@ -33,13 +33,13 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
             [
                 Side(name="first look", sample=_look(opened, tree)),
                 Side(name="one file changed since", sample=_look_again(opened, workspace, sandbox, changed)),
-                Side(name="git diff-tree -p", sample=_patch(shop, opened, tree)),
+                Side(name="git diff-tree -p", sample=_patch(kit, opened, tree)),
             ],
             rounds=rounds,
-            files=shop.files,
+            files=kit.files,
             aim=AIM,
         )
-    return [looks, await _taken_back(shop, opened, changed, rounds=rounds)]
+    return [looks, await _taken_back(kit, opened, changed, rounds=rounds)]
 
 
 def _areas() -> Areas:
@@ -75,7 +75,7 @@ def _look_again(opened: Opened, workspace: Workspace, sandbox: Sandbox, changed:
     return sample
 
 
-def _patch(shop: Shop, opened: Opened, tree: str) -> Sample:
+def _patch(kit: MissionKit, opened: Opened, tree: str) -> Sample:
     async def sample() -> float:
         with timed() as seconds:
             git(opened.depot.path, "diff-tree", "-r", "-p", opened.base.tree, tree)
@@ -84,7 +84,7 @@ def _patch(shop: Shop, opened: Opened, tree: str) -> Sample:
     return sample
 
 
-async def _taken_back(shop: Shop, opened: Opened, changed: list[str], *, rounds: int) -> Result:
+async def _taken_back(kit: MissionKit, opened: Opened, changed: list[str], *, rounds: int) -> Result:
     """Revert the last line, which was added, in some of the changed files."""
     depot = opened.depot
     async with opened.both() as (workspace, sandbox):
@@ -106,7 +106,7 @@ async def _taken_back(shop: Shop, opened: Opened, changed: list[str], *, rounds:
         assert made == expected
         return seconds[0]
 
-    index = {"GIT_INDEX_FILE": str(shop.place / "reverse.index")}
+    index = {"GIT_INDEX_FILE": str(kit.place / "reverse.index")}
     patch = depot.patch(opened.base.tree, tree, chosen)
 
     async def reversed_patch() -> float:
@@ -125,5 +125,5 @@ async def _taken_back(shop: Shop, opened: Opened, changed: list[str], *, rounds:
             Side(name="git apply --cached --reverse, write-tree", sample=reversed_patch),
         ],
         rounds=rounds,
-        files=shop.files,
+        files=kit.files,
     )

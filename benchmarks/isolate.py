@@ -11,7 +11,7 @@ from typing import Literal
 
 from benchmarks.command import bubblewrap_argv
 from benchmarks.measure import Result, Sample, Side, compare, timed
-from benchmarks.shop import Shop
+from benchmarks.mission_kit import MissionKit
 from chargehand.sandbox.snippet_pool import SnippetPool
 from chargehand.sandbox.snippets import SnippetSpec
 
@@ -24,14 +24,14 @@ _SOURCE: dict[Literal["python", "javascript"], str] = {
 _WAIT: dict[Literal["python", "javascript"], str] = {"python": "while True: pass", "javascript": "for (;;);"}
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Compare with the interpreter that a shell would start, and with that in a new bubblewrap."""
     results = []
     async with SnippetPool(size=2) as pool:
         for language in _SOURCE:
             fresh = _interpreter(language)
             if fresh is not None:
-                results += [await _compare(pool, language, fresh, shop.repository, rounds=rounds)]
+                results += [await _compare(pool, language, fresh, kit.repository, rounds=rounds)]
     return results
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import count
 
 from benchmarks.measure import Result, Side, compare, settle, spend, timed
+from benchmarks.mission_kit import MissionKit, Opened
 from benchmarks.repositories import ENVIRONMENT
-from benchmarks.shop import Opened, Shop
 from chargehand.app.composition import App
 from chargehand.app.config.records import OptionValue
 from chargehand.app.wiring.session import Session
@@ -29,23 +29,23 @@ cd "$1"
 _numbers = count(1)
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare an existing layer with one made through the registry mirror, and with both by hand.
 
     Uses the registry of the person's own pip configuration; left out if no registry answers.
     """
-    environ = shop.environ | {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    with App.open(environ=environ, cwd=shop.repository) as app:
+    environ = kit.environ | {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    with App.open(environ=environ, cwd=kit.repository) as app:
         try:
             await _used(app, _INSTALL)
         except RefusedError as problem:
             print(f"layers: no registry answers, left out ({problem.message.strip()[-200:]!r})", file=sys.stderr)
             return []
-        return [await _compared(shop, app, environ, rounds=rounds)]
+        return [await _compared(kit, app, environ, rounds=rounds)]
 
 
-async def _compared(shop: Shop, app: App, environ: dict[str, str], *, rounds: int) -> Result:
-    target = shop.place / "installed"
+async def _compared(kit: MissionKit, app: App, environ: dict[str, str], *, rounds: int) -> Result:
+    target = kit.place / "installed"
 
     async def hit() -> float:
         return await _used(app, _INSTALL)
@@ -57,8 +57,8 @@ async def _compared(shop: Shop, app: App, environ: dict[str, str], *, rounds: in
         settle()
         argv = ["sh", "-c", _BY_HAND, "sh", str(target), sys.executable]
         hand = ENVIRONMENT | {name: value for name, value in environ.items() if name.startswith("PIP_")}
-        spent = spend(argv, cwd=shop.repository, environment=hand | {"HOME": environ["HOME"]})
-        shop.take_down(target)
+        spent = spend(argv, cwd=kit.repository, environment=hand | {"HOME": environ["HOME"]})
+        kit.take_down(target)
         return spent.wall
 
     sides = [
@@ -67,7 +67,7 @@ async def _compared(shop: Shop, app: App, environ: dict[str, str], *, rounds: in
         Side(name="worktree, venv, pip install by hand, same", sample=by_hand),
     ]
     result = await compare(
-        "layers", f"venv with {len(PACKAGES)} packages", sides, rounds=min(rounds, 5), files=shop.files, seconds=90
+        "layers", f"venv with {len(PACKAGES)} packages", sides, rounds=min(rounds, 5), files=kit.files, seconds=90
     )
     return replace(
         result, note="what pip and its registry take is in all but the first; opening the project in none"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Result, Side, Taken, compare, settle, spend
+from benchmarks.mission_kit import MANY, MissionKit, Opened
 from benchmarks.repositories import ENVIRONMENT, git, paths
-from benchmarks.shop import MANY, Opened, Shop
 
 AIM = 0.6
 _PROGRAM = Path(sys.executable).with_name("chargehand")
@@ -47,37 +47,37 @@ git commit --quiet --all -m "$1"
 """
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare with the same work by hand: worktree, change, check, commit; its removal is left out.
 
     The interpreter's start is subtracted, since it is not part of the work; base and probe already exist.
     """
-    path = paths(shop.files)[5]
-    target = shop.place / "by-hand"
-    environ = shop.environ
+    path = paths(kit.files)[5]
+    target = kit.place / "by-hand"
+    environ = kit.environ
 
     async def ours() -> float:
         settle()
         start = min(spend([sys.executable, "-c", "pass"], environment=environ).wall for _ in range(3))
-        return spend(_argv(path), cwd=shop.repository, environment=environ).wall - start
+        return spend(_argv(path), cwd=kit.repository, environment=environ).wall - start
 
     async def by_hand() -> float:
         settle()
         branch = f"by-hand-{next(_numbers)}"
         argv = ["sh", "-c", _BY_HAND, "sh", branch, str(target), path]
-        spent = spend(argv, cwd=shop.repository, environment=ENVIRONMENT)
-        git(shop.repository, "worktree", "remove", str(target))
-        git(shop.repository, "branch", "--quiet", "-D", branch)
+        spent = spend(argv, cwd=kit.repository, environment=ENVIRONMENT)
+        git(kit.repository, "worktree", "remove", str(target))
+        git(kit.repository, "branch", "--quiet", "-D", branch)
         return spent.wall
 
     sides = [Side(name="chargehand run", sample=ours, repeat=3)]
-    if shop.peers:
-        most = None if shop.files < MANY else 2
+    if kit.peers:
+        most = None if kit.files < MANY else 2
         sides.append(Side(name="git worktree, commit, by hand", sample=by_hand, most=most))
     result = await compare(
-        "mission", "one line, check `true`", sides, rounds=rounds, files=shop.files, aim=AIM, seconds=90
+        "mission", "one line, check `true`", sides, rounds=rounds, files=kit.files, aim=AIM, seconds=90
     )
-    return [result, _measure_phases(shop, path, rounds)]
+    return [result, _measure_phases(kit, path, rounds)]
 
 
 def _argv(path: str) -> list[str]:
@@ -85,23 +85,23 @@ def _argv(path: str) -> list[str]:
     return [str(_PROGRAM), "run", "change one line", "--agent", agent, "--only-check", "true", "--json"]
 
 
-def _measure_phases(shop: Shop, path: str, rounds: int) -> Result:
+def _measure_phases(kit: MissionKit, path: str, rounds: int) -> Result:
     """Measure the phases of a run by the times of its events; imports alone in a separate process."""
     taken = {name: Taken(name=name) for name in ("whole run", "imports alone")}
     for _ in range(max(5, rounds)):
         settle()
-        imports = spend([sys.executable, "-c", _IMPORTS], environment=shop.environ).wall
+        imports = spend([sys.executable, "-c", _IMPORTS], environment=kit.environ).wall
         began = time.time()
-        printed = _output(shop, *_argv(path))
+        printed = _output(kit, *_argv(path))
         ended = time.time()
-        log = _output(shop, str(_PROGRAM), "mission", "log", json.loads(printed)["mission"], "--json")
+        log = _output(kit, str(_PROGRAM), "mission", "log", json.loads(printed)["mission"], "--json")
         events = [json.loads(line) for line in log.splitlines()]
         seconds = {"whole run": ended - began, "imports alone": imports}
         seconds |= _phases(events, began, ended)
         for name, spent in seconds.items():
             taken.setdefault(name, Taken(name=name)).rounds.append([spent])
     return Result(
-        benchmark="mission", case="phases", sides=tuple(taken.values()), files=shop.files, load=os.getloadavg()
+        benchmark="mission", case="phases", sides=tuple(taken.values()), files=kit.files, load=os.getloadavg()
     )
 
 
@@ -117,5 +117,5 @@ def _phases(events: list[Mapping[str, Any]], at: float, ended: float) -> dict[st
     return found
 
 
-def _output(shop: Shop, *argv: str) -> bytes:
-    return subprocess.run(argv, cwd=shop.repository, env=shop.environ, capture_output=True, check=True).stdout
+def _output(kit: MissionKit, *argv: str) -> bytes:
+    return subprocess.run(argv, cwd=kit.repository, env=kit.environ, capture_output=True, check=True).stdout

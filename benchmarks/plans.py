@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 
 from benchmarks.measure import Result, Side, Taken, compare, settle
-from benchmarks.shop import Shop
+from benchmarks.mission_kit import MissionKit
 from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.runs import RunRequest
@@ -28,13 +28,13 @@ _numbers = count(1)
 _Record = Callable[[App, int], object]
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Measure 20 tasks with different numbers at once, one task, and a decision over the largest plan."""
     results = []
     for at_once in (1, 5, 20):
-        results += await _throughput(shop, at_once, rounds=rounds)
-    results.append(await _queue(shop, rounds=rounds))
-    return [*results, await _one(shop, rounds=rounds), await _decision(rounds=rounds)]
+        results += await _throughput(kit, at_once, rounds=rounds)
+    results.append(await _queue(kit, rounds=rounds))
+    return [*results, await _one(kit, rounds=rounds), await _decision(rounds=rounds)]
 
 
 def _agent(name: str) -> str:
@@ -61,12 +61,12 @@ def _alone(app: App, tasks: int) -> None:
 _RECORDS: tuple[_Record, ...] = (_coordinated, _alone)
 
 
-async def _work(shop: Shop, record: _Record, tasks: int, at_once: int) -> tuple[float, float]:
+async def _work(kit: MissionKit, record: _Record, tasks: int, at_once: int) -> tuple[float, float]:
     """Record and work until everything is done; return wall and processor seconds for each task."""
     settle()
     # Processor time of agents and checks is counted once they are waited for.
     before, started = os.times(), time.perf_counter()
-    with App.open(environ=shop.environ, cwd=shop.repository, role="worker") as app:
+    with App.open(environ=kit.environ, cwd=kit.repository, role="worker") as app:
         await asyncio.to_thread(record, app, tasks)
         await Worker(app, slots=at_once).work(until_idle=True)
         left = [each for each in app.mission_reader.all() if each.status != "promoted"]
@@ -75,13 +75,13 @@ async def _work(shop: Shop, record: _Record, tasks: int, at_once: int) -> tuple[
     return took / tasks, sum(after[:4]) / tasks - sum(before[:4]) / tasks
 
 
-async def _throughput(shop: Shop, at_once: int, *, rounds: int) -> list[Result]:
+async def _throughput(kit: MissionKit, at_once: int, *, rounds: int) -> list[Result]:
     case = f"{TASKS} tasks, {at_once} at once"
     names = ("a plan, for each task", "as many missions, for each")
     clock, processor = [tuple(Taken(name=name) for name in names) for _ in range(2)]
     for _ in range(rounds):
         for number, record in enumerate(_RECORDS):
-            seconds, spent = await _work(shop, record, TASKS, at_once)
+            seconds, spent = await _work(kit, record, TASKS, at_once)
             clock[number].rounds.append([seconds])
             processor[number].rounds.append([spent])
     load = os.getloadavg()
@@ -91,21 +91,21 @@ async def _throughput(shop: Shop, at_once: int, *, rounds: int) -> list[Result]:
     ]
 
 
-async def _queue(shop: Shop, *, rounds: int) -> Result:
+async def _queue(kit: MissionKit, *, rounds: int) -> Result:
     """Merge a queue of results one after the other, each judged by a check that takes a second."""
 
     sides = [
-        Side(name="the next one's checks ahead", sample=partial(_merge_queue, shop, ahead="true")),
-        Side(name="one after the other", sample=partial(_merge_queue, shop, ahead="false")),
+        Side(name="the next one's checks ahead", sample=partial(_merge_queue, kit, ahead="true")),
+        Side(name="one after the other", sample=partial(_merge_queue, kit, ahead="false")),
     ]
     return await compare("plans", f"a queue of {TASKS} merges, checks of 1 s", sides, rounds=rounds)
 
 
-async def _merge_queue(shop: Shop, *, ahead: str) -> float:
+async def _merge_queue(kit: MissionKit, *, ahead: str) -> float:
     """Return the seconds from the first merge to the last one."""
     # A check that sleeps needs no processor: several may run, whatever the machine has.
     more = {"CHARGEHAND_ENGINE_CHECKS_AHEAD": ahead, "CHARGEHAND_ENGINE_CHECKS_AT_ONCE": "8"}
-    with App.open(environ={**shop.environ, **more}, cwd=shop.repository, role="worker") as app:
+    with App.open(environ={**kit.environ, **more}, cwd=kit.repository, role="worker") as app:
         record = partial(_coordinated, check="sleep 1", at_once=TASKS)
         mission = await asyncio.to_thread(record, app, TASKS)
         await Worker(app, slots=TASKS).work(until_idle=True)
@@ -115,14 +115,14 @@ async def _merge_queue(shop: Shop, *, ahead: str) -> float:
     return (datetime.fromisoformat(merged[-1]) - datetime.fromisoformat(merged[0])).total_seconds()
 
 
-async def _one(shop: Shop, *, rounds: int) -> Result:
+async def _one(kit: MissionKit, *, rounds: int) -> Result:
     """One task through a coordinator; the product uses none for a task without conditions."""
 
     async def coordinated() -> float:
-        return (await _work(shop, lambda app, tasks: _coordinated(app, tasks, when="true"), 1, 2))[0]
+        return (await _work(kit, lambda app, tasks: _coordinated(app, tasks, when="true"), 1, 2))[0]
 
     async def alone() -> float:
-        return (await _work(shop, _alone, 1, 2))[0]
+        return (await _work(kit, _alone, 1, 2))[0]
 
     sides = [Side(name="a plan of one task with a condition", sample=coordinated)]
     sides.append(Side(name="the mission without a plan", sample=alone))

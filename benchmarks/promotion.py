@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any
 
 from benchmarks.measure import Result, Sample, Side, compare, spend, timed
+from benchmarks.mission_kit import MissionKit, Opened
 from benchmarks.repositories import ENVIRONMENT, git, paths
-from benchmarks.shop import Opened, Shop
 from chargehand.core.config import Config
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import MissionCreated
@@ -21,18 +21,18 @@ from chargehand.workspace.export import export_branch as export_branch
 _numbers = count(1)
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare with `git merge --no-ff` in a worktree and with `git push` to a bare repository.
 
     Both sides merge one changed file with a tip that changed another one.
     """
     opened.depot.base_layers(opened.base)
-    ours, theirs = _commit(shop, 0), _commit(shop, 1)
+    ours, theirs = _commit(kit, 0), _commit(kit, 1)
     for commit in (ours, theirs):
         opened.depot.resolve_base(commit)
-    copy = shop.copy("merging") if shop.peers else None
-    bare = shop.place / "bare.git"
-    spend(["git", "clone", "--quiet", "--bare", str(shop.repository), str(bare)], environment=ENVIRONMENT)
+    copy = kit.copy("merging") if kit.peers else None
+    bare = kit.place / "bare.git"
+    spend(["git", "clone", "--quiet", "--bare", str(kit.repository), str(bare)], environment=ENVIRONMENT)
 
     async def merge() -> float:
         assert copy is not None
@@ -49,46 +49,46 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
         return seconds[0]
 
     async def push() -> float:
-        commit = _merged(shop, ours, theirs)
+        commit = _merged(kit, ours, theirs)
         with timed() as seconds:
-            git(shop.repository, "push", "--quiet", str(bare), f"{commit}:refs/heads/pushed-{next(_numbers)}")
+            git(kit.repository, "push", "--quiet", str(bare), f"{commit}:refs/heads/pushed-{next(_numbers)}")
         return seconds[0]
 
-    promote = [Side(name="merge, journal, swap", sample=_promote(opened, shop, ours, theirs))]
+    promote = [Side(name="merge, journal, swap", sample=_promote(opened, kit, ours, theirs))]
     if copy is not None:
         promote.append(Side(name="git merge --no-ff", sample=merge))
         promote.append(Side(name="git merge --no-ff, core.fsync=all", sample=durable_merge))
     note = "ours is on the disk when it returns: the journal of events, the objects, the ref"
-    results = [await compare("promotion", "merge", promote, rounds=rounds, files=shop.files, note=note)]
+    results = [await compare("promotion", "merge", promote, rounds=rounds, files=kit.files, note=note)]
     out = [
         Side(name="export", sample=_export(opened, ours, theirs)),
         Side(name="git push to a bare repository", sample=push),
     ]
-    results.append(await compare("promotion", "export", out, rounds=rounds, files=shop.files))
+    results.append(await compare("promotion", "export", out, rounds=rounds, files=kit.files))
     if copy is not None:
-        shop.take_down(copy)
+        kit.take_down(copy)
     return results
 
 
-def _commit(shop: Shop, which: int) -> str:
+def _commit(kit: MissionKit, which: int) -> str:
     """Return a commit on top of the repository's that changes one file."""
-    path = paths(shop.files)[which * 7 + 3]
-    content = git(shop.repository, "hash-object", "-w", "--stdin", input=b"changed\n")
-    index = {"GIT_INDEX_FILE": str(shop.place / f"commit-{which}.index")}
-    git(shop.repository, "read-tree", "main", environment=index)
-    git(shop.repository, "update-index", "--cacheinfo", f"100644,{content},{path}", environment=index)
-    tree = git(shop.repository, "write-tree", environment=index)
-    return git(shop.repository, "commit-tree", tree, "-p", "main", "-m", f"change {which}")
+    path = paths(kit.files)[which * 7 + 3]
+    content = git(kit.repository, "hash-object", "-w", "--stdin", input=b"changed\n")
+    index = {"GIT_INDEX_FILE": str(kit.place / f"commit-{which}.index")}
+    git(kit.repository, "read-tree", "main", environment=index)
+    git(kit.repository, "update-index", "--cacheinfo", f"100644,{content},{path}", environment=index)
+    tree = git(kit.repository, "write-tree", environment=index)
+    return git(kit.repository, "commit-tree", tree, "-p", "main", "-m", f"change {which}")
 
 
-def _merged(shop: Shop, ours: str, theirs: str) -> str:
+def _merged(kit: MissionKit, ours: str, theirs: str) -> str:
     """Return a merge that no repository has yet."""
-    tree = git(shop.repository, "rev-parse", f"{theirs}^{{tree}}")
+    tree = git(kit.repository, "rev-parse", f"{theirs}^{{tree}}")
     message = f"merged {next(_numbers)}"
-    return git(shop.repository, "commit-tree", tree, "-p", ours, "-p", theirs, "-m", message)
+    return git(kit.repository, "commit-tree", tree, "-p", ours, "-p", theirs, "-m", message)
 
 
-def _promote(opened: Opened, shop: Shop, ours: str, theirs: str) -> Sample:
+def _promote(opened: Opened, kit: MissionKit, ours: str, theirs: str) -> Sample:
     services = _services(opened)
     tree = opened.depot.tree_of(theirs)
 
@@ -96,7 +96,7 @@ def _promote(opened: Opened, shop: Shop, ours: str, theirs: str) -> Sample:
         return Verdict(tree=merged, scope="merged", status="green")
 
     async def sample() -> float:
-        journal = _journal(services, shop)
+        journal = _journal(services, kit)
         opened.depot.swap(mission_ref(journal.mission), ours, None)
         promoter = Promoter(services, journal)
         verdict = Verdict(tree=tree, scope="attempt", status="green")
@@ -121,10 +121,10 @@ def _export(opened: Opened, ours: str, theirs: str) -> Sample:
     return sample
 
 
-def _journal(services: Services, shop: Shop) -> Journal:
+def _journal(services: Services, kit: MissionKit) -> Journal:
     mission = new_id("mission")
     request = MissionRequest(text="change one file", agent="command:true", command=("true",), slug=mission)
-    created = MissionCreated(project=services.project, repository=str(shop.repository), request=request, config={})
+    created = MissionCreated(project=services.project, repository=str(kit.repository), request=request, config={})
     services.store.log.append(mission, created)
     return Journal(services.store, mission, clock=services.clock)
 

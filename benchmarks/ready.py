@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from benchmarks.measure import Result, Side, compare, settle, spend, timed
+from benchmarks.mission_kit import MANY, MissionKit, Opened
 from benchmarks.repositories import ENVIRONMENT, git
-from benchmarks.shop import MANY, Opened, Shop
 
 AIM = 0.050
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Compare with the two usual ways to give an agent a separate copy of the files, which isolate nothing."""
-    target = shop.place / "peer"
+    target = kit.place / "peer"
 
     async def ours() -> float:
         settle()
@@ -25,23 +25,23 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
 
     async def worktree() -> float:
         settle()
-        command = ["git", "-C", str(shop.repository), "worktree", "add", "--quiet", "--detach", str(target)]
+        command = ["git", "-C", str(kit.repository), "worktree", "add", "--quiet", "--detach", str(target)]
         spent = spend(command, environment=ENVIRONMENT)
-        git(shop.repository, "worktree", "remove", "--force", str(target))
+        git(kit.repository, "worktree", "remove", "--force", str(target))
         return spent.wall
 
     async def copy() -> float:
         settle()
-        spent = spend(["cp", "-a", str(shop.repository), str(target)])
+        spent = spend(["cp", "-a", str(kit.repository), str(target)])
         spend(["rm", "-rf", str(target)])
         return spent.wall
 
-    most = None if shop.files < MANY else 2
+    most = None if kit.files < MANY else 2
     sides = [Side(name="workspace and sandbox", sample=ours, repeat=5)]
-    if shop.peers:
+    if kit.peers:
         sides.append(Side(name="git worktree add", sample=worktree, most=most))
         sides.append(Side(name="cp -a", sample=copy, most=most))
     result = await compare(
-        "ready", "first command answered", sides, rounds=rounds, files=shop.files, aim=AIM, seconds=90
+        "ready", "first command answered", sides, rounds=rounds, files=kit.files, aim=AIM, seconds=90
     )
     return [result]

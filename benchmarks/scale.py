@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.measure import Result, Side, compare, timed
 from benchmarks.memory import held
-from benchmarks.shop import Opened, Shop
+from benchmarks.mission_kit import MissionKit, Opened
 from chargehand.sandbox.contract import Sandbox
 from chargehand.workspace.workspace import Workspace
 
@@ -31,12 +31,12 @@ while True:
 """
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Open many at once and report the memory of each; freeze one while it writes 1,000 files a second."""
-    return [await _at_once(shop, opened, rounds=rounds), await _freezing(shop, opened, rounds=rounds)]
+    return [await _at_once(kit, opened, rounds=rounds), await _freezing(kit, opened, rounds=rounds)]
 
 
-async def _at_once(shop: Shop, opened: Opened, *, rounds: int) -> Result:
+async def _at_once(kit: MissionKit, opened: Opened, *, rounds: int) -> Result:
     memory: list[float] = []
 
     async def one() -> tuple[Workspace, Sandbox]:
@@ -63,13 +63,13 @@ async def _at_once(shop: Shop, opened: Opened, *, rounds: int) -> Result:
         return seconds[0]
 
     sides = [Side(name=f"each of {AT_ONCE} at once", sample=all_of_them), Side(name="one alone", sample=alone)]
-    result = await compare("scale", "ready workspaces", sides, rounds=min(rounds, 3), files=shop.files)
+    result = await compare("scale", "ready workspaces", sides, rounds=min(rounds, 3), files=kit.files)
     each = statistics.median(memory) / 1024
     note = f"{each:.1f} MiB each: what all processes of ours hold, shared pages in equal parts"
     return replace(result, note=note)
 
 
-async def _freezing(shop: Shop, opened: Opened, *, rounds: int) -> Result:
+async def _freezing(kit: MissionKit, opened: Opened, *, rounds: int) -> Result:
     slowest: list[float] = []
     async with opened.both() as (workspace, sandbox):
         writing = asyncio.ensure_future(sandbox.exec(["python3", "-c", _WRITER], timeout=3600))
@@ -97,7 +97,7 @@ async def _freezing(shop: Shop, opened: Opened, *, rounds: int) -> Result:
             "freeze under 1,000 files a second",
             sides,
             rounds=min(rounds, 5),
-            files=shop.files,
+            files=kit.files,
             aim=AIM_FREEZE,
         )
         writing.cancel()

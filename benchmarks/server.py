@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.measure import Result, Side, compare, spend
-from benchmarks.shop import Shop
+from benchmarks.mission_kit import MissionKit
 from chargehand.app.accounts import create_token, owner
 from chargehand.app.reading import StateReader
 from chargehand.core.mission_events import MessageSent, MissionCreated
@@ -43,15 +43,15 @@ _OF_A_CHANGE = (
 _PROGRAM = Path(sys.executable).with_name("chargehand")
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Fill a state directory, serve it with `up`, request each route in turn, and run missions meanwhile."""
-    place = shop.place / "server"
+    place = kit.place / "server"
     place.mkdir()
-    environ = {**shop.environ, **environment(place)}
+    environ = {**kit.environ, **environment(place)}
     with StateReader.open(environ=environ, cwd=place) as reader:
         fill(reader, missions=_MISSIONS, events=_EVENTS)
         token = create_token(reader, "benchmark", scopes=("read",), days=1, by=owner(reader)).secret
-    ran = json.loads(subprocess.run(_mission(), cwd=shop.repository, env=environ, capture_output=True).stdout)
+    ran = json.loads(subprocess.run(_mission(), cwd=kit.repository, env=environ, capture_output=True).stdout)
     with up(environ, place) as url:
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
@@ -68,7 +68,7 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
                     replace(found, note=f"{note}; {_MISSIONS:,} missions, {_MISSIONS * _EVENTS:,} events")
                 )
         fed = await _fan_out(url, token, environ, place)
-        return [*results, fed, await _beside(shop, environ, url, token, rounds)]
+        return [*results, fed, await _beside(kit, environ, url, token, rounds)]
 
 
 def environment(place: Path) -> dict[str, str]:
@@ -116,18 +116,18 @@ def _mission() -> list[str]:
     return [str(_PROGRAM), "run", "change a file", "--agent", agent, "--only-check", "true", "--json"]
 
 
-async def _beside(shop: Shop, environ: dict[str, str], url: str, token: str, rounds: int) -> Result:
+async def _beside(kit: MissionKit, environ: dict[str, str], url: str, token: str, rounds: int) -> Result:
     """Measure the processor time of missions with one client that follows them, and with an idle server."""
 
     async def alone() -> float:
-        return spend(_mission(), cwd=shop.repository, environment=environ).cpu
+        return spend(_mission(), cwd=kit.repository, environment=environ).cpu
 
     async def followed() -> float:
         process = await asyncio.create_subprocess_exec(
             "curl", "-sN", "-H", f"Authorization: Bearer {token}", f"{url}{_API}/events", stdout=subprocess.DEVNULL
         )
         try:
-            return (await asyncio.to_thread(spend, _mission(), cwd=shop.repository, environment=environ)).cpu
+            return (await asyncio.to_thread(spend, _mission(), cwd=kit.repository, environment=environ)).cpu
         finally:
             process.kill()
             await process.wait()

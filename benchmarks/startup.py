@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.measure import Result, Sample, Side, compare, spend
-from benchmarks.shop import Shop
+from benchmarks.mission_kit import MissionKit
 from chargehand.core.attempt_events import AttemptStarted, CommandFinished
 from chargehand.core.records import Base, MissionRequest
 from chargehand.missions.journal import MissionSubmission, create_mission
@@ -21,17 +21,17 @@ _PROGRAM = Path(sys.executable).with_name("chargehand")
 _NOTE = "processor time, user and system, of the whole process"
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Compare with the bare interpreter."""
-    interpreter = Side(name="python -c pass", sample=_cpu([sys.executable, "-c", "pass"], shop.environ))
-    history = ["git", "-C", str(shop.repository), "log"]
-    git_log = Side(name="git log", sample=_cpu(history, shop.environ))
-    many = shop.environ | {"CHARGEHAND_HOME": str(shop.place / "many")}
-    _fill(shop.place / "many")
+    interpreter = Side(name="python -c pass", sample=_cpu([sys.executable, "-c", "pass"], kit.environ))
+    history = ["git", "-C", str(kit.repository), "log"]
+    git_log = Side(name="git log", sample=_cpu(history, kit.environ))
+    many = kit.environ | {"CHARGEHAND_HOME": str(kit.place / "many")}
+    _fill(kit.place / "many")
     results = []
     for case, words, environ, aim in (
-        ("help", ["--help"], shop.environ, HELP_AIM),
-        ("mission list, none", ["mission", "list"], shop.environ, LIST_AIM),
+        ("help", ["--help"], kit.environ, HELP_AIM),
+        ("mission list, none", ["mission", "list"], kit.environ, LIST_AIM),
         (f"mission list, {MISSIONS:,} of {EVENTS} events", ["mission", "list"], many, LONG_LIST_AIM),
         (f"stats, {MISSIONS:,} of {EVENTS} events", ["stats"], many, LONG_LIST_AIM),
     ):

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.command import bubblewrap_argv
 from benchmarks.measure import Result, Sample, Side, compare, timed
 from benchmarks.memory import held
-from benchmarks.shop import Opened, Shop
+from benchmarks.mission_kit import MissionKit, Opened
 from benchmarks.tiers_peers import Containers, PeerMissingError, containers, runtime
 from chargehand.core.errors import TierUnavailableError
 from chargehand.sandbox.container_tier import ContainerTier
@@ -24,7 +24,7 @@ _LIVE = 5
 _Open = Callable[[SandboxSpec], Coroutine[Any, Any, Sandbox]]
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Measure every tier that this machine has; the row names the missing ones."""
     async with contextlib.AsyncExitStack() as stack:
         tiers: dict[str, _Open] = {"process": opened.tier.open}
@@ -37,12 +37,12 @@ async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
         else:
             tiers["container"] = container.open
             with _reason(absent, container.engine.kind):
-                peer = containers(container.engine.kind, container.engine.argv, shop.place)
+                peer = containers(container.engine.kind, container.engine.argv, kit.place)
                 engine = stack.enter_context(peer)
         srt: tuple[str, ...] = ()
         with _reason(absent, "sandbox-runtime"):
-            srt = await asyncio.to_thread(runtime, shop.place / "sandbox-runtime")
-        place = _Place(shop, opened, tiers, engine, srt)
+            srt = await asyncio.to_thread(runtime, kit.place / "sandbox-runtime")
+        place = _Place(kit, opened, tiers, engine, srt)
         results = [
             await place.start(rounds=rounds),
             await place.command(rounds=rounds),
@@ -64,9 +64,14 @@ class _Place:
     """The open tiers, and the available peers."""
 
     def __init__(
-        self, shop: Shop, opened: Opened, tiers: dict[str, _Open], engine: Containers | None, srt: Sequence[str]
+        self,
+        kit: MissionKit,
+        opened: Opened,
+        tiers: dict[str, _Open],
+        engine: Containers | None,
+        srt: Sequence[str],
     ) -> None:
-        self._shop = shop
+        self._kit = kit
         self._opened = opened
         self._tiers = tiers
         self._engine = engine
@@ -84,7 +89,7 @@ class _Place:
 
     def _peers(self, *command: str, fresh: bool) -> list[Side]:
         """Return the peers' ways to run a command; those without an open sandbox start one each time."""
-        sides = [Side(name="new bubblewrap", sample=_spent(bubblewrap_argv(self._shop.repository, command)))]
+        sides = [Side(name="new bubblewrap", sample=_spent(bubblewrap_argv(self._kit.repository, command)))]
         if self._engine is not None:
             argv = self._engine.fresh(*command) if fresh else self._engine.inside(*command)
             name = f"{self._engine.name} {'run' if fresh else 'exec'}"
@@ -168,7 +173,7 @@ class _Place:
                 for tier in self._tiers
             ]
             sides += [Side(name="plain process", sample=_spent(words, size=_OUTPUT))]
-            peers = [bubblewrap_argv(self._shop.repository, words)]
+            peers = [bubblewrap_argv(self._kit.repository, words)]
             names = ["new bubblewrap"]
             if self._engine is not None:
                 peers.append(self._engine.inside(*words))

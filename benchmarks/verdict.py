@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Result, Sample, Side, Taken, compare, settle, spend
+from benchmarks.mission_kit import MissionKit
 from benchmarks.repositories import ENVIRONMENT, git
-from benchmarks.shop import Shop
 
 _PROGRAM = Path(sys.executable).with_name("chargehand")
 _MODULES, _TESTS, _SECONDS = 20, 5, 0.1
@@ -73,9 +73,9 @@ _PHASES = (
 )
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Compare each kind of change with the suite; base, environment and the base's verdict are cached."""
-    place = shop.place / "verdicts"
+    place = kit.place / "verdicts"
     _make(place)
     environment = {**ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
     phases: dict[str, list[dict[str, float]]] = {kind: [] for kind in _KINDS}
@@ -87,7 +87,7 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
     def promoted(kind: str) -> Sample:
         async def sample() -> float:
             settle()
-            phases[kind].append(_phases(_events(shop, place, _script(kind, next(_numbers)))))
+            phases[kind].append(_phases(_events(kit, place, _script(kind, next(_numbers)))))
             return sum(phases[kind][-1].values())
 
         return sample
@@ -128,16 +128,16 @@ def _script(kind: str, number: int) -> str:
     }[kind]
 
 
-def _events(shop: Shop, place: Path, script: str) -> list[Mapping[str, Any]]:
+def _events(kit: MissionKit, place: Path, script: str) -> list[Mapping[str, Any]]:
     """Run a mission that has to be promoted; return its events."""
     agent = f"command:sh -c {shlex.quote(script)}"
     argv = [str(_PROGRAM), "--json", "run", "change it", "--agent", agent, "--only-check", _SUITE]
-    done = subprocess.run(argv, cwd=place, env=shop.environ, capture_output=True, check=False)
+    done = subprocess.run(argv, cwd=place, env=kit.environ, capture_output=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{script} ended with {done.returncode}: {done.stdout.decode()} {done.stderr.decode()}")
     mission = json.loads(done.stdout)["mission"]
     argv = [str(_PROGRAM), "--json", "mission", "log", mission]
-    log = subprocess.run(argv, cwd=place, env=shop.environ, capture_output=True, check=True).stdout
+    log = subprocess.run(argv, cwd=place, env=kit.environ, capture_output=True, check=True).stdout
     return [json.loads(line) for line in log.splitlines()]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import Result, Taken
-from benchmarks.shop import Opened, Shop
+from benchmarks.mission_kit import MissionKit, Opened
 from benchmarks.throwaway import environment_with
 
 A_SECOND, SECONDS, BURST = 100, 60, 5000
@@ -65,34 +65,32 @@ class _Seen:
         return f"{told}, p95 {_p95(self.delays):.1f} ms, {self.cpu:.2f} s processor, {self.memory / 1e6:.1f} MB"
 
 
-async def run(shop: Shop, opened: Opened, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
     """Write 100 files a second for a minute, then 5,000 at once; each watcher has a separate workspace."""
-    ways = [_Way(name="Watcher", kind="watcher", python=Path(sys.executable)), *_peers(shop)]
+    ways = [_Way(name="Watcher", kind="watcher", python=Path(sys.executable)), *_peers(kit)]
     seconds = max(3, round(SECONDS * rounds / 5))
-    steady = [await _watched(shop, opened, way, number=A_SECOND * seconds, rate=A_SECOND) for way in ways]
+    steady = [await _watched(kit, opened, way, number=A_SECOND * seconds, rate=A_SECOND) for way in ways]
     case = f"{A_SECOND} files a second for {seconds} s"
     bursts: list[list[_Seen]] = [[] for _ in ways]
     for _ in range(min(rounds, 5)):
         for way, taken in zip(ways, bursts, strict=True):
-            taken.append(await _watched(shop, opened, way, number=BURST, rate=0))
+            taken.append(await _watched(kit, opened, way, number=BURST, rate=0))
     return [
-        _result(shop, f"{case}, delay", ways, [[seen.delays] for seen in steady], said=steady, aim=AIM_DELAY),
-        _result(shop, f"{case}, processor in all", ways, [[[seen.cpu]] for seen in steady]),
+        _result(kit, f"{case}, delay", ways, [[seen.delays] for seen in steady], said=steady, aim=AIM_DELAY),
+        _result(kit, f"{case}, processor in all", ways, [[[seen.cpu]] for seen in steady]),
         _result(
-            shop,
+            kit,
             f"burst of {BURST:,}, last one told after",
             ways,
             [[[max(seen.delays)] for seen in taken] for taken in bursts],
             said=[taken[-1] for taken in bursts],
         ),
-        _result(
-            shop, f"burst of {BURST:,}, processor", ways, [[[seen.cpu] for seen in taken] for taken in bursts]
-        ),
+        _result(kit, f"burst of {BURST:,}, processor", ways, [[[seen.cpu] for seen in taken] for taken in bursts]),
     ]
 
 
 def _result(
-    shop: Shop,
+    kit: MissionKit,
     case: str,
     ways: Sequence[_Way],
     rounds: Sequence[list[list[float]]],
@@ -105,17 +103,17 @@ def _result(
         benchmark="watching",
         case=case,
         sides=tuple(Taken(name=way.name, rounds=taken) for way, taken in zip(ways, rounds, strict=True)),
-        files=shop.files,
+        files=kit.files,
         aim=aim,
         load=os.getloadavg(),
         note=f"{case}: {'; '.join(words)}" if said else "",
     )
 
 
-def _peers(shop: Shop) -> list[_Way]:
+def _peers(kit: MissionKit) -> list[_Way]:
     """Return the peers that this machine has or can install."""
     peers = []
-    own = shop.place / "watchfiles"
+    own = kit.place / "watchfiles"
     made = environment_with("watchfiles", own)
     if made is None:
         print("watching: no watchfiles to be had, it is left out", file=sys.stderr)
@@ -126,12 +124,12 @@ def _peers(shop: Shop) -> list[_Way]:
     return peers
 
 
-async def _watched(shop: Shop, opened: Opened, way: _Way, *, number: int, rate: int) -> _Seen:
+async def _watched(kit: MissionKit, opened: Opened, way: _Way, *, number: int, rate: int) -> _Seen:
     """Let a program write into a new workspace; compare the reported writes with those that it claims."""
     async with opened.both() as (workspace, sandbox):
         place = {
             "depot": str(opened.depot.root),
-            "repository": str(shop.repository),
+            "repository": str(kit.repository),
             "workspace": workspace.id,
             "root": str(workspace.scan_root()),
         }

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from tests.fleet_kit import Fleet
 from tests.forked import ForkedProcess
+from tests.workers_kit import WorkersKit
 
 from benchmarks.measure import Result, Side, Taken, compare
-from benchmarks.shop import Shop
+from benchmarks.mission_kit import MissionKit
 from chargehand.core.mission_events import MissionFinished
 from chargehand.store.log import EventLog
 
@@ -26,9 +26,9 @@ _WAIT_SECONDS = 60.0
 _IDLE_SECONDS = 10.0
 
 
-async def run(shop: Shop, *, rounds: int) -> list[Result]:
+async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Measure takeover, resuming and waiting, each over a separate state directory with an SQLite file."""
-    empty = Fleet(shop.place / "empty")
+    empty = WorkersKit(kit.place / "empty")
     _probed(empty)
     return [
         await _takeover(empty, rounds=rounds),
@@ -37,39 +37,39 @@ async def run(shop: Shop, *, rounds: int) -> list[Result]:
     ]
 
 
-async def _takeover(like: Fleet, *, rounds: int) -> Result:
+async def _takeover(like: WorkersKit, *, rounds: int) -> Result:
     taken = Taken(name="kill -9 to another worker's claim"), Taken(name="to the agent at work again")
     note = "takeover on one machine: its lock tells that a worker is dead, no lease has to end"
     return await _timed("takeover", taken, _one_takeover, like, rounds=rounds, aim=TAKEOVER_AIM, note=note)
 
 
-async def _one_takeover(fleet: Fleet) -> tuple[float, float]:
+async def _one_takeover(kit: WorkersKit) -> tuple[float, float]:
     """Kill the worker of a mission while another worker runs; the clock starts with the signal."""
-    (mission,) = fleet.order("held")
-    with _worker(fleet) as first, fleet.app() as app:
-        await _until(lambda: fleet.at_work(mission))
-        with _worker(fleet):
+    (mission,) = kit.order("held")
+    with _worker(kit) as first, kit.app() as app:
+        await _until(lambda: kit.at_work(mission))
+        with _worker(kit):
             await _until(lambda: len(app.workers.members()) == 2)
             await asyncio.sleep(2.0)  # by then it has opened its engine
             killed, wall = time.perf_counter(), time.time()
             first.kill()
             await _until(lambda: app.store.log.get(mission).epoch == 2)
             claimed = time.perf_counter() - killed
-            await _until(lambda: fleet.began_after(mission, wall))
+            await _until(lambda: kit.began_after(mission, wall))
             return claimed, time.perf_counter() - killed
 
 
-async def _resume(like: Fleet, *, rounds: int) -> Result:
+async def _resume(like: WorkersKit, *, rounds: int) -> Result:
     taken = Taken(name="start to the first claim"), Taken(name=f"to all {SLOTS} slots taken")
     note = "1,000 open missions: start of the process and of the interpreter included"
     return await _timed("1,000 open missions", taken, _one_resume, like, rounds=rounds, aim=RESUME_AIM, note=note)
 
 
-async def _one_resume(fleet: Fleet) -> tuple[float, float]:
+async def _one_resume(kit: WorkersKit) -> tuple[float, float]:
     """Start a worker with 1,000 missions to resume."""
-    fleet.order(*["held"] * _OPEN)
+    kit.order(*["held"] * _OPEN)
     started = time.perf_counter()
-    with _worker(fleet), fleet.app() as app:
+    with _worker(kit), kit.app() as app:
         await _until(lambda: _held(app.store.log) >= 1)
         first = time.perf_counter() - started
         await _until(lambda: _held(app.store.log) >= SLOTS)
@@ -79,8 +79,8 @@ async def _one_resume(fleet: Fleet) -> tuple[float, float]:
 async def _timed(
     case: str,
     taken: tuple[Taken, Taken],
-    sample: Callable[[Fleet], Awaitable[tuple[float, float]]],
-    like: Fleet,
+    sample: Callable[[WorkersKit], Awaitable[tuple[float, float]]],
+    like: WorkersKit,
     *,
     rounds: int,
     aim: float,
@@ -93,7 +93,7 @@ async def _timed(
     return Result(benchmark="workers", case=case, sides=taken, aim=aim, load=os.getloadavg(), note=note)
 
 
-async def _waiting(like: Fleet, *, rounds: int) -> Result:
+async def _waiting(like: WorkersKit, *, rounds: int) -> Result:
     """Let a worker idle while 1,000 missions wait for a person."""
     full, busy = _another(like), _another(like)
     waiting = full.order(*["held"] * _OPEN)
@@ -103,9 +103,9 @@ async def _waiting(like: Fleet, *, rounds: int) -> Result:
     busy.order(*["held"] * _OPEN)
     memory: dict[str, float] = {}
 
-    def side(name: str, fleet: Fleet, *, holds: int) -> Side:
+    def side(name: str, kit: WorkersKit, *, holds: int) -> Side:
         async def sample() -> float:
-            async with _settled_worker(fleet, holds=holds) as worker:
+            async with _settled_worker(kit, holds=holds) as worker:
                 before = _cpu(worker.pid)
                 await asyncio.sleep(_IDLE_SECONDS)
                 memory[name] = _resident(worker.pid)
@@ -124,28 +124,28 @@ async def _waiting(like: Fleet, *, rounds: int) -> Result:
 
 
 @contextlib.asynccontextmanager
-async def _settled_worker(fleet: Fleet, *, holds: int) -> AsyncIterator[ForkedProcess]:
-    with _worker(fleet) as worker, fleet.app() as app:
+async def _settled_worker(kit: WorkersKit, *, holds: int) -> AsyncIterator[ForkedProcess]:
+    with _worker(kit) as worker, kit.app() as app:
         await _until(lambda: app.workers.members() and _held(app.store.log) >= holds)
         await asyncio.sleep(5.0)  # all one-time work is done by then
         yield worker
 
 
-def _probed(fleet: Fleet) -> None:
-    """Let the fleet probe the machine, so that probing is not measured."""
-    fleet.order("mend")
-    worker = fleet.start("worker", "--until-idle", cwd=fleet.place)
+def _probed(kit: WorkersKit) -> None:
+    """Let the workers probe the machine, so that probing is not measured."""
+    kit.order("mend")
+    worker = kit.start("worker", "--until-idle", cwd=kit.place)
     if worker.wait() != 0:
-        raise RuntimeError(fleet.said())
+        raise RuntimeError(kit.output())
 
 
-def _another(like: Fleet) -> Fleet:
-    return Fleet(like.place.parent / uuid4().hex, like=like)
+def _another(like: WorkersKit) -> WorkersKit:
+    return WorkersKit(like.place.parent / uuid4().hex, like=like)
 
 
 @contextlib.contextmanager
-def _worker(fleet: Fleet) -> Iterator[ForkedProcess]:
-    worker = fleet.start("worker", "--slots", str(SLOTS), cwd=fleet.place)
+def _worker(kit: WorkersKit) -> Iterator[ForkedProcess]:
+    worker = kit.start("worker", "--slots", str(SLOTS), cwd=kit.place)
     try:
         yield worker
     finally:

@@ -1,6 +1,6 @@
 """Kill real missions at chosen and at random moments, and check the promises afterwards.
 
-A `Yard` is one state directory with a repository per mission. A mission is killed there (`kill_at`, `kill_after`),
+A `CrashKit` is one state directory with a repository per mission. A mission is killed there (`kill_at`, `kill_after`),
 other workers resume it (`go_on`), and `examine` compares its end with that of an undisturbed run of the same
 `Scene`.
 """
@@ -121,10 +121,10 @@ class Site:
         return git(self.repository, "rev-parse", "HEAD")
 
 
-class Yard:
+class CrashKit:
     """One state directory, the missions in it and every process started for them."""
 
-    def __init__(self, place: Path, *, like: Yard | None = None) -> None:
+    def __init__(self, place: Path, *, like: CrashKit | None = None) -> None:
         self.place = place
         self.home = used_state(place / "state")
         self.environ = {
@@ -165,7 +165,7 @@ class Yard:
     def detach(self, site: Site) -> str:
         """Record a site's mission for a worker that starts later; return its id."""
         code = self.run(site, "--detach", plan="-").wait()
-        assert code == 0, self.said()
+        assert code == 0, self.output()
         return self.mission(site)
 
     def worker(self, *, plan: str | None = None) -> ForkedProcess:
@@ -186,7 +186,7 @@ class Yard:
                 session=True,
             )
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return all output of the programs."""
         return (self.place / "said").read_text(errors="replace")
 
@@ -212,14 +212,14 @@ class Yard:
     def die_at(self, point: str, site: Site) -> None:
         """Run a site's mission in the foreground until it dies at a point."""
         code = self.run(site, plan=point).wait()
-        assert code == -signal.SIGKILL, (point, code, self.said())
+        assert code == -signal.SIGKILL, (point, code, self.output())
         self.undisturbed(site)
 
     def worker_dies_at(self, point: str, site: Site) -> None:
         """Leave a site's mission to a worker that dies at a point."""
         self.detach(site)
         code = self.worker(plan=point).wait()
-        assert code == -signal.SIGKILL, (point, code, self.said())
+        assert code == -signal.SIGKILL, (point, code, self.output())
         self.undisturbed(site)
 
     def undisturbed(self, site: Site) -> None:
@@ -235,11 +235,11 @@ class Yard:
     def go_on(self, *, rounds: int = 3) -> None:
         """Run workers until no work is left."""
         for _ in range(rounds):
-            assert self.worker().wait() == 0, self.said()
+            assert self.worker().wait() == 0, self.output()
             with self.app() as app:
                 if not app.has_work():
                     return
-        raise AssertionError(f"still to do after {rounds} workers: {self.said()}")
+        raise AssertionError(f"still to do after {rounds} workers: {self.output()}")
 
     # --- checking
 
@@ -267,7 +267,7 @@ class Yard:
                 for name in outcome.__slots__
                 if getattr(outcome, name) != getattr(expected, name)
             }
-            assert differing == {}, (differing, state.reasons, self.said())
+            assert differing == {}, (differing, state.reasons, self.output())
         self.undisturbed(site)
         return outcome
 
@@ -331,20 +331,20 @@ def _effect(payload: Payload) -> object:
     return None
 
 
-def undisturbed_run(place: Path, scene: Scene, *, by: str) -> tuple[Outcome, list[str], Yard]:
-    """Run a scene to its end, by a `command` or a `worker`; return its outcome, passed points, and yard."""
-    yard = Yard(place)
-    site = yard.site(scene)
+def undisturbed_run(place: Path, scene: Scene, *, by: str) -> tuple[Outcome, list[str], CrashKit]:
+    """Run a scene to its end, by a `command` or a `worker`; return its outcome, passed points, and kit."""
+    kit = CrashKit(place)
+    site = kit.site(scene)
     trace = f"trace:{place / 'trace'}"
     if by == "worker":
-        yard.detach(site)
-        yard.worker(plan=trace).wait()
+        kit.detach(site)
+        kit.worker(plan=trace).wait()
     else:
-        yard.run(site, plan=trace).wait()
-    outcome = yard.examine(site)
-    assert outcome is not None, yard.said()
-    yard.at_rest()
-    return outcome, (place / "trace").read_text().splitlines(), yard
+        kit.run(site, plan=trace).wait()
+    outcome = kit.examine(site)
+    assert outcome is not None, kit.output()
+    kit.at_rest()
+    return outcome, (place / "trace").read_text().splitlines(), kit
 
 
 def sample(points: list[str], count: int) -> list[str]:

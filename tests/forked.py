@@ -435,10 +435,10 @@ def _compile_patterns() -> None:
 def _run_mission() -> None:
     """Run one mission, so that forks need not prepare the decoding of records and the policy rules again."""
     from chargehand.core.errors import TierUnavailableError
-    from tests.integration.workshop import Workshop
+    from tests.integration.mission_kit import MissionKit
 
     with tempfile.TemporaryDirectory() as place, contextlib.suppress(TierUnavailableError):
-        Workshop(Path(place)).run("true", checks=("true",))
+        MissionKit(Path(place)).run("true", checks=("true",))
     # A lock that another thread holds at a fork would stay locked for ever.
     gc.collect()
     for thread in set(threading.enumerate()) - {threading.current_thread()}:

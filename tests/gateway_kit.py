@@ -157,7 +157,7 @@ def anthropic_stream(*words: str, block: Mapping[str, object] | None = None) -> 
 
 
 @dataclass
-class Desk:
+class RunningGateway:
     """A running gateway, its client, and its reports."""
 
     gateway: Gateway
@@ -193,7 +193,7 @@ async def gateway(
     ledger: Ledger | None = None,
     provider: str = "",
     **options: Any,
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[RunningGateway]:
     upstream = Scripted(*replies)
     served = ServedModel(
         name="m",
@@ -232,4 +232,4 @@ async def gateway(
         headers = {"authorization": f"Bearer {running.token}"}
         transport = httpx.AsyncHTTPTransport(uds=str(path), verify=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=headers) as client:
-            yield Desk(running, client, upstream, money, records, alerts, waits, clock)
+            yield RunningGateway(running, client, upstream, money, records, alerts, waits, clock)

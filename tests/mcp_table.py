@@ -15,15 +15,15 @@ class Table:
     """An attempt context with servers."""
 
     def __init__(self, opened: OpenedSandbox, *servers: McpServer) -> None:
-        self.desk = MemoryAttemptContext(opened)
+        self.context = MemoryAttemptContext(opened)
         self._servers = servers
         self._calls = 0
         self.sit()
 
     def sit(self) -> None:
         """Open the tools as a worker does."""
-        box = Toolbox(self.desk.sandbox, keep=self.desk.keep)
-        self.tools = McpTools(self._servers, self.desk, shorten=box.shorten)
+        box = Toolbox(self.context.sandbox, keep=self.context.keep)
+        self.tools = McpTools(self._servers, self.context, shorten=box.shorten)
 
     @property
     def names(self) -> list[str]:

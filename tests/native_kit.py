@@ -21,7 +21,7 @@ from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.script_upstream import fit_tools
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render_for
 from chargehand.models.scripts import Script, ScriptLine
-from tests.integration.workshop import CHECK, FILES, REQUEST, Workshop
+from tests.integration.mission_kit import CHECK, FILES, REQUEST, MissionKit
 
 GOOD = ("a - b", "a + b")
 
@@ -55,8 +55,8 @@ def scripted(*attempts: Sequence[ScriptedReply]) -> Script:
     return Script(lines=tuple(lines))
 
 
-class NativeShop(Workshop):
-    """A workshop whose user has configured models."""
+class NativeKit(MissionKit):
+    """Missions whose user has configured models."""
 
     def __init__(self, place: Path, files: Mapping[str, str] = FILES) -> None:
         super().__init__(place, files)

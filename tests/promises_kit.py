@@ -34,9 +34,9 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.workspace import Workspace
 from tests.conftest import EXPORTED, git, repository_state
 from tests.crash_kit import descendants, survivors, wait_until
-from tests.promises_side import Desk, passes
+from tests.promises_side import MissionPromoter, passes
 from tests.promises_tools import EDITOR, WRITER, Seam, Side, bearing, cgroups_of
-from tests.workspace_kit import Yard, oracle
+from tests.workspace_kit import WorkspaceKit, oracle
 
 MISSIONS = ("one", "two")
 _LIMITS = SandboxLimits(memory_mb=512, tmp_mb=8)
@@ -60,9 +60,9 @@ class World:
         self._scratch = tempfile.TemporaryDirectory(dir=place, prefix="promises-")
         self.side = side
         self.place = Path(self._scratch.name)
-        self.yard = Yard(self.place)
+        self.kit = WorkspaceKit(self.place)
         for key, value in (("user.name", "Ada"), ("user.email", "ada@example.org")):
-            git(self.yard.repository, "config", key, value)
+            git(self.kit.repository, "config", key, value)
         self.seam = Seam()
         self.loop = asyncio.new_event_loop()
         self._toolchain: Toolchain = discover(search=os.environ["PATH"])
@@ -82,7 +82,7 @@ class World:
     def depot(self) -> Depot:
         """The depot, as opened by the current life of the program."""
         if self._depot is None:
-            self._depot = self.yard.open(fault=self.seam)
+            self._depot = self.kit.open(fault=self.seam)
         return self._depot
 
     def run(self, what: Coroutine[Any, Any, Any]) -> Any:
@@ -91,15 +91,15 @@ class World:
 
     def _mission(self, slug: str) -> str:
         request = MissionRequest(text=f"do {slug}", agent="a", command=(), slug=slug)
-        place = str(self.yard.repository)
+        place = str(self.kit.repository)
         return create_mission(
             self.store,
             MissionSubmission(project="p", request=request, repository=place, base=self.base, config={}),
         )
 
-    def desk(self, slug: str) -> Desk:
+    def promoter(self, slug: str) -> MissionPromoter:
         """Return the promoter of a mission, loaded from disk."""
-        return Desk(self.depot, self.store, self.missions[slug], fault=self.seam)
+        return MissionPromoter(self.depot, self.store, self.missions[slug], fault=self.seam)
 
     # --- sandboxes
 
@@ -188,7 +188,7 @@ class World:
         for lane in self.lanes:
             if lane.sandbox is not None:
                 self.run(lane.sandbox.freeze())
-        root, repository = str(self.yard.root), str(self.yard.repository)
+        root, repository = str(self.kit.root), str(self.kit.repository)
         code = self.side.act({"act": act, "point": point, "root": root, "repository": repository, **words})
         self.kill_launcher()
         self.reopen()
@@ -200,7 +200,7 @@ class World:
         """Let the person run git; a command that git refuses does not matter here."""
         before = self.branches
         with contextlib.suppress(subprocess.CalledProcessError):
-            git(self.yard.repository, *words)
+            git(self.kit.repository, *words)
         self.look()
         self.hands |= {
             name for name in before.keys() | self.branches if before.get(name) != self.branches.get(name)
@@ -208,7 +208,7 @@ class World:
 
     def write(self, path: str, text: str) -> None:
         """Let the person write a file."""
-        (self.yard.repository / path).write_text(text)
+        (self.kit.repository / path).write_text(text)
         self.look()
 
     def look(self) -> None:
@@ -216,11 +216,11 @@ class World:
         self.wanted, self.branches = self._seen(), self._exported()
 
     def _seen(self) -> str:
-        stash = self.yard.repository / ".git/logs/refs/stash"
-        return repository_state(self.yard.repository) + (stash.read_text() if stash.exists() else "")
+        stash = self.kit.repository / ".git/logs/refs/stash"
+        return repository_state(self.kit.repository) + (stash.read_text() if stash.exists() else "")
 
     def _exported(self) -> dict[str, str]:
-        lines = git(self.yard.repository, "for-each-ref", "--format=%(refname) %(objectname)").splitlines()
+        lines = git(self.kit.repository, "for-each-ref", "--format=%(refname) %(objectname)").splitlines()
         refs = dict(line.split() for line in lines)
         return {name: commit for name, commit in refs.items() if re.search(EXPORTED, name) and "/heads/" in name}
 
@@ -254,7 +254,7 @@ class World:
             if now.get(name) != self.branches.get(name):
                 assert name in now, f"{name} is gone"
                 assert self.branches.get(name) is None or name not in self.hands, f"{name} was the person's"
-                assert passes(self.depot, git(self.yard.repository, "rev-parse", f"{now[name]}^{{tree}}"))
+                assert passes(self.depot, git(self.kit.repository, "rev-parse", f"{now[name]}^{{tree}}"))
                 assert now[name] in self._promoted(), f"{name} is at {now[name]}, which nobody promoted"
         self.branches = now
 
@@ -290,7 +290,7 @@ class World:
             self.reopen()
             self.examine()
             self.depot.git("fsck", "--full", "--strict", "--no-dangling")
-            git(self.yard.repository, "fsck", "--full", "--no-dangling")
+            git(self.kit.repository, "fsck", "--full", "--no-dangling")
             assert verify(self.store).ok
             self._restore_some()
         finally:

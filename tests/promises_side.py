@@ -85,7 +85,7 @@ def verdict(depot: Depot, tree: str, scope: Any = "attempt") -> Verdict:
     return Verdict(tree=tree, scope=scope, status="green" if passes(depot, tree) else "red")
 
 
-class Desk:
+class MissionPromoter:
     """Promotes for one mission as a worker does, from the state on disk."""
 
     def __init__(self, depot: Depot, store: Store, mission: str, *, fault: Fault) -> None:
@@ -140,12 +140,12 @@ def fork(depot: Depot, job: Mapping[str, Any], fault: Fault) -> None:
 
 def promote(depot: Depot, job: Mapping[str, Any], fault: Fault) -> None:
     with open_store(depot.root.parent / "log") as store:
-        asyncio.run(Desk(depot, store, job["mission"], fault=fault).promote(job["tree"]))
+        asyncio.run(MissionPromoter(depot, store, job["mission"], fault=fault).promote(job["tree"]))
 
 
 def withdraw(depot: Depot, job: Mapping[str, Any], fault: Fault) -> None:
     with open_store(depot.root.parent / "log") as store:
-        asyncio.run(Desk(depot, store, job["mission"], fault=fault).withdraw())
+        asyncio.run(MissionPromoter(depot, store, job["mission"], fault=fault).withdraw())
 
 
 ACTS = {act.__name__: act for act in (checkpoint, reset, reset_paths, fork, promote, withdraw)}

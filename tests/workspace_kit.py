@@ -32,7 +32,7 @@ __all__ = [
     "FILES",
     "Disk",
     "Operation",
-    "Yard",
+    "WorkspaceKit",
     "agent",
     "changed",
     "cloning_disk",
@@ -138,7 +138,7 @@ for kind, path, *rest in job["operations"]:
 Operation = Sequence[Any]
 
 
-class Yard:
+class WorkspaceKit:
     """A user's repository, its depot and workspaces on it."""
 
     def __init__(self, place: Path, files: Mapping[str, str] | None = None) -> None:
@@ -166,7 +166,7 @@ class Yard:
         return self._depot
 
     def base(self) -> Base:
-        """Return HEAD as it was at the last commit through this yard."""
+        """Return HEAD as it was at the last commit through this kit."""
         if self._base is None:
             self._base = self.depot().resolve_base(None)
         return self._base

@@ -27,6 +27,8 @@ RULED_OUT = {
     "Look",
     "Keeper",
 }
+# In tests and benchmarks too, in which these were the names of helpers.
+KITS = {"Shop", "Workshop", "Fleet", "Stage"}
 PARTICIPLE = re.compile(r"_+[a-z]*(?:ed|told|kept|said|found|made|shown|left)_*")
 # Two only look like participles (the verb `_need`), one is in a released migration.
 PARTICIPLES_LEFT = 3
@@ -55,6 +57,9 @@ def test_no_class_name_has_two_meanings() -> None:
 
 def test_no_class_is_named_by_a_picture_of_our_own() -> None:
     assert sorted(RULED_OUT & set(class_names())) == []
+    others = [path for place in ("tests", "benchmarks") for path in (ROOT / place).rglob("*.py")]
+    named = [found for path in others for found in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)]
+    assert [name for name in named if any(re.search(f"{each}$", name) for each in RULED_OUT | KITS)] == []
 
 
 def test_lone_participles_become_fewer() -> None:

@@ -51,7 +51,7 @@ def programs() -> Toolchain:
 
 @pytest.fixture
 async def seat(tmp_path: Path) -> AsyncIterator[Seat]:
-    """Return a function that opens a desk on a fresh sandbox with a scripted gateway."""
+    """Return a function that opens an attempt's context on a fresh sandbox with a scripted gateway."""
     async with AsyncExitStack() as stack:
         tier = await stack.enter_async_context(ProcessTier(programs()))
 
@@ -178,11 +178,11 @@ class TestNative(AgentContract):
 
 
 async def test_a_cli_without_a_model_is_told_so(seat: Seat) -> None:
-    desk = await seat()
-    assert desk.endpoint is not None
-    desk.endpoint = replace(desk.endpoint, models=())
-    case = AgentCase(agent=opened("cli", cli="claude", models=MODELS), context=desk)
-    outcome = await case.agent.run(case.assignment(), desk)
+    context = await seat()
+    assert context.endpoint is not None
+    context.endpoint = replace(context.endpoint, models=())
+    case = AgentCase(agent=opened("cli", cli="claude", models=MODELS), context=context)
+    outcome = await case.agent.run(case.assignment(), context)
     assert (outcome.claim, outcome.code) == ("failed", "agent_unable")
     assert outcome.reason == "claude needs a model: name one of [models] in the agent's `model`"
 
@@ -201,13 +201,13 @@ async def test_a_cli_without_a_model_is_told_so(seat: Seat) -> None:
 async def test_a_cli_speaks_as_its_model_does_where_it_can(
     seat: Seat, cli: CliName, models: Dialect, spoken: str
 ) -> None:
-    desk = await seat()
-    assert desk.endpoint is not None
-    desk.endpoint = replace(
-        desk.endpoint, models=tuple(replace(each, dialect=models) for each in desk.endpoint.models)
+    context = await seat()
+    assert context.endpoint is not None
+    context.endpoint = replace(
+        context.endpoint, models=tuple(replace(each, dialect=models) for each in context.endpoint.models)
     )
-    assignment = AgentCase(agent=opened("cli", cli=cli, models=MODELS), context=desk).assignment()
-    launch = launch_of(SPECS[cli], assignment, desk, stand_in=True)
+    assignment = AgentCase(agent=opened("cli", cli=cli, models=MODELS), context=context).assignment()
+    launch = launch_of(SPECS[cli], assignment, context, stand_in=True)
     assert isinstance(launch, CliLaunch)
     assert (launch.model, launch.dialect) == ("scripted", spoken)
 
@@ -262,12 +262,12 @@ def leaves(content: bytes | None) -> ReadMessage:
 
 
 async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_was_there(seat: Seat) -> None:
-    desk = await seat()
-    repairs = MessageRepairs(desk, KNOWN)
+    context = await seat()
+    repairs = MessageRepairs(context, KNOWN)
     assert await repairs.again(read_file=leaves(None)) is None
     right = b'{"type": "information_report", "status": "success", "payload": {"text": "a"}}'
     assert await repairs.again(read_file=leaves(right)) is None
-    assert desk.steps == {}
+    assert context.steps == {}
     wrong = b'{"type": "error_report", "status": "failure", "payload": {"summary": 3}}'
     words = await repairs.again(read_file=leaves(wrong))
     assert words is not None
@@ -275,40 +275,40 @@ async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_w
     assert '"type": "error_report", "status": "failure", "payload": {"summary": TEXT, "code"?: TEXT' in words
     assert "task_completion" not in words
     assert '"summary": 3' in words
-    every = await MessageRepairs(desk, KNOWN).again(read_file=leaves(b"{" * 5_000))
+    every = await MessageRepairs(context, KNOWN).again(read_file=leaves(b"{" * 5_000))
     assert every is not None
     assert all(f'"type": "{kind.__struct_config__.tag}"' in every for kind in ENDS)
     assert len(every) < 4_000
-    assert "\0" not in (await MessageRepairs(desk, KNOWN).again(read_file=leaves(b"{\0")) or "\0")
+    assert "\0" not in (await MessageRepairs(context, KNOWN).again(read_file=leaves(b"{\0")) or "\0")
 
 
 async def test_repairs_are_counted_over_the_runs_of_an_attempt_and_through_a_crash(seat: Seat) -> None:
-    desk, wrong = await seat(), leaves(b"{")
+    context, wrong = await seat(), leaves(b"{")
     for _ in range(2):  # the second is the same run, restarted after a crash
-        repairs = MessageRepairs(desk, KNOWN)
+        repairs = MessageRepairs(context, KNOWN)
         assert await repairs.again(read_file=wrong)
-    assert list(desk.steps) == ["asked-again/0/1"]
-    later = MessageRepairs(desk, KNOWN, run=1)
+    assert list(context.steps) == ["asked-again/0/1"]
+    later = MessageRepairs(context, KNOWN, run=1)
     assert await later.again(read_file=wrong)
     assert await later.again(read_file=wrong) is None, "one was asked for before the question"
-    assert sorted(desk.steps) == ["asked-again/0/1", "asked-again/1/1"]
+    assert sorted(context.steps) == ["asked-again/0/1", "asked-again/1/1"]
 
 
 async def test_a_message_that_was_taken_away_is_no_success(seat: Seat) -> None:
-    desk = await seat()
-    repairs = MessageRepairs(desk, KNOWN)
+    context = await seat()
+    repairs = MessageRepairs(context, KNOWN)
     assert await repairs.again(read_file=leaves(b"{"))
     ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert (ended.claim, ended.code) == ("failed", "malformed_message")
     assert "removed and not replaced" in ended.reason
-    assert (await MessageRepairs(desk, KNOWN).conclude(replace(ended, claim="done", code=""))).claim == "done"
+    assert (await MessageRepairs(context, KNOWN).conclude(replace(ended, claim="done", code=""))).claim == "done"
 
 
 async def test_a_program_that_cannot_go_on_in_its_session_is_not_begun_anew(seat: Seat) -> None:
-    desk = await seat()
-    repairs = MessageRepairs(desk, KNOWN)
+    context = await seat()
+    repairs = MessageRepairs(context, KNOWN)
     assert await repairs.again(read_file=leaves(b"{"), why_not="it reported no session to resume") is None
-    assert desk.steps == {}
-    await desk.sandbox.exec(["sh", "-c", f"mkdir -p {Path(MESSAGE).parent}; echo '{{' > {MESSAGE}"])
+    assert context.steps == {}
+    await context.sandbox.exec(["sh", "-c", f"mkdir -p {Path(MESSAGE).parent}; echo '{{' > {MESSAGE}"])
     ended = await repairs.conclude(AgentOutcome(claim="done", reason="it is done", output=b"", seconds=1.0))
     assert "is malformed, and was not asked for again (it reported no session to resume)" in ended.reason

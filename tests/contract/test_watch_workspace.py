@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git
-from tests.workspace_kit import Yard, agent, changed, operate
+from tests.workspace_kit import WorkspaceKit, agent, changed, operate
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.ports import DriverName
@@ -34,8 +34,8 @@ def driver(request: pytest.FixtureRequest) -> DriverName:
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Yard:
-    return Yard(tmp_path_factory.mktemp("yard"))
+def kit(tmp_path_factory: pytest.TempPathFactory) -> WorkspaceKit:
+    return WorkspaceKit(tmp_path_factory.mktemp("kit"))
 
 
 def silent() -> None:
@@ -43,8 +43,8 @@ def silent() -> None:
 
 
 @contextmanager
-def watching(yard: Yard, workspace: Workspace, **options: object) -> Iterator[Watcher]:
-    with Watcher.open(yard.depot(), workspace, on_ready=silent, **options) as watcher:
+def watching(kit: WorkspaceKit, workspace: Workspace, **options: object) -> Iterator[Watcher]:
+    with Watcher.open(kit.depot(), workspace, on_ready=silent, **options) as watcher:
         yield watcher
 
 
@@ -57,8 +57,8 @@ def seen(batch: Batch) -> list[tuple[str, str]]:
     return [(e.kind, e.path) if isinstance(e, FileEvent) else ("gap", e.reason) for e in batch.events]
 
 
-def told(yard: Yard, workspace: Workspace, script: str) -> list[tuple[str, str]]:
-    with watching(yard, workspace) as watcher:
+def told(kit: WorkspaceKit, workspace: Workspace, script: str) -> list[tuple[str, str]]:
+    with watching(kit, workspace) as watcher:
         agent(workspace, script)
         return seen(taken(watcher))
 
@@ -104,18 +104,18 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
-def test_what_is_told_is_what_was_done(yard: Yard, driver: DriverName, name: str) -> None:
+def test_what_is_told_is_what_was_done(kit: WorkspaceKit, driver: DriverName, name: str) -> None:
     script, expected = SCRIPTS[name]
     # A file that is replaced before the watcher looks is reported by its result: a busy machine may do that once.
-    seen = [told(yard, yard.workspace(driver), script)]
+    seen = [told(kit, kit.workspace(driver), script)]
     while seen[-1] != expected and len(seen) < 4:
-        seen.append(told(yard, yard.workspace(driver), script))
+        seen.append(told(kit, kit.workspace(driver), script))
     assert seen[-1] == expected, seen
 
 
-def test_a_new_directory_is_looked_at_and_followed(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver)
-    with watching(yard, workspace) as watcher:
+def test_a_new_directory_is_looked_at_and_followed(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace = kit.workspace(driver)
+    with watching(kit, workspace) as watcher:
         agent(workspace, "mkdir -p a/b; echo 1 > a/b/f")
         assert without_new(seen(taken(watcher))) == [("created", "a/b/f")]
         agent(workspace, "mv a c; echo 2 > c/b/f; mv c/b/f c/b/g; rm -r c")
@@ -143,9 +143,9 @@ def test_a_new_directory_is_looked_at_and_followed(yard: Yard, driver: DriverNam
         "git mv docs/a.md docs/z.md; git rm -q docs/b.md; git commit -qm x; git stash list",
     ],
 )
-def test_every_changed_path_is_told(yard: Yard, driver: DriverName, script: str) -> None:
-    workspace = yard.workspace(driver)
-    events = told(yard, workspace, script)
+def test_every_changed_path_is_told(kit: WorkspaceKit, driver: DriverName, script: str) -> None:
+    workspace = kit.workspace(driver)
+    events = told(kit, workspace, script)
     paths = {path for _, path in events}
     parents = tuple(path for path in paths if path.endswith("/"))
     assert [path for path in changed(workspace) if path not in paths and not path.startswith(parents)] == []
@@ -154,22 +154,22 @@ def test_every_changed_path_is_told(yard: Yard, driver: DriverName, script: str)
 
 def test_directories_made_anew_by_the_inode_of_the_one_before_are_told(tmp_path: Path, driver: DriverName) -> None:
     files = {f"{number}/{name}.md": "x\n" for number in range(60) for name in "ab"}
-    yard = Yard(tmp_path, files)
-    workspace = yard.workspace(driver)
-    events = told(yard, workspace, "for d in *; do mv $d moved-$d; mkdir $d; echo n > $d/a.md; done")
+    kit = WorkspaceKit(tmp_path, files)
+    workspace = kit.workspace(driver)
+    events = told(kit, workspace, "for d in *; do mv $d moved-$d; mkdir $d; echo n > $d/a.md; done")
     paths = {path for _, path in events}
     parents = tuple(path for path in paths if path.endswith("/"))
     assert [path for path in changed(workspace) if path not in paths and not path.startswith(parents)] == []
 
 
 def test_ignored_paths_are_counted_and_tracked_ones_among_them_told(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path)
-    (yard.repository / "build").mkdir()
-    (yard.repository / "build/kept.txt").write_text("kept\n")
-    git(yard.repository, "add", "-f", "build/kept.txt")
-    yard.commit()
-    workspace = yard.workspace(driver, include=("build/out/*.txt",))
-    with watching(yard, workspace) as watcher:
+    kit = WorkspaceKit(tmp_path)
+    (kit.repository / "build").mkdir()
+    (kit.repository / "build/kept.txt").write_text("kept\n")
+    git(kit.repository, "add", "-f", "build/kept.txt")
+    kit.commit()
+    workspace = kit.workspace(driver, include=("build/out/*.txt",))
+    with watching(kit, workspace) as watcher:
         agent(
             workspace,
             "echo x > a.log; echo x > keep.log; mkdir -p build/x build/out vendor/v; echo y > build/x/y;"
@@ -186,19 +186,21 @@ def test_ignored_paths_are_counted_and_tracked_ones_among_them_told(tmp_path: Pa
         assert {("created", "shown/z"), ("created", "shown/a")} <= set(seen(taken(watcher)))
 
 
-def test_names_that_are_hostile_come_through(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver)
+def test_names_that_are_hostile_come_through(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace = kit.workspace(driver)
     names = [b"new\nline", b"not\xffutf8", b"\x1b[31mred", "ü".encode(), b"-rf", b" "]
-    with watching(yard, workspace) as watcher:
+    with watching(kit, workspace) as watcher:
         operate(workspace, [("write", os.fsdecode(name), "78") for name in names])
         assert seen(taken(watcher)) == [("created", os.fsdecode(name)) for name in names]
 
 
-def test_a_directory_that_became_a_link_leads_nowhere(yard: Yard, driver: DriverName, tmp_path: Path) -> None:
+def test_a_directory_that_became_a_link_leads_nowhere(
+    kit: WorkspaceKit, driver: DriverName, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     (outside / "in").mkdir(parents=True)
-    workspace = yard.workspace(driver)
-    with watching(yard, workspace) as watcher:
+    workspace = kit.workspace(driver)
+    with watching(kit, workspace) as watcher:
         agent(workspace, f"mkdir -p d/in; rm -r d; ln -s {outside} d")
         taken(watcher)
         (outside / "in/secret").write_text("x")
@@ -241,13 +243,13 @@ def unexplained(batch: Batch, made: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Yard:
-    return Yard(tmp_path_factory.mktemp("wide"), {f"b{i}/kept": "x\n" for i in range(200)})
+def wide(tmp_path_factory: pytest.TempPathFactory) -> WorkspaceKit:
+    return WorkspaceKit(tmp_path_factory.mktemp("wide"), {f"b{i}/kept": "x\n" for i in range(200)})
 
 
 @pytest.mark.parametrize("name", ACTS)
 def test_what_came_and_went_before_its_directory_was_watched_is_a_named_gap(
-    wide: Yard, driver: DriverName, name: str
+    wide: WorkspaceKit, driver: DriverName, name: str
 ) -> None:
     workspace = wide.workspace(driver)
     count = 60 if "deep" in name else 200
@@ -285,7 +287,7 @@ WANDER = """
 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_run_of_changes_is_told_or_named_and_the_last_word_is_true(
-    wide: Yard, driver: DriverName, seed: int
+    wide: WorkspaceKit, driver: DriverName, seed: int
 ) -> None:
     workspace = wide.workspace(driver)
     with watching(wide, workspace) as watcher:
@@ -306,10 +308,10 @@ BURST = PYTHON.format(
 
 
 @pytest.mark.alone
-def test_a_burst_of_5000_files_is_complete_and_small(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver)
+def test_a_burst_of_5000_files_is_complete_and_small(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace = kit.workspace(driver)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with watching(yard, workspace) as watcher:
+    with watching(kit, workspace) as watcher:
         agent(workspace, BURST)
         batch = taken(watcher)
     events = without_new(seen(batch))
@@ -319,32 +321,32 @@ def test_a_burst_of_5000_files_is_complete_and_small(yard: Yard, driver: DriverN
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
 
 
-def _steadily(yard: Yard, driver: DriverName, seconds: int) -> None:
-    workspace = yard.workspace(driver)
+def _steadily(kit: WorkspaceKit, driver: DriverName, seconds: int) -> None:
+    workspace = kit.workspace(driver)
     script = PYTHON.format(
         f"import time\nfor i in range({seconds * 100}):\n"
         '    open(f"f{i % 300}", "a").write("x")\n    time.sleep(0.009)'
     )
-    with watching(yard, workspace) as watcher:
+    with watching(kit, workspace) as watcher:
         agent(workspace, script)
         events = seen(taken(watcher))
     assert len(events) == seconds * 100
     assert [path for _, path in events] == [f"f{i % 300}" for i in range(seconds * 100)]
 
 
-def test_a_hundred_changes_each_second(yard: Yard) -> None:
-    _steadily(yard, "overlay", 3)
+def test_a_hundred_changes_each_second(kit: WorkspaceKit) -> None:
+    _steadily(kit, "overlay", 3)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", DRIVERS)
-def test_a_hundred_changes_each_second_for_a_minute(yard: Yard, kind: DriverName) -> None:
-    _steadily(yard, kind, 60)
+def test_a_hundred_changes_each_second_for_a_minute(kit: WorkspaceKit, kind: DriverName) -> None:
+    _steadily(kit, kind, 60)
 
 
-def test_a_reader_that_is_slow_gets_a_gap_and_then_all_that_differs(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver)
-    with watching(yard, workspace, waiting=20) as watcher:
+def test_a_reader_that_is_slow_gets_a_gap_and_then_all_that_differs(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace = kit.workspace(driver)
+    with watching(kit, workspace, waiting=20) as watcher:
         agent(workspace, "for i in $(seq 60); do echo $i > f$i; done; rm README.md; echo x >> src/app.py")
         events = collected(watcher)
         assert ("gap", "slow_reader") in events
@@ -372,9 +374,9 @@ def collected(watcher: Watcher) -> list[tuple[str, str]]:
 
 
 def test_what_the_kernel_dropped_is_a_gap_and_is_found(
-    yard: Yard, driver: DriverName, monkeypatch: pytest.MonkeyPatch
+    kit: WorkspaceKit, driver: DriverName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = yard.workspace(driver)
+    workspace = kit.workspace(driver)
     held = threading.Event()
     read = _watch_inotify.Inotify.read
 
@@ -385,7 +387,7 @@ def test_what_the_kernel_dropped_is_a_gap_and_is_found(
     monkeypatch.setattr(_watch_inotify.Inotify, "read", late)
     queue = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     count = queue // 3 + 500
-    with watching(yard, workspace) as watcher:
+    with watching(kit, workspace) as watcher:
         agent(workspace, PYTHON.format(f'for i in range({count}):\n    open(f"f{{i}}", "w").write("x")'))
         agent(workspace, "rm docs/a.md; echo x >> run.sh")
         held.set()
@@ -397,9 +399,9 @@ def test_what_the_kernel_dropped_is_a_gap_and_is_found(
 
 
 def test_directories_without_a_watch_are_a_gap_and_looked_at(
-    yard: Yard, driver: DriverName, monkeypatch: pytest.MonkeyPatch
+    kit: WorkspaceKit, driver: DriverName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = yard.workspace(driver)
+    workspace = kit.workspace(driver)
     watch, given = _watch_inotify.Inotify.watch, []
 
     def few(self: _watch_inotify.Inotify, directory: int) -> int:
@@ -409,7 +411,7 @@ def test_directories_without_a_watch_are_a_gap_and_looked_at(
         return watch(self, directory)
 
     monkeypatch.setattr(_watch_inotify.Inotify, "watch", few)
-    with watching(yard, workspace, blind_seconds=0.05) as watcher:
+    with watching(kit, workspace, blind_seconds=0.05) as watcher:
         agent(workspace, "mkdir -p new; echo 1 > new/f; echo x >> src/lib/util.py")
         events: list[tuple[str, str]] = []
 
@@ -423,9 +425,9 @@ def test_directories_without_a_watch_are_a_gap_and_looked_at(
         assert events.count(("gap", "watches")) == 1
 
 
-def test_two_workspaces_never_mix(yard: Yard, driver: DriverName) -> None:
-    first, second = yard.workspace(driver), yard.workspace(driver)
-    with watching(yard, first) as one, watching(yard, second) as two:
+def test_two_workspaces_never_mix(kit: WorkspaceKit, driver: DriverName) -> None:
+    first, second = kit.workspace(driver), kit.workspace(driver)
+    with watching(kit, first) as one, watching(kit, second) as two:
         threads = [
             threading.Thread(target=agent, args=(place, f"for i in $(seq 100); do echo > {name}$i; done"))
             for place, name in ((first, "a"), (second, "b"))
@@ -438,10 +440,10 @@ def test_two_workspaces_never_mix(yard: Yard, driver: DriverName) -> None:
         assert {path[0] for _, path in seen(taken(two))} == {"b"}
 
 
-def test_a_closed_watcher_leaves_nothing(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver)
+def test_a_closed_watcher_leaves_nothing(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace = kit.workspace(driver)
     before, threads = sorted(os.listdir("/proc/self/fd")), threading.active_count()
-    with watching(yard, workspace) as watcher:
+    with watching(kit, workspace) as watcher:
         agent(workspace, "mkdir -p a/b/c; echo x > a/b/c/d; echo y > last")
     assert ("created", "last") in seen(watcher.take())
     assert sorted(os.listdir("/proc/self/fd")) == before
@@ -450,8 +452,8 @@ def test_a_closed_watcher_leaves_nothing(yard: Yard, driver: DriverName) -> None
     assert not watcher.sync(seconds=0.1)
 
 
-def test_no_instance_left_is_an_error_with_a_way_out(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    workspace = yard.workspace("overlay")
+def test_no_instance_left_is_an_error_with_a_way_out(kit: WorkspaceKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = kit.workspace("overlay")
     code = (
         "import ctypes, errno, os\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -465,14 +467,14 @@ def test_no_instance_left_is_an_error_with_a_way_out(yard: Yard, monkeypatch: py
 
     monkeypatch.setattr(_watch_inotify.Inotify, "__init__", none)
     with pytest.raises(InfrastructureError) as caught:
-        Watcher.open(yard.depot(), workspace, on_ready=silent)
+        Watcher.open(kit.depot(), workspace, on_ready=silent)
     assert caught.value.code == "no_watcher"
     assert "max_user_instances" in (caught.value.hint or "")
 
 
-def test_the_reader_is_told_once_until_it_takes(yard: Yard) -> None:
-    workspace, calls = yard.workspace("worktree"), []
-    with Watcher.open(yard.depot(), workspace, on_ready=lambda: calls.append(1)) as watcher:
+def test_the_reader_is_told_once_until_it_takes(kit: WorkspaceKit) -> None:
+    workspace, calls = kit.workspace("worktree"), []
+    with Watcher.open(kit.depot(), workspace, on_ready=lambda: calls.append(1)) as watcher:
         root = workspace.scan_root()
         for name in ("a", "b"):
             (root / name).write_text("x")
@@ -484,10 +486,10 @@ def test_the_reader_is_told_once_until_it_takes(yard: Yard) -> None:
         assert calls == [1, 1]
 
 
-def test_a_gap_is_never_the_first_word_of_a_quiet_workspace(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver)
+def test_a_gap_is_never_the_first_word_of_a_quiet_workspace(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace = kit.workspace(driver)
     agent(workspace, "echo x > before; rm docs/a.md; mkdir d; echo y > d/e")
-    with watching(yard, workspace) as watcher:
+    with watching(kit, workspace) as watcher:
         assert not taken(watcher)
         agent(workspace, "echo again > docs/a.md; echo z >> d/e; rm before")
         assert seen(taken(watcher)) == [("created", "docs/a.md"), ("modified", "d/e"), ("deleted", "before")]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import git, write_files
-from tests.integration.workshop import Workshop
+from tests.integration.mission_kit import MissionKit
 
 from chargehand.app.actions import Actions
 from chargehand.app.composition import App
@@ -19,7 +19,7 @@ from chargehand.durable.actions import ActionLock, OutputLine
 FILES = {"f.txt": "one\ntwo\nthree\n", "g.txt": "g\n"}
 
 
-class Yard(Workshop):
+class ActionsKit(MissionKit):
     """A repository whose remote `origin` is a bare repository in the same directory."""
 
     def __init__(self, place: Path, files: Mapping[str, str] = FILES) -> None:

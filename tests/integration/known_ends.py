@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from desk import shell
+from command_line import shell
 from msgspec import Struct
 from msgspec.structs import replace
 from tests.native_kit import FINISH, call, says, scripted

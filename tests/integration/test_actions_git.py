@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.conftest import git, repository_state, write_files
-from tests.integration.actions_kit import Yard
-from tests.integration.desk import Desk
+from tests.integration.actions_kit import ActionsKit
+from tests.integration.command_line import Cli
 
 from chargehand.core.errors import RefusedError
 from chargehand.core.records import Conflict
@@ -23,33 +23,33 @@ pytestmark = pytest.mark.needs_bwrap
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
+def kit(tmp_path: Path) -> ActionsKit:
+    return ActionsKit(tmp_path)
 
 
 def codes(state: object) -> list[str]:
     return [reason.code for reason in getattr(state, "reasons", ())]
 
 
-def promote(yard: Yard, mission: str) -> MissionState:
+def promote(kit: ActionsKit, mission: str) -> MissionState:
     async def work() -> MissionState:
-        with yard.opened() as app:
+        with kit.opened() as app:
             async with app.mission_session(mission) as (found, session):
                 return await session.missions.promote(found, identity="os:test")
 
     return asyncio.run(work())
 
 
-def test_fetch_brings_branches_into_the_depot_and_changes_nothing_else(yard: Yard) -> None:
-    theirs = yard.elsewhere({"h.txt": "h\n"})
-    before = repository_state(yard.repository)
+def test_fetch_brings_branches_into_the_depot_and_changes_nothing_else(kit: ActionsKit) -> None:
+    theirs = kit.elsewhere({"h.txt": "h\n"})
+    before = repository_state(kit.repository)
     lines: list[str] = []
-    state = yard.act("fetch", remote="origin", on_line=lambda line: lines.append(line.line))
+    state = kit.act("fetch", remote="origin", on_line=lambda line: lines.append(line.line))
     assert (state.status, state.exit_code) == ("done", 0), state
     assert state.result["branches"] == [{"branch": "main", "old": None, "new": theirs}]
     assert any("main" in line for line in lines)
-    with yard.opened() as app:
-        project = app.project(yard.repository)
+    with kit.opened() as app:
+        project = app.project(kit.repository)
         assert remote_branches(app.depot(project), "origin") == {"main": theirs}
         assert app.store.log.missions() == ()
         with pytest.raises(LookupError):
@@ -57,120 +57,120 @@ def test_fetch_brings_branches_into_the_depot_and_changes_nothing_else(yard: Yar
         assert verify(app.store, None).ok
         assert app.store.log.names() == (project.id,)
         assert app.store.log.last_seq(project.id) == 4
-    assert yard.types(project.id) == ["action.created", "action.began", "action.judged", "action.finished"]
-    assert repository_state(yard.repository) == before
-    again = yard.act("fetch", remote="origin")
+    assert kit.types(project.id) == ["action.created", "action.began", "action.judged", "action.finished"]
+    assert repository_state(kit.repository) == before
+    again = kit.act("fetch", remote="origin")
     assert again.result["moved"] == 0
 
 
-def test_a_remote_that_is_not_there_or_not_allowed_is_refused(yard: Yard) -> None:
-    assert codes(yard.act("fetch", remote="nowhere")) == ["remote_not_found"]
+def test_a_remote_that_is_not_there_or_not_allowed_is_refused(kit: ActionsKit) -> None:
+    assert codes(kit.act("fetch", remote="nowhere")) == ["remote_not_found"]
     for url, code in (
         ("ext::sh -c 'touch fired'", "remote_protocol"),
         ("git://127.0.0.1/x", "remote_protocol"),
         ("fd::7", "remote_protocol"),
-        (str(yard.repository / "inner.git"), "remote_inside"),
-        (str(yard.place / "gone.git"), "git_failed"),
+        (str(kit.repository / "inner.git"), "remote_inside"),
+        (str(kit.place / "gone.git"), "git_failed"),
     ):
-        git(yard.repository, "remote", "set-url", "origin", url)
-        state = yard.act("fetch", remote="origin")
+        git(kit.repository, "remote", "set-url", "origin", url)
+        state = kit.act("fetch", remote="origin")
         assert (state.status, codes(state)) == ("failed", [code]), url
 
 
-def test_only_what_was_promoted_is_pushed(yard: Yard) -> None:
-    mission = yard.left()
-    state = yard.act("push", mission.id, remote="origin")
+def test_only_what_was_promoted_is_pushed(kit: ActionsKit) -> None:
+    mission = kit.left()
+    state = kit.act("push", mission.id, remote="origin")
     assert (state.status, codes(state)) == ("failed", ["not_promoted"])
-    assert git(yard.origin, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
+    assert git(kit.origin, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
 
 
-def test_a_branch_is_pushed_overwritten_and_removed_each_by_its_own_yes(yard: Yard) -> None:
-    mission = yard.promoted()
+def test_a_branch_is_pushed_overwritten_and_removed_each_by_its_own_yes(kit: ActionsKit) -> None:
+    mission = kit.promoted()
     branch = "chargehand/mend-add"
-    state = yard.act("push", mission.id, remote="origin")
-    assert (state.status, yard.tip(branch)) == ("done", mission.commit), state
-    assert yard.act("push", mission.id, remote="origin").result["changed"] is False
+    state = kit.act("push", mission.id, remote="origin")
+    assert (state.status, kit.tip(branch)) == ("done", mission.commit), state
+    assert kit.act("push", mission.id, remote="origin").result["changed"] is False
 
-    theirs = yard.elsewhere({"f.txt": "theirs\n"}, branch)
-    assert codes(yard.act("push", mission.id, remote="origin")) == ["push_rejected"]
-    asked = yard.act("push", mission.id, remote="origin", force=True)
-    assert (asked.status, asked.finished, yard.tip(branch)) == ("waiting", "", theirs)
+    theirs = kit.elsewhere({"f.txt": "theirs\n"}, branch)
+    assert codes(kit.act("push", mission.id, remote="origin")) == ["push_rejected"]
+    asked = kit.act("push", mission.id, remote="origin", force=True)
+    assert (asked.status, asked.finished, kit.tip(branch)) == ("waiting", "", theirs)
     assert asked.question is not None
     assert asked.question.rule == "action-force"
-    no = yard.answered(asked.id, yes=False)
-    assert (no.status, codes(no), yard.tip(branch)) == ("failed", ["answered_no"], theirs)
+    no = kit.answered(asked.id, yes=False)
+    assert (no.status, codes(no), kit.tip(branch)) == ("failed", ["answered_no"], theirs)
     with pytest.raises(RefusedError, match="has no open question"):
-        yard.answered(asked.id, yes=True)
+        kit.answered(asked.id, yes=True)
 
-    asked = yard.act("push", mission.id, remote="origin", force=True)
-    later = yard.elsewhere({"f.txt": "later\n"}, branch)
-    again = yard.answered(asked.id, yes=True)
-    assert (again.status, yard.tip(branch)) == ("waiting", later), "the yes was for another commit"
-    done = yard.answered(asked.id, yes=True)
-    assert (done.status, yard.tip(branch)) == ("done", mission.commit), done
+    asked = kit.act("push", mission.id, remote="origin", force=True)
+    later = kit.elsewhere({"f.txt": "later\n"}, branch)
+    again = kit.answered(asked.id, yes=True)
+    assert (again.status, kit.tip(branch)) == ("waiting", later), "the yes was for another commit"
+    done = kit.answered(asked.id, yes=True)
+    assert (done.status, kit.tip(branch)) == ("done", mission.commit), done
 
-    asked = yard.act("push", mission.id, remote="origin", delete=True)
-    assert (asked.status, yard.tip(branch)) == ("waiting", mission.commit)
-    done = yard.answered(asked.id, yes=True)
-    assert (done.status, yard.tip(branch)) == ("done", None), done
-    judged = [line for line in yard.types(mission.id) if line == "action.judged"]
+    asked = kit.act("push", mission.id, remote="origin", delete=True)
+    assert (asked.status, kit.tip(branch)) == ("waiting", mission.commit)
+    done = kit.answered(asked.id, yes=True)
+    assert (done.status, kit.tip(branch)) == ("done", None), done
+    judged = [line for line in kit.types(mission.id) if line == "action.judged"]
     assert len(judged) >= 7
-    with yard.opened() as app:
+    with kit.opened() as app:
         assert verify(app.store, mission.id).ok
 
 
-def test_a_rule_of_ones_own_grants_it_ahead_and_another_denies(yard: Yard) -> None:
-    mission = yard.promoted()
+def test_a_rule_of_ones_own_grants_it_ahead_and_another_denies(kit: ActionsKit) -> None:
+    mission = kit.promoted()
     branch = "chargehand/mend-add"
-    yard.act("push", mission.id, remote="origin")
-    yard.elsewhere({"f.txt": "theirs\n"}, branch)
-    rules = yard.place / ".config/chargehand/policy.cedar"
+    kit.act("push", mission.id, remote="origin")
+    kit.elsewhere({"f.txt": "theirs\n"}, branch)
+    rules = kit.place / ".config/chargehand/policy.cedar"
     rules.parent.mkdir(parents=True)
     rules.write_text(
         '@id("mine") @overrides("action-force") @reason("my own fork")\npermit (principal, action, resource);\n'
     )
-    assert yard.act("push", mission.id, remote="origin", force=True).status == "done"
+    assert kit.act("push", mission.id, remote="origin", force=True).status == "done"
     rules.write_text(
         '@id("no") @reason("not from here")\nforbid (principal, action == Action::"other", resource) '
         'when { context.kind == "action" };\n'
     )
-    denied = yard.act("fetch", remote="origin")
+    denied = kit.act("fetch", remote="origin")
     assert (denied.status, codes(denied)) == ("failed", ["action_denied"])
 
 
-def test_a_merge_stands_on_the_tip_and_gets_out_only_once_it_was_judged(yard: Yard) -> None:
-    mission = yard.promoted()
-    theirs = yard.elsewhere({"g.txt": "theirs\n"})
-    yard.act("fetch", remote="origin")
-    before = repository_state(yard.repository, without="(?!)")
-    state = yard.act("merge", mission.id, tip="origin/main")
+def test_a_merge_stands_on_the_tip_and_gets_out_only_once_it_was_judged(kit: ActionsKit) -> None:
+    mission = kit.promoted()
+    theirs = kit.elsewhere({"g.txt": "theirs\n"})
+    kit.act("fetch", remote="origin")
+    before = repository_state(kit.repository, without="(?!)")
+    state = kit.act("merge", mission.id, tip="origin/main")
     assert (state.status, state.result["changed"]) == ("done", True), state
-    assert repository_state(yard.repository, without="(?!)") == before, "only a promotion writes there"
-    now = yard.mission(mission.id)
+    assert repository_state(kit.repository, without="(?!)") == before, "only a promotion writes there"
+    now = kit.mission(mission.id)
     assert now.base is not None
     assert (now.base.commit, now.commit) == (theirs, mission.commit)
     assert (now.verdicts[-1].status, now.verdicts[-1].tree) == ("missing", now.checkpoints[-1].tree)
-    pushed = yard.act("push", mission.id, remote="origin")
+    pushed = kit.act("push", mission.id, remote="origin")
     assert pushed.result["new"] == mission.commit, "what was not judged is not pushed"
 
-    promoted = promote(yard, mission.id)
+    promoted = promote(kit, mission.id)
     assert promoted.commit is not None
-    assert git(yard.repository, "show", f"{promoted.commit}:g.txt") == "theirs"
-    assert git(yard.repository, "show", f"{promoted.commit}:f.txt") == "one\nmine\nthree"
-    parents = git(yard.repository, "log", "-1", "--format=%P", promoted.commit).split()
+    assert git(kit.repository, "show", f"{promoted.commit}:g.txt") == "theirs"
+    assert git(kit.repository, "show", f"{promoted.commit}:f.txt") == "one\nmine\nthree"
+    parents = git(kit.repository, "log", "-1", "--format=%P", promoted.commit).split()
     assert parents == [mission.commit, theirs]
-    assert yard.act("push", mission.id, remote="origin").status == "done", "it goes on from what was pushed"
-    assert yard.act("merge", mission.id, tip="origin/main").result["changed"] is False
+    assert kit.act("push", mission.id, remote="origin").status == "done", "it goes on from what was pushed"
+    assert kit.act("merge", mission.id, tip="origin/main").result["changed"] is False
 
 
-def test_by_default_it_is_the_branch_the_mission_started_from(yard: Yard) -> None:
-    mission = yard.left()
-    write_files(yard.repository, {"g.txt": "mine\n"})
-    git(yard.repository, "commit", "-q", "-a", "-m", "on")
-    state = yard.act("merge", mission.id, tip=None)
-    assert (state.status, state.result["base"]) == ("done", git(yard.repository, "rev-parse", "main")), state
-    with yard.opened() as app:
-        depot = app.depot(app.project(yard.repository))
+def test_by_default_it_is_the_branch_the_mission_started_from(kit: ActionsKit) -> None:
+    mission = kit.left()
+    write_files(kit.repository, {"g.txt": "mine\n"})
+    git(kit.repository, "commit", "-q", "-a", "-m", "on")
+    state = kit.act("merge", mission.id, tip=None)
+    assert (state.status, state.result["base"]) == ("done", git(kit.repository, "rev-parse", "main")), state
+    with kit.opened() as app:
+        depot = app.depot(app.project(kit.repository))
         branching = CheckpointEditor(
             store=app.store, look=app.mission_reader, worker=app.member.id, clock=app.clock
         )
@@ -185,79 +185,79 @@ def test_by_default_it_is_the_branch_the_mission_started_from(yard: Yard) -> Non
         assert app.mission_reader.state(mission.id).checkpoints[-1] == last
 
 
-def test_what_a_check_refuses_stays_refused_after_a_merge(yard: Yard) -> None:
-    mission = yard.left()
-    yard.elsewhere({"g.txt": "theirs\n"})
-    yard.act("fetch", remote="origin")
-    assert yard.act("merge", mission.id, tip="origin/main").status == "done"
+def test_what_a_check_refuses_stays_refused_after_a_merge(kit: ActionsKit) -> None:
+    mission = kit.left()
+    kit.elsewhere({"g.txt": "theirs\n"})
+    kit.act("fetch", remote="origin")
+    assert kit.act("merge", mission.id, tip="origin/main").status == "done"
     with pytest.raises(RefusedError) as refused:
-        promote(yard, mission.id)
+        promote(kit, mission.id)
     assert refused.value.code == "not_green"
 
 
 @pytest.mark.parametrize("kind", ["merge", "rebase"])
-def test_a_conflict_is_told_by_hunks_and_changes_nothing(yard: Yard, kind: str) -> None:
-    mission = yard.left()
-    yard.elsewhere({"f.txt": "one\ntheirs\nthree\n"})
-    yard.act("fetch", remote="origin")
-    before = yard.mission(mission.id)
+def test_a_conflict_is_told_by_hunks_and_changes_nothing(kit: ActionsKit, kind: str) -> None:
+    mission = kit.left()
+    kit.elsewhere({"f.txt": "one\ntheirs\nthree\n"})
+    kit.act("fetch", remote="origin")
+    before = kit.mission(mission.id)
     assert kind in ("merge", "rebase")
-    state = yard.act("merge" if kind == "merge" else "rebase", mission.id, tip="origin/main")
+    state = kit.act("merge" if kind == "merge" else "rebase", mission.id, tip="origin/main")
     assert (state.status, codes(state), state.result["conflict_count"]) == ("failed", ["merge_conflict"], 1)
     (conflict,) = msgspec.convert(state.result["conflicts"], tuple[Conflict, ...])
     (hunk,) = conflict.hunks
     assert hunk.ours is not None
     assert hunk.theirs is not None
     assert (conflict.path, hunk.ours.text, hunk.theirs.text) == ("f.txt", "theirs\n", "mine\n")
-    after = yard.mission(mission.id)
+    after = kit.mission(mission.id)
     assert (after.base, after.checkpoints, after.status) == (before.base, before.checkpoints, before.status)
-    assert "merge.conflicted" in yard.types(mission.id)
+    assert "merge.conflicted" in kit.types(mission.id)
 
 
-def test_a_rebase_replays_and_a_message_goes_into_the_promotion(yard: Yard) -> None:
-    mission = yard.left("sed -i s/two/mine/ f.txt; echo new > n.txt")
-    theirs = yard.elsewhere({"g.txt": "theirs\n"})
-    yard.act("fetch", remote="origin")
-    assert yard.act("commit", mission.id, message="Mend it\n\nAt length.").status == "done"
-    state = yard.act("rebase", mission.id, tip="origin/main")
+def test_a_rebase_replays_and_a_message_goes_into_the_promotion(kit: ActionsKit) -> None:
+    mission = kit.left("sed -i s/two/mine/ f.txt; echo new > n.txt")
+    theirs = kit.elsewhere({"g.txt": "theirs\n"})
+    kit.act("fetch", remote="origin")
+    assert kit.act("commit", mission.id, message="Mend it\n\nAt length.").status == "done"
+    state = kit.act("rebase", mission.id, tip="origin/main")
     assert (state.status, state.result["base"]) == ("done", theirs), state
-    last = yard.mission(mission.id).checkpoints[-1]
-    with yard.opened() as app:
-        depot = app.depot(app.project(yard.repository))
+    last = kit.mission(mission.id).checkpoints[-1]
+    with kit.opened() as app:
+        depot = app.depot(app.project(kit.repository))
         assert depot.read_commit(last.commit).message.startswith("Mend it")
         assert depot.git("merge-base", last.commit, theirs).text == theirs
         assert depot.read_blob(depot.lookup(last.tree, "n.txt").id) == b"new\n"
-    assert codes(yard.act("commit", mission.id, message=" ")) == ["commit_message"]
-    assert codes(yard.act("rebase", mission.id, tip="no-such")) == ["base_not_found"]
+    assert codes(kit.act("commit", mission.id, message=" ")) == ["commit_message"]
+    assert codes(kit.act("rebase", mission.id, tip="no-such")) == ["base_not_found"]
 
 
-def test_a_promoted_branch_is_not_rebased(yard: Yard) -> None:
-    mission = yard.promoted()
-    assert codes(yard.act("rebase", mission.id, tip="main")) == ["rebase_promoted"]
+def test_a_promoted_branch_is_not_rebased(kit: ActionsKit) -> None:
+    mission = kit.promoted()
+    assert codes(kit.act("rebase", mission.id, tip="main")) == ["rebase_promoted"]
 
 
-def test_a_held_mission_is_left_alone(yard: Yard) -> None:
-    mission = yard.left()
-    with yard.opened() as app:
+def test_a_held_mission_is_left_alone(kit: ActionsKit) -> None:
+    mission = kit.left()
+    with kit.opened() as app:
         member = app.workers.join("worker", on_lost=lambda: None)
         try:
             app.store.log.claim(mission.id, owner=member.id, epoch=app.store.log.get(mission.id).epoch)
-            assert codes(yard.act("merge", mission.id, tip="main")) in (["mission_held"], ["not_at_rest"])
+            assert codes(kit.act("merge", mission.id, tip="main")) in (["mission_held"], ["not_at_rest"])
         finally:
             member.leave()
 
 
-def test_a_person_at_the_command_line(yard: Yard) -> None:
-    mission = yard.promoted()
-    desk = Desk(yard.place)
-    pushed = desk.say("git", "push", "--mission", mission.id, cwd=yard.repository)
+def test_a_person_at_the_command_line(kit: ActionsKit) -> None:
+    mission = kit.promoted()
+    cli = Cli(kit.place)
+    pushed = cli.say("git", "push", "--mission", mission.id, cwd=kit.repository)
     first, *_, last = pushed.stdout.splitlines()
     assert (pushed.code, msgspec.json.decode(first)["status"]) == (0, "queued"), pushed
     end = msgspec.json.decode(last)
     assert (end["status"], end["action"]) == ("done", msgspec.json.decode(first)["action"])
-    asked = desk.say("git", "push", "--mission", mission.id, "--delete", "--yes", cwd=yard.repository)
+    asked = cli.say("git", "push", "--mission", mission.id, "--delete", "--yes", cwd=kit.repository)
     assert (asked.code, asked.error["code"]) == (3, "action_asks")
     action = msgspec.json.decode(asked.stdout.splitlines()[0])["action"]
-    assert yard.tip("chargehand/mend-add") == mission.commit
-    done = desk.say("action", "answer", action, "yes", cwd=yard.place)
-    assert (done.code, yard.tip("chargehand/mend-add")) == (0, None), done
+    assert kit.tip("chargehand/mend-add") == mission.commit
+    done = cli.say("action", "answer", action, "yes", cwd=kit.place)
+    assert (done.code, kit.tip("chargehand/mend-add")) == (0, None), done

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.conftest import git
-from tests.integration.actions_kit import Yard
-from tests.integration.desk import Desk, finish
+from tests.integration.actions_kit import ActionsKit
+from tests.integration.command_line import Cli, finish
 from tests.unit.test_keeper import STUBBORN, alive, gone
 
 from chargehand.app.actions import Actions
@@ -24,19 +24,19 @@ LIMIT = 300.0
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
+def kit(tmp_path: Path) -> ActionsKit:
+    return ActionsKit(tmp_path)
 
 
 @pytest.fixture
-def hanging(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hanging(kit: ActionsKit, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a remote whose ssh never ends, ignores SIGTERM and has grandchildren; return their pid directory."""
-    pids = yard.place / "pids"
+    pids = kit.place / "pids"
     pids.mkdir()
-    program = yard.place / "ssh.py"
+    program = kit.place / "ssh.py"
     program.write_text(STUBBORN.replace("{then}", "time.sleep(600)"))
     monkeypatch.setenv("GIT_SSH_COMMAND", f"{sys.executable} {program} {pids} #")
-    git(yard.repository, "remote", "add", "hangs", "ssh://localhost/x")
+    git(kit.repository, "remote", "add", "hangs", "ssh://localhost/x")
     return pids
 
 
@@ -47,21 +47,21 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_when_its_time_is_up_the_whole_tree_ends(yard: Yard, hanging: Path) -> None:
-    state = yard.act("fetch", remote="hangs", seconds=2.0)
+def test_when_its_time_is_up_the_whole_tree_ends(kit: ActionsKit, hanging: Path) -> None:
+    state = kit.act("fetch", remote="hangs", seconds=2.0)
     assert (state.status, [reason.code for reason in state.reasons]) == ("timed_out", ["action_time"])
     assert not alive(hanging)
 
 
-def test_no_more_run_at_once_than_may_and_the_next_says_what_it_waits_for(yard: Yard, hanging: Path) -> None:
-    file = yard.place / ".config/chargehand/config.toml"
+def test_no_more_run_at_once_than_may_and_the_next_says_what_it_waits_for(kit: ActionsKit, hanging: Path) -> None:
+    file = kit.place / ".config/chargehand/config.toml"
     file.parent.mkdir(parents=True)
     file.write_text("[actions]\ngit_at_once = 1\n")
 
     async def work() -> tuple[ActionState, ActionState, list[str]]:
-        with yard.opened() as app:
+        with kit.opened() as app:
             actions = Actions(app)
-            first, second = (yard.made(app, "fetch", remote=name, seconds=600.0) for name in ("hangs", "origin"))
+            first, second = (kit.made(app, "fetch", remote=name, seconds=600.0) for name in ("hangs", "origin"))
             running = asyncio.create_task(actions.run(first))
             while len(os.listdir(hanging)) < 6:
                 await asyncio.sleep(0.02)
@@ -80,21 +80,21 @@ def test_no_more_run_at_once_than_may_and_the_next_says_what_it_waits_for(yard: 
     assert not alive(hanging)
 
 
-def test_one_that_waits_can_be_cancelled(yard: Yard) -> None:
-    with yard.opened() as app:
+def test_one_that_waits_can_be_cancelled(kit: ActionsKit) -> None:
+    with kit.opened() as app:
         actions = Actions(app)
-        held = yard.made(app, "fetch", remote="origin")
+        held = kit.made(app, "fetch", remote="origin")
         actions.places.ask_cancel(held.action)
         state = asyncio.run(actions.run(held))
     assert state.status == "cancelled"
 
 
-def test_detached_followed_and_lost_with_its_owner(yard: Yard, hanging: Path) -> None:
-    desk = Desk(yard.place, GIT_SSH_COMMAND=os.environ["GIT_SSH_COMMAND"])
-    started = desk.say("git", "fetch", "hangs", "--detach", "--time", "10m", cwd=yard.repository)
+def test_detached_followed_and_lost_with_its_owner(kit: ActionsKit, hanging: Path) -> None:
+    cli = Cli(kit.place, GIT_SSH_COMMAND=os.environ["GIT_SSH_COMMAND"])
+    started = cli.say("git", "fetch", "hangs", "--detach", "--time", "10m", cwd=kit.repository)
     assert (started.code, started.document["status"]) == (0, "queued"), started
     action = started.document["action"]
-    with yard.opened() as app:
+    with kit.opened() as app:
         actions = Actions(app)
         until(lambda: len(os.listdir(hanging)) == 6)
         state = actions.state(action)
@@ -111,10 +111,10 @@ def test_detached_followed_and_lost_with_its_owner(yard: Yard, hanging: Path) ->
     assert gone(hanging), "what it ran ends with it"
 
 
-def test_cancelled_from_another_process(yard: Yard, hanging: Path) -> None:
-    with yard.opened() as app:
+def test_cancelled_from_another_process(kit: ActionsKit, hanging: Path) -> None:
+    with kit.opened() as app:
         actions = Actions(app)
-        held = yard.made(app, "fetch", remote="hangs", seconds=600.0)
+        held = kit.made(app, "fetch", remote="hangs", seconds=600.0)
         action = held.action
         process = actions.start(held)
         until(lambda: len(os.listdir(hanging)) == 6)
@@ -124,26 +124,26 @@ def test_cancelled_from_another_process(yard: Yard, hanging: Path) -> None:
     assert not alive(hanging)
 
 
-def test_ctrl_c_cancels_it(yard: Yard, hanging: Path) -> None:
-    desk = Desk(yard.place, GIT_SSH_COMMAND=os.environ["GIT_SSH_COMMAND"])
-    process = desk.start("git", "fetch", "hangs", "--time", "10m", cwd=yard.repository)
+def test_ctrl_c_cancels_it(kit: ActionsKit, hanging: Path) -> None:
+    cli = Cli(kit.place, GIT_SSH_COMMAND=os.environ["GIT_SSH_COMMAND"])
+    process = cli.start("git", "fetch", "hangs", "--time", "10m", cwd=kit.repository)
     until(lambda: len(os.listdir(hanging)) == 6)
     process.send_signal(signal.SIGINT)
-    said = finish(process)
-    assert (said.code, '"interrupted"' in said.stderr) == (130, True), said
-    with yard.opened() as app:
+    result = finish(process)
+    assert (result.code, '"interrupted"' in result.stderr) == (130, True), result
+    with kit.opened() as app:
         assert [state.status for state in Actions(app).all()] == ["cancelled"]
     assert not alive(hanging)
 
 
 @pytest.mark.needs_bwrap
-def test_a_command_in_a_sandbox_without_waiting_for_it(yard: Yard) -> None:
-    desk = Desk(yard.place)
+def test_a_command_in_a_sandbox_without_waiting_for_it(kit: ActionsKit) -> None:
+    cli = Cli(kit.place)
     script = "cat f.txt; echo err >&2; exit 5"
-    started = desk.say("exec", "--detach", "--", "sh", "-c", script, cwd=yard.repository)
+    started = cli.say("exec", "--detach", "--", "sh", "-c", script, cwd=kit.repository)
     assert started.code == 0, started
     action = started.document["action"]
-    followed = desk.say("action", "log", action, "--follow", cwd=yard.place)
+    followed = cli.say("action", "log", action, "--follow", cwd=kit.place)
     *lines, end = [msgspec.json.decode(line) for line in followed.stdout.splitlines()]
     assert sorted((line["stream"], line["line"]) for line in lines) == [
         ("stderr", "err"),
@@ -153,16 +153,16 @@ def test_a_command_in_a_sandbox_without_waiting_for_it(yard: Yard) -> None:
 
 
 @pytest.mark.needs_bwrap
-def test_a_rule_refuses_a_command_here_as_in_front_of_a_person(yard: Yard) -> None:
-    rules = yard.place / ".config/chargehand/policy.cedar"
+def test_a_rule_refuses_a_command_here_as_in_front_of_a_person(kit: ActionsKit) -> None:
+    rules = kit.place / ".config/chargehand/policy.cedar"
     rules.parent.mkdir(parents=True)
     rules.write_text('@id("no") @reason("not here")\nforbid (principal, action == Action::"exec", resource);\n')
-    state = yard.act("exec", command=["true"], repository=str(yard.repository), base=None)
+    state = kit.act("exec", command=["true"], repository=str(kit.repository), base=None)
     assert (state.status, [reason.code for reason in state.reasons]) == ("failed", ["policy_denied"]), state
 
 
 @pytest.mark.needs_bwrap
-def test_a_command_ends_with_its_time(yard: Yard) -> None:
+def test_a_command_ends_with_its_time(kit: ActionsKit) -> None:
     command = ["sh", "-c", "trap '' TERM; (sleep 600 &); echo here; sleep 600"]
-    state = yard.act("exec", command=command, repository=str(yard.repository), base=None, seconds=1.0)
+    state = kit.act("exec", command=command, repository=str(kit.repository), base=None, seconds=1.0)
     assert (state.status, state.result["tier"]) == ("timed_out", "process"), state

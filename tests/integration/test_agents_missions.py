@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.conftest import git
-from tests.native_kit import NativeShop, says, scripted
+from tests.native_kit import NativeKit, says, scripted
 
 from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import ActionJudged
@@ -33,8 +33,8 @@ PATCH = """--- a/calc/core.py
 SOUND = "cat calc/*"
 
 
-class ProgramShop(NativeShop):
-    """A workshop with a fake agent, scripted models, and API keys in its environment."""
+class ProgramKit(NativeKit):
+    """Missions with a fake agent, scripted models, and API keys in its environment."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -82,50 +82,50 @@ class ProgramShop(NativeShop):
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> ProgramShop:
-    return ProgramShop(tmp_path)
+def kit(tmp_path: Path) -> ProgramKit:
+    return ProgramKit(tmp_path)
 
 
-def test_a_cli_works_and_its_count_stands_beside_the_ledgers(shop: ProgramShop) -> None:
-    state = shop.work_as(shop.cli("pay"))
+def test_a_cli_works_and_its_count_stands_beside_the_ledgers(kit: ProgramKit) -> None:
+    state = kit.work_as(kit.cli("pay"))
     assert state.status == "promoted", state.reasons
-    assert git(shop.repository, "show", f"{state.exported}:made.txt") == "made"
-    told = shop.told(state)
+    assert git(kit.repository, "show", f"{state.exported}:made.txt") == "made"
+    told = kit.told(state)
     assert told["agrees"] is True
     assert told["metered"] == {"calls": 2, "input": 400, "output": 600}
-    with shop.opened() as app:
+    with kit.opened() as app:
         assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(1000 * 10 / 1e6)
         read_transcript = [json.loads(line) for line in app.store.artifacts.get(told["artifact"]).splitlines()]
     assert [line["kind"] for line in read_transcript] == ["session", "text", "call", "result", "text", "end"]
 
 
 @pytest.mark.parametrize(("way", "tool"), [("cli", "write"), ("acp", "edit")])
-def test_the_transcript_is_what_it_told_and_says_whose_word_it_is(shop: ProgramShop, way: str, tool: str) -> None:
-    state = shop.work_as(getattr(shop, way)("edit"))
-    with shop.opened() as app:
+def test_the_transcript_is_what_it_told_and_says_whose_word_it_is(kit: ProgramKit, way: str, tool: str) -> None:
+    state = kit.work_as(getattr(kit, way)("edit"))
+    with kit.opened() as app:
         lines = list(read_transcript(app.store, state))
     assert all(line.own_word and line.attempt == 1 and line.reply == "" for line in lines)
     assert [line.speaker for line in lines].count("agent") >= 2
     assert [(line.speaker, line.tool) for line in lines if line.tool] == [("call", tool), ("result", tool)]
-    text = shop.say("mission", "log", state.id, "--transcript")
+    text = kit.say("mission", "log", state.id, "--transcript")
     assert f"1  the agent says it calls {tool}" in text
     assert "made.txt" in text
-    said = shop.say("--json", "mission", "log", state.id, "--transcript")
+    said = kit.say("--json", "mission", "log", state.id, "--transcript")
     assert {json.loads(line)["own_word"] for line in said.splitlines()} == {True}
 
 
-def test_a_failure_that_an_agent_tells_stands_in_its_transcript(shop: ProgramShop) -> None:
-    state = shop.work_as(shop.cli("fail"))
-    with shop.opened() as app:
+def test_a_failure_that_an_agent_tells_stands_in_its_transcript(kit: ProgramKit) -> None:
+    state = kit.work_as(kit.cli("fail"))
+    with kit.opened() as app:
         errors = [line.text for line in read_transcript(app.store, state) if line.speaker == "error"]
     assert errors == ["the model does not answer"]
-    assert "the agent reports an error" in shop.say("mission", "log", state.id, "--transcript")
+    assert "the agent reports an error" in kit.say("mission", "log", state.id, "--transcript")
 
 
-def test_an_acp_agents_acts_are_judged_and_in_the_log(shop: ProgramShop) -> None:
-    state = shop.work_as(shop.acp("edit"))
+def test_an_acp_agents_acts_are_judged_and_in_the_log(kit: ProgramKit) -> None:
+    state = kit.work_as(kit.acp("edit"))
     assert state.status == "promoted", state.reasons
-    acts = [event for event in shop.judged(state) if event.kind not in ("check", "launch")]
+    acts = [event for event in kit.judged(state) if event.kind not in ("check", "launch")]
     assert [(event.kind, event.text, event.effect) for event in acts] == [
         ("write", "/workspace/made.txt", "allow"),
         ("write", "/workspace/made.txt", "allow"),
@@ -133,32 +133,32 @@ def test_an_acp_agents_acts_are_judged_and_in_the_log(shop: ProgramShop) -> None
     ]
 
 
-def test_an_acp_agents_question_waits_for_a_person(shop: ProgramShop) -> None:
-    state = shop.work_as(shop.acp("ask"))
+def test_an_acp_agents_question_waits_for_a_person(kit: ProgramKit) -> None:
+    state = kit.work_as(kit.acp("ask"))
     assert state.status == "waiting"
     (question,) = state.questions.values()
     assert (question.text, question.options) == ("Which?\nword", ("red", "green"))
 
 
 @pytest.mark.parametrize("way", ["cli", "acp"])
-def test_no_budget_is_outspent_and_no_key_is_anywhere(shop: ProgramShop, way: str) -> None:
-    state = shop.work_as(getattr(shop, way)("insist"), "[limits]\nbudget_usd = 0.03")
+def test_no_budget_is_outspent_and_no_key_is_anywhere(kit: ProgramKit, way: str) -> None:
+    state = kit.work_as(getattr(kit, way)("insist"), "[limits]\nbudget_usd = 0.03")
     assert (state.status, state.reasons[0].code) == ("exhausted", "budget"), state.reasons
-    with shop.opened() as app:
+    with kit.opened() as app:
         assert 0.02 < app.store.spending.total(mission=state.id).booked_usd <= 0.03
-    state = shop.work_as(getattr(shop, way)("leak"))
+    state = kit.work_as(getattr(kit, way)("leak"))
     assert state.status == "promoted", state.reasons
-    holders = [path for path in shop.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    holders = [path for path in kit.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert holders == []
 
 
-def test_a_patch_is_applied_by_file_and_by_request_and_refused_where_it_does_not_fit(shop: ProgramShop) -> None:
-    (shop.place / "mend.patch").write_text(PATCH)
-    named = shop.work_as(f'kind = "patch"\npatch = "{shop.place}/mend.patch"', model=None)
-    inline = shop.work_as('kind = "patch"', model=None, text=PATCH)
+def test_a_patch_is_applied_by_file_and_by_request_and_refused_where_it_does_not_fit(kit: ProgramKit) -> None:
+    (kit.place / "mend.patch").write_text(PATCH)
+    named = kit.work_as(f'kind = "patch"\npatch = "{kit.place}/mend.patch"', model=None)
+    inline = kit.work_as('kind = "patch"', model=None, text=PATCH)
     assert [named.status, inline.status] == ["promoted", "promoted"], (named.reasons, inline.reasons)
-    trees = {git(shop.repository, "rev-parse", f"{state.exported}^{{tree}}") for state in (named, inline)}
+    trees = {git(kit.repository, "rev-parse", f"{state.exported}^{{tree}}") for state in (named, inline)}
     assert len(trees) == 1
-    assert "return a + b" in git(shop.repository, "show", f"{named.exported}:calc/core.py")
-    wrong = shop.work_as('kind = "patch"', model=None, text=PATCH.replace("a - b", "a * b"))
+    assert "return a + b" in git(kit.repository, "show", f"{named.exported}:calc/core.py")
+    wrong = kit.work_as('kind = "patch"', model=None, text=PATCH.replace("a - b", "a * b"))
     assert (wrong.status, wrong.reasons[0].code) == ("failed", "patch_failed")

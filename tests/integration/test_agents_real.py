@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.integration.workshop import CHECK
-from tests.native_kit import ModelServer, NativeShop, call, says, scripted
+from tests.integration.mission_kit import CHECK
+from tests.native_kit import ModelServer, NativeKit, call, says, scripted
 
 from chargehand.agents.clis import SPECS
 from chargehand.app.documents import mission_document
@@ -120,7 +120,7 @@ def started(seen: Mapping[tuple[int, str], str]) -> set[tuple[int, str]]:
     return alive
 
 
-class RealShop(NativeShop):
+class RealKit(NativeKit):
     def __init__(self, place: Path) -> None:
         super().__init__(place)
         self.environ["OPENAI_API_KEY"] = self.environ["ANTHROPIC_API_KEY"] = CANARY
@@ -149,28 +149,28 @@ class RealShop(NativeShop):
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> RealShop:
-    return RealShop(tmp_path)
+def kit(tmp_path: Path) -> RealKit:
+    return RealKit(tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
 def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
-    shop: RealShop, kind: str, name: CliName
+    kit: RealKit, kind: str, name: CliName
 ) -> None:
     installed(kind, name)
-    shop.model("scripted", neutral(REPLIES))
-    state = shop.agent(kind, name)
-    events = shop.payloads(state)
+    kit.model("scripted", neutral(REPLIES))
+    state = kit.agent(kind, name)
+    events = kit.payloads(state)
     assert state.status == "promoted", (state.reasons, [e for e in events if isinstance(e, AttemptFinished)])
     calls = [event for event in events if isinstance(event, ModelCalled) and event.status == "ok"]
     work = [each for each in calls if not each.bare]
-    told = shop.told(state)
+    told = kit.told(state)
     assert [(each.input_tokens, each.output_tokens) for each in work] == [(1000, 100)] * 3
     assert (kind, name) == ("acp", "claude") or calls == work  # it also asks for a title
     assert told["malformed"] == 0
     tokens = (sum(each.input_tokens or 0 for each in calls), sum(each.output_tokens or 0 for each in calls))
     assert told["metered"] == {"calls": len(calls), "input": tokens[0], "output": tokens[1]}
-    said = [line.text for line in shop.transcript(state) if line.speaker == "agent"]
+    said = [line.text for line in kit.transcript(state) if line.speaker == "agent"]
     assert [text for text in (each.removeprefix(UNKNOWN) for each in said) if text in WORDS] == WORDS
     if kind == "cli":
         assert told["agrees"] is True
@@ -179,40 +179,40 @@ def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
     if kind == "acp" and name != "codex":  # codex edits by shell
         assert {"write"} <= {event.kind for event in events if isinstance(event, ActionJudged)}
     assert mission_document(state).cost_known is True
-    held = [path for path in shop.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    held = [path for path in kit.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert held == []
 
 
 @pytest.mark.parametrize(("name", "other"), OTHERS)
-def test_a_model_of_another_dialect_answers_it(shop: RealShop, name: CliName, other: Dialect) -> None:
+def test_a_model_of_another_dialect_answers_it(kit: RealKit, name: CliName, other: Dialect) -> None:
     """The model is a server on loopback that knows one dialect; the gateway translates calls and replies."""
     installed("cli", name)
     before = [says("never asked")] if name == "qwen" else []  # its first request has an invented reply
     server = ModelServer([*before, *REPLIES], other, neutral=True)
     with server.running() as address:
-        shop.model("scripted", provider=f"{other}-compatible", base_url=address, model="words")
-        state = shop.agent("cli", name)
-    assert state.status == "promoted", [e for e in shop.payloads(state) if isinstance(e, AttemptFinished)]
+        kit.model("scripted", provider=f"{other}-compatible", base_url=address, model="words")
+        state = kit.agent("cli", name)
+    assert state.status == "promoted", [e for e in kit.payloads(state) if isinstance(e, AttemptFinished)]
     assert server.asked == [len(before) + turn for turn in (1, 2, 3)]
-    told = shop.told(state)
+    told = kit.told(state)
     assert (told["agrees"], told["metered"]) == (True, {"calls": 3, "input": 3000, "output": 300})
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_it_never_spends_more_than_it_may(shop: RealShop, kind: str, name: CliName) -> None:
+def test_it_never_spends_more_than_it_may(kit: RealKit, kind: str, name: CliName) -> None:
     installed(kind, name)
     dear = Usage(input=20_000, output=1_000)
     looks = [call("bash", command=f"sed -n {number}p {FILE}") for number in range(1, 41)]
-    shop.model("scripted", neutral([says("Again.", look, usage=dear) for look in looks]))
-    state = shop.agent(kind, name, "[limits]\nbudget_usd = 1.5")
+    kit.model("scripted", neutral([says("Again.", look, usage=dear) for look in looks]))
+    state = kit.agent(kind, name, "[limits]\nbudget_usd = 1.5")
     assert (state.status, state.reasons[0].code) == ("exhausted", "budget"), state.reasons
-    with shop.opened() as app:
+    with kit.opened() as app:
         assert app.store.spending.total(mission=state.id).booked_usd <= 1.5
 
 
 @pytest.mark.parametrize(("kind", "name"), [way for way in WAYS if way != ("acp", "claude")])
 def test_it_goes_on_in_its_own_session_where_its_message_cannot_be_read(
-    shop: RealShop, kind: str, name: CliName
+    kit: RealKit, kind: str, name: CliName
 ) -> None:
     """claude's adapter is left out: it asks the model about such a command, which breaks the script's order."""
     installed(kind, name)
@@ -220,41 +220,41 @@ def test_it_goes_on_in_its_own_session_where_its_message_cannot_be_read(
     leaves = [
         call("bash", command=f"printf '%s' '{text}' > \"$CHARGEHAND_MESSAGE\"") for text in (told[:30], told)
     ]
-    shop.model(
+    kit.model(
         "scripted", neutral((*REPLIES[:2], says("", leaves[0]), says("Done."), says("", leaves[1]), says(LAST)))
     )
-    state = shop.agent(kind, name)
-    events = shop.payloads(state)
+    state = kit.agent(kind, name)
+    events = kit.payloads(state)
     assert state.status == "promoted", (state.reasons, [e for e in events if isinstance(e, AttemptFinished)])
     assert [each.status for each in events if isinstance(each, ModelCalled)] == ["ok"] * 6
     assert sum("/asked-again/" in step for step in state.steps) == 1
     assert state.received[-1].message["payload"]["summary"] == "I mended it."
     if kind == "cli":
-        assert shop.told(state)["metered"]["calls"] == (6 if SPECS[name].sums else 2)
-        assert shop.told(state)["agrees"] is True, shop.told(state)
+        assert kit.told(state)["metered"]["calls"] == (6 if SPECS[name].sums else 2)
+        assert kit.told(state)["agrees"] is True, kit.told(state)
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_a_probe_starts_it_inside_a_sandbox(shop: RealShop, kind: str, name: CliName) -> None:
+def test_a_probe_starts_it_inside_a_sandbox(kit: RealKit, kind: str, name: CliName) -> None:
     installed(kind, name)
-    with shop.opened() as app:
-        shop.home.mkdir(exist_ok=True)
+    with kit.opened() as app:
+        kit.home.mkdir(exist_ok=True)
         config = AgentConfig(
             kind="cli" if kind == "cli" else "acp", cli=SPECS[name].name, command=command(kind, name)
         )
-        seen = asyncio.run(probe_agent(config, app.toolchain(), scratch=shop.home))
+        seen = asyncio.run(probe_agent(config, app.toolchain(), scratch=kit.home))
     assert (seen.problem, bool(seen.version)) == ("", True), seen
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_nothing_that_it_started_outlives_its_attempt(shop: RealShop, kind: str, name: CliName) -> None:
+def test_nothing_that_it_started_outlives_its_attempt(kit: RealKit, kind: str, name: CliName) -> None:
     """The agent's shell leaves two background processes, one of them in a new session."""
     installed(kind, name)
     before, seen = children(), dict[tuple[int, str], str]()
     # Some agents wait until every process has closed the output; claude refuses a command that only sleeps.
     quiet = "timeout 1000 sleep 1000 </dev/null >/dev/null 2>&1 &"
     leave = call("bash", command=f"{quiet} setsid {quiet} timeout 9 sleep 1")
-    shop.model("scripted", neutral((says("I leave something.", leave), says(LAST))))
+    kit.model("scripted", neutral((says("I leave something.", leave), says(LAST))))
 
     async def look(_app: Any, _mission: str) -> None:
         deadline = time.monotonic() + 60
@@ -262,6 +262,6 @@ def test_nothing_that_it_started_outlives_its_attempt(shop: RealShop, kind: str,
             seen.update({each: called for each, called in children().items() if each not in before})
             await asyncio.sleep(0.05)
 
-    shop.agent(kind, name, meanwhile=look)
+    kit.agent(kind, name, meanwhile=look)
     assert list(seen.values()).count("sleep") >= 2, sorted(set(seen.values()))
     assert started(seen) == set()

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 from tests.conftest import git
 from tests.crash_kit import Scene, nothing_survives
-from tests.integration.desk import Desk
-from tests.integration.test_agents_real import LAST, RealShop, command, installed, neutral
+from tests.integration.command_line import Cli
+from tests.integration.test_agents_real import LAST, RealKit, command, installed, neutral
 from tests.integration.test_agents_real import REPLIES as MENDED
 from tests.integration.test_gateway_command import serving
-from tests.integration.test_replayed_crashes import TalkYard, replayed
+from tests.integration.test_replayed_crashes import TalkKit, replayed
 from tests.native_kit import ModelServer, call, says
 
 from chargehand.core.attempt_events import CheckpointMade, ModelCalled, ReplayDiverged
@@ -48,16 +48,16 @@ def test_no_reply_is_asked_for_twice(tmp_path: Path, kind: str, name: CliName, p
     before = [says("never asked")] if name == "qwen" else []  # its first request has an invented reply
     model = ModelServer([*before, *REPLIES], "anthropic" if name == "claude" else "openai", neutral=True)
     with nothing_survives(), model.running() as address:
-        yard = TalkYard(tmp_path, [(model, address)], kind="cli", act="-", config=config(kind, name, model))
-        site = yard.site(Scene(name="real"))
-        yard.die_at(point, site)
-        yard.go_on()
-        told = [each for each in yard.events(site) if isinstance(each, ReplayDiverged)]
+        kit = TalkKit(tmp_path, [(model, address)], kind="cli", act="-", config=config(kind, name, model))
+        site = kit.site(Scene(name="real"))
+        kit.die_at(point, site)
+        kit.go_on()
+        told = [each for each in kit.events(site) if isinstance(each, ReplayDiverged)]
         assert told == [], told
-        (state,) = yard.missions(site)
-        assert state.status == "promoted", (state.reasons, yard.said())
+        (state,) = kit.missions(site)
+        assert state.status == "promoted", (state.reasons, kit.output())
         assert [turn - len(before) for turn in model.asked] == [1, 2, 3, 4]
-        assert replayed(yard, site) == list(range(1, int(point[-1]) + 1))
+        assert replayed(kit, site) == list(range(1, int(point[-1]) + 1))
         branch = git(site.repository, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand/")
         assert git(site.repository, "show", f"{branch}:f.txt") == "bbb"
         assert git(site.repository, "show", f"{branch}:talk.txt") == "mended"
@@ -84,24 +84,24 @@ def test_a_recorded_run_gives_the_same_tree_again(tmp_path: Path, kind: str, nam
     The repositories share no commit: each run creates its first one.
     """
     installed(kind, name)
-    desk = Desk(tmp_path)
+    cli = Cli(tmp_path)
     replies = [replace(each, usage=DEAR) for each in (*MENDED[:2], *LOOKS)] if dear else MENDED
     (tmp_path / "script.jsonl").write_bytes(neutral(replies).dump())
     runs = []
     for run in (("record", "r.jsonl", "--script", "script.jsonl"), ("replay", "r.jsonl")):
-        with serving(desk, *run) as served:
+        with serving(cli, *run) as served:
             place = tmp_path / run[0]
             place.mkdir()
-            shop = RealShop(place)
-            shop.environ["SERVED_KEY"] = served.place["token"]
+            kit = RealKit(place)
+            kit.environ["SERVED_KEY"] = served.place["token"]
             provider = PROVIDERS.get(name, "openai-compatible")
             address = served.place[f"{provider.partition('-')[0]}_base_url"]
-            shop.model("scripted", provider=provider, base_url=address, key="SERVED_KEY")
-            state = shop.agent(kind, name, "[limits]\nbudget_usd = 1.5" if dear else "")
-            told = (run, state.reasons, calls(shop, state))
+            kit.model("scripted", provider=provider, base_url=address, key="SERVED_KEY")
+            state = kit.agent(kind, name, "[limits]\nbudget_usd = 1.5" if dear else "")
+            told = (run, state.reasons, calls(kit, state))
             assert state.status == ("exhausted" if dear else "promoted"), told
-            kept = [each.checkpoint.tree for each in shop.payloads(state) if isinstance(each, CheckpointMade)]
-            paid = [each for each in calls(shop, state) if each.status == "ok" and not each.bare]
+            kept = [each.checkpoint.tree for each in kit.payloads(state) if isinstance(each, CheckpointMade)]
+            paid = [each for each in calls(kit, state) if each.status == "ok" and not each.bare]
             runs.append((kept[-1], len(paid), [each.code for each in state.reasons]))
             assert (2 < len(paid) < 40) if dear else (state.tree, len(paid)) == (kept[-1], 3), told
     assert runs[0] == runs[1]
@@ -109,6 +109,6 @@ def test_a_recorded_run_gives_the_same_tree_again(tmp_path: Path, kind: str, nam
     assert first != second
 
 
-def calls(shop: RealShop, state: MissionState) -> list[ModelCalled]:
+def calls(kit: RealKit, state: MissionState) -> list[ModelCalled]:
     """Return the model calls of a mission, with their status."""
-    return [each for each in shop.payloads(state) if isinstance(each, ModelCalled)]
+    return [each for each in kit.payloads(state) if isinstance(each, ModelCalled)]

@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 import yaml
-from desk import Desk
+from command_line import Cli
 from msgspec.structs import replace
 from tests.server_kit import API, environment, record_missions, serving
 from tests.unit.older_stores import as_of_version_9
@@ -585,17 +585,17 @@ def _wait(ready: Any) -> None:
 
 
 def test_the_command_lists_tries_and_prints_rules(tmp_path: Path, hook: Hook) -> None:
-    desk = Desk(tmp_path, CHARGEHAND_ALERTS_WEBHOOK=hook.url, CHARGEHAND_LIMITS_DAY_USD="5")
-    listed = desk.say("alerts", cwd=tmp_path).document
+    cli = Cli(tmp_path, CHARGEHAND_ALERTS_WEBHOOK=hook.url, CHARGEHAND_LIMITS_DAY_USD="5")
+    listed = cli.say("alerts", cwd=tmp_path).document
     assert (listed["raised"], listed["watched"]) == ([], False)
-    tried = desk.say("alerts", "test", cwd=tmp_path)
+    tried = cli.say("alerts", "test", cwd=tmp_path)
     assert (tried.code, tried.document) == (0, {"channels": [{"channel": "webhook", "problem": None}]})
     assert hook.kinds == ["trial trial"]
     hook.answers = [404]
-    assert desk.say("alerts", "test", cwd=tmp_path).code == 1
-    failing = desk.say("alerts", "list", cwd=tmp_path).document["channels"]
+    assert cli.say("alerts", "test", cwd=tmp_path).code == 1
+    failing = cli.say("alerts", "list", cwd=tmp_path).document["channels"]
     assert failing == [{"channel": "webhook", "problem": "the answer was 404"}]
-    rules = desk.say("alerts", "--prometheus", cwd=tmp_path).document["rules"]
+    rules = cli.say("alerts", "--prometheus", cwd=tmp_path).document["rules"]
     (group,) = yaml.safe_load(rules)["groups"]
     expressions = {rule["alert"]: rule["expr"] for rule in group["rules"]}
     assert len(expressions) == len(ALERT_RULES) + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 from tests.conftest import git
 
 pytestmark = pytest.mark.needs_bwrap
@@ -31,8 +31,8 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 @pytest.fixture
@@ -45,14 +45,14 @@ def project(tmp_path: Path) -> Path:
     return place
 
 
-def run(desk: Desk, place: Path, script: str) -> Said:
-    return desk.say("run", "m", "--agent", shell(script), "--only-check", "sh check.sh", cwd=place)
+def run(cli: Cli, place: Path, script: str) -> Completed:
+    return cli.say("run", "m", "--agent", shell(script), "--only-check", "sh check.sh", cwd=place)
 
 
-def cloned(place: Path, said: Said) -> Path:
+def cloned(place: Path, result: Completed) -> Path:
     """Clone the promoted branch as another person would, and assert that git finds nothing modified in it."""
     clone = place.parent / "clone"
-    git(place, "clone", "-q", "--branch", said.document["branch"], str(place), str(clone))
+    git(place, "clone", "-q", "--branch", result.document["branch"], str(place), str(clone))
     # Make git read every file again: equal time stamps could hide a difference.
     for path in clone.rglob("*"):
         if path.is_file() and ".git" not in path.parts:
@@ -61,20 +61,20 @@ def cloned(place: Path, said: Said) -> Path:
     return clone
 
 
-def test_an_edit_is_clean_and_whole_in_a_clone(desk: Desk, project: Path) -> None:
-    said = run(
-        desk,
+def test_an_edit_is_clean_and_whole_in_a_clone(cli: Cli, project: Path) -> None:
+    result = run(
+        cli,
         project,
         "printf 'echo two\\r\\n' >> d/run.bat; printf '\\377\\376h\\000\\n\\000' > d/new.u16;"
         "echo more >> d/note.txt; printf 'more\\r\\n' >> d/old.txt; echo x >> d/v.id",
     )
-    assert (said.code, said.document["status"]) == (0, "promoted"), said.document["reasons"]
-    clone = cloned(project, said)
+    assert (result.code, result.document["status"]) == (0, "promoted"), result.document["reasons"]
+    clone = cloned(project, result)
     assert (clone / "d/run.bat").read_bytes() == b"echo one\r\necho two\r\n"
     assert (clone / "d/new.u16").read_bytes() == "\ufeffh\n".encode("utf-16-le")
     assert (clone / "d/old.txt").read_bytes() == b"kept\r\nso\r\nmore\r\n"
     # Only the added lines differ, not every line.
-    branch = said.document["branch"]
+    branch = result.document["branch"]
     assert git(project, "diff", "--numstat", "main", branch).split("\n") == [
         "1\t0\td/new.u16",
         "1\t0\td/note.txt",
@@ -95,19 +95,21 @@ def test_an_edit_is_clean_and_whole_in_a_clone(desk: Desk, project: Path) -> Non
     ids=["a secret", "content for a pointer", "without its filter", "attributes that leave others modified"],
 )
 def test_what_a_clone_would_have_otherwise_needs_a_person(
-    desk: Desk, project: Path, script: str, rule: str, path: str
+    cli: Cli, project: Path, script: str, rule: str, path: str
 ) -> None:
-    said = run(desk, project, f"echo more >> d/note.txt; {script}")
-    assert said.document["status"] == "waiting", said
-    assert any(path in reason["message"] for reason in said.document["reasons"] if reason["code"] == rule), said
+    result = run(cli, project, f"echo more >> d/note.txt; {script}")
+    assert result.document["status"] == "waiting", result
+    assert any(path in reason["message"] for reason in result.document["reasons"] if reason["code"] == rule), (
+        result
+    )
 
 
-def test_a_file_that_git_would_refuse_is_not_taken(desk: Desk, project: Path) -> None:
-    said = run(desk, project, "echo more >> d/note.txt; printf odd > d/new.u16")
-    assert (said.document["status"], said.reasons) == ("refused", {"entry_encoding"}), said
+def test_a_file_that_git_would_refuse_is_not_taken(cli: Cli, project: Path) -> None:
+    result = run(cli, project, "echo more >> d/note.txt; printf odd > d/new.u16")
+    assert (result.document["status"], result.reasons) == ("refused", {"entry_encoding"}), result
 
 
-def test_it_is_said_where_checks_see_pointers(desk: Desk, project: Path) -> None:
-    said = run(desk, project, "echo more >> d/note.txt")
-    log = desk.say("mission", "log", said.document["mission"], cwd=project).stdout
+def test_it_is_said_where_checks_see_pointers(cli: Cli, project: Path) -> None:
+    result = run(cli, project, "echo more >> d/note.txt")
+    log = cli.say("mission", "log", result.document["mission"], cwd=project).stdout
     assert "checks see 2 files as pointers of Git LFS, without their content: d/a.big, d/b.big" in log

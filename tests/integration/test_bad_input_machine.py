@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from desk import MEND, PASSES, Desk, Said, finish, repository, shell
+from command_line import MEND, PASSES, Cli, Completed, finish, repository, shell
 from test_crashes import descendants, survivors, wait_until
 from tests import forked
 from tests.conftest import git, repository_state, write_files
@@ -30,8 +30,8 @@ NO_NAMESPACES = (
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 def run_words(*words: str, agent: str = MEND) -> tuple[str, ...]:
@@ -42,17 +42,17 @@ class TestStateDirectory:
     """An unusable state directory is named and left unchanged."""
 
     def test_of_a_newer_version(self, tmp_path: Path) -> None:
-        desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
-        assert desk.missions(repo) == []
-        with sqlite3.connect(desk.home / "store.db") as connection:
+        cli, repo = Cli(tmp_path / "person"), repository(tmp_path / "repo")
+        assert cli.missions(repo) == []
+        with sqlite3.connect(cli.home / "store.db") as connection:
             connection.execute("UPDATE alembic_version SET version_num = '9999'")
         connection.close()
-        before = (desk.home / "store.db").read_bytes(), repository_state(repo)
-        error = desk.refused("store_newer", 6, *run_words(), cwd=repo)
+        before = (cli.home / "store.db").read_bytes(), repository_state(repo)
+        error = cli.refused("store_newer", 6, *run_words(), cwd=repo)
         assert "CHARGEHAND_HOME" in error["hint"]
-        assert ((desk.home / "store.db").read_bytes(), repository_state(repo)) == before
+        assert ((cli.home / "store.db").read_bytes(), repository_state(repo)) == before
 
-    def test_not_writable(self, desk: Desk, tmp_path: Path) -> None:
+    def test_not_writable(self, cli: Cli, tmp_path: Path) -> None:
         repo = repository(tmp_path / "repo")
         before = repository_state(repo)
         write_files(tmp_path, {"file": ""})
@@ -61,10 +61,10 @@ class TestStateDirectory:
         places = [tmp_path / "file/state", Path("/proc/chargehand")]
         places += [closed / "state"] if os.geteuid() else []
         for place in places:
-            said = desk.say(*run_words(), cwd=repo, environ={"CHARGEHAND_HOME": str(place)})
-            assert (said.code, said.stdout, said.error["code"]) == (6, "", "store_not_writable"), said
-            assert "CHARGEHAND_HOME" in said.error["hint"]
-        relative = desk.say(*run_words(), cwd=repo, environ={"CHARGEHAND_HOME": "here"})
+            result = cli.say(*run_words(), cwd=repo, environ={"CHARGEHAND_HOME": str(place)})
+            assert (result.code, result.stdout, result.error["code"]) == (6, "", "store_not_writable"), result
+            assert "CHARGEHAND_HOME" in result.error["hint"]
+        relative = cli.say(*run_words(), cwd=repo, environ={"CHARGEHAND_HOME": "here"})
         assert (relative.code, relative.error["code"]) == (2, "config_invalid")
         assert repository_state(repo) == before
 
@@ -83,22 +83,22 @@ class TestSandboxMissing:
         return place
 
     def test_bubblewrap_is_not_installed(self, tools: Path, tmp_path: Path) -> None:
-        desk, repo = Desk(tmp_path / "desk", PATH=str(tools)), repository(tmp_path / "repo")
+        cli, repo = Cli(tmp_path / "person", PATH=str(tools)), repository(tmp_path / "repo")
         before = repository_state(repo)
-        error = desk.refused("sandbox_unavailable", 5, *run_words(), cwd=repo)
+        error = cli.refused("sandbox_unavailable", 5, *run_words(), cwd=repo)
         assert "install bubblewrap" in error["hint"]
-        assert desk.missions(repo) == []
-        assert desk.say("doctor", cwd=repo).code == 5
+        assert cli.missions(repo) == []
+        assert cli.say("doctor", cwd=repo).code == 5
         assert repository_state(repo) == before
 
     def test_user_namespaces_are_denied(self, tools: Path, tmp_path: Path) -> None:
         (tools / "bwrap").write_text(f'#!/bin/sh\necho "{NO_NAMESPACES}" >&2\nexit 1\n')
         (tools / "bwrap").chmod(0o755)
-        desk, repo = Desk(tmp_path / "desk", PATH=str(tools)), repository(tmp_path / "repo")
+        cli, repo = Cli(tmp_path / "person", PATH=str(tools)), repository(tmp_path / "repo")
         before = repository_state(repo)
-        error = desk.refused("sandbox_unavailable", 5, *run_words(), cwd=repo)
+        error = cli.refused("sandbox_unavailable", 5, *run_words(), cwd=repo)
         assert "namespace" in error["message"]
-        assert desk.missions(repo) == []
+        assert cli.missions(repo) == []
         assert repository_state(repo) == before
 
 
@@ -107,13 +107,13 @@ class TestKilled:
 
     @pytest.mark.parametrize("victim", ["bwrap", "launcher"])
     @pytest.mark.parametrize("where", ["agent", "check"])
-    def test_while_it_works(self, desk: Desk, tmp_path: Path, victim: str, where: str) -> None:
+    def test_while_it_works(self, cli: Cli, tmp_path: Path, victim: str, where: str) -> None:
         repo = repository(tmp_path / "repo")
         # grep skips the wait on the base. No pipe: a pipe fails if its reader ends first.
         wait = f"grep -qs aaa *.txt || sleep {MARK} || true"
         agent = shell(f"sed -i s/a/b/ f.txt; {wait if where == 'agent' else 'true'}")
         check = "true" if where == "agent" else wait
-        process = desk.start("run", "mend", "--agent", agent, "--only-check", check, cwd=repo)
+        process = cli.start("run", "mend", "--agent", agent, "--only-check", check, cwd=repo)
         wait_until(sleepers)
         below = descendants(process.pid)
         sandboxes = [pid for pid in below if is_bubblewrap(pid)]
@@ -123,24 +123,24 @@ class TestKilled:
         os.kill(target, signal.SIGKILL)
         wait_until(lambda: not sleepers())
         wait_until(wake)
-        said = finish(process)
-        assert (said.code, said.document["status"]) == (0, "promoted"), said
-        shown = desk.say("mission", "log", said.document["mission"], cwd=repo)
+        result = finish(process)
+        assert (result.code, result.document["status"]) == (0, "promoted"), result
+        shown = cli.say("mission", "log", result.document["mission"], cwd=repo)
         log = [json.loads(line) for line in shown.stdout.splitlines()]
         assert [seen["payload"]["code"] for seen in log if seen["type"] == "mission.interrupted"] == [
             "sandbox_died"
         ]
         # One attempt: the interrupted run does not count as another.
-        assert [attempt["status"] for attempt in said.document["attempts"]] == ["succeeded"]
+        assert [attempt["status"] for attempt in result.document["attempts"]] == ["succeeded"]
         assert [seen["type"] for seen in log].count("attempt.resumed") == (where == "agent")
         wait_until(lambda: not survivors(below))
 
-    def test_again_and_again(self, desk: Desk, tmp_path: Path) -> None:
+    def test_again_and_again(self, cli: Cli, tmp_path: Path) -> None:
         """A mission whose sandbox dies each time is given up; it can be resumed once the machine works again."""
         repo = repository(tmp_path / "repo")
         before = repository_state(repo, without="\0")
         agent = shell("sed -i s/a/b/ f.txt; sleep 301")
-        process = desk.start("run", "mend", "--agent", agent, *PASSES, cwd=repo)
+        process = cli.start("run", "mend", "--agent", agent, *PASSES, cwd=repo)
         killed = set[int]()
         while process.poll() is None:
             found = [pid for pid in descendants(process.pid) if words(pid)[:2] == ["sleep", "301"]]
@@ -150,8 +150,8 @@ class TestKilled:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
-        said = finish(process)
-        assert (said.code, said.document["status"], said.reasons) == (6, "failed", {"sandbox_died"}), said
+        result = finish(process)
+        assert (result.code, result.document["status"], result.reasons) == (6, "failed", {"sandbox_died"}), result
         assert len(killed) >= 5
         assert repository_state(repo, without="\0") == before
 
@@ -179,34 +179,34 @@ class TestAtOnce:
 
     @pytest.mark.parametrize("count", [3, pytest.param(6, marks=pytest.mark.soak)])
     def test_all_succeed_from_the_very_first_on(self, tmp_path: Path, count: int) -> None:
-        desk, repo = Desk(tmp_path / "desk", fresh=True), repository(tmp_path / "repo")
+        cli, repo = Cli(tmp_path / "person", fresh=True), repository(tmp_path / "repo")
         before = repository_state(repo)
-        processes = [desk.start(*run_words(), cwd=repo) for _ in range(count)]
-        said = [finish(process) for process in processes]
-        assert [one.code for one in said] == [0] * count, said
-        branches = {one.document["branch"] for one in said}
+        processes = [cli.start(*run_words(), cwd=repo) for _ in range(count)]
+        result = [finish(process) for process in processes]
+        assert [one.code for one in result] == [0] * count, result
+        branches = {one.document["branch"] for one in result}
         assert len(branches) == count
-        for one in said:
+        for one in result:
             assert git(repo, "rev-parse", one.document["branch"]) == one.document["commit"]
         assert repository_state(repo) == before
-        assert desk.say("audit", "verify", cwd=repo).code == 0
-        project = desk.state(said[0]).project
-        bases = [place.name for place in (desk.home / "projects" / project / "bases").iterdir() if place.is_dir()]
+        assert cli.say("audit", "verify", cwd=repo).code == 0
+        project = cli.state(result[0]).project
+        bases = [place.name for place in (cli.home / "projects" / project / "bases").iterdir() if place.is_dir()]
         assert [name for name in bases if not name.startswith(".")] == [git(repo, "rev-parse", "main")]
 
 
-class FullDesk(Desk):
-    """A desk with its state directory on a separate small disk, in a mount namespace that a process keeps open."""
+class FullCli(Cli):
+    """A command line whose state is on a separate small disk, in a mount namespace that a process keeps open."""
 
     def __init__(self, place: Path, holder: int) -> None:
         super().__init__(place, fresh=True)
         self._holder = holder
 
-    def with_spare(self, spare: int | None, repo: Path, agent: str, *words: str) -> Said:
+    def with_spare(self, spare: int | None, repo: Path, agent: str, *words: str) -> Completed:
         """Run a mission while the disk has only `spare` KiB free, then free the space again."""
         return self.say_with_spare(spare, repo, *run_words(*words, agent=agent))
 
-    def say_with_spare(self, spare: int | None, repo: Path, *words: str) -> Said:
+    def say_with_spare(self, spare: int | None, repo: Path, *words: str) -> Completed:
         """Run a command while the disk has only `spare` KiB free, then free the space again."""
         seen = Path(f"/proc/{self._holder}/root{self.home}")
         ballast = seen / "ballast"
@@ -229,11 +229,11 @@ class FullDesk(Desk):
         """Make the disk read-only."""
         self._inside("mount", "-o", "remount,ro", str(self.home))
 
-    def within(self, *words: str, cwd: Path | None = None) -> Said:
+    def within(self, *words: str, cwd: Path | None = None) -> Completed:
         """Run the program to its end in the namespace that sees the small disk."""
         where = cwd or self.place
         code, stdout, stderr = forked.run(words, cwd=where, environ=self.environ, mounts=self._holder)
-        return Said(code=code, stdout=stdout, stderr=stderr)
+        return Completed(code=code, stdout=stdout, stderr=stderr)
 
     def go_on(self) -> str:
         """Resume the only unfinished mission, now that there is room, and return its status."""
@@ -259,8 +259,8 @@ class FullDesk(Desk):
 
 
 @contextmanager
-def small_disk(place: Path, *, kib: int, inodes: int = 100_000) -> Iterator[FullDesk]:
-    """Mount a small disk for a desk's state, visible to no other process."""
+def small_disk(place: Path, *, kib: int, inodes: int = 100_000) -> Iterator[FullCli]:
+    """Mount a small disk for a command line's state, visible to no other process."""
     (place / "state").mkdir(parents=True)
     mount = f'mount -t tmpfs -o size={kib}k,nr_inodes={inodes} none "$0" && echo ready && exec sleep 600'
     with subprocess.Popen(
@@ -269,7 +269,7 @@ def small_disk(place: Path, *, kib: int, inodes: int = 100_000) -> Iterator[Full
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
         try:
-            yield FullDesk(place, holder.pid)
+            yield FullCli(place, holder.pid)
         finally:
             holder.kill()
 
@@ -279,18 +279,18 @@ WRITES_2_MB = shell("head -c 2000000 /dev/urandom > big")
 SAYS_900_KB = shell("head -c 900000 /dev/urandom; touch said")
 
 
-def refused_for_space(said: Said) -> None:
+def refused_for_space(result: Completed) -> None:
     """Assert that a run stopped and reported a full disk; it waits if there was room to record that."""
-    if said.code == 3:
-        assert (said.document["status"], said.reasons) == ("waiting", {"no_space"}), said
+    if result.code == 3:
+        assert (result.document["status"], result.reasons) == ("waiting", {"no_space"}), result
         return
-    assert said.code == 6, said
-    assert said.error["code"] in FULL, said
-    assert "free some space" in said.error["hint"]
-    if said.stdout:
+    assert result.code == 6, result
+    assert result.error["code"] in FULL, result
+    assert "free some space" in result.error["hint"]
+    if result.stdout:
         # Planned: there was room to record the mission but not to start it.
-        assert said.document["status"] in ("planned", "failed", "paused")
-        assert said.document["branch"] is None
+        assert result.document["status"] in ("planned", "failed", "paused")
+        assert result.document["branch"] is None
 
 
 @pytest.mark.needs_root
@@ -305,18 +305,18 @@ def refused_for_space(said: Said) -> None:
 def test_a_disk_that_is_full_from_the_start(tmp_path: Path, kib: int, inodes: int) -> None:
     repo = repository(tmp_path / "repo")
     before = repository_state(repo, without="\0")
-    with small_disk(tmp_path / "desk", kib=kib, inodes=inodes) as desk:
-        refused_for_space(desk.with_spare(None, repo, MEND))
+    with small_disk(tmp_path / "person", kib=kib, inodes=inodes) as cli:
+        refused_for_space(cli.with_spare(None, repo, MEND))
         assert repository_state(repo, without="\0") == before
-        desk.grow()
-        assert desk.with_spare(None, repo, MEND).code == 0
+        cli.grow()
+        assert cli.with_spare(None, repo, MEND).code == 0
 
 
 @pytest.mark.needs_root
 def test_a_disk_that_fills_up_at_each_step(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
-    with small_disk(tmp_path / "desk", kib=65536) as desk:
-        assert desk.with_spare(None, repo, MEND).code == 0
+    with small_disk(tmp_path / "person", kib=65536) as cli:
+        assert cli.with_spare(None, repo, MEND).code == 0
         before = repository_state(repo, without="\0")
         shortages = {
             "opening the store": (0, MEND),
@@ -325,14 +325,14 @@ def test_a_disk_that_fills_up_at_each_step(tmp_path: Path) -> None:
             "artifact": (600, SAYS_900_KB),
         }
         for step, (spare, agent) in shortages.items():
-            refused_for_space(desk.with_spare(spare, repo, agent))
+            refused_for_space(cli.with_spare(spare, repo, agent))
             assert repository_state(repo, without="\0") == before, step
         (repo / "big.bin").write_bytes(os.urandom(1 << 21))
         git(repo, "add", "-A")
         git(repo, "commit", "-qm", "big")
         for spare in (1000, 3500):  # the depot's copy, the base's files and objects
-            refused_for_space(desk.with_spare(spare, repo, MEND))
-        done = desk.with_spare(None, repo, WRITES_2_MB)
+            refused_for_space(cli.with_spare(spare, repo, MEND))
+        done = cli.with_spare(None, repo, WRITES_2_MB)
         assert done.code == 0, done
         assert git(repo, "diff", "--name-only", "main", done.document["branch"]) == "big"
 
@@ -356,26 +356,26 @@ READING = (
 @pytest.mark.needs_root
 def test_what_only_reads_needs_no_room_and_gc_makes_some(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
-    with small_disk(tmp_path / "desk", kib=65536) as desk:
-        assert desk.with_spare(None, repo, MEND).code == 0
+    with small_disk(tmp_path / "person", kib=65536) as cli:
+        assert cli.with_spare(None, repo, MEND).code == 0
         # SQLite's copy is here while it is read. The next reader removes the copy of a killed process.
         temporary = tmp_path / "temporary"
         left = temporary / "chargehand-snapshot-4194305-left"
         left.mkdir(parents=True)
         os.utime(left, (1, 1))
-        desk.environ["TMPDIR"] = str(temporary)
+        cli.environ["TMPDIR"] = str(temporary)
         # No depot has this commit: its configuration and rules are read from the repository.
         git(repo, "commit", "-q", "--allow-empty", "-m", "a commit that no mission started from")
-        before = {words: desk.say_with_spare(None, repo, *words) for words in READING}
-        assert {said.code for said in before.values()} == {0}, before
+        before = {words: cli.say_with_spare(None, repo, *words) for words in READING}
+        assert {result.code for result in before.values()} == {0}, before
         # SQLite has to create files next to the database to read it: without room it reads a copy in memory.
-        assert {words: desk.say_with_spare(0, repo, *words) for words in READING} == before
-        desk.lock()
-        assert {words: desk.say_with_spare(None, repo, *words) for words in READING} == before
+        assert {words: cli.say_with_spare(0, repo, *words) for words in READING} == before
+        cli.lock()
+        assert {words: cli.say_with_spare(None, repo, *words) for words in READING} == before
         assert list(temporary.iterdir()) == []
-        desk.grow()
-        desk.age_bases()
-        freed = desk.say_with_spare(0, repo, "gc", "--max-age", "0s").document
+        cli.grow()
+        cli.age_bases()
+        freed = cli.say_with_spare(0, repo, "gc", "--max-age", "0s").document
         assert sum(len(project["bases"]) for project in freed["projects"]) == 1
-        refused_for_space(desk.with_spare(0, repo, MEND))
-        assert desk.with_spare(None, repo, WRITES_2_MB).code == 0
+        refused_for_space(cli.with_spare(0, repo, MEND))
+        assert cli.with_spare(None, repo, WRITES_2_MB).code == 0

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository
+from command_line import Cli, repository
 
 from chargehand.workspace.errors import GitError
 from chargehand.workspace.host.git import private_git
@@ -21,8 +21,8 @@ NOT_UTF8 = "\udcff"
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,12 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repository(tmp_path_factory.mktemp("repo") / "repo")
 
 
-def give(desk: Desk, script: str, *words: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+def give(cli: Cli, script: str, *words: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command through a shell script that receives it as `"$@"`."""
     return subprocess.run(
-        ["sh", "-c", script, "sh", *desk.argv(*words)],
+        ["sh", "-c", script, "sh", *cli.argv(*words)],
         cwd=cwd,
-        env={**desk.environ, **changes},
+        env={**cli.environ, **changes},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -63,11 +63,11 @@ STREAMS_USED = {
     ],
 )
 def test_closed_streams_are_as_good_as_none(
-    desk: Desk, repo: Path, words: tuple[str, ...], code: int, closed: str
+    cli: Cli, repo: Path, words: tuple[str, ...], code: int, closed: str
 ) -> None:
-    done = give(desk, f'exec "$@" {closed}', *words, cwd=repo)
+    done = give(cli, f'exec "$@" {closed}', *words, cwd=repo)
     assert (done.returncode, "internal" in done.stderr) == (code, False), done
-    assert not (desk.home / "errors").exists()
+    assert not (cli.home / "errors").exists()
 
 
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
@@ -82,37 +82,37 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_a_full_disk_behind_stdout_is_named(desk: Desk, repo: Path, form: tuple[str, ...]) -> None:
-    done = give(desk, 'exec "$@" >/dev/full', "mission", "list", *form, cwd=repo)
+def test_a_full_disk_behind_stdout_is_named(cli: Cli, repo: Path, form: tuple[str, ...]) -> None:
+    done = give(cli, 'exec "$@" >/dev/full', "mission", "list", *form, cwd=repo)
     assert done.returncode == 6
     assert f"cannot write to stdout: {os.strerror(errno.ENOSPC)}" in done.stderr
     assert ("output_unwritable" in done.stderr) is bool(form)
 
 
 @pytest.mark.parametrize("words", [("mission", "list"), ("config", "show"), ("run", "mend"), ("mcp",)])
-def test_a_directory_that_is_gone_is_told(desk: Desk, tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = give(desk, 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', *words, cwd=tmp_path)
+def test_a_directory_that_is_gone_is_told(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = give(cli, 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert "the current directory no longer exists" in done.stderr
 
 
-def test_a_person_without_a_home_is_told_so(desk: Desk, tmp_path: Path) -> None:
+def test_a_person_without_a_home_is_told_so(cli: Cli, tmp_path: Path) -> None:
     # A user without an entry in the user database, as is common in containers.
     (tmp_path / "sitecustomize.py").write_text("import os\nos.getuid = lambda: 54321\n")
     python = {"HOME": "", "CHARGEHAND_HOME": "", "PYTHONPATH": str(tmp_path)}
     for words in (("mission", "list"), ("agent", "list"), ("config", "show")):
-        done = give(desk, 'unset HOME; exec "$@"', *words, cwd=tmp_path, **python)
+        done = give(cli, 'unset HOME; exec "$@"', *words, cwd=tmp_path, **python)
         assert (done.returncode, done.stdout) == (2, ""), done
         assert "your home directory is unknown" in done.stderr
-        placed = python | {"CHARGEHAND_HOME": str(desk.home), "XDG_CONFIG_HOME": str(tmp_path)}
-        done = give(desk, 'unset HOME; exec "$@"', *words, cwd=tmp_path, **placed)
+        placed = python | {"CHARGEHAND_HOME": str(cli.home), "XDG_CONFIG_HOME": str(tmp_path)}
+        done = give(cli, 'unset HOME; exec "$@"', *words, cwd=tmp_path, **placed)
         assert done.returncode == 0, done
 
 
-def test_a_state_directory_that_is_not_utf8_is_refused(desk: Desk, tmp_path: Path) -> None:
+def test_a_state_directory_that_is_not_utf8_is_refused(cli: Cli, tmp_path: Path) -> None:
     for name in ("CHARGEHAND_HOME", "XDG_STATE_HOME"):
         places = {"CHARGEHAND_HOME": "", name: str(tmp_path / NOT_UTF8)}
-        done = give(desk, 'exec "$@"', "mission", "list", cwd=tmp_path, **places)
+        done = give(cli, 'exec "$@"', "mission", "list", cwd=tmp_path, **places)
         assert (done.returncode, done.stdout) == (2, ""), done
         assert "not UTF-8" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -130,8 +130,8 @@ def test_a_state_directory_that_is_not_utf8_is_refused(desk: Desk, tmp_path: Pat
         ("store", "check", NOT_UTF8),
     ],
 )
-def test_a_mission_that_is_not_utf8_is_not_found(desk: Desk, repo: Path, words: tuple[str, ...]) -> None:
-    assert desk.refused("not_found", 2, *words, cwd=repo)["message"] == "there is no mission '\\udcff'"
+def test_a_mission_that_is_not_utf8_is_not_found(cli: Cli, repo: Path, words: tuple[str, ...]) -> None:
+    assert cli.refused("not_found", 2, *words, cwd=repo)["message"] == "there is no mission '\\udcff'"
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_a_mission_that_is_not_utf8_is_not_found(desk: Desk, repo: Path, words: 
         ("config_invalid", ("config", "set", "limits.attempts", "three")),
     ],
 )
-def test_odd_values_are_named_with_the_way_out(desk: Desk, repo: Path, code: str, words: tuple[str, ...]) -> None:
-    error = desk.refused(code, 2, *words, cwd=repo)
+def test_odd_values_are_named_with_the_way_out(cli: Cli, repo: Path, code: str, words: tuple[str, ...]) -> None:
+    error = cli.refused(code, 2, *words, cwd=repo)
     assert len(error["message"]) < 600, error
-    assert desk.missions(repo) == []
+    assert cli.missions(repo) == []
 
 
 def test_git_that_may_not_write_names_the_way_out(repo: Path) -> None:
@@ -162,8 +162,8 @@ def test_git_that_may_not_write_names_the_way_out(repo: Path) -> None:
     assert "writable" in caught.value.hint
 
 
-def test_a_backup_to_where_nothing_can_be_made_speaks_of_that_place(desk: Desk, repo: Path) -> None:
-    assert desk.say("mission", "list", cwd=repo).code == 0
-    error = desk.refused("backup_failed", 6, "store", "backup", "/proc/copy", cwd=repo)
+def test_a_backup_to_where_nothing_can_be_made_speaks_of_that_place(cli: Cli, repo: Path) -> None:
+    assert cli.say("mission", "list", cwd=repo).code == 0
+    error = cli.refused("backup_failed", 6, "store", "backup", "/proc/copy", cwd=repo)
     assert "/proc/copy" in error["message"]
     assert "state directory" not in error["message"]

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from desk import FILES, MEND, PASSES, Desk, repository, shell
+from command_line import FILES, MEND, PASSES, Cli, repository, shell
 from tests.conftest import git, make_repository, repository_state, write_files
 
 from chargehand.core.text import printable
@@ -19,8 +19,8 @@ NAUGHTY = Path(__file__).parents[3] / "shared/data/naughty_strings.json"
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def run_words(*words: str, agent: str = MEND) -> tuple[str, ...]:
     return ("run", "mend", "--agent", agent, *PASSES, *words)
 
 
-def test_wrong_words_start_nothing(desk: Desk, shared: Path, tmp_path: Path) -> None:
+def test_wrong_words_start_nothing(cli: Cli, shared: Path, tmp_path: Path) -> None:
     before = repository_state(shared)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "zero.txt").write_bytes(b"mend\0it")
@@ -52,24 +52,24 @@ def test_wrong_words_start_nothing(desk: Desk, shared: Path, tmp_path: Path) -> 
         ("mission", "show", "m-nothing"): ("not_found", "m-nothing"),
     }
     for words, (code, named) in wrong.items():
-        said = desk.say(*words, cwd=shared)
-        assert (said.code, said.stdout, said.error["code"]) == (2, "", code), said
-        assert named in said.error["message"] + said.error["hint"], said
-    assert desk.missions(shared) == []
+        result = cli.say(*words, cwd=shared)
+        assert (result.code, result.stdout, result.error["code"]) == (2, "", code), result
+        assert named in result.error["message"] + result.error["hint"], result
+    assert cli.missions(shared) == []
     assert repository_state(shared) == before
 
 
 def test_unknown_agent_lists_the_known_ones(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
-    none = desk.refused("not_found", 2, *run_words(agent="fixr"), cwd=repo)
+    cli, repo = Cli(tmp_path / "person"), repository(tmp_path / "repo")
+    none = cli.refused("not_found", 2, *run_words(agent="fixr"), cwd=repo)
     assert "'fixr'" in none["message"]
     agents = '[agents.fixer]\ncommand = ["true"]\n[agents.other]\ncommand = ["true"]\n'
-    write_files(desk.place, {".config/chargehand/config.toml": agents})
-    near = desk.refused("not_found", 2, *run_words(agent="fixr"), cwd=repo)
+    write_files(cli.place, {".config/chargehand/config.toml": agents})
+    near = cli.refused("not_found", 2, *run_words(agent="fixr"), cwd=repo)
     assert "'fixer'" in near["hint"]
-    far = desk.refused("not_found", 2, *run_words(agent="zzz"), cwd=repo)
+    far = cli.refused("not_found", 2, *run_words(agent="zzz"), cwd=repo)
     assert "fixer, native, other" in far["hint"]
-    desk.refused("agent_ambiguous", 2, "run", "mend", cwd=repo)
+    cli.refused("agent_ambiguous", 2, "run", "mend", cwd=repo)
 
 
 @pytest.mark.parametrize(
@@ -82,79 +82,79 @@ def test_unknown_agent_lists_the_known_ones(tmp_path: Path) -> None:
         ("[project]\nchecks = 1\n", (":2", "checks")),
     ],
 )
-def test_malformed_repository_configuration(desk: Desk, tmp_path: Path, text: str, named: tuple[str, ...]) -> None:
+def test_malformed_repository_configuration(cli: Cli, tmp_path: Path, text: str, named: tuple[str, ...]) -> None:
     repo = make_repository(tmp_path / "repo", {**FILES, "chargehand.toml": text})
     before = repository_state(repo)
-    said = desk.say(*run_words(), cwd=repo)
-    assert (said.code, said.stdout, said.error["code"]) == (2, "", "config_invalid"), said
+    result = cli.say(*run_words(), cwd=repo)
+    assert (result.code, result.stdout, result.error["code"]) == (2, "", "config_invalid"), result
     for part in ("chargehand.toml", *named):
-        assert part in said.error["message"] + said.error["hint"], said
+        assert part in result.error["message"] + result.error["hint"], result
     assert repository_state(repo) == before
 
 
-def test_configuration_that_is_no_text(desk: Desk, tmp_path: Path) -> None:
+def test_configuration_that_is_no_text(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     (repo / "chargehand.toml").write_bytes(b"[project]\nsetup = '\xff'\n")
-    assert "chargehand.toml" in desk.refused("config_invalid", 2, *run_words(), cwd=repo)["message"]
+    assert "chargehand.toml" in cli.refused("config_invalid", 2, *run_words(), cwd=repo)["message"]
 
 
-def test_trust_is_of_one_exact_content(desk: Desk, tmp_path: Path) -> None:
+def test_trust_is_of_one_exact_content(cli: Cli, tmp_path: Path) -> None:
     wants = '[sandbox]\ntoolchain = ["/opt"]\n'
     repo = make_repository(tmp_path / "repo", {**FILES, "chargehand.toml": wants})
     before = repository_state(repo)
-    asked = desk.refused("trust_needed", 3, *run_words("--yes"), cwd=repo)
+    asked = cli.refused("trust_needed", 3, *run_words("--yes"), cwd=repo)
     assert "sandbox.toolchain" in asked["message"]
     assert "chargehand project trust" in asked["hint"]
-    assert desk.missions(repo) == []
-    desk.refused("trust_unasked", 2, "project", "trust", cwd=repo)
-    trusted = desk.say("project", "trust", "--yes", cwd=repo)
+    assert cli.missions(repo) == []
+    cli.refused("trust_unasked", 2, "project", "trust", cwd=repo)
+    trusted = cli.say("project", "trust", "--yes", cwd=repo)
     assert (trusted.code, trusted.document["trusted"]) == (0, True), trusted
     assert repository_state(repo) == before
-    assert desk.run(repo).code == 0
+    assert cli.run(repo).code == 0
     write_files(repo, {"chargehand.toml": wants + "# changed\n"})
     git(repo, "commit", "-qam", "changed")
-    desk.refused("trust_needed", 3, *run_words(), cwd=repo)
+    cli.refused("trust_needed", 3, *run_words(), cwd=repo)
 
 
-def test_trust_is_taken_back(desk: Desk, tmp_path: Path) -> None:
+def test_trust_is_taken_back(cli: Cli, tmp_path: Path) -> None:
     wants = '[sandbox]\ntoolchain = ["/opt"]\n'
     repo = make_repository(tmp_path / "repo", {**FILES, "chargehand.toml": wants})
     other = make_repository(tmp_path / "other", {**FILES, "chargehand.toml": wants})
-    never = desk.say("project", "untrust", cwd=repo)
+    never = cli.say("project", "untrust", cwd=repo)
     assert (never.code, never.document["revoked"]) == (0, 0), never
-    assert "was trusted, so nothing changed" in desk.say("project", "untrust", cwd=repo, as_json=False).stdout
-    desk.say("project", "trust", "--yes", cwd=other)
-    desk.say("project", "trust", "--yes", cwd=repo)
+    assert "was trusted, so nothing changed" in cli.say("project", "untrust", cwd=repo, as_json=False).stdout
+    cli.say("project", "trust", "--yes", cwd=other)
+    cli.say("project", "trust", "--yes", cwd=repo)
     write_files(repo, {"chargehand.toml": wants + "# changed\n"})
     git(repo, "commit", "-qam", "changed")
-    desk.say("project", "trust", "--yes", cwd=repo)
-    assert desk.run(repo).code == 0
+    cli.say("project", "trust", "--yes", cwd=repo)
+    assert cli.run(repo).code == 0
     before = repository_state(repo)
     # Run from another directory; it also takes back the grant made before the change.
-    taken = desk.say("project", "untrust", "--repo", str(repo), cwd=tmp_path, as_json=False)
+    taken = cli.say("project", "untrust", "--repo", str(repo), cwd=tmp_path, as_json=False)
     assert (taken.code, taken.stderr) == (0, ""), taken
     assert taken.stdout == f"no longer trusted: {repo} (2 grants taken back)\n"
-    assert desk.say("project", "show", cwd=repo).document["trusted"] is False
-    desk.refused("trust_needed", 3, *run_words(), cwd=repo)
+    assert cli.say("project", "show", cwd=repo).document["trusted"] is False
+    cli.refused("trust_needed", 3, *run_words(), cwd=repo)
     assert repository_state(repo) == before
     git(repo, "checkout", "-q", "HEAD~1")
-    desk.refused("trust_needed", 3, *run_words(), cwd=repo)
+    cli.refused("trust_needed", 3, *run_words(), cwd=repo)
     git(repo, "checkout", "-q", "-")
-    assert desk.say("project", "show", cwd=other).document["trusted"] is True
-    assert desk.say("project", "trust", "--yes", cwd=repo).document["trusted"] is True
-    assert desk.run(repo).code == 0
-    desk.refused("not_a_repository", 2, "project", "untrust", "--repo", "nowhere", cwd=repo)
+    assert cli.say("project", "show", cwd=other).document["trusted"] is True
+    assert cli.say("project", "trust", "--yes", cwd=repo).document["trusted"] is True
+    assert cli.run(repo).code == 0
+    cli.refused("not_a_repository", 2, "project", "untrust", "--repo", "nowhere", cwd=repo)
 
 
-def test_request_of_100_kilobytes_reaches_the_agent_whole(desk: Desk, shared: Path, tmp_path: Path) -> None:
+def test_request_of_100_kilobytes_reaches_the_agent_whole(cli: Cli, shared: Path, tmp_path: Path) -> None:
     text = ("mend it\n" + "why: " + "ü" * 70 + "\n" + "x" * 100_000)[:99_900]
     text = text.encode()[:100_000].decode(errors="ignore")
     (tmp_path / "request.txt").write_text(text)
     agent = "command:python3 -c \"import os; open('f.txt', 'w').write(os.environ['CHARGEHAND_REQUEST'])\""
-    said = desk.say("run", "--file", str(tmp_path / "request.txt"), "--agent", agent, *PASSES, cwd=shared)
-    assert said.code == 0, said
-    assert git(shared, "show", f"{said.document['branch']}:f.txt") == text
-    assert git(shared, "log", "-1", "--format=%s", said.document["branch"]) == "mend it"
+    result = cli.say("run", "--file", str(tmp_path / "request.txt"), "--agent", agent, *PASSES, cwd=shared)
+    assert result.code == 0, result
+    assert git(shared, "show", f"{result.document['branch']}:f.txt") == text
+    assert git(shared, "log", "-1", "--format=%s", result.document["branch"]) == "mend it"
 
 
 def naughty() -> list[str]:
@@ -168,19 +168,19 @@ def naughty() -> list[str]:
 
 @pytest.mark.skipif(not NAUGHTY.exists(), reason="the strings are not at hand")
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in (1, 2, 3))])
-def test_naughty_requests(desk: Desk, tmp_path: Path, part: int) -> None:
+def test_naughty_requests(cli: Cli, tmp_path: Path, part: int) -> None:
     repo = repository(tmp_path / "repo")
     before = repository_state(repo)
     agent = shell('printf %s \\"$CHARGEHAND_REQUEST\\" > f.txt')
     for text in naughty()[part::4]:
-        said = desk.say("run", "--agent", agent, *PASSES, "--", text, cwd=repo)
-        assert said.code == 0, (text, said)
-        branch, commit = said.document["branch"], said.document["commit"]
+        result = cli.say("run", "--agent", agent, *PASSES, "--", text, cwd=repo)
+        assert result.code == 0, (text, result)
+        branch, commit = result.document["branch"], result.document["commit"]
         assert re.fullmatch(r"chargehand/[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?", branch), branch
         title, _, body = git(repo, "log", "-1", "--format=%B", commit).partition("\n")
         assert title == printable(title).strip()
         assert 0 < len(title) <= 72, title
-        assert f"Mission: {said.document['mission']}\n" in body
+        assert f"Mission: {result.document['mission']}\n" in body
         assert bytes_at(repo, f"{commit}:f.txt") == text.encode()
     assert repository_state(repo) == before
 

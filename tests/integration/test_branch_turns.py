@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.conftest import git
-from tests.crash_kit import Yard
+from tests.crash_kit import CrashKit
+from tests.integration.mission_kit import REQUEST, MissionKit
 from tests.integration.test_moved_branch import commit
 from tests.integration.test_slots_attempts import LIMIT, until
-from tests.integration.workshop import REQUEST, Workshop
 
 from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
@@ -39,11 +39,11 @@ def request(name: str, *, checks: tuple[str, ...] = ("true",), **more: Any) -> A
 class Two:
     """Missions on one branch in one process, controlled as by `mission pause` and `mission resume`."""
 
-    def __init__(self, app: App, missions: Missions, shop: Workshop, base: Any) -> None:
-        self.app, self.missions, self._shop, self._base = app, missions, shop, base
+    def __init__(self, app: App, missions: Missions, missions_kit: MissionKit, base: Any) -> None:
+        self.app, self.missions, self._kit, self._base = app, missions, missions_kit, base
 
     def create(self, wanted: Any) -> str:
-        return self.missions.create(wanted, repository=str(self._shop.repository), base=self._base, config={})
+        return self.missions.create(wanted, repository=str(self._kit.repository), base=self._base, config={})
 
     async def land(self, name: str) -> MissionState:
         """Run another mission on the branch to its end."""
@@ -59,19 +59,19 @@ class Two:
 
     def landed(self) -> list[str]:
         """Return the titles of the branch's commits, newest first."""
-        return git(self._shop.repository, "log", "--format=%s", "main").splitlines()
+        return git(self._kit.repository, "log", "--format=%s", "main").splitlines()
 
     @property
     def turns(self) -> Any:
-        return self.missions._services.merges(str(self._shop.repository), "main")
+        return self.missions._services.merges(str(self._kit.repository), "main")
 
 
 @asynccontextmanager
-async def two(shop: Workshop) -> AsyncIterator[Two]:
-    app = shop.app()
+async def two(missions_kit: MissionKit) -> AsyncIterator[Two]:
+    app = missions_kit.app()
     try:
         async with app.session() as session:
-            yield Two(app, session.missions, shop, session.base)
+            yield Two(app, session.missions, missions_kit, session.base)
     finally:
         app.close()
 
@@ -86,14 +86,14 @@ def judged(state: MissionState) -> list[str]:
 
 async def test_who_is_paused_while_its_merge_is_judged_lets_the_others_land(tmp_path: Path) -> None:
     """Pausing also frees the only slot for checks."""
-    shop = Workshop(tmp_path, FILES)
-    shop.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
-    async with two(shop) as both:
+    missions_kit = MissionKit(tmp_path, FILES)
+    missions_kit.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
+    async with two(missions_kit) as both:
         # With the file that a person commits meanwhile, its check takes long enough to be paused.
         slow = both.create(request("slow", checks=("test $(ls *.txt | wc -l) -lt 3 || sleep 1.5",)))
-        commit(shop.repository, "theirs.txt", "theirs\n")
+        commit(missions_kit.repository, "theirs.txt", "theirs\n")
         going = asyncio.create_task(both.missions.run(slow))
-        checks = shop.home / "slots/checks/place-0"
+        checks = missions_kit.home / "slots/checks/place-0"
         await until(lambda: any(step.startswith("merge/1") for step in both.state(slow).steps))
         await until(lambda: both.app.controls._running[slow]._sandboxes)
         await both.order(slow, "pause")
@@ -108,8 +108,8 @@ async def test_who_is_paused_while_its_merge_is_judged_lets_the_others_land(tmp_
 
 
 async def test_who_is_resumed_waits_for_its_turn_and_may_be_paused_again_meanwhile(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path, FILES)
-    async with two(shop) as both:
+    missions_kit = MissionKit(tmp_path, FILES)
+    async with two(missions_kit) as both:
         pausing: list[asyncio.Task[None]] = []
 
         def pause(point: str) -> None:
@@ -117,7 +117,7 @@ async def test_who_is_resumed_waits_for_its_turn_and_may_be_paused_again_meanwhi
                 pausing.append(asyncio.ensure_future(both.order(mission, "pause")))
 
         mission = both.create(request("a"))
-        commit(shop.repository, "theirs.txt", "theirs\n")
+        commit(missions_kit.repository, "theirs.txt", "theirs\n")
         going = asyncio.create_task(
             Missions(both.missions._services, controls=both.missions._controls, fault=pause).run(mission)
         )
@@ -145,8 +145,8 @@ def _told(both: Two, mission: str, kind: type[Any]) -> list[Any]:
 
 
 async def test_who_is_cancelled_while_it_waits_to_go_on_ends_and_holds_nothing(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path, FILES)
-    async with two(shop) as both:
+    missions_kit = MissionKit(tmp_path, FILES)
+    async with two(missions_kit) as both:
         pausing: list[asyncio.Task[None]] = []
 
         def pause(point: str) -> None:
@@ -154,7 +154,7 @@ async def test_who_is_cancelled_while_it_waits_to_go_on_ends_and_holds_nothing(t
                 pausing.append(asyncio.ensure_future(both.order(mission, "pause")))
 
         mission = both.create(request("a"))
-        commit(shop.repository, "theirs.txt", "theirs\n")
+        commit(missions_kit.repository, "theirs.txt", "theirs\n")
         going = asyncio.create_task(
             Missions(both.missions._services, controls=both.missions._controls, fault=pause).run(mission)
         )
@@ -171,12 +171,12 @@ async def test_who_is_cancelled_while_it_waits_to_go_on_ends_and_holds_nothing(t
 
 
 async def test_who_stops_before_its_promotion_goes_on_from_where_the_branch_is_then(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path, FILES)
-    async with two(shop) as both:
+    missions_kit = MissionKit(tmp_path, FILES)
+    async with two(missions_kit) as both:
         mission = both.create(request("a", break_at=("promote",)))
         assert (await both.missions.run(mission)).status == "paused"
         await both.land("b")
-        with App.open(environ=shop.environ, cwd=shop.repository) as app:
+        with App.open(environ=missions_kit.environ, cwd=missions_kit.repository) as app:
             app.steering.resume(mission)
         state = await both.missions.run(mission)
     assert applied(state) == ("promoted", "done")
@@ -185,17 +185,17 @@ async def test_who_stops_before_its_promotion_goes_on_from_where_the_branch_is_t
 
 
 async def test_what_a_person_promotes_is_merged_with_what_landed_meanwhile(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path, FILES)
-    async with two(shop) as both:
+    missions_kit = MissionKit(tmp_path, FILES)
+    async with two(missions_kit) as both:
         mission = both.create(request("a", break_at=("promote",)))
         await both.missions.run(mission)
         await both.land("b")
-        with App.open(environ=shop.environ, cwd=shop.repository) as app:
+        with App.open(environ=missions_kit.environ, cwd=missions_kit.repository) as app:
             assert app.steering.cancel(mission).status == "cancelled"
         state = await both.missions.promote(mission, identity="os:test")
     assert applied(state) == ("promoted", "done")
     assert judged(state) == ["green"]
-    assert git(shop.repository, "ls-files").split() == ["a.txt", "b.txt", "f.txt"]
+    assert git(missions_kit.repository, "ls-files").split() == ["a.txt", "b.txt", "f.txt"]
 
 
 class DiedError(BaseException):
@@ -206,31 +206,31 @@ class DiedError(BaseException):
 async def test_who_died_around_its_promotion_is_taken_up_where_the_branch_is_then(
     tmp_path: Path, point: str
 ) -> None:
-    shop = Workshop(tmp_path, FILES)
-    async with two(shop) as both:
+    missions_kit = MissionKit(tmp_path, FILES)
+    async with two(missions_kit) as both:
 
         def die(name: str) -> None:
             if name == point:
                 raise DiedError(name)
 
         mission = both.create(request("a"))
-        commit(shop.repository, "theirs.txt", "theirs\n")
+        commit(missions_kit.repository, "theirs.txt", "theirs\n")
         with pytest.raises(DiedError):
             await Missions(both.missions._services, controls=both.missions._controls, fault=die).run(mission)
         await both.land("b")
         state = await both.missions.run(mission)
     assert applied(state) == ("promoted", "done")
-    assert state.verdicts[-1].tree == git(shop.repository, "rev-parse", "main^{tree}")
+    assert state.verdicts[-1].tree == git(missions_kit.repository, "rev-parse", "main^{tree}")
     assert judged(state) == ["green", "green"]
-    assert git(shop.repository, "ls-files").split() == ["a.txt", "b.txt", "f.txt", "theirs.txt"]
-    assert git(shop.repository, "status", "--porcelain") == ""
+    assert git(missions_kit.repository, "ls-files").split() == ["a.txt", "b.txt", "f.txt", "theirs.txt"]
+    assert git(missions_kit.repository, "status", "--porcelain") == ""
 
 
 async def test_what_died_after_its_promotion_and_is_red_with_what_landed_stays_on_its_own_branch(
     tmp_path: Path,
 ) -> None:
-    shop = Workshop(tmp_path, FILES)
-    async with two(shop) as both:
+    missions_kit = MissionKit(tmp_path, FILES)
+    async with two(missions_kit) as both:
 
         def die(name: str) -> None:
             if name == "swapped":
@@ -250,25 +250,25 @@ async def test_what_died_after_its_promotion_and_is_red_with_what_landed_stays_o
 
 @pytest.mark.parametrize("point", ["met#1", "swapped#1"])
 async def test_who_is_killed_holds_up_nobody_and_is_taken_up_by_a_worker(tmp_path: Path, point: str) -> None:
-    shop, yard = Workshop(tmp_path, FILES), Yard(tmp_path)
-    yard.environ["CHARGEHAND_HOME"] = str(shop.home)
-    async with two(shop) as both:
+    missions_kit, kit = MissionKit(tmp_path, FILES), CrashKit(tmp_path)
+    kit.environ["CHARGEHAND_HOME"] = str(missions_kit.home)
+    async with two(missions_kit) as both:
         agent = "command:sh -c 'echo x > a.txt'"
-        asked = RunRequest(repo=shop.repository, text="a", agent=agent, only_checks=("true",), apply=True)
+        asked = RunRequest(repo=missions_kit.repository, text="a", agent=agent, only_checks=("true",), apply=True)
 
         def record() -> str:
             return record_mission(both.app, plan_request(both.app, asked)[0], plan=None)
 
         mission = await asyncio.to_thread(record)
-        commit(shop.repository, "theirs.txt", "theirs\n")
-        killed = await asyncio.to_thread(lambda: yard.worker(plan=point).wait())
-        assert killed == -signal.SIGKILL, yard.said()
+        commit(missions_kit.repository, "theirs.txt", "theirs\n")
+        killed = await asyncio.to_thread(lambda: kit.worker(plan=point).wait())
+        assert killed == -signal.SIGKILL, kit.output()
         async with both.turns.place():
             assert await both.missions.recover() == [], "it waits for nobody who has the turn"
         await both.land("b")
         assert await both.missions.recover() == [], "what has to be judged is for whoever goes on with it"
-        assert await asyncio.to_thread(lambda: yard.worker().wait()) == 0, yard.said()
+        assert await asyncio.to_thread(lambda: kit.worker().wait()) == 0, kit.output()
         state = both.state(mission)
     assert applied(state) == ("promoted", "done")
-    assert git(shop.repository, "ls-files").split() == ["a.txt", "b.txt", "f.txt", "theirs.txt"]
-    assert state.verdicts[-1].tree == git(shop.repository, "rev-parse", "main^{tree}")
+    assert git(missions_kit.repository, "ls-files").split() == ["a.txt", "b.txt", "f.txt", "theirs.txt"]
+    assert state.verdicts[-1].tree == git(missions_kit.repository, "rev-parse", "main^{tree}")

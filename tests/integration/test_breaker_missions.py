@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 from tests.conftest import git, write_files
 from tests.crash_kit import MARK, wait_until, wake
-from tests.integration.workshop import GOLD, REQUEST
-from tests.native_kit import MENDS, NativeShop, scripted
+from tests.integration.mission_kit import GOLD, REQUEST
+from tests.native_kit import MENDS, NativeKit, scripted
 
 from chargehand.app.composition import App
 from chargehand.app.wiring.session import Session
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.needs_bwrap
 AGENT = "command:./agent.sh"
 
 
-class Shop(NativeShop):
-    """A workshop with a stepped clock, whose agent is a program in the repository."""
+class BreakerKit(NativeKit):
+    """Missions with a stepped clock, whose agent is a program in the repository."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -87,71 +87,71 @@ def payload_of(line: Event) -> Payload | None:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    shop = Shop(tmp_path)
-    shop.write('[agents.other]\ncommand = ["sh", "-c", "' + GOLD + '"]')
-    return shop
+def kit(tmp_path: Path) -> BreakerKit:
+    kit = BreakerKit(tmp_path)
+    kit.write('[agents.other]\ncommand = ["sh", "-c", "' + GOLD + '"]')
+    return kit
 
 
-def test_three_failures_open_it_a_probe_closes_it_and_a_person_may_say_otherwise(shop: Shop) -> None:
-    failed = [shop.mission() for _ in range(3)]
+def test_three_failures_open_it_a_probe_closes_it_and_a_person_may_say_otherwise(kit: BreakerKit) -> None:
+    failed = [kit.mission() for _ in range(3)]
     assert {state.attempts[0].reasons[0].code for state in failed} == {"agent_missing"}
-    assert [shop.changes(state) for state in failed] == [[], [], ["open"]]
+    assert [kit.changes(state) for state in failed] == [[], [], ["open"]]
     assert failed[2].attempts[0].captured is not None
 
-    asked, other = shop.mission(), shop.mission()
+    asked, other = kit.mission(), kit.mission()
     assert (asked.status, [reason.code for reason in asked.reasons]) == ("waiting", ["breaker_open"])
-    assert (asked.attempts, shop.told(asked, AttemptStarted)) == ([], [])
+    assert (asked.attempts, kit.told(asked, AttemptStarted)) == ([], [])
     assert asked.open_question is not None
     assert "failed 3 times in a row" in asked.open_question.text
     assert "cannot be run in the sandbox" in asked.open_question.text
     assert asked.open_question.options == ("try anyway", "use other")
 
-    again = shop.answer(asked, "as you like")  # not an offered answer: the mission asks again
+    again = kit.answer(asked, "as you like")  # not an offered answer: the mission asks again
     assert (again.status, again.attempts, len(again.questions)) == ("waiting", [], 2)
 
-    still = shop.answer(again, "Try anyway")
-    assert (still.status, shop.changes(still)) == ("failed", ["half_open", "open"])
+    still = kit.answer(again, "Try anyway")
+    assert (still.status, kit.changes(still)) == ("failed", ["half_open", "open"])
 
-    used = shop.answer(other, "use other")
-    assert (used.status, used.attempts[0].agent, shop.changes(used)) == ("promoted", "other", [])
+    used = kit.answer(other, "use other")
+    assert (used.status, used.attempts[0].agent, kit.changes(used)) == ("promoted", "other", [])
 
-    shop.clock.advance(301)
-    shop.program(GOLD)
-    probe = shop.mission()
-    assert (probe.status, shop.changes(probe)) == ("promoted", ["half_open", "closed"])
-    after = shop.mission()
-    assert (after.status, shop.changes(after)) == ("promoted", [])
+    kit.clock.advance(301)
+    kit.program(GOLD)
+    probe = kit.mission()
+    assert (probe.status, kit.changes(probe)) == ("promoted", ["half_open", "closed"])
+    after = kit.mission()
+    assert (after.status, kit.changes(after)) == ("promoted", [])
 
 
-def test_a_probe_that_fails_opens_it_anew_and_attempts_of_one_mission_count(shop: Shop) -> None:
-    first = shop.mission(attempts=5)
+def test_a_probe_that_fails_opens_it_anew_and_attempts_of_one_mission_count(kit: BreakerKit) -> None:
+    first = kit.mission(attempts=5)
     assert (first.status, len(first.attempts)) == ("waiting", 3)
-    assert shop.changes(first) == ["open"]
-    shop.clock.advance(301)
-    probe = shop.mission()
-    assert (probe.status, shop.changes(probe)) == ("failed", ["half_open", "open"])
-    shop.clock.advance(298)
-    assert shop.mission().status == "waiting"
+    assert kit.changes(first) == ["open"]
+    kit.clock.advance(301)
+    probe = kit.mission()
+    assert (probe.status, kit.changes(probe)) == ("failed", ["half_open", "open"])
+    kit.clock.advance(298)
+    assert kit.mission().status == "waiting"
 
 
-def test_refused_work_says_nothing_against_an_agent(shop: Shop) -> None:
-    shop.program("exit 3")
-    state = shop.mission(attempts=4)
-    assert (state.status, len(state.attempts), shop.changes(state)) == ("failed", 4, [])
-    shop.program(GOLD)
-    state = shop.mission(attempts=4, only_checks=("false",))
-    assert (state.status, len(state.attempts), shop.changes(state)) == ("refused", 4, [])
-    assert shop.mission().status == "promoted"
+def test_refused_work_says_nothing_against_an_agent(kit: BreakerKit) -> None:
+    kit.program("exit 3")
+    state = kit.mission(attempts=4)
+    assert (state.status, len(state.attempts), kit.changes(state)) == ("failed", 4, [])
+    kit.program(GOLD)
+    state = kit.mission(attempts=4, only_checks=("false",))
+    assert (state.status, len(state.attempts), kit.changes(state)) == ("refused", 4, [])
+    assert kit.mission().status == "promoted"
 
 
-def test_one_of_two_missions_probes(shop: Shop) -> None:
-    shop.mission(attempts=3)
-    shop.clock.advance(301)
-    shop.program(f"sleep {MARK}; {GOLD}")
+def test_one_of_two_missions_probes(kit: BreakerKit) -> None:
+    kit.mission(attempts=3)
+    kit.clock.advance(301)
+    kit.program(f"sleep {MARK}; {GOLD}")
 
     async def both() -> list[MissionState]:
-        with contextlib.closing(shop.app()) as one, contextlib.closing(shop.app()) as two:
+        with contextlib.closing(kit.app()) as one, contextlib.closing(kit.app()) as two:
             both = [asyncio.create_task(begin(app)) for app in (one, two)]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.to_thread(wait_until, wake)
@@ -160,29 +160,29 @@ def test_one_of_two_missions_probes(shop: Shop) -> None:
     async def begin(app: App) -> MissionState:
         async with app.session() as session:
             request = replace(REQUEST, agent=AGENT, only_checks=("cat calc/*",))
-            made = session.missions.create(request, repository=str(shop.repository), base=session.base, config={})
+            made = session.missions.create(request, repository=str(kit.repository), base=session.base, config={})
             return await session.missions.run(made)
 
     assert sorted(state.status for state in asyncio.run(both())) == ["promoted", "waiting"]
 
 
-def test_where_a_model_is_away_the_next_one_begins(shop: Shop) -> None:
-    shop.model("away", provider="openai-compatible", base_url="http://127.0.0.1:9/v1")
-    shop.model("scripted", scripted(MENDS))
-    run: Callable[..., MissionState] = shop.native
+def test_where_a_model_is_away_the_next_one_begins(kit: BreakerKit) -> None:
+    kit.model("away", provider="openai-compatible", base_url="http://127.0.0.1:9/v1")
+    kit.model("scripted", scripted(MENDS))
+    run: Callable[..., MissionState] = kit.native
     real = run(model="away", attempts=1)
     assert [reason.code for reason in real.attempts[0].reasons] == ["model_failed"]
-    with shop.opened() as app:  # two more failures, without the seconds of retries
+    with kit.opened() as app:  # two more failures, without the seconds of retries
         lines = [payload_of(line) for line in app.store.log.read(real.id)]
         for _ in range(2):
             kept = [line for line in lines if isinstance(line, MissionCreated | MissionClaimed | AttemptFinished)]
             app.store.log.append(new_id("mission"), *kept, MissionFinished(status="failed"))
     state = run(model="away", fallback=("scripted",))
     assert state.status == "promoted"
-    assert {call.model for call in shop.told(state, ModelCalled)} == {"scripted"}
-    why = [chosen.reason for chosen in shop.told(state, AgentSelected)]
+    assert {call.model for call in kit.told(state, ModelCalled)} == {"scripted"}
+    why = [chosen.reason for chosen in kit.told(state, AgentSelected)]
     assert any("failed too often" in reason for reason in why)
     asked = run(model="away")
     assert asked.open_question is not None
     assert asked.open_question.options == ("try anyway", "use scripted")
-    assert shop.answer(asked, "use scripted").status == "promoted"
+    assert kit.answer(asked, "use scripted").status == "promoted"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository
+from command_line import Cli, Completed, repository
 from tests.crash_kit import sleepers, wait_until, wake
+from tests.integration.mission_kit import GOLD, MissionKit
 from tests.integration.test_coordinator import Crew, task
 from tests.integration.test_mission_holds import Branch, slow
-from tests.integration.workshop import GOLD, Workshop
 
 from chargehand.app.composition import App
 from chargehand.app.missions import resume_mission
@@ -23,46 +23,46 @@ pytestmark = pytest.mark.needs_bwrap
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "desk")
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path / "person")
 
 
-def resumed(desk: Desk, said: Said, *words: str, cwd: Path) -> tuple[str, str]:
+def resumed(cli: Cli, result: Completed, *words: str, cwd: Path) -> tuple[str, str]:
     """Resume a mission and let a worker run it; return its status and first reason."""
-    assert desk.say("mission", "resume", said.document["mission"], *words, cwd=cwd).code == 0
-    desk.say("worker", "--until-idle", cwd=cwd)
+    assert cli.say("mission", "resume", result.document["mission"], *words, cwd=cwd).code == 0
+    cli.say("worker", "--until-idle", cwd=cwd)
     # The worker started by the resume may have taken the mission first.
-    wait_until(lambda: desk.state(said).status not in ("planned", "running"))
-    state = desk.state(said)
+    wait_until(lambda: cli.state(result).status not in ("planned", "running"))
+    state = cli.state(result)
     return state.status, state.reasons[0].message if state.reasons else ""
 
 
-def test_it_stops_before_the_promotion_and_a_person_lets_it_go_on(desk: Desk, tmp_path: Path) -> None:
+def test_it_stops_before_the_promotion_and_a_person_lets_it_go_on(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
-    said = desk.run(repo, "--break-at", "promote")
-    assert (said.code, said.document["status"], said.reasons) == (3, "paused", {"breakpoint"}), said
-    assert said.document["branch"] is None
-    assert [verdict.status for verdict in desk.state(said).verdicts][-1] == "green"
-    assert resumed(desk, said, cwd=repo) == ("promoted", "")
-    assert len(desk.state(said).attempts) == 1
+    result = cli.run(repo, "--break-at", "promote")
+    assert (result.code, result.document["status"], result.reasons) == (3, "paused", {"breakpoint"}), result
+    assert result.document["branch"] is None
+    assert [verdict.status for verdict in cli.state(result).verdicts][-1] == "green"
+    assert resumed(cli, result, cwd=repo) == ("promoted", "")
+    assert len(cli.state(result).attempts) == 1
 
 
-def test_each_resume_takes_one_step_until_it_is_to_go_to_its_end(desk: Desk, tmp_path: Path) -> None:
+def test_each_resume_takes_one_step_until_it_is_to_go_to_its_end(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
-    said = desk.run(repo, "--break-at", "step")
-    first = said.document["reasons"][0]["message"]
-    assert first.endswith("before step verdict/base"), said
-    assert resumed(desk, said, cwd=repo)[1].endswith("before step setup/detected")
-    assert resumed(desk, said, "--step", cwd=repo)[1].endswith("before step agent")
-    assert resumed(desk, said, "--step", cwd=repo)[1].endswith("before step attempt/1/work")
-    assert resumed(desk, said, "--to-end", cwd=repo) == ("promoted", "")
-    assert desk.say("mission", "resume", said.document["mission"], "--step", "--to-end", cwd=repo).code == 2
+    result = cli.run(repo, "--break-at", "step")
+    first = result.document["reasons"][0]["message"]
+    assert first.endswith("before step verdict/base"), result
+    assert resumed(cli, result, cwd=repo)[1].endswith("before step setup/detected")
+    assert resumed(cli, result, "--step", cwd=repo)[1].endswith("before step agent")
+    assert resumed(cli, result, "--step", cwd=repo)[1].endswith("before step attempt/1/work")
+    assert resumed(cli, result, "--to-end", cwd=repo) == ("promoted", "")
+    assert cli.say("mission", "resume", result.document["mission"], "--step", "--to-end", cwd=repo).code == 2
 
 
-def test_a_mission_without_breakpoints_can_be_stepped_from_where_it_stopped(desk: Desk, tmp_path: Path) -> None:
+def test_a_mission_without_breakpoints_can_be_stepped_from_where_it_stopped(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
-    said = desk.run(repo, "--break-at", "promote")
-    assert resumed(desk, said, "--step", cwd=repo) == ("promoted", "")
+    result = cli.run(repo, "--break-at", "promote")
+    assert resumed(cli, result, "--step", cwd=repo) == ("promoted", "")
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_a_mission_without_breakpoints_can_be_stepped_from_where_it_stopped(desk
     ],
 )
 def test_an_unknown_breakpoint_is_refused_before_anything_starts(
-    desk: Desk, tmp_path: Path, where: str, told: str
+    cli: Cli, tmp_path: Path, where: str, told: str
 ) -> None:
-    said = desk.run(repository(tmp_path / "repo"), "--break-at", where)
-    assert (said.code, told in said.error["message"] + said.error["hint"]) == (2, True), said
+    result = cli.run(repository(tmp_path / "repo"), "--break-at", where)
+    assert (result.code, told in result.error["message"] + result.error["hint"]) == (2, True), result
 
 
 def test_a_task_that_the_plan_does_not_have_is_named() -> None:
@@ -104,11 +104,11 @@ def test_a_coordinator_stops_before_its_plan_and_before_a_task(tmp_path: Path) -
 
 
 def test_an_approval_is_for_the_tree_that_was_seen_and_for_no_other(tmp_path: Path) -> None:
-    workshop = Workshop(tmp_path)
-    state = workshop.run(f"{GOLD}; echo more > more.txt; chmod 644 more.txt", checks=())
+    kit = MissionKit(tmp_path)
+    state = kit.run(f"{GOLD}; echo more > more.txt; chmod 644 more.txt", checks=())
     assert [question.kind for question in state.questions.values()] == ["decision"]
     seen = state.questions["promote"].tree
-    app = workshop.app()
+    app = kit.app()
     try:
         import asyncio
 

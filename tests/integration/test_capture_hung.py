@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.clock_kit import AheadClock, time_of_an_agent
 from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wake
-from tests.integration.workshop import GOLD, REQUEST, Workshop
+from tests.integration.mission_kit import GOLD, REQUEST, MissionKit
 
 from chargehand.app.composition import App
 from chargehand.core.state import MissionState
@@ -25,31 +25,31 @@ pytestmark = pytest.mark.needs_bwrap
 KEY = "sk-live-0123456789abcdefghij"
 
 
-def captured(shop: Workshop, state: MissionState) -> dict[str, Any]:
+def captured(kit: MissionKit, state: MissionState) -> dict[str, Any]:
     """Return the document captured at the end of the last attempt."""
     name = state.attempts[-1].captured
     assert name is not None
-    with contextlib.closing(shop.app()) as app:
+    with contextlib.closing(kit.app()) as app:
         document: dict[str, Any] = json.loads(app.store.artifacts.get(name))
     return document
 
 
 def test_a_hung_agent_leaves_its_last_writes_and_its_processes(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
+    kit = MissionKit(tmp_path)
     hang = (
         f"{GOLD}; echo working; head -c 9000 /dev/zero | tr '\\0' x; echo; echo the end; "
         f"sh -c 'while :; do :; done' spin & setsid sh -c 'sleep 600; : {KEY}' & "
         "(sleep 600 & exec sleep 700) & for i in $(seq 999); do echo $i > last.txt; sleep 0.1; done"
     )
     with time_of_an_agent(4.0):
-        state = shop.run(hang)
+        state = kit.run(hang)
     assert (state.status, state.attempts[0].status) == ("exhausted", "timed_out")
     (point,) = state.checkpoints
     assert point.trigger == "timeout"
-    assert "a + b" in git_show(shop, state, point.tree, "calc/core.py")
-    assert int(git_show(shop, state, point.tree, "last.txt")) > 5, "its last writes, not only its first"
+    assert "a + b" in git_show(kit, state, point.tree, "calc/core.py")
+    assert int(git_show(kit, state, point.tree, "last.txt")) > 5, "its last writes, not only its first"
 
-    document = captured(shop, state)
+    document = captured(kit, state)
     assert document["why"] == "timeout"
     seen = document["processes"]
     commands = [process["command"] for process in seen]
@@ -70,15 +70,15 @@ def test_a_hung_agent_leaves_its_last_writes_and_its_processes(tmp_path: Path) -
     assert document["disk"]["free_bytes"] > 0
 
 
-def git_show(shop: Workshop, state: MissionState, tree: str, path: str) -> str:
+def git_show(kit: MissionKit, state: MissionState, tree: str, path: str) -> str:
     """Return a file of a tree in the depot."""
-    return git(shop.home / "projects" / state.project / "depot.git", "show", f"{tree}:{path}")
+    return git(kit.home / "projects" / state.project / "depot.git", "show", f"{tree}:{path}")
 
 
 def test_an_agent_that_ends_by_itself_leaves_no_such_thing(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    assert shop.run(f"{GOLD}; exit 3").attempts[0].captured is None
-    assert shop.run(GOLD).attempts[0].captured is None
+    kit = MissionKit(tmp_path)
+    assert kit.run(f"{GOLD}; exit 3").attempts[0].captured is None
+    assert kit.run(GOLD).attempts[0].captured is None
 
 
 async def hangs(sandbox: Sandbox) -> None:
@@ -90,15 +90,15 @@ async def hangs(sandbox: Sandbox) -> None:
 
 
 def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
+    kit = MissionKit(tmp_path)
 
     async def work() -> MissionState:
         agent = f"command:sh -c {shlex.quote(f'{GOLD}; echo last words; sleep 600')}"
-        with contextlib.closing(shop.app()) as app:
+        with contextlib.closing(kit.app()) as app:
             async with app.session() as session:
                 wanted = replace(REQUEST, agent=agent, only_checks=("true",))
                 made = session.missions.create(
-                    wanted, repository=str(shop.repository), base=session.base, config={}
+                    wanted, repository=str(kit.repository), base=session.base, config={}
                 )
                 heard = asyncio.Event()
                 running = asyncio.create_task(
@@ -116,22 +116,22 @@ def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
 
     state = asyncio.run(work())
     assert state.status == "cancelled"
-    document = captured(shop, state)
+    document = captured(kit, state)
     assert (document["why"], document["processes"], document["output"]) == ("sandbox_died", [], "last words\n")
 
 
 def test_what_comes_before_the_agent_takes_of_its_time(tmp_path: Path) -> None:
     """Otherwise a slow setup would leave the agent no time for its last writes before the mission ends."""
-    shop, clock = Workshop(tmp_path), AheadClock()
-    shop.environ["CHARGEHAND_PROJECT_SETUP"] = f"sleep {MARK} || true"
+    kit, clock = MissionKit(tmp_path), AheadClock()
+    kit.environ["CHARGEHAND_PROJECT_SETUP"] = f"sleep {MARK} || true"
 
     async def work() -> MissionState:
         agent = f"command:sh -c {shlex.quote(f'{GOLD}; sleep 600')}"
         wanted = replace(REQUEST, agent=agent, only_checks=("true",), seconds=600.0)
-        with contextlib.closing(App(environ=shop.environ, cwd=shop.repository, clock=clock)) as app:
+        with contextlib.closing(App(environ=kit.environ, cwd=kit.repository, clock=clock)) as app:
             async with app.session() as session:
                 made = session.missions.create(
-                    wanted, repository=str(shop.repository), base=session.base, config={}
+                    wanted, repository=str(kit.repository), base=session.base, config={}
                 )
                 running = asyncio.create_task(session.missions.run(made))
                 while not sleepers():

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from tests.conftest import git, sampled
 
 pytestmark = pytest.mark.needs_bwrap
@@ -222,11 +222,11 @@ HONEST: dict[str, tuple[Mapping[str, str], str, Mapping[str, str]]] = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
-def work(desk: Desk, place: Path, case: tuple[Mapping[str, str], str, Mapping[str, str]]) -> str:
+def work(cli: Cli, place: Path, case: tuple[Mapping[str, str], str, Mapping[str, str]]) -> str:
     """Run a mission whose agent writes the files, and return its status."""
     files, check, written = case
     if (program := check.partition(" ")[0]) and not shutil.which(program):
@@ -243,17 +243,17 @@ def work(desk: Desk, place: Path, case: tuple[Mapping[str, str], str, Mapping[st
         else f"mkdir -p $(dirname {path}); echo {base64.b64encode(text.encode()).decode()} | base64 -d > {path}"
         for path, text in written.items()
     )  # fmt: skip
-    status: str = desk.say(
+    status: str = cli.say(
         "run", "m", "--agent", shell(agent), "--red-base", "go", "--only-check", check, cwd=repo
     ).document["status"]
     return status
 
 
 @pytest.mark.parametrize("cheat", sampled(CHEATS, 10))
-def test_a_cheat_does_not_land(desk: Desk, tmp_path: Path, cheat: str) -> None:
-    assert work(desk, tmp_path, CHEATS[cheat]) in ("waiting", "refused")
+def test_a_cheat_does_not_land(cli: Cli, tmp_path: Path, cheat: str) -> None:
+    assert work(cli, tmp_path, CHEATS[cheat]) in ("waiting", "refused")
 
 
 @pytest.mark.parametrize("change", sampled(HONEST, 4))
-def test_an_honest_change_lands_unasked(desk: Desk, tmp_path: Path, change: str) -> None:
-    assert work(desk, tmp_path, HONEST[change]) == "promoted"
+def test_an_honest_change_lands_unasked(cli: Cli, tmp_path: Path, change: str) -> None:
+    assert work(cli, tmp_path, HONEST[change]) == "promoted"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import repository, shell
+from command_line import repository, shell
 from tests import forked
 from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wait_until, wake

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.conftest import git, make_repository, repository_state, write_files
 from tests.used_state import used_state
-from workshop import CHECK, FILES, GOLD
 
 from chargehand.cli.main import chargehand
+from mission_kit import CHECK, FILES, GOLD
 
 pytestmark = pytest.mark.needs_bwrap
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
@@ -25,7 +25,7 @@ RESULT = {
 }  # fmt: skip
 
 
-class Desk:
+class Cli:
     """A person at a command line, in a repository with a bug."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,46 +64,46 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    return Desk(tmp_path, monkeypatch)
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return Cli(tmp_path, monkeypatch)
 
 
-def test_a_promoted_mission_from_its_result_to_its_undoing(desk: Desk) -> None:
-    base = git(desk.repository, "rev-parse", "HEAD")
-    before = repository_state(desk.repository)
-    result = desk.run(GOLD)
+def test_a_promoted_mission_from_its_result_to_its_undoing(cli: Cli) -> None:
+    base = git(cli.repository, "rev-parse", "HEAD")
+    before = repository_state(cli.repository)
+    result = cli.run(GOLD)
     assert (result["status"], result["branch"], result["base"]) == ("promoted", "chargehand/mend-add", base)
     assert result["export"] == {"ref": "refs/heads/chargehand/mend-add", "state": "done", "reason": ""}
-    assert git(desk.repository, "rev-parse", "chargehand/mend-add") == result["commit"]
+    assert git(cli.repository, "rev-parse", "chargehand/mend-add") == result["commit"]
     assert (result["checkpoints"], result["reverted"], result["reasons"]) == (1, [], [])
     (attempt,) = result["attempts"]
     assert (attempt["status"], attempt["verdict"], attempt["model"]) == ("succeeded", "green", None)
     assert result["cost_known"] is True
-    assert repository_state(desk.repository) == before
+    assert repository_state(cli.repository) == before
     mission = result["mission"]
 
-    shown = desk.json("mission", "show", mission)
+    shown = cli.json("mission", "show", mission)
     assert [verdict["status"] for verdict in shown["verdicts"]] == ["red", "green"]
-    text = desk("mission", "show").stdout
+    text = cli("mission", "show").stdout
     for part in ("promoted", "Mend add()", "git merge chargehand/mend-add", "cost 0.00 USD"):
         assert part in text
-    assert desk("exec", "--mission", "last", "--", "cat", "calc/core.py").stdout.startswith(
+    assert cli("exec", "--mission", "last", "--", "cat", "calc/core.py").stdout.startswith(
         "def add(a, b):\n    return a + b"
     )
-    assert desk.error_of("mission", "cancel", mission)["code"] == "not_cancellable"
-    assert desk.error_of("mission", "discard", mission)["code"] == "not_discardable"
-    rolled = desk.json("mission", "rollback", mission)
+    assert cli.error_of("mission", "cancel", mission)["code"] == "not_cancellable"
+    assert cli.error_of("mission", "discard", mission)["code"] == "not_discardable"
+    rolled = cli.json("mission", "rollback", mission)
     assert rolled["commit"] != result["commit"]
-    assert git(desk.repository, "diff", base, "chargehand/mend-add") == ""
-    assert git(desk.repository, "rev-parse", "chargehand/mend-add^") == result["commit"]
-    assert desk.error_of("mission", "rollback", mission)["code"] == "rolled_back"
-    assert desk.json("audit", "verify")["ok"] is True
-    assert repository_state(desk.repository) == before
+    assert git(cli.repository, "diff", base, "chargehand/mend-add") == ""
+    assert git(cli.repository, "rev-parse", "chargehand/mend-add^") == result["commit"]
+    assert cli.error_of("mission", "rollback", mission)["code"] == "rolled_back"
+    assert cli.json("audit", "verify")["ok"] is True
+    assert repository_state(cli.repository) == before
 
 
-def test_what_a_refused_mission_says(desk: Desk) -> None:
-    before = repository_state(desk.repository, without="nothing")
-    result = desk.run("true", code=1)
+def test_what_a_refused_mission_says(cli: Cli) -> None:
+    before = repository_state(cli.repository, without="nothing")
+    result = cli.run("true", code=1)
     assert (result["status"], result["branch"], result["commit"], result["export"]) == (
         "refused",
         None,
@@ -111,10 +111,10 @@ def test_what_a_refused_mission_says(desk: Desk) -> None:
         None,
     )
     assert [reason["code"] for reason in result["reasons"]] == ["no_change"]
-    outside = desk.run(f"{GOLD}; echo x > README.md", "--allow", "calc/**", code=1)
+    outside = cli.run(f"{GOLD}; echo x > README.md", "--allow", "calc/**", code=1)
     assert outside["reverted"] == [{"path": "README.md", "rule": "area_outside"}]
-    assert repository_state(desk.repository, without="nothing") == before
-    text = desk("run", "Mend", "--agent", "command:true", code=1).stdout
+    assert repository_state(cli.repository, without="nothing") == before
+    text = cli("run", "Mend", "--agent", "command:true", code=1).stdout
     assert "refused" in text
     assert "no_change" in text
 
@@ -133,151 +133,151 @@ def test_what_a_refused_mission_says(desk: Desk) -> None:
     ],
 )
 def test_what_stands_where_an_acceptance_file_goes_is_refused_and_named(
-    desk: Desk, path: str, change: str, obstacle: str
+    cli: Cli, path: str, change: str, obstacle: str
 ) -> None:
-    hidden = desk.place / "hidden.py"
+    hidden = cli.place / "hidden.py"
     hidden.write_text("import unittest\n")
     words = ("--check-file", f"{hidden}:{path}", "--only-check", "true")
-    result = desk.run(f"{GOLD}; {change}", *words, code=1)
+    result = cli.run(f"{GOLD}; {change}", *words, code=1)
     (reason,) = (each for each in result["reasons"] if each["code"] == "acceptance_path")
     assert obstacle in reason["message"]
 
 
 @pytest.mark.parametrize("path", ["calc", "README.md/x.py"])
-def test_an_acceptance_file_that_the_base_leaves_no_place_for_is_refused_at_once(desk: Desk, path: str) -> None:
-    file = desk.place / "hidden.py"
+def test_an_acceptance_file_that_the_base_leaves_no_place_for_is_refused_at_once(cli: Cli, path: str) -> None:
+    file = cli.place / "hidden.py"
     file.write_text("import unittest\n")
     words = ("run", "x", "--agent", "command:true", "--check-file", f"{file}:{path}")
-    error = desk.error_of(*words, code=2)
+    error = cli.error_of(*words, code=2)
     assert (error["code"], path.partition("/")[0] in error["message"]) == ("usage", True)
-    assert desk.json("mission", "list")["missions"] == []
+    assert cli.json("mission", "list")["missions"] == []
 
 
-def test_without_checks_a_person_decides(desk: Desk) -> None:
-    other = make_repository(desk.place / "other", {"README": "one\n"})
-    result = desk.run("echo two > README", "--repo", str(other), code=3)
+def test_without_checks_a_person_decides(cli: Cli) -> None:
+    other = make_repository(cli.place / "other", {"README": "one\n"})
+    result = cli.run("echo two > README", "--repo", str(other), code=3)
     assert (result["status"], result["reasons"][0]["code"]) == ("waiting", "checks_missing")
     mission = result["mission"]
-    assert f"chargehand mission promote {mission}" in desk("mission", "show", mission).stdout
-    promoted = desk.json("mission", "promote", mission, "--reason", "read it")
+    assert f"chargehand mission promote {mission}" in cli("mission", "show", mission).stdout
+    promoted = cli.json("mission", "promote", mission, "--reason", "read it")
     assert (promoted["status"], promoted["export"]["state"]) == ("promoted", "done")
     assert git(other, "show", "chargehand/mend-add:README") == "two"
-    assert "approved by os:" in desk("mission", "log", mission).stdout
-    waiting = desk.run("echo three > README", "--repo", str(other), code=3)["mission"]
-    assert desk.json("mission", "cancel", waiting)["status"] == "cancelled"
-    discarded = desk.json("mission", "discard", waiting, "--reason", "not wanted")
+    assert "approved by os:" in cli("mission", "log", mission).stdout
+    waiting = cli.run("echo three > README", "--repo", str(other), code=3)["mission"]
+    assert cli.json("mission", "cancel", waiting)["status"] == "cancelled"
+    discarded = cli.json("mission", "discard", waiting, "--reason", "not wanted")
     assert discarded["status"] == "discarded"
     assert discarded["reasons"][0]["message"].startswith("os:")
     assert discarded["reasons"][0]["message"].endswith(" discarded the mission: not wanted")
 
 
-def test_gates_that_are_added_and_replaced(desk: Desk) -> None:
-    added = desk.run(GOLD, "--check", "test -e nosuch", code=1)
+def test_gates_that_are_added_and_replaced(cli: Cli) -> None:
+    added = cli.run(GOLD, "--check", "test -e nosuch", code=1)
     assert [reason["code"] for reason in added["reasons"]] == ["check_failed"]
-    replaced = desk("run", "x", "--agent", "command:sh -c 'echo x >> README.md'", "--only-check", "true")
+    replaced = cli("run", "x", "--agent", "command:sh -c 'echo x >> README.md'", "--only-check", "true")
     assert "promoted" in replaced.stdout
     assert "--only-check" in replaced.stdout
-    acceptance = desk.place / "acceptance.py"
+    acceptance = cli.place / "acceptance.py"
     acceptance.write_text("from calc.core import add\nassert add(1, 1) == 2\n")
     words = ("--only-check", "python3 -m accept", "--check-file", f"{acceptance}:accept.py")
-    assert desk.run("true; echo x >> README.md", *words, code=1)["status"] == "refused"
-    good = desk.run(GOLD, *words)
-    assert "accept.py" not in git(desk.repository, "ls-tree", "--name-only", good["commit"])
+    assert cli.run("true; echo x >> README.md", *words, code=1)["status"] == "refused"
+    good = cli.run(GOLD, *words)
+    assert "accept.py" not in git(cli.repository, "ls-tree", "--name-only", good["commit"])
 
 
-def test_the_only_configured_agent_is_taken_and_named(desk: Desk) -> None:
-    desk("config", "set", "agents.fixer.command", '["sed", "-i", "s/a - b/a + b/", "calc/core.py"]')
-    done = desk("run", "--file", "-", input="Mend add()\nin calc/core.py\n")
+def test_the_only_configured_agent_is_taken_and_named(cli: Cli) -> None:
+    cli("config", "set", "agents.fixer.command", '["sed", "-i", "s/a - b/a + b/", "calc/core.py"]')
+    done = cli("run", "--file", "-", input="Mend add()\nin calc/core.py\n")
     assert "agent     fixer (the only one configured)" in done.stdout
     assert done.stdout.index("base      main @ ") < done.stdout.index("promoted")
     assert "git merge chargehand/mend-add-in-calc-core-py" in done.stdout
 
 
-def test_apply_moves_the_branch_or_says_why_not(desk: Desk) -> None:
-    base = git(desk.repository, "rev-parse", "HEAD")
-    write_files(desk.repository, {"calc/core.py": "mine\n"})
-    blocked = desk("run", "Mend", "--agent", f'command:sh -c "{GOLD}"', "--apply", "--json", code=3)
+def test_apply_moves_the_branch_or_says_why_not(cli: Cli) -> None:
+    base = git(cli.repository, "rev-parse", "HEAD")
+    write_files(cli.repository, {"calc/core.py": "mine\n"})
+    blocked = cli("run", "Mend", "--agent", f'command:sh -c "{GOLD}"', "--apply", "--json", code=3)
     assert json.loads(blocked.stdout)["status"] == "promoted"
-    assert git(desk.repository, "rev-parse", "HEAD") == base
-    assert (desk.repository / "calc/core.py").read_text() == "mine\n"
-    git(desk.repository, "checkout", "-q", "--", ".")
-    done = desk.run(GOLD, "--apply")
-    assert git(desk.repository, "rev-parse", "main") == done["commit"]
-    assert "a + b" in (desk.repository / "calc/core.py").read_text()
-    assert git(desk.repository, "status", "--porcelain") == ""
+    assert git(cli.repository, "rev-parse", "HEAD") == base
+    assert (cli.repository / "calc/core.py").read_text() == "mine\n"
+    git(cli.repository, "checkout", "-q", "--", ".")
+    done = cli.run(GOLD, "--apply")
+    assert git(cli.repository, "rev-parse", "main") == done["commit"]
+    assert "a + b" in (cli.repository / "calc/core.py").read_text()
+    assert git(cli.repository, "status", "--porcelain") == ""
 
 
-def test_a_blocked_export_waits_for_a_person(desk: Desk) -> None:
-    git(desk.repository, "branch", "chargehand")
-    result = desk.run(GOLD, code=3)
+def test_a_blocked_export_waits_for_a_person(cli: Cli) -> None:
+    git(cli.repository, "branch", "chargehand")
+    result = cli.run(GOLD, code=3)
     assert (result["status"], result["branch"], result["export"]["state"]) == ("promoted", None, "blocked")
     assert "chargehand" in result["export"]["reason"]
 
 
-def test_the_time_of_a_mission_ends_it(desk: Desk) -> None:
-    result = desk.run("echo x >> README.md; sleep 1000", "--time", "1s", code=4)
+def test_the_time_of_a_mission_ends_it(cli: Cli) -> None:
+    result = cli.run("echo x >> README.md; sleep 1000", "--time", "1s", code=4)
     assert (result["status"], result["attempts"][0]["status"]) == ("exhausted", "timed_out")
     assert result["checkpoints"] == 1
 
 
-def test_attempts_and_their_checkpoints(desk: Desk) -> None:
+def test_attempts_and_their_checkpoints(cli: Cli) -> None:
     script = f'test -n "$CHARGEHAND_REPORT" && {GOLD} || echo x >> README.md'
-    result = desk.run(script, "--attempts", "2", "--red-base", "go")
+    result = cli.run(script, "--attempts", "2", "--red-base", "go")
     assert [attempt["verdict"] for attempt in result["attempts"]] == ["red", "green"]
     mission = result["mission"]
-    points = desk.json("checkpoint", "list", mission)["checkpoints"]
+    points = cli.json("checkpoint", "list", mission)["checkpoints"]
     assert len(points) == result["checkpoints"] == 2
     first, last = points[0]["commit"], points[1]["commit"]
-    assert "calc/core.py" in desk("checkpoint", "diff", first, last, "--mission", mission, "--stat").stdout
-    restored = desk.json("checkpoint", "restore", mission, first[:10])
+    assert "calc/core.py" in cli("checkpoint", "diff", first, last, "--mission", mission, "--stat").stdout
+    restored = cli.json("checkpoint", "restore", mission, first[:10])
     assert restored["checkpoint"]["tree"] == points[0]["tree"]
-    assert len(desk.json("checkpoint", "list", mission)["checkpoints"]) == 3
-    refused = desk("mission", "promote", mission, "--json", code=1)
+    assert len(cli.json("checkpoint", "list", mission)["checkpoints"]) == 3
+    refused = cli("mission", "promote", mission, "--json", code=1)
     assert json.loads(refused.stderr)["error"]["code"] == "not_green"
 
 
-def test_an_uncommitted_configuration_is_noted(desk: Desk) -> None:
-    write_files(desk.repository, {"chargehand.toml": f"# mine\n{PROJECT}"})
-    done = desk("run", "x", "--agent", f'command:sh -c "{GOLD}"')
+def test_an_uncommitted_configuration_is_noted(cli: Cli) -> None:
+    write_files(cli.repository, {"chargehand.toml": f"# mine\n{PROJECT}"})
+    done = cli("run", "x", "--agent", f'command:sh -c "{GOLD}"')
     assert "chargehand.toml is not committed" in done.stdout
     assert "uncommitted changes are not part of it" in done.stdout
 
 
-def test_exec_is_the_command(desk: Desk) -> None:
-    before = repository_state(desk.repository)
-    done = desk("exec", "--", "sh", "-c", "ls; echo said >&2; rm README.md; exit 7", code=7)
+def test_exec_is_the_command(cli: Cli) -> None:
+    before = repository_state(cli.repository)
+    done = cli("exec", "--", "sh", "-c", "ls; echo said >&2; rm README.md; exit 7", code=7)
     assert (done.stdout, done.stderr) == ("README.md\ncalc\nchargehand.toml\ntests\n", "said\n")
-    document = desk.json("exec", "--", "sh", "-c", "echo out; echo err >&2; exit 3", code=3)
+    document = cli.json("exec", "--", "sh", "-c", "echo out; echo err >&2; exit 3", code=3)
     keys = {"exit_code", "stdout", "stderr", "seconds", "truncated", "tier", "tier_reason", "limit", "judged"}
     assert set(document) == keys
     assert (document["exit_code"], document["stdout"], document["stderr"]) == (3, "out\n", "err\n")
     assert (document["truncated"], document["tier"]) == (False, "process")
-    assert desk("exec", "--", "nosuch", code=127).stdout == ""
-    stopped = desk.json("exec", "--time", "1s", "--", "sleep", "1000", code=137)
+    assert cli("exec", "--", "nosuch", code=127).stdout == ""
+    stopped = cli.json("exec", "--time", "1s", "--", "sleep", "1000", code=137)
     assert (stopped["exit_code"], stopped["limit"]) == (137, "wall_time")
-    for words in (["--base", "nosuch"], ["--mission", "nosuch"], ["--time", "soon"], ["--repo", str(desk.place)]):
-        assert desk("exec", *words, "--", "true", code=125).stderr.startswith("error: ")
-    assert desk("exec", "--", "printf", "\\033[31m\\377").stdout_bytes == b"\x1b[31m\xff"
-    assert repository_state(desk.repository) == before
-    assert desk.json("mission", "list")["missions"] == []
+    for words in (["--base", "nosuch"], ["--mission", "nosuch"], ["--time", "soon"], ["--repo", str(cli.place)]):
+        assert cli("exec", *words, "--", "true", code=125).stderr.startswith("error: ")
+    assert cli("exec", "--", "printf", "\\033[31m\\377").stdout_bytes == b"\x1b[31m\xff"
+    assert repository_state(cli.repository) == before
+    assert cli.json("mission", "list")["missions"] == []
 
 
-def test_setup_is_built_once_and_its_failure_is_told(desk: Desk) -> None:
-    assert "nothing to build" in desk("project", "setup").stdout
+def test_setup_is_built_once_and_its_failure_is_told(cli: Cli) -> None:
+    assert "nothing to build" in cli("project", "setup").stdout
     write_files(
-        desk.repository, {"chargehand.toml": '[project]\nsetup = "mkdir -p build && echo made > build/it"\n'}
+        cli.repository, {"chargehand.toml": '[project]\nsetup = "mkdir -p build && echo made > build/it"\n'}
     )
-    assert desk.json("project", "setup")["setup"].startswith("mkdir")
-    assert desk("exec", "--", "cat", "build/it").stdout == "made\n"
-    write_files(desk.repository, {"chargehand.toml": '[project]\nsetup = "echo broken; exit 9"\n'})
-    failed = desk("project", "setup", "--json", code=1)
+    assert cli.json("project", "setup")["setup"].startswith("mkdir")
+    assert cli("exec", "--", "cat", "build/it").stdout == "made\n"
+    write_files(cli.repository, {"chargehand.toml": '[project]\nsetup = "echo broken; exit 9"\n'})
+    failed = cli("project", "setup", "--json", code=1)
     error = json.loads(failed.stderr)["error"]
     assert error["code"] == "setup_failed"
     assert "broken" in error["message"].splitlines()
 
 
-def test_the_doctor_finds_everything_here(desk: Desk) -> None:
-    report = desk.json("doctor")
+def test_the_doctor_finds_everything_here(cli: Cli) -> None:
+    report = cli.json("doctor")
     assert report["ok"] is True
     assert {"python", "git", "state", "bubblewrap", "isolation", "network"} <= {p["name"] for p in report["parts"]}
-    assert "Sandbox: process works" in desk("doctor").stdout
+    assert "Sandbox: process works" in cli("doctor").stdout

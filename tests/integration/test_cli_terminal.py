@@ -17,14 +17,15 @@ from tests.conftest import git, make_repository, repository_state, write_files
 from tests.crash_kit import sleepers, wait_until
 from tests.terminal_kit import COMMAND, WAIT, Terminal
 from tests.used_state import used_state
-from workshop import CHECK, FILES, GOLD
+
+from mission_kit import CHECK, FILES, GOLD
 
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 GO = ("run", "--red-base", "go")
 """Words of a run whose aim is to mend what the checks of its base show."""
 
 
-class Desk:
+class Cli:
     """A repository with a bug, and the environment of one person."""
 
     def __init__(self, place: Path) -> None:
@@ -79,8 +80,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path)
     yield made
     made.close()
 
@@ -100,10 +101,10 @@ def agent(script: str) -> str:
     ("number", "status", "reasons"), [(signal.SIGINT, "cancelled", ["cancelled"]), (signal.SIGTERM, "planned", [])]
 )
 def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(
-    desk: Desk, number: int, status: str, reasons: list[str], mark: str
+    cli: Cli, number: int, status: str, reasons: list[str], mark: str
 ) -> None:
-    before = repository_state(desk.repository, without="nothing")
-    started = desk.start("run", "x", "--agent", agent(f"echo y > new.py; sleep {mark}"), "--json")
+    before = repository_state(cli.repository, without="nothing")
+    started = cli.start("run", "x", "--agent", agent(f"echo y > new.py; sleep {mark}"), "--json")
     wait_until(lambda: sleepers(mark))
     os.kill(started.pid, number)
     out, err = started.communicate(timeout=WAIT)
@@ -113,26 +114,26 @@ def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(
     assert (result["status"], [reason["code"] for reason in result["reasons"]]) == (status, reasons)
     assert "Traceback" not in err
     assert sleepers(mark) == []
-    assert repository_state(desk.repository, without="nothing") == before
-    assert desk.json("mission", "show", "last")["status"] == status
-    assert "+y" in desk.text("mission", "diff", "last")
+    assert repository_state(cli.repository, without="nothing") == before
+    assert cli.json("mission", "show", "last")["status"] == status
+    assert "+y" in cli.text("mission", "diff", "last")
 
 
 @pytest.mark.needs_bwrap
-def test_a_terminal_that_is_closed_cancels_nothing_and_loses_nothing(desk: Desk, mark: str) -> None:
-    shown = desk.terminal(*GO, "x", "--agent", agent(f"echo y > new.py; sleep {mark}"))
+def test_a_terminal_that_is_closed_cancels_nothing_and_loses_nothing(cli: Cli, mark: str) -> None:
+    shown = cli.terminal(*GO, "x", "--agent", agent(f"echo y > new.py; sleep {mark}"))
     wait_until(lambda: sleepers(mark))
     os.kill(shown.process_id, signal.SIGHUP)
     wait_until(lambda: not sleepers(mark))
-    wait_until(lambda: desk.json("mission", "show", "last")["status"] != "running")
-    assert desk.json("mission", "show", "last")["status"] == "planned"
-    assert "+y" in desk.text("mission", "diff", "last")
+    wait_until(lambda: cli.json("mission", "show", "last")["status"] != "running")
+    assert cli.json("mission", "show", "last")["status"] == "planned"
+    assert "+y" in cli.text("mission", "diff", "last")
 
 
 @pytest.mark.needs_bwrap
-def test_a_second_signal_forces_the_end_and_nothing_survives(desk: Desk, mark: str) -> None:
-    before = repository_state(desk.repository, without="nothing")
-    started = desk.start("run", "x", "--agent", agent(f"sleep {mark}"), "--json")
+def test_a_second_signal_forces_the_end_and_nothing_survives(cli: Cli, mark: str) -> None:
+    before = repository_state(cli.repository, without="nothing")
+    started = cli.start("run", "x", "--agent", agent(f"sleep {mark}"), "--json")
     wait_until(lambda: sleepers(mark))
     os.kill(started.pid, signal.SIGINT)
     os.kill(started.pid, signal.SIGTERM)
@@ -140,18 +141,18 @@ def test_a_second_signal_forces_the_end_and_nothing_survives(desk: Desk, mark: s
     assert started.returncode == 130
     assert "Traceback" not in err
     wait_until(lambda: not sleepers(mark))
-    assert repository_state(desk.repository, without="nothing") == before
-    assert desk.json("mission", "show", "last")["status"] == "cancelled"
+    assert repository_state(cli.repository, without="nothing") == before
+    assert cli.json("mission", "show", "last")["status"] == "cancelled"
 
 
 @pytest.mark.needs_bwrap
-def test_another_person_cancels_a_mission_that_runs(desk: Desk, mark: str) -> None:
-    started = desk.start("run", "x", "--agent", agent(f"sleep {mark}"), "--json")
+def test_another_person_cancels_a_mission_that_runs(cli: Cli, mark: str) -> None:
+    started = cli.start("run", "x", "--agent", agent(f"sleep {mark}"), "--json")
     wait_until(lambda: sleepers(mark))
-    (listed,) = desk.json("mission", "list")["missions"]
+    (listed,) = cli.json("mission", "list")["missions"]
     assert listed["status"] == "running"
-    watching = desk.start("mission", "watch", "last", "--json")
-    assert desk.json("mission", "cancel", listed["mission"])["status"] == "cancelled"
+    watching = cli.start("mission", "watch", "last", "--json")
+    assert cli.json("mission", "cancel", listed["mission"])["status"] == "cancelled"
     out, _ = started.communicate(timeout=WAIT)
     assert started.returncode == 1
     assert json.loads(out)["status"] == "cancelled"
@@ -162,8 +163,8 @@ def test_another_person_cancels_a_mission_that_runs(desk: Desk, mark: str) -> No
 
 
 @pytest.mark.needs_bwrap
-def test_a_terminal_shows_what_goes_on(desk: Desk) -> None:
-    shown = desk.terminal(
+def test_a_terminal_shows_what_goes_on(cli: Cli) -> None:
+    shown = cli.terminal(
         *GO, "Mend add()", "--agent", agent(f"printf 'l%sd\\033]0;title\\007\\n' ou; sleep 1; {GOLD}")
     )
     shown.until("agent working")
@@ -183,8 +184,8 @@ def test_a_terminal_shows_what_goes_on(desk: Desk) -> None:
 
 
 @pytest.mark.needs_bwrap
-def test_control_c_at_a_terminal(desk: Desk, mark: str) -> None:
-    shown = desk.terminal(*GO, "x", "--agent", agent(f"sleep {mark}"))
+def test_control_c_at_a_terminal(cli: Cli, mark: str) -> None:
+    shown = cli.terminal(*GO, "x", "--agent", agent(f"sleep {mark}"))
     wait_until(lambda: sleepers(mark))
     shown.until("agent working")
     shown.say("\x03")
@@ -198,8 +199,8 @@ def test_control_c_at_a_terminal(desk: Desk, mark: str) -> None:
 
 
 @pytest.mark.needs_bwrap
-def test_a_pipe_shows_only_the_result(desk: Desk) -> None:
-    started = desk.start("run", "Mend", "--agent", agent(f"printf l%sd ou; {GOLD}"))
+def test_a_pipe_shows_only_the_result(cli: Cli) -> None:
+    started = cli.start("run", "Mend", "--agent", agent(f"printf l%sd ou; {GOLD}"))
     out, err = started.communicate(timeout=WAIT)
     assert started.returncode == 0
     assert err == ""
@@ -209,40 +210,40 @@ def test_a_pipe_shows_only_the_result(desk: Desk) -> None:
 
 
 @pytest.mark.needs_bwrap
-def test_trust_is_asked_for_once(desk: Desk) -> None:
-    write_files(desk.repository, {"chargehand.toml": f"{PROJECT}[limits]\nattempts = 2\n"})
-    git(desk.repository, "add", "-A")
-    git(desk.repository, "commit", "-q", "-m", "more attempts")
+def test_trust_is_asked_for_once(cli: Cli) -> None:
+    write_files(cli.repository, {"chargehand.toml": f"{PROJECT}[limits]\nattempts = 2\n"})
+    git(cli.repository, "add", "-A")
+    git(cli.repository, "commit", "-q", "-m", "more attempts")
     words = (*GO, "Mend", "--agent", agent(GOLD))
-    refusing = desk.terminal(*words)
+    refusing = cli.terminal(*words)
     refusing.until("Trust this content")
     assert "limits.attempts = 2" in refusing.shown
     refusing.say("n\n")
     assert refusing.end() == 3
-    silent = desk.terminal(*words, "--yes")
+    silent = cli.terminal(*words, "--yes")
     assert silent.end() == 3
     assert "Trust this content" not in silent.shown
-    trusting = desk.terminal(*words)
+    trusting = cli.terminal(*words)
     trusting.until("Trust this content")
     trusting.say("y\n")
     assert trusting.end() == 0
-    again = desk.start(*words, "--json")
+    again = cli.start(*words, "--json")
     again.communicate(timeout=WAIT)
     assert again.returncode == 0
 
 
-def test_control_c_at_a_question_is_an_interruption(desk: Desk) -> None:
-    write_files(desk.repository, {"chargehand.toml": "[limits]\nattempts = 2\n"})
-    asking = desk.terminal("run", "Mend", "--agent", "command:true")
+def test_control_c_at_a_question_is_an_interruption(cli: Cli) -> None:
+    write_files(cli.repository, {"chargehand.toml": "[limits]\nattempts = 2\n"})
+    asking = cli.terminal("run", "Mend", "--agent", "command:true")
     asking.until("Trust this content")
     asking.interrupt()
     assert asking.end() == 130
     assert "Traceback" not in asking.shown
 
 
-def test_init_asks_and_writes_what_is_answered(desk: Desk) -> None:
-    (desk.repository / "chargehand.toml").unlink()
-    asking = desk.terminal("init")
+def test_init_asks_and_writes_what_is_answered(cli: Cli) -> None:
+    (cli.repository / "chargehand.toml").unlink()
+    asking = cli.terminal("init")
     asking.until("Project repo")
     asking.until("Check with `python -m unittest discover`")
     asking.say("y\n")
@@ -258,13 +259,13 @@ def test_init_asks_and_writes_what_is_answered(desk: Desk) -> None:
     asking.until("Its command")
     asking.say("ruff check --fix 'a b'\n")
     assert asking.end() == 0
-    assert (desk.repository / "chargehand.toml").read_text().splitlines()[-1] == (
+    assert (cli.repository / "chargehand.toml").read_text().splitlines()[-1] == (
         'checks = ["python -m unittest discover", "make lint"]'
     )
-    fixer, _ = desk.json("agent", "list")["agents"]
+    fixer, _ = cli.json("agent", "list")["agents"]
     assert fixer["command"] == ["ruff", "check", "--fix", "a b"]
-    assert str(desk.place / ".config") in fixer["origin"]
-    again = desk.terminal("init")
+    assert str(cli.place / ".config") in fixer["origin"]
+    again = cli.terminal("init")
     again.until("Set up another one?")
     again.say("n\n")
     assert again.end() == 0
@@ -272,14 +273,14 @@ def test_init_asks_and_writes_what_is_answered(desk: Desk) -> None:
 
 
 @pytest.mark.needs_bwrap
-def test_a_diff_cannot_write_to_the_terminal(desk: Desk) -> None:
+def test_a_diff_cannot_write_to_the_terminal(cli: Cli) -> None:
     script = "printf '\\033[2Jevil\\n' >> README.md"
-    desk.json("run", "x", "--agent", agent(script), "--only-check", "true")
-    assert "\x1b[2Jevil" in desk.text("mission", "diff")
-    shown = desk.terminal("mission", "diff")
+    cli.json("run", "x", "--agent", agent(script), "--only-check", "true")
+    assert "\x1b[2Jevil" in cli.text("mission", "diff")
+    shown = cli.terminal("mission", "diff")
     assert shown.end() == 0
     assert "evil" in shown.raw
     assert "\x1b[2J" not in shown.raw
-    running = desk.terminal("exec", "--", "printf", "\\033[2Jevil")
+    running = cli.terminal("exec", "--", "printf", "\\033[2Jevil")
     assert running.end() == 0
     assert "\x1b[2J" not in running.raw

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.toolchain_kit import host_toolchain
-from tests.workspace_kit import Yard, oracle
+from tests.workspace_kit import WorkspaceKit, oracle
 
 from chargehand.core.errors import RefusedError
 from chargehand.core.ports import DriverName
@@ -39,27 +39,27 @@ def inside(workspace: Workspace, script: str) -> bytes:
 @pytest.mark.parametrize("mode", ["0", "300", "500"])
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_closed_top_directory_is_read_all_the_same(tmp_path: Path, driver: DriverName, mode: str) -> None:
-    yard = Yard(tmp_path)
-    workspace = yard.workspace(driver)
+    kit = WorkspaceKit(tmp_path)
+    workspace = kit.workspace(driver)
     inside(workspace, f"echo new > new; rm run.sh; chmod {mode} .")
     assert stat.S_IMODE(workspace.scan_root().stat().st_mode) == int(mode, 8)
-    made = Workspace.load(yard.open(), workspace.id).checkpoint("work")
+    made = Workspace.load(kit.open(), workspace.id).checkpoint("work")
     assert {change.path for change in workspace.scan().changes} == {"new", "run.sh"}
-    assert made.tree == oracle(workspace, yard.depot())
+    assert made.tree == oracle(workspace, kit.depot())
     assert inside(workspace, "cat new; echo more > more") == b"new\n"
     assert {change.path for change in workspace.scan().changes} == {"more", "new", "run.sh"}
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_closed_top_directory_is_rolled_back_and_discarded(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path)
-    workspace = yard.workspace(driver)
+    kit = WorkspaceKit(tmp_path)
+    workspace = kit.workspace(driver)
     inside(workspace, "echo new > new; chmod 0 .")
     workspace.reset(workspace.base.tree, "rollback")
     assert inside(workspace, "cat run.sh; test ! -e new; chmod 0 .").startswith(b"#!/bin/sh")
     (before, *_) = [point for point in workspace.checkpoints() if point.trigger.startswith("before")]
     back = workspace.reset(before.tree, "back")
-    assert [change.path for change in yard.depot().diff(workspace.base.tree, back.tree)] == ["new"]
+    assert [change.path for change in kit.depot().diff(workspace.base.tree, back.tree)] == ["new"]
     inside(workspace, "chmod 0 .")
     workspace.tidy()
     workspace.discard()
@@ -69,7 +69,7 @@ def test_a_closed_top_directory_is_rolled_back_and_discarded(tmp_path: Path, dri
 
 @pytest.mark.parametrize("mode", ["0", "300", "400"])
 def test_what_lies_in_a_closed_directory_counts(tmp_path: Path, mode: str) -> None:
-    workspace = Yard(tmp_path).workspace("overlay")
+    workspace = WorkspaceKit(tmp_path).workspace("overlay")
     inside(workspace, f"mkdir -p shut/deep; head -c 3145728 /dev/zero > shut/deep/big; chmod {mode} shut")
     shut = workspace.scan_root() / "shut"
     with pytest.raises(RefusedError, match=r"2.*MB"):

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conftest import git
-from tests.native_kit import ModelServer, NativeShop, says
+from tests.native_kit import ModelServer, NativeKit, says
 
 from chargehand.agents.contract import Endpoint
 from chargehand.app.documents import mission_document, to_json
@@ -63,8 +63,8 @@ def told(**found):
 """
 
 
-class EndpointShop(NativeShop):
-    """A workshop whose agent `asker` is a Python script with access to the model `served`."""
+class EndpointKit(NativeKit):
+    """Missions whose agent `asker` is a Python script with access to the model `served`."""
 
     def __init__(self, place: Path, address: str) -> None:
         super().__init__(place)
@@ -100,13 +100,13 @@ def server() -> ModelServer:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, server: ModelServer) -> Iterator[EndpointShop]:
+def kit(tmp_path: Path, server: ModelServer) -> Iterator[EndpointKit]:
     with server.running() as address:
-        yield EndpointShop(tmp_path, address)
+        yield EndpointKit(tmp_path, address)
 
 
-def test_its_program_reaches_the_model_and_what_it_costs_is_known(shop: EndpointShop, server: ModelServer) -> None:
-    state = shop.ask(
+def test_its_program_reaches_the_model_and_what_it_costs_is_known(kit: EndpointKit, server: ModelServer) -> None:
+    state = kit.ask(
         """
 first, wrong, other = ask(), ask("cht-wrong"), ask(model="gpt-none")
 body = {"model": "served", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -117,20 +117,20 @@ with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(
 told(first=first, wrong=wrong, other=other, stream=stream)
 """
     )
-    told = shop.told(state)
+    told = kit.told(state)
     assert told["stream"].rstrip().endswith("data: [DONE]")
     assert told["first"][0] == 200
     assert told["first"][1]["choices"][0]["message"]["content"] == "the word is: mend"
     assert [told["wrong"][0], told["wrong"][1]["error"]["code"]] == [401, "token_invalid"]
     assert told["other"][0] == 404
     assert [body["model"] for body in server.bodies] == ["words", "words"]  # the provider's name for the model
-    calls = shop.calls(state)
+    calls = kit.calls(state)
     assert [(call.model, call.status, call.turn) for call in calls] == [("served", "ok", 1), ("served", "ok", 2)]
     assert all(call.attempt == state.attempts[0].id for call in calls)
     result = to_json(mission_document(state))
     assert result["cost_usd"] == pytest.approx(2 * COST)
     assert result["cost_known"] is True
-    with shop.opened() as app:
+    with kit.opened() as app:
         assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(2 * COST)
 
 
@@ -146,20 +146,20 @@ told(devices=devices, routes=routes, ports=ports, names=len(names))
 
 
 def test_nothing_but_the_endpoint_is_reached_and_without_a_model_not_even_that(
-    shop: EndpointShop, server: ModelServer
+    kit: EndpointKit, server: ModelServer
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as near:
         looks = f"PORTS = [{GATEWAY_PORT}, {near.getsockname()[1]}]\n{LOOKS}"
-        given, bare = shop.ask(looks), shop.ask(looks, model=None)
+        given, bare = kit.ask(looks), kit.ask(looks, model=None)
     alone = {"devices": ["lo"], "routes": []}
     refused = "ConnectionRefusedError"
-    assert shop.told(given) == {**alone, "ports": ["connected", refused], "names": 8}
-    assert shop.told(bare) == {**alone, "ports": [refused, refused], "names": 0}
-    assert shop.calls(bare) == []
+    assert kit.told(given) == {**alone, "ports": ["connected", refused], "names": 8}
+    assert kit.told(bare) == {**alone, "ports": [refused, refused], "names": 0}
+    assert kit.calls(bare) == []
     assert server.asked == []
 
 
-def test_a_program_left_behind_and_the_checks_cannot_call(shop: EndpointShop, server: ModelServer) -> None:
+def test_a_program_left_behind_and_the_checks_cannot_call(kit: EndpointKit, server: ModelServer) -> None:
     """The agent's token is in the tree; it is useless to anyone who reads it later."""
     daemon = """
 number = 0
@@ -169,7 +169,7 @@ while True:
     with open("/tmp/calls", "w") as file:
         file.write(f"{number:04d}")
 """
-    state = shop.ask(
+    state = kit.ask(
         f"""
 with open("/tmp/daemon.py", "w") as file:
     file.write({(CLIENT + daemon)!r})
@@ -181,8 +181,8 @@ told(token=os.environ["OPENAI_API_KEY"], base=os.environ["OPENAI_BASE_URL"])
         checks=(SOUND, f"python3 -c {shlex.quote(CLIENT + LATE)}"),
     )
     assert state.status == "promoted", state.reasons
-    events = shop.events(state)
-    calls = shop.calls(state)
+    events = kit.events(state)
+    calls = kit.calls(state)
     ended = next(
         number
         for number, event in enumerate(events)
@@ -194,7 +194,7 @@ told(token=os.environ["OPENAI_API_KEY"], base=os.environ["OPENAI_BASE_URL"])
     late = [event for event in events[ended:] if isinstance(event, ModelCalled)]
     # The daemon makes one call at a time: at the end, one reply may be complete but not yet booked.
     assert sum(event.status == "ok" for event in late) <= 1
-    with shop.opened() as app:
+    with kit.opened() as app:
         assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(
             sum(call.booked_usd for call in calls)
         )
@@ -211,42 +211,42 @@ sys.exit(1)
 """
 
 
-def test_the_budget_ends_its_calls_with_402(shop: EndpointShop, server: ModelServer) -> None:
-    state = shop.ask(
+def test_the_budget_ends_its_calls_with_402(kit: EndpointKit, server: ModelServer) -> None:
+    state = kit.ask(
         """
 answers = [ask(max_tokens=500) for _ in range(20)]
 told(statuses=[status for status, _ in answers], codes=[body.get("error", {}).get("code") for _, body in answers])
 """,
         more=f"[limits]\nbudget_usd = {COST * 4}",
     )
-    told = shop.told(state)
+    told = kit.told(state)
     paid = told["statuses"].count(200)
     assert 1 <= paid <= 4
     assert told["statuses"] == [200] * paid + [402] * (20 - paid)
     assert set(told["codes"][paid:]) == {"budget_exhausted"}
     assert len(server.asked) == paid  # refused calls are never sent
-    calls = shop.calls(state)
+    calls = kit.calls(state)
     assert [call.status for call in calls] == ["ok"] * paid + ["refused"] * (20 - paid)
-    with shop.opened() as app:
+    with kit.opened() as app:
         assert app.store.spending.total(mission=state.id).booked_usd <= COST * 4
     assert to_json(mission_document(state))["cost_usd"] == pytest.approx(paid * COST)
 
 
 def test_a_revoked_token_gets_401_and_then_nothing_listens(tmp_path: Path, server: ModelServer) -> None:
     with server.running() as address:
-        shop = EndpointShop(tmp_path, address)
-        asyncio.run(_revoked(shop))
+        kit = EndpointKit(tmp_path, address)
+        asyncio.run(_revoked(kit))
     assert len(server.asked) == 1
 
 
-async def _revoked(shop: EndpointShop) -> None:
-    with shop.opened() as app:
+async def _revoked(kit: EndpointKit) -> None:
+    with kit.opened() as app:
         opened = AttemptGateways(
             config=app.user_configuration().config,
             spending=app.store.spending,
             keys=app.credentials,
             environ=app.environ,
-            scratch=shop.place / "scratch",
+            scratch=kit.place / "scratch",
         )
         wanted = EndpointRequest(
             models=("served",),
@@ -289,10 +289,10 @@ def _post(endpoint: Endpoint, *, seconds: float = 20) -> tuple[int, Any]:
     ],
 )
 def test_a_providers_fault_is_the_providers_however_the_program_ends(
-    shop: EndpointShop, server: ModelServer, ends: str, status: str, code: str | None, cause: str | None
+    kit: EndpointKit, server: ModelServer, ends: str, status: str, code: str | None, cause: str | None
 ) -> None:
     """The provider answers 410 from the second call on; a program that still ends well is judged by its work."""
-    state = shop.ask(
+    state = kit.ask(
         f"assert ask()[0] == 200\nserved = [{{'role': 'assistant', 'content': 'x'}}]\n"
         f"assert ask(messages=served)[0] == 410\n{ends}"
     )
@@ -312,21 +312,21 @@ def test_a_provider_that_is_left_alone_is_at_fault_though_nothing_is_sent(
 ) -> None:
     """Another attempt found the provider down: this one's only call waits, or is refused after a failed probe."""
     with server.running() as address:
-        shop = EndpointShop(tmp_path, address)
-    fault = asyncio.run(_rested(shop, end))
+        kit = EndpointKit(tmp_path, address)
+    fault = asyncio.run(_rested(kit, end))
     assert fault.startswith("upstream_resting: " if end == "the client leaves" else "upstream_unreachable: ")
     assert server.asked == []
 
 
-async def _rested(shop: EndpointShop, end: str) -> str:
-    with shop.opened() as app:
+async def _rested(kit: EndpointKit, end: str) -> str:
+    with kit.opened() as app:
         config, clock = app.user_configuration().config, SteppedClock()
         opened = AttemptGateways(
             config=config,
             spending=app.store.spending,
             keys=app.credentials,
             environ=app.environ,
-            scratch=shop.place / "scratch",
+            scratch=kit.place / "scratch",
             clock=clock,
         )
         wanted = EndpointRequest(

@@ -6,16 +6,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from desk import MEND, PASSES, Desk, repository, shell
+from command_line import MEND, PASSES, Cli, repository, shell
 
 pytestmark = pytest.mark.needs_container
 
 
 def test_a_mission_in_containers_is_promoted_and_says_where_it_was(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
-    done = desk.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "container", cwd=repo)
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
+    done = cli.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "container", cwd=repo)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
-    shown = desk.say("mission", "show", done.document["mission"], cwd=repo).document
+    shown = cli.say("mission", "show", done.document["mission"], cwd=repo).document
     assert shown["places"] == [{"tier": "container", "driver": "overlay"}]
     seen = subprocess.run(
         ["git", "-C", str(repo), "show", "chargehand/mend-f:f.txt"], capture_output=True, text=True, check=True
@@ -24,17 +24,17 @@ def test_a_mission_in_containers_is_promoted_and_says_where_it_was(tmp_path: Pat
 
 
 def test_what_an_agent_leaves_running_in_a_container_does_not_let_it_in(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     agent = shell("(sleep 1000 &) ; echo broken > f.txt")
     words = ("--agent", agent, "--only-check", "grep -q aaa f.txt", "--attempts", "1", "--sandbox", "container")
-    done = desk.say("run", "Break f", *words, cwd=repo)
+    done = cli.say("run", "Break f", *words, cwd=repo)
     assert (done.code, done.document["status"]) == (1, "refused"), done
     assert done.document["commit"] is None
 
 
 def test_an_engine_that_is_not_there_is_refused_with_its_mend(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
-    desk.environ["CHARGEHAND_SANDBOX_CONTAINER_PROGRAM"] = "no-such-engine"
-    done = desk.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "container", cwd=repo)
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
+    cli.environ["CHARGEHAND_SANDBOX_CONTAINER_PROGRAM"] = "no-such-engine"
+    done = cli.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "container", cwd=repo)
     assert done.code == 5
     assert "no-such-engine: not found" in done.error["message"]

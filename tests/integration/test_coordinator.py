@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import repository, shell
+from command_line import repository, shell
 from tests import forked
 from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wait_until, wake
@@ -182,8 +182,8 @@ def test_two_that_conflict_are_told_apart_and_the_later_one_goes_back(crew: Crew
     (back,) = crew.events(mission, TaskReturned)
     assert back.reason.code == "merge_conflict"
     assert [(each.branch, each.count) for each in crew.events(mission, MergeConflicted)] == [(None, 1)]
-    _, said, _ = forked.run(("mission", "log", mission), cwd=crew.repo, environ=crew.environ)
-    assert "1 path conflicts with what was merged since" in said
+    _, result, _ = forked.run(("mission", "log", mission), cwd=crew.repo, environ=crew.environ)
+    assert "1 path conflicts with what was merged since" in result
     assert [run.rung for run in crew.events(mission, TaskStarted) if run.task == back.task] == [
         "first",
         "returned",
@@ -575,8 +575,8 @@ def test_a_task_that_nobody_can_do_is_refused_before_anything_is_recorded(crew: 
 def test_the_plan_is_shown_as_a_tree(crew: Crew) -> None:
     chain = [task(f"c{number}", after=[f"c{number - 1}"]) for number in range(1, 40)]
     mission = crew.record([task("last", after=["a", "b"]), task("a"), task("b", after=["a"]), task("c0"), *chain])
-    _, said, _ = forked.run(("mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
-    _, *lines = said.splitlines()
+    _, result, _ = forked.run(("mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
+    _, *lines = result.splitlines()
     rows = [line.split("pending")[0].rstrip() for line in lines]
     assert rows[:6] == ["a", "  b", "    last", "c0", "  c1", "    c2"]
     assert lines[2].rstrip().endswith("also after a")
@@ -587,16 +587,16 @@ def test_the_plan_is_shown_as_a_tree(crew: Crew) -> None:
 def test_what_collides_is_told_before_anything_starts(crew: Crew) -> None:
     twelve = [task(f"x{number}", change=["sub/same.txt"]) for number in range(6)]
     mission = crew.record([task("a", change=["f.txt"]), task("b", areas=["**"]), task("c", after=["b"]), *twelve])
-    _, said, _ = forked.run(("mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
-    told = [line for line in said.splitlines() if "not side by side" in line]
+    _, result, _ = forked.run(("mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
+    told = [line for line in result.splitlines() if "not side by side" in line]
     assert len(told) == 10
     assert "'a' and 'b' have an area in common" in told[0]
-    assert said.splitlines()[-1].strip() == "and 12 more: --json has them all"
-    _, said, _ = forked.run(("--json", "mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
-    pairs = [tuple(each["tasks"]) for each in json.loads(said)["collisions"]]
+    assert result.splitlines()[-1].strip() == "and 12 more: --json has them all"
+    _, result, _ = forked.run(("--json", "mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
+    pairs = [tuple(each["tasks"]) for each in json.loads(result)["collisions"]]
     assert len(pairs) == 22
     assert ("b", "c") not in pairs, "the plan orders these two"
-    assert all(each["reason"]["code"].startswith("collision_") for each in json.loads(said)["collisions"])
+    assert all(each["reason"]["code"].startswith("collision_") for each in json.loads(result)["collisions"])
 
 
 def test_a_task_that_needs_something_is_done_by_an_agent_that_offers_it(crew: Crew) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 from tests.conftest import git, make_repository, repository_state
-from tests.crash_kit import Yard, kill_some, nothing_survives, once_only, sample
+from tests.crash_kit import CrashKit, kill_some, nothing_survives, once_only, sample
 
 from chargehand.app.missions import answer_question
 from chargehand.app.requests import plan_request, record_mission
@@ -90,10 +90,10 @@ class PlanOutcome(Struct, frozen=True, kw_only=True):
     commits: int
 
 
-class PlanYard(Yard):
+class PlanKit(CrashKit):
     """A state directory with one repository and one coordinator."""
 
-    def __init__(self, place: Path, tasks: list[dict[str, Any]], *, like: Yard | None = None) -> None:
+    def __init__(self, place: Path, tasks: list[dict[str, Any]], *, like: CrashKit | None = None) -> None:
         super().__init__(place, like=like)
         self.repository = make_repository(place / "repo", FILES)
         self.before = repository_state(self.repository)
@@ -109,7 +109,7 @@ class PlanYard(Yard):
     def finish(self) -> PlanOutcome:
         """Run workers and answer questions until the plan ends; assert that it kept its promises."""
         for _ in range(12):
-            assert self.worker().wait() == 0, self.said()
+            assert self.worker().wait() == 0, self.output()
             with self.app() as app:
                 state = app.mission_reader.state(self.coordinator)
                 if state.status in ENDED:
@@ -117,7 +117,7 @@ class PlanYard(Yard):
                 if state.open_question is not None:
                     answer_question(app, self.coordinator, "skip")
         else:
-            raise AssertionError((state.status, state.reasons, self.said()))
+            raise AssertionError((state.status, state.reasons, self.output()))
         with self.app() as app:
             children = [row.id for row in app.store.log.children(self.coordinator)]
             for mission in (self.coordinator, *children):
@@ -147,12 +147,12 @@ class PlanYard(Yard):
         return mission != self.coordinator or kind not in ("promotion.done", "head.signed", "mission.finished")
 
 
-def _undisturbed(place: Path, tasks: list[dict[str, Any]]) -> tuple[PlanOutcome, list[str], PlanYard]:
-    yard = PlanYard(place, tasks)
-    yard.worker(plan=f"trace:{place / 'trace'}").wait()
-    outcome = yard.finish()
-    yard.at_rest()
-    return outcome, (place / "trace").read_text().splitlines(), yard
+def _undisturbed(place: Path, tasks: list[dict[str, Any]]) -> tuple[PlanOutcome, list[str], PlanKit]:
+    kit = PlanKit(place, tasks)
+    kit.worker(plan=f"trace:{place / 'trace'}").wait()
+    outcome = kit.finish()
+    kit.at_rest()
+    return outcome, (place / "trace").read_text().splitlines(), kit
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_dying_at_any_point_changes_nothing(tmp_path: Path, tasks: list[dict[str
         expected, passed, like = _undisturbed(tmp_path / "like", tasks)
         assert expected.status == "promoted"
         for number, point in enumerate(sample(passed, count)):
-            yard = PlanYard(tmp_path / f"at-{number}", tasks, like=like)
-            code = yard.worker(plan=point).wait()
+            kit = PlanKit(tmp_path / f"at-{number}", tasks, like=like)
+            code = kit.worker(plan=point).wait()
             # Chance decides which of two concurrent missions passes a point first: not every run has it.
-            assert code in (-signal.SIGKILL, 0), (point, code, yard.said())
-            assert yard.finish() == expected, point
-            yard.at_rest()
+            assert code in (-signal.SIGKILL, 0), (point, code, kit.output())
+            assert kit.finish() == expected, point
+            kit.at_rest()
 
 
 @pytest.mark.parametrize("points", [1, pytest.param(2, marks=soak)])
@@ -181,10 +181,10 @@ def test_dying_asleep_behind_a_merge_changes_nothing(tmp_path: Path, points: int
         asleep = [point for point in passed if point.startswith("after plan.slept")]
         assert len(asleep) == 2
         for number, point in enumerate(asleep[-points:]):
-            yard = PlanYard(tmp_path / f"at-{number}", tasks, like=like)
-            assert yard.worker(plan=point).wait() == -signal.SIGKILL, yard.said()
-            assert yard.finish() == expected, point
-            yard.at_rest()
+            kit = PlanKit(tmp_path / f"at-{number}", tasks, like=like)
+            assert kit.worker(plan=point).wait() == -signal.SIGKILL, kit.output()
+            assert kit.finish() == expected, point
+            kit.at_rest()
 
 
 @pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=soak)])
@@ -198,17 +198,17 @@ def test_dying_between_a_merge_and_what_its_agent_hands_on_adds_that_once(
         # Before this point the change is already on the branch, but not yet in the log.
         assert [point.partition(" ")[0] for point in added] == ["before", "after"]
         for number, point in enumerate([added[0], *(passed if everywhere else ())]):
-            yard = PlanYard(tmp_path / f"at-{number}", HANDING_ON, like=like)
-            assert yard.worker(plan=point).wait() in (-signal.SIGKILL, 0), point
-            assert yard.finish() == expected, point
-            with yard.app() as app:
-                payloads = [read_payload(line) for line in app.store.log.read(yard.coordinator)]
+            kit = PlanKit(tmp_path / f"at-{number}", HANDING_ON, like=like)
+            assert kit.worker(plan=point).wait() in (-signal.SIGKILL, 0), point
+            assert kit.finish() == expected, point
+            with kit.app() as app:
+                payloads = [read_payload(line) for line in app.store.log.read(kit.coordinator)]
             told = [each for each in payloads if isinstance(each, TaskDelegated)]
             assert [(each.task, each.tasks, each.refused is None) for each in told] == [
                 ("a", ("a.p",), True),
                 ("b", (), False),
             ]
-            yard.at_rest()
+            kit.at_rest()
 
 
 def test_the_points_are_there() -> None:
@@ -226,14 +226,14 @@ def test_random_kills_with_two_workers_change_nothing(tmp_path: Path) -> None:
         expected, _, like = _undisturbed(tmp_path / "like", LARGE)
         while done < kills:
             rounds += 1
-            yard = PlanYard(tmp_path / f"round-{rounds}", LARGE, like=like)
+            kit = PlanKit(tmp_path / f"round-{rounds}", LARGE, like=like)
             for _ in range(chance.randint(2, 5)):
-                workers = [yard.worker(), yard.worker()]
+                workers = [kit.worker(), kit.worker()]
                 time.sleep(chance.uniform(0.2, 4.0))
                 for worker in workers:
                     kill_some(worker.pid, chance)
                     worker.kill()
                     worker.wait()
                     done += 1
-            assert yard.finish() == expected, rounds
-            yard.at_rest()
+            assert kit.finish() == expected, rounds
+            kit.at_rest()

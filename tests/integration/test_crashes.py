@@ -18,9 +18,9 @@ import pytest
 from tests.conftest import git, repository_state
 from tests.crash_kit import (
     SCENES,
+    CrashKit,
     Outcome,
     Scene,
-    Yard,
     descendants,
     kill_some,
     nothing_survives,
@@ -41,9 +41,9 @@ _MOST_KILLS = 4
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
+def kit(tmp_path: Path) -> Iterator[CrashKit]:
     with nothing_survives():
-        yield Yard(tmp_path)
+        yield CrashKit(tmp_path)
 
 
 class TestEveryPoint:
@@ -61,14 +61,14 @@ class TestEveryPoint:
         chosen = sample(passed, points)
         for first in range(0, len(chosen), _SIDE_BY_SIDE):
             with nothing_survives():
-                yard = Yard(tmp_path / f"yard-{first}", like=like)
-                sites = [yard.site(scene) for _ in chosen[first : first + _SIDE_BY_SIDE]]
+                kit = CrashKit(tmp_path / f"crashes-{first}", like=like)
+                sites = [kit.site(scene) for _ in chosen[first : first + _SIDE_BY_SIDE]]
                 for site, point in zip(sites, chosen[first:], strict=False):
-                    yard.die_at(point, site)
-                yard.go_on()
+                    kit.die_at(point, site)
+                kit.go_on()
                 for site in sites:
-                    yard.examine(site, expected)
-                yard.at_rest()
+                    kit.examine(site, expected)
+                kit.at_rest()
 
     @pytest.mark.parametrize(
         ("name", "points"),
@@ -80,12 +80,12 @@ class TestEveryPoint:
             expected, passed, like = undisturbed_run(tmp_path / "like", scene, by="worker")
         for number, point in enumerate(sample(passed, points)):
             with nothing_survives():
-                yard = Yard(tmp_path / f"yard-{number}", like=like)
-                site = yard.site(scene)
-                yard.worker_dies_at(point, site)
-                yard.go_on()
-                yard.examine(site, expected)
-                yard.at_rest()
+                kit = CrashKit(tmp_path / f"crashes-{number}", like=like)
+                site = kit.site(scene)
+                kit.worker_dies_at(point, site)
+                kit.go_on()
+                kit.examine(site, expected)
+                kit.at_rest()
 
     def test_the_sample_is_spread_over_the_run(self) -> None:
         passed = [f"before {number}#1" for number in range(86)]
@@ -103,7 +103,7 @@ class TestAnyMoment:
         kills = int(os.environ.get("CHARGEHAND_SOAK_KILLS", "500")) if soaked else 1
         print(f"CHARGEHAND_SOAK_SEED={seed}")
         chance = random.Random(seed)
-        known: dict[str, tuple[Outcome, float, Yard]] = {}
+        known: dict[str, tuple[Outcome, float, CrashKit]] = {}
         done = life = 0
         while done < kills:
             life += 1
@@ -114,26 +114,26 @@ class TestAnyMoment:
                 known[scene.name] = self.known(tmp_path / f"like-{len(known)}", scene)
             expected, seconds, like = known[scene.name]
             with nothing_survives():
-                yard = Yard(tmp_path / f"yard-{life}", like=like)
-                done += self.one_life(yard, scene, expected, chance, seconds)
+                kit = CrashKit(tmp_path / f"crashes-{life}", like=like)
+                done += self.one_life(kit, scene, expected, chance, seconds)
 
     @staticmethod
-    def known(place: Path, scene: Scene) -> tuple[Outcome, float, Yard]:
+    def known(place: Path, scene: Scene) -> tuple[Outcome, float, CrashKit]:
         begun = time.monotonic()
         with nothing_survives():
             expected, _, like = undisturbed_run(place, scene, by="command")
         return expected, time.monotonic() - begun, like
 
     @staticmethod
-    def one_life(yard: Yard, scene: Scene, expected: Outcome, chance: random.Random, seconds: float) -> int:
+    def one_life(kit: CrashKit, scene: Scene, expected: Outcome, chance: random.Random, seconds: float) -> int:
         """Kill one mission up to four times, let it end, and examine it; return the number of kills."""
-        site = yard.site(scene)
+        site = kit.site(scene)
         by_command = chance.random() < 0.5
         if not by_command:
-            yard.detach(site)
+            kit.detach(site)
         fates = []
         for number in range(chance.randint(1, _MOST_KILLS)):
-            process = yard.run(site) if by_command and number == 0 else yard.worker()
+            process = kit.run(site) if by_command and number == 0 else kit.worker()
             try:
                 process.wait(chance.uniform(0.1, 1.2) * seconds)
             except subprocess.TimeoutExpired:
@@ -141,7 +141,7 @@ class TestAnyMoment:
                 fate = kill_some(process.pid, chance, spared=spared)
                 if spared:
                     # It continues by itself, with another sandbox and another launcher.
-                    assert process.wait(120) in (0, 1), yard.said()
+                    assert process.wait(120) in (0, 1), kit.output()
                     fates += [fate] if fate else []
                     continue
                 if process.wait(60) == 0:
@@ -149,11 +149,11 @@ class TestAnyMoment:
                 assert process.returncode == -signal.SIGKILL
                 fates.append(fate)
                 if scene.name != "applied":  # git may be applying it at this moment
-                    yard.undisturbed(site)
+                    kit.undisturbed(site)
         print(scene.name, "by command" if by_command else "by worker", fates)
-        yard.go_on()
-        yard.examine(site, expected)
-        yard.at_rest()
+        kit.go_on()
+        kit.examine(site, expected)
+        kit.at_rest()
         return len(fates)
 
 
@@ -164,35 +164,35 @@ def runs(pid: int, *words: bytes) -> bool:
         return False
 
 
-def test_a_killed_mission_leaves_no_process_and_is_shown_as_it_is(yard: Yard) -> None:
+def test_a_killed_mission_leaves_no_process_and_is_shown_as_it_is(kit: CrashKit) -> None:
     hung = "setsid sh -c 'while :; do sleep 1; done' >/dev/null 2>&1 & sleep 300"
-    site = yard.site(Scene(name="hung", script=hung))
-    process = yard.run(site)
-    wait_until(lambda: [state for state in yard.missions(site) if state.attempts])
-    assert yard.missions(site)[0].status == "running"
+    site = kit.site(Scene(name="hung", script=hung))
+    process = kit.run(site)
+    wait_until(lambda: [state for state in kit.missions(site) if state.attempts])
+    assert kit.missions(site)[0].status == "running"
     wait_until(lambda: any(runs(pid, b"sleep", b"300") for pid in descendants(process.pid)))
     started = descendants(process.pid)
     process.kill()
     process.wait()
     wait_until(lambda: not survivors(started))
-    (state,) = yard.missions(site)
+    (state,) = kit.missions(site)
     assert (state.status, state.reasons[0].code) == ("paused", "worker_lost")
     assert state.attempts[0].status == "lost"
     assert repository_state(site.repository) == site.before
 
 
 @pytest.mark.parametrize("point", ["rollback_prepared#1", "rolled_back#1"])
-def test_a_roll_back_that_died_can_be_done_again(yard: Yard, point: str) -> None:
-    site = yard.site(SCENES["slow"])
-    assert yard.run(site).wait() == 0, yard.said()
-    mission, branch = yard.mission(site), "chargehand/mend-it"
+def test_a_roll_back_that_died_can_be_done_again(kit: CrashKit, point: str) -> None:
+    site = kit.site(SCENES["slow"])
+    assert kit.run(site).wait() == 0, kit.output()
+    mission, branch = kit.mission(site), "chargehand/mend-it"
     back = ("mission", "rollback", mission)
-    assert yard.start(*back, cwd=site.repository, plan=point).wait() == -signal.SIGKILL, yard.said()
+    assert kit.start(*back, cwd=site.repository, plan=point).wait() == -signal.SIGKILL, kit.output()
     assert git(site.repository, "show", f"{branch}:f.txt") != "aaa"
-    assert yard.start(*back, cwd=site.repository).wait() == 0, yard.said()
+    assert kit.start(*back, cwd=site.repository).wait() == 0, kit.output()
     assert git(site.repository, "rev-parse", f"{branch}^{{tree}}") == git(
         site.repository, "rev-parse", "main^{tree}"
     )
     assert git(site.repository, "rev-list", "--count", f"main..{branch}") == "2"
     assert repository_state(site.repository) == site.before
-    yard.at_rest()
+    kit.at_rest()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli_terminal import Desk, agent
+from test_cli_terminal import Cli, agent
 from tests.crash_kit import MARK, wait_until, wake
 from tests.terminal_kit import Terminal
 
@@ -24,16 +24,16 @@ OFFER = "p pause, t TEXT"
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path)
     yield made
     made.start("mission", "cancel", "last").communicate()
     made.close()
 
 
-def plan(desk: Desk, *tasks: dict[str, Any]) -> tuple[str, ...]:
+def plan(cli: Cli, *tasks: dict[str, Any]) -> tuple[str, ...]:
     """Write a plan and return the arguments that run it."""
-    file = desk.place / "plan.json"
+    file = cli.place / "plan.json"
     file.write_text(json.dumps({"tasks": tasks}))
     return ("run", "--plan", str(file), "--red-base", "go", "--only-check", "cat *.md *.txt", "new dates")
 
@@ -61,10 +61,10 @@ def last_picture(shown: Terminal) -> list[str]:
 SLOW = task("slow", "sleep 300")
 
 
-def test_a_plan_is_drawn_and_its_question_answered_from_elsewhere(desk: Desk) -> None:
-    shown = desk.terminal(
+def test_a_plan_is_drawn_and_its_question_answered_from_elsewhere(cli: Cli) -> None:
+    shown = cli.terminal(
         *plan(
-            desk,
+            cli,
             task("first", f"sleep {MARK}; echo x > same.txt", change=["same.txt"]),
             task("second", "echo y > same.txt", change=["same.txt"]),
             task("broken", "exit 3"),
@@ -77,7 +77,7 @@ def test_a_plan_is_drawn_and_its_question_answered_from_elsewhere(desk: Desk) ->
     shown.until("held")
     assert wake()
     shown.until("broken needs you")
-    assert desk.json("mission", "answer", mission, "--task", "broken", "skip")["mission"] == mission
+    assert cli.json("mission", "answer", mission, "--task", "broken", "skip")["mission"] == mission
     shown.until("3 of 4 merged, 1 left out")
     assert shown.end() == 0, shown.shown
     assert is_whole(shown)
@@ -88,8 +88,8 @@ def test_a_plan_is_drawn_and_its_question_answered_from_elsewhere(desk: Desk) ->
     assert "no worker is running" not in shown.shown
 
 
-def test_the_menu_opens_below_and_the_picture_comes_back(desk: Desk) -> None:
-    shown = desk.terminal(*plan(desk, SLOW, task("other", "sleep 300")))
+def test_the_menu_opens_below_and_the_picture_comes_back(cli: Cli) -> None:
+    shown = cli.terminal(*plan(cli, SLOW, task("other", "sleep 300")))
     shown.until("agent working")
     shown.say("\x03")
     shown.until(OFFER)
@@ -109,11 +109,9 @@ def test_the_menu_opens_below_and_the_picture_comes_back(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_leaves_the_terminal_whole_and_who_watches_ends_nothing(
-    desk: Desk, number: signal.Signals
-) -> None:
-    mission = desk.json(*plan(desk, SLOW, task("other", "sleep 300")), "--detach")["mission"]
-    shown = desk.terminal("mission", "watch", str(mission))
+def test_a_signal_leaves_the_terminal_whole_and_who_watches_ends_nothing(cli: Cli, number: signal.Signals) -> None:
+    mission = cli.json(*plan(cli, SLOW, task("other", "sleep 300")), "--detach")["mission"]
+    shown = cli.terminal("mission", "watch", str(mission))
     shown.until("agent working")
     os.kill(shown.process_id, number)
     if number == signal.SIGINT:  # the second Ctrl-C, at the menu, ends it
@@ -122,12 +120,12 @@ def test_a_signal_leaves_the_terminal_whole_and_who_watches_ends_nothing(
     assert shown.end() == (-number if number == signal.SIGHUP else 130)
     assert is_whole(shown)
     assert "Traceback" not in shown.shown
-    assert desk.json("mission", "show", str(mission))["status"] == "running"
+    assert cli.json("mission", "show", str(mission))["status"] == "running"
 
 
-def test_control_z_shows_the_shell_and_going_on_shows_the_picture(desk: Desk) -> None:
-    mission = desk.json(*plan(desk, SLOW, task("other", "sleep 300")), "--detach")["mission"]
-    shown = desk.terminal("mission", "watch", str(mission))
+def test_control_z_shows_the_shell_and_going_on_shows_the_picture(cli: Cli) -> None:
+    mission = cli.json(*plan(cli, SLOW, task("other", "sleep 300")), "--detach")["mission"]
+    shown = cli.terminal("mission", "watch", str(mission))
     shown.until("agent working")
     shown.say("\x1a")
     wait_until(lambda: "T" in Path(f"/proc/{shown.process_id}/stat").read_text().split(")")[1].split()[0])
@@ -139,10 +137,10 @@ def test_control_z_shows_the_shell_and_going_on_shows_the_picture(desk: Desk) ->
     assert SHOWN in shown.raw
 
 
-def test_it_follows_the_size_of_the_terminal(desk: Desk) -> None:
+def test_it_follows_the_size_of_the_terminal(cli: Cli) -> None:
     tasks = [task(f"task-{number}", "sleep 300", after=["slow"] * (number > 3)) for number in range(30)]
-    mission = desk.json(*plan(desk, SLOW, *tasks), "--detach")["mission"]
-    shown = desk.terminal("mission", "watch", str(mission))
+    mission = cli.json(*plan(cli, SLOW, *tasks), "--detach")["mission"]
+    shown = cli.terminal("mission", "watch", str(mission))
     for width, height in ((100, 40), (60, 12)):
         resize(shown, width, height)
         wait_until(lambda: shown._read() and "agent working" in shown.shown.rpartition("0 of 31 merged")[2])
@@ -152,17 +150,17 @@ def test_it_follows_the_size_of_the_terminal(desk: Desk) -> None:
         assert any(row.startswith("  and ") for row in rows) is (height < 32)
 
 
-def test_without_colours_it_has_none_and_with_quiet_there_is_no_picture(desk: Desk) -> None:
-    words = plan(desk, task("one", "sleep 2; echo x > one.txt"), task("two", "echo y > two.txt"))
-    shown = desk.terminal("--no-color", *words)
+def test_without_colours_it_has_none_and_with_quiet_there_is_no_picture(cli: Cli) -> None:
+    words = plan(cli, task("one", "sleep 2; echo x > one.txt"), task("two", "echo y > two.txt"))
+    shown = cli.terminal("--no-color", *words)
     assert shown.end() == 0, shown.shown
     assert SHOWN in shown.raw
     assert not re.search(r"\x1b\[[0-9;]*m", shown.raw)
     for quiet in ("--quiet", "--verbose"):
-        lines = desk.terminal("mission", "watch", "last", quiet)
+        lines = cli.terminal("mission", "watch", "last", quiet)
         assert lines.end() == 0
         assert SHOWN not in lines.raw
-    piped = desk.start("mission", "watch", "last")
+    piped = cli.start("mission", "watch", "last")
     out, err = piped.communicate()
     assert "task one merged at" in out
     assert "\x1b" not in out + err

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.conftest import git
-from tests.integration.desk import MEND, Desk, repository
+from tests.integration.command_line import MEND, Cli, repository
 from tests.saved_state import ask
 
 from chargehand.app.composition import App
@@ -210,9 +210,9 @@ def test_one_line_that_is_no_text_keeps_nobody_else_from_being_listed(saved: Pat
     )
     shown = ask("mission", "show", WAITING)
     assert [line["seq"] for line in shown["damaged"]][:1] == [2]
-    said = CliRunner().invoke(chargehand, ["mission", "show", WAITING]).stdout
-    assert "Its log is damaged" in said
-    assert "store restore" in said
+    result = CliRunner().invoke(chargehand, ["mission", "show", WAITING]).stdout
+    assert "Its log is damaged" in result
+    assert "store restore" in result
     problems = ask("audit", "verify", code=1)["problems"]
     assert {(problem["mission"], problem["seq"]) for problem in problems} <= {(WAITING, 2), (WAITING, 3)}
     # A mission with a damaged log cannot continue; all others can.
@@ -223,15 +223,15 @@ def test_one_line_that_is_no_text_keeps_nobody_else_from_being_listed(saved: Pat
 
 @pytest.mark.needs_bwrap
 def test_a_worker_passes_over_a_damaged_mission_and_runs_the_others(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
-    with open_store(desk.home):
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
+    with open_store(cli.home):
         pass
     request = RunRequest(text="mend", agent=MEND, only_checks=("true",))
-    with App.open(environ=desk.environ, cwd=repo) as app:
+    with App.open(environ=cli.environ, cwd=repo) as app:
         names = [record_mission(app, request) for _ in range(2)]
-    hurt_line(desk.home, names[0], "payload", b'{"cut": ')
-    assert desk.say("worker", "--until-idle", cwd=repo).code == 0
-    shown = {name: desk.say("mission", "show", name, cwd=repo).document for name in names}
+    hurt_line(cli.home, names[0], "payload", b'{"cut": ')
+    assert cli.say("worker", "--until-idle", cwd=repo).code == 0
+    shown = {name: cli.say("mission", "show", name, cwd=repo).document for name in names}
     assert shown[names[1]]["status"] == "promoted"
     assert shown[names[0]]["damaged"]
     assert shown[names[0]]["attempts"] == []
@@ -368,34 +368,34 @@ class TestGoingBack:
 
     @pytest.mark.needs_bwrap
     def test_nothing_is_put_back_under_those_who_work(self, tmp_path: Path) -> None:
-        desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
-        assert desk.run(repo).code == 0
+        cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
+        assert cli.run(repo).code == 0
         copy = tmp_path / "copy"
-        assert desk.say("store", "backup", str(copy), cwd=repo).code == 0
-        worker = desk.start("worker", cwd=repo)
+        assert cli.say("store", "backup", str(copy), cwd=repo).code == 0
+        worker = cli.start("worker", cwd=repo)
         try:
-            while not any(desk.home.glob("workers/*.lock")):
+            while not any(cli.home.glob("workers/*.lock")):
                 assert worker.poll() is None
-            desk.refused("workers_alive", 1, "store", "restore", str(copy), "--yes", cwd=repo)
+            cli.refused("workers_alive", 1, "store", "restore", str(copy), "--yes", cwd=repo)
         finally:
             worker.kill()
             worker.communicate()
-        assert desk.say("store", "restore", str(copy), "--yes", cwd=repo).code == 0
-        assert desk.run(repo, agent="command:sed -i s/g/h/ g.txt").code == 0
-        with open_store(desk.home) as store:
+        assert cli.say("store", "restore", str(copy), "--yes", cwd=repo).code == 0
+        assert cli.run(repo, agent="command:sed -i s/g/h/ g.txt").code == 0
+        with open_store(cli.home) as store:
             assert verify(store).ok
 
 
 @pytest.mark.needs_bwrap
 def test_a_damaged_queue_is_made_anew(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
-    assert desk.run(repo).code == 0
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
+    assert cli.run(repo).code == 0
     for content in (b"", b"no database at all", b"SQLite format 3\0" + bytes(5000)):
-        (desk.home / "engine.db").write_bytes(content)
+        (cli.home / "engine.db").write_bytes(content)
         for suffix in ("-wal", "-shm"):
-            (desk.home / f"engine.db{suffix}").unlink(missing_ok=True)
-        said = desk.run(repo, agent="command:sh -c 'echo more >>g.txt'")
-        assert (said.code, said.document["status"]) == (0, "promoted"), said
+            (cli.home / f"engine.db{suffix}").unlink(missing_ok=True)
+        result = cli.run(repo, agent="command:sh -c 'echo more >>g.txt'")
+        assert (result.code, result.document["status"]) == (0, "promoted"), result
 
 
 def test_a_torn_object_is_told_and_hangs_nobody(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from desk import PASSES, Desk, repository, shell
+from command_line import PASSES, Cli, repository, shell
 from playwright.sync_api import (
     Browser,
     BrowserContext,
@@ -66,7 +66,8 @@ def open_page(browser: Browser) -> Iterator[Open]:
         page.set_default_timeout(SLOW)
         # The browser itself complains of an unreachable server and of intended refusals.
         page.on(
-            "console", lambda said: complaints.append(said.text) if is_complaint(said.type, said.text) else None
+            "console",
+            lambda result: complaints.append(result.text) if is_complaint(result.type, result.text) else None,
         )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(served.url + path)
@@ -84,8 +85,8 @@ def is_complaint(kind: str, text: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    made = Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    made = Cli(tmp_path_factory.mktemp("cli"))
     own = made.place / ".config" / "chargehand"
     own.mkdir(parents=True)
     command = '["sed", "-i", "s/g/i/", "g.txt"]'
@@ -94,21 +95,21 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 @pytest.fixture(scope="module")
-def repo(desk: Desk) -> Path:
-    return repository(desk.place / "repo")
+def repo(cli: Cli) -> Path:
+    return repository(cli.place / "repo")
 
 
 @pytest.fixture(scope="module")
-def served(desk: Desk, repo: Path) -> Iterator[Served]:
-    desk.run(repo)
-    with serving(desk.environ, repo, worker=True) as made:
+def served(cli: Cli, repo: Path) -> Iterator[Served]:
+    cli.run(repo)
+    with serving(cli.environ, repo, worker=True) as made:
         yield made
 
 
-def waiting_mission(desk: Desk, repo: Path) -> str:
-    said = desk.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py"))
-    assert said.document["status"] == "waiting", said
-    return str(said.document["mission"])
+def waiting_mission(cli: Cli, repo: Path) -> str:
+    result = cli.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py"))
+    assert result.document["status"] == "waiting", result
+    return str(result.document["mission"])
 
 
 # --- the board
@@ -208,10 +209,8 @@ def test_a_key_that_is_pressed_before_the_pages_stand_counts(served: Served, ope
     expect(dialog).to_have_count(0)
 
 
-def test_a_dialog_keeps_the_focus_and_gives_it_back(
-    served: Served, open_page: Open, desk: Desk, repo: Path
-) -> None:
-    mission = waiting_mission(desk, repo)
+def test_a_dialog_keeps_the_focus_and_gives_it_back(served: Served, open_page: Open, cli: Cli, repo: Path) -> None:
+    mission = waiting_mission(cli, repo)
     page = open_page(served, f"/missions/{mission}")
     opener = page.get_by_role("button", name="New mission")
     opener.click()
@@ -244,9 +243,9 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(
 
 
 def test_a_waiting_result_is_promoted_with_its_consequence_said(
-    served: Served, open_page: Open, desk: Desk, repo: Path
+    served: Served, open_page: Open, cli: Cli, repo: Path
 ) -> None:
-    mission = waiting_mission(desk, repo)
+    mission = waiting_mission(cli, repo)
     page = open_page(served, f"/missions/{mission}")
     page.get_by_role("button", name="Promote", exact=True).click()
     dialog = page.get_by_role("dialog").or_(page.get_by_role("alertdialog"))
@@ -259,8 +258,8 @@ def test_a_waiting_result_is_promoted_with_its_consequence_said(
     assert git(repo, "show", f"{found['branch']}:f.txt") == "baa"
 
 
-def test_a_review_goes_on_in_another_browser(served: Served, open_page: Open, desk: Desk, repo: Path) -> None:
-    mission = waiting_mission(desk, repo)
+def test_a_review_goes_on_in_another_browser(served: Served, open_page: Open, cli: Cli, repo: Path) -> None:
+    mission = waiting_mission(cli, repo)
     notes = f"{API}/missions/{mission}/review/decisions"
     one, other = (open_page(served, f"/missions/{mission}/review") for _ in range(2))
     for page in (one, other):
@@ -277,14 +276,14 @@ def test_a_review_goes_on_in_another_browser(served: Served, open_page: Open, de
 
 
 def test_of_two_tabs_the_first_answer_counts_and_the_other_is_told(
-    served: Served, open_page: Open, desk: Desk, repo: Path
+    served: Served, open_page: Open, cli: Cli, repo: Path
 ) -> None:
-    plan = desk.place / "plan.json"
+    plan = cli.place / "plan.json"
     unclear = [{"id": "way", "question": "Which way?", "options": ["to the left", "to the right"]}]
     task = {"id": "a", "text": "Write a", "agent": shell("echo $CHARGEHAND_REQUEST > sub/a.txt")}
     plan.write_text(json.dumps({"tasks": [task], "ambiguities": unclear}))
-    said = desk.say("run", "--plan", str(plan), "--agent", "mender", *PASSES, "--detach", "--yes", cwd=repo)
-    mission = said.document["mission"]
+    result = cli.say("run", "--plan", str(plan), "--agent", "mender", *PASSES, "--detach", "--yes", cwd=repo)
+    mission = result.document["mission"]
     first, second = (open_page(served, f"/missions/{mission}") for _ in range(2))
     for page in (first, second):
         expect(page.get_by_role("heading", name="Which way?")).to_be_visible(timeout=60_000)
@@ -302,8 +301,8 @@ def test_of_two_tabs_the_first_answer_counts_and_the_other_is_told(
     assert "Which way? to the left" in git(repo, "show", f"{made}:sub/a.txt")
 
 
-def test_every_tab_of_a_mission_opens(served: Served, open_page: Open, desk: Desk, repo: Path) -> None:
-    mission = str(desk.run(repo).document["mission"])
+def test_every_tab_of_a_mission_opens(served: Served, open_page: Open, cli: Cli, repo: Path) -> None:
+    mission = str(cli.run(repo).document["mission"])
     page = open_page(served, f"/missions/{mission}")
     tabs = page.get_by_role("tab").or_(page.get_by_role("navigation", name="Mission").get_by_role("link"))
     expect(tabs.first).to_be_visible()
@@ -320,9 +319,9 @@ def test_every_tab_of_a_mission_opens(served: Served, open_page: Open, desk: Des
 
 
 def test_a_checkpoint_is_restored_after_a_look_at_what_changes(
-    served: Served, open_page: Open, desk: Desk, repo: Path
+    served: Served, open_page: Open, cli: Cli, repo: Path
 ) -> None:
-    mission = waiting_mission(desk, repo)
+    mission = waiting_mission(cli, repo)
     page = open_page(served, f"/missions/{mission}/changes?to=base")
     page.get_by_role("button", name="Restore Base").click()
     dialog = page.get_by_role("dialog", name="Restore this checkpoint?")
@@ -461,9 +460,9 @@ LIGHT_AND_DARK = EACH_WAY[0], EACH_WAY[3]
 # in the narrow one: so the frame around all pages is scanned in both.
 @pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_no_page_keeps_anybody_out(
-    served: Served, open_page: Open, desk: Desk, repo: Path, everything: bool
+    served: Served, open_page: Open, cli: Cli, repo: Path, everything: bool
 ) -> None:
-    mission = next(each.id for each in desk.missions(repo) if each.status == "promoted")
+    mission = next(each.id for each in cli.missions(repo) if each.status == "promoted")
     page = open_page(served)
     paths = (
         *("/", "/agents", "/projects", "/statistics", "/system", "/settings", f"/missions/{mission}"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import test_dashboard
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from playwright.sync_api import Page, expect
 from tests.server_kit import Served, environment, record_missions, serving
 
@@ -151,7 +151,7 @@ def test_a_mission_of_many_events_is_read_to_its_end_and_goes_on(
 def test_a_change_of_any_size_is_shown_and_read_side_by_side(
     tmp_path: Path, open_page: test_dashboard.Open
 ) -> None:
-    desk = Desk(tmp_path)
+    cli = Cli(tmp_path)
     repo = repository(
         tmp_path / "repo",
         {
@@ -165,8 +165,8 @@ def test_a_change_of_any_size_is_shown_and_read_side_by_side(
         "mkdir d; for i in $(seq 300); do echo $i > d/$i.txt; done; "
         "head -c 5000 /dev/urandom > z.dat; head -c 1000000 /dev/zero | tr '\\\\0' y > w.txt"
     )
-    mission = desk.run(repo, agent=shell(writes)).document["mission"]
-    with serving(desk.environ, repo) as served:
+    mission = cli.run(repo, agent=shell(writes)).document["mission"]
+    with serving(cli.environ, repo) as served:
         page = open_page(served, f"/missions/{mission}/changes?file=big.py")
         expect(page.get_by_role("status").filter(has_text="304 files")).to_be_visible()
         expect(page.locator(".code-comment").first).to_have_text("# was")
@@ -203,9 +203,9 @@ def test_a_change_of_any_size_is_shown_and_read_side_by_side(
 
 
 def test_a_line_of_a_megabyte_is_folded(served: Served, open_page: test_dashboard.Open) -> None:
-    said = json.dumps({"kind": "text", "text": "<b>" + "y" * 1_000_000}) + "\n"
+    result = json.dumps({"kind": "text", "text": "<b>" + "y" * 1_000_000}) + "\n"
     with served.reader() as reader:
-        output = {"artifact": reader.store.artifacts.put(said.encode(), kind="output")}
+        output = {"artifact": reader.store.artifacts.put(result.encode(), kind="output")}
         step = StepFinished(step="attempt/1/work/told/1", input="", output=output, seconds=1.0)
         reader.store.log.append("m-00000", step)
     page = open_page(served, "/missions/m-00000/transcript")

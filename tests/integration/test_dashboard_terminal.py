@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import test_dashboard
 from axe_playwright_python.sync_playwright import Axe
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from playwright.sync_api import Page, expect
 from tests.server_kit import Served, environment, record_missions, serving
 
@@ -108,10 +108,10 @@ def test_the_keys_lead_in_and_out_and_the_text_is_there_for_all(
 def test_a_mission_is_watched_as_it_prints_and_what_was_kept_is_there_after(
     tmp_path: Path, open_page: test_dashboard.Open
 ) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     stays = shell("echo first words; sleep 60")
-    running = desk.start("run", "watched", "--agent", stays, "--only-check", "echo a check speaks", cwd=repo)
-    with serving(desk.environ, repo) as served:
+    running = cli.start("run", "watched", "--agent", stays, "--only-check", "echo a check speaks", cwd=repo)
+    with serving(cli.environ, repo) as served:
         page = open_page(served)
         page.get_by_role("link", name="watched").click()
         page.get_by_role("link", name="Terminal").click()
@@ -120,7 +120,7 @@ def test_a_mission_is_watched_as_it_prints_and_what_was_kept_is_there_after(
             expect(rows).to_contain_text(text)
         expect(page.get_by_text("Attempt 1: running. Live.")).to_be_visible()
         mission = page.url.split("/")[-2]
-        desk.say("mission", "cancel", mission, cwd=repo)
+        cli.say("mission", "cancel", mission, cwd=repo)
         running.communicate(timeout=90)
         expect(page.get_by_text("The mission has ended.")).to_be_visible()
         page.reload()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import repository, shell
+from command_line import repository, shell
 from test_coordinator import Crew, branch, task
 from test_reviews import script
 from tests.conftest import git
@@ -105,10 +105,10 @@ def test_what_nobody_can_do_is_refused_and_the_result_is_merged(crew: Crew) -> N
     refusals = delegated(crew, mission)
     assert sorted(each.task for each in refusals) == ["a", "c", "d"]
     for each in refusals:
-        _, code, said = parts[each.task]
+        _, code, result = parts[each.task]
         assert each.refused is not None
         assert (each.tasks, each.refused.code) == ((), code)
-        assert said in each.refused.message
+        assert result in each.refused.message
         shown = [row.why for row in rows if (row.name.strip(), row.status) == ("handed on", "refused")]
         assert each.refused.message in shown
 

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -67,18 +67,18 @@ ASKS_NOTHING = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
-    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup)
+    return Cli(tmp_path_factory.mktemp("cli"), RUSTUP_HOME=rustup)
 
 
-def change(desk: Desk, place: Path, files: dict[str, str], manifest: str, text: str) -> Said:
+def change(cli: Cli, place: Path, files: dict[str, str], manifest: str, text: str) -> Completed:
     """Run a mission that writes a manifest and adds an empty line to the code."""
     if "Cargo.toml" in files and not shutil.which("cargo"):
         pytest.skip("cargo is not on this machine")
     encoded = base64.b64encode(text.encode()).decode()
     agent = shell(f"printf %s {encoded} | base64 -d > {manifest}; echo >> {next(iter(files))}")
-    return desk.say("run", "m", "--agent", agent, cwd=repository(place, files))
+    return cli.say("run", "m", "--agent", agent, cwd=repository(place, files))
 
 
 # A list of packages is reported like a project's requirements; its parsing is tested separately.
@@ -86,27 +86,27 @@ def change(desk: Desk, place: Path, files: dict[str, str], manifest: str, text: 
     "client", [pytest.param(name, marks=pytest.mark.soak if name == "pip, a list" else ()) for name in ASKS]
 )
 def test_a_base_without_setup_does_not_stand_for_a_tree_that_needs_one(
-    desk: Desk, tmp_path: Path, client: str
+    cli: Cli, tmp_path: Path, client: str
 ) -> None:
-    waits = change(desk, tmp_path / "repo", *ASKS[client])
+    waits = change(cli, tmp_path / "repo", *ASKS[client])
     # A new build system is also check surface; no known command installs requirements listed only in setup.cfg.
     expected = {"pip, a build": {"setup_offline", "check_surface"}, "pip, setup.cfg": {"setup_missing"}}
     assert (waits.code, waits.reasons) == (3, expected.get(client, {"setup_offline"})), waits.document["reasons"]
     assert waits.document["attempts"][0]["verdict"] == "missing"
 
 
-def test_a_person_who_wants_no_setup_is_asked_about_packages(desk: Desk, tmp_path: Path) -> None:
+def test_a_person_who_wants_no_setup_is_asked_about_packages(cli: Cli, tmp_path: Path) -> None:
     files, manifest, text = ASKS["pip"]
     none = {"chargehand.toml": "[project]\nsetup = ''\n"}
-    waits = change(desk, tmp_path / "repo", files | none, manifest, text)
+    waits = change(cli, tmp_path / "repo", files | none, manifest, text)
     assert (waits.code, waits.reasons) == (3, {"setup_missing"}), waits.document["reasons"]
-    allowed = desk.say("mission", "promote", waits.document["mission"], cwd=tmp_path / "repo")
+    allowed = cli.say("mission", "promote", waits.document["mission"], cwd=tmp_path / "repo")
     assert (allowed.code, allowed.document["status"]) == (0, "promoted"), allowed
 
 
 @pytest.mark.parametrize("client", ASKS_NOTHING)
-def test_a_manifest_that_asks_for_nothing_new_asks_nobody(desk: Desk, tmp_path: Path, client: str) -> None:
-    done = change(desk, tmp_path / "repo", *ASKS_NOTHING[client])
+def test_a_manifest_that_asks_for_nothing_new_asks_nobody(cli: Cli, tmp_path: Path, client: str) -> None:
+    done = change(cli, tmp_path / "repo", *ASKS_NOTHING[client])
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
 
 
@@ -127,17 +127,17 @@ DESCRIBED = {
 }
 
 
-def test_a_manifest_that_installs_the_same_keeps_the_environment_of_its_base(desk: Desk, tmp_path: Path) -> None:
+def test_a_manifest_that_installs_the_same_keeps_the_environment_of_its_base(cli: Cli, tmp_path: Path) -> None:
     both = "; ".join(
         f"printf %s {base64.b64encode(text.encode()).decode()} | base64 -d > {name}"
         for name, text in DESCRIBED.items()
     )
     repo = repository(tmp_path / "repo", INSTALLED)
-    done = desk.say("run", "m", "--agent", shell(f"{both}; echo >> calc.py"), cwd=repo)
+    done = cli.say("run", "m", "--agent", shell(f"{both}; echo >> calc.py"), cwd=repo)
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
 
 
-def test_a_question_names_what_an_approval_cannot_do(desk: Desk, tmp_path: Path) -> None:
+def test_a_question_names_what_an_approval_cannot_do(cli: Cli, tmp_path: Path) -> None:
     asks = PROJECT.replace("[]", "['nope']")
     breaks = dict(PYTHON, **{"calc.py": "import nope\n" + PYTHON["calc.py"]})
     files = "; ".join(
@@ -145,15 +145,15 @@ def test_a_question_names_what_an_approval_cannot_do(desk: Desk, tmp_path: Path)
         for name, text in {"pyproject.toml": asks, "calc.py": breaks["calc.py"]}.items()
     )
     repo = repository(tmp_path / "repo", INSTALLED)
-    waits = desk.say("run", "m", "--agent", shell(files), cwd=repo)
+    waits = cli.say("run", "m", "--agent", shell(files), cwd=repo)
     assert (waits.code, waits.reasons) == (3, {"setup_offline"}), waits.document["reasons"]
     assert "cannot be approved before its own setup works" in waits.document["reasons"][0]["message"]
-    error = desk.refused("not_green", 1, "mission", "promote", waits.document["mission"], cwd=repo)
+    error = cli.refused("not_green", 1, "mission", "promote", waits.document["mission"], cwd=repo)
     assert "project.setup_network true" in error["hint"], error
 
 
-def test_a_declared_input_counts_as_a_whole(desk: Desk, tmp_path: Path) -> None:
+def test_a_declared_input_counts_as_a_whole(cli: Cli, tmp_path: Path) -> None:
     declared = ONLINE.replace("[project]", "[project]\nsetup_inputs = ['pyproject.toml']")
     repo = repository(tmp_path / "repo", INSTALLED | {"chargehand.toml": declared})
-    waits = desk.say("run", "m", "--agent", shell("echo '# Sums.' >> pyproject.toml; echo >> calc.py"), cwd=repo)
+    waits = cli.say("run", "m", "--agent", shell("echo '# Sums.' >> pyproject.toml; echo >> calc.py"), cwd=repo)
     assert (waits.code, waits.reasons) == (3, {"setup_offline"}), waits.document["reasons"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import MEND, PASSES, Desk, Said, finish, repository, shell
+from command_line import MEND, PASSES, Cli, Completed, finish, repository, shell
 from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.unit.older_stores import as_of_version_6
 
@@ -33,8 +33,8 @@ TWO_TRIES = f"case x$CHARGEHAND_REPORT in x) sleep {MARK}; touch half;; *) cp $C
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path)
     yield made
     wait_until(lambda: not workers(made))  # each worker ends by itself once nothing is left to do
 
@@ -55,49 +55,49 @@ def is_open(file: Path) -> bool:
     return False
 
 
-def workers(desk: Desk) -> list[str]:
-    with App.open(environ=desk.environ, cwd=desk.place) as app:
+def workers(cli: Cli) -> list[str]:
+    with App.open(environ=cli.environ, cwd=cli.place) as app:
         return [member.id for member in app.workers.members() if member.role == "worker"]
 
 
-def detach(desk: Desk, repo: Path, *words: str, agent: str = MEND) -> Said:
-    said = desk.run(repo, "--detach", *words, agent=agent)
-    assert said.code == 0, said
-    return said
+def detach(cli: Cli, repo: Path, *words: str, agent: str = MEND) -> Completed:
+    result = cli.run(repo, "--detach", *words, agent=agent)
+    assert result.code == 0, result
+    return result
 
 
-def watched(desk: Desk, said: Said, repo: Path) -> list[str]:
+def watched(cli: Cli, result: Completed, repo: Path) -> list[str]:
     """Watch a mission to its end and return the types of its events."""
-    seen = desk.say("mission", "watch", said.document["mission"], cwd=repo)
+    seen = cli.say("mission", "watch", result.document["mission"], cwd=repo)
     assert seen.code == 0, seen
     return [json.loads(line)["type"] for line in seen.stdout.splitlines()]
 
 
-def test_a_detached_mission_is_finished_by_a_worker_that_then_ends(desk: Desk, repo: Path) -> None:
-    said = detach(desk, repo)
-    assert said.document["status"] in ("planned", "running")
-    types = watched(desk, said, repo)
+def test_a_detached_mission_is_finished_by_a_worker_that_then_ends(cli: Cli, repo: Path) -> None:
+    result = detach(cli, repo)
+    assert result.document["status"] in ("planned", "running")
+    types = watched(cli, result, repo)
     assert types[0] == "mission.created"
     assert types[-1] == "mission.finished"
-    state = desk.state(said)
+    state = cli.state(result)
     assert (state.status, state.claims) == ("promoted", 1)
     assert state.exported == state.commit
     # Check its process, not its membership: a worker that has left looks for work once more.
-    wait_until(lambda: not is_open(desk.home / "logs" / "worker.log"))
-    assert list((desk.home / "workers").iterdir()) == []
+    wait_until(lambda: not is_open(cli.home / "logs" / "worker.log"))
+    assert list((cli.home / "workers").iterdir()) == []
 
 
-def test_a_detached_worker_logs_as_configured_to_a_file_that_is_cut(desk: Desk, repo: Path) -> None:
-    log = desk.home / "logs" / "worker.log"
+def test_a_detached_worker_logs_as_configured_to_a_file_that_is_cut(cli: Cli, repo: Path) -> None:
+    log = cli.home / "logs" / "worker.log"
     log.parent.mkdir(exist_ok=True)
     log.write_bytes(b"x" * (LARGEST_FILE + 1))
-    desk.environ |= {"CHARGEHAND_LOG_FORMAT": "json", "CHARGEHAND_LOG_LEVEL": "info"}
-    said = detach(desk, repo)
-    watched(desk, said, repo)
-    wait_until(lambda: not workers(desk))
+    cli.environ |= {"CHARGEHAND_LOG_FORMAT": "json", "CHARGEHAND_LOG_LEVEL": "info"}
+    result = detach(cli, repo)
+    watched(cli, result, repo)
+    wait_until(lambda: not workers(cli))
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    mission = said.document["mission"]
-    (attempt,) = desk.state(said).attempts
+    mission = result.document["mission"]
+    (attempt,) = cli.state(result).attempts
     assert [line["message"] for line in lines] == ["goes on", "attempt 1 begins", "is promoted"]
     assert {line["mission"] for line in lines} == {mission}
     assert lines[1]["attempt"] == attempt.id
@@ -106,10 +106,10 @@ def test_a_detached_worker_logs_as_configured_to_a_file_that_is_cut(desk: Desk, 
 
 
 def test_a_worker_that_is_just_starting_is_not_started_twice(
-    desk: Desk, repo: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "subprocess", subprocess)  # a forked worker would have joined before the signal
-    with App.open(environ=desk.environ, cwd=desk.place) as app:
+    with App.open(environ=cli.environ, cwd=cli.place) as app:
         first = start_worker(app)
         assert first is not None
         os.kill(first.pid, signal.SIGSTOP)  # as slow as possible: it has not joined
@@ -120,7 +120,7 @@ def test_a_worker_that_is_just_starting_is_not_started_twice(
         first.wait()
         again = start_worker(app)
         assert again is not None, "one that died in its start keeps nobody else from it"
-        wait_until(lambda: workers(desk) != [])
+        wait_until(lambda: workers(cli) != [])
         assert start_worker(app) is None
         again.kill()
         again.wait()
@@ -132,15 +132,15 @@ def test_a_worker_that_is_just_starting_is_not_started_twice(
 class TakingWorker:
     """Follows a run and tries to take its mission as a worker does, between its first log line and its work."""
 
-    def __init__(self, desk: Desk, *, breaks: bool = False) -> None:
-        self._desk = desk
+    def __init__(self, cli: Cli, *, breaks: bool = False) -> None:
+        self._cli = cli
         self._breaks = breaks
         self.mission = ""
         self.refusal = ""
 
     def take(self) -> str:
         """Return why the mission cannot be taken, "" if it can."""
-        with App.open(environ=self._desk.environ, cwd=self._desk.place) as app:
+        with App.open(environ=self._cli.environ, cwd=self._cli.place) as app:
             log = app.store.log
             try:
                 with claim_mission(log, self.mission, worker="another", look=app.mission_reader):
@@ -161,23 +161,23 @@ class TakingWorker:
         pass
 
 
-def run_here(desk: Desk, repo: Path, observer: TakingWorker) -> RunOutcome:
+def run_here(cli: Cli, repo: Path, observer: TakingWorker) -> RunOutcome:
     request = RunRequest(text="mend", agent=MEND, only_checks=("true",), repo=repo)
-    with App.open(environ=desk.environ, cwd=repo) as app:
+    with App.open(environ=cli.environ, cwd=repo) as app:
         return asyncio.run(run_mission(app, prepare_run(app, request), observer=observer))
 
 
-def test_no_worker_takes_the_mission_of_a_run_before_it_begins_its_work(desk: Desk, repo: Path) -> None:
-    observer = TakingWorker(desk)
-    outcome = run_here(desk, repo, observer)
+def test_no_worker_takes_the_mission_of_a_run_before_it_begins_its_work(cli: Cli, repo: Path) -> None:
+    observer = TakingWorker(cli)
+    outcome = run_here(cli, repo, observer)
     assert observer.refusal == "mission_held"
     assert (outcome.state.status, outcome.failure) == ("promoted", None)
 
 
-def test_a_run_that_breaks_before_its_work_leaves_its_mission_to_workers(desk: Desk, repo: Path) -> None:
-    observer = TakingWorker(desk, breaks=True)
+def test_a_run_that_breaks_before_its_work_leaves_its_mission_to_workers(cli: Cli, repo: Path) -> None:
+    observer = TakingWorker(cli, breaks=True)
     with pytest.raises(KeyboardInterrupt):
-        run_here(desk, repo, observer)
+        run_here(cli, repo, observer)
     assert observer.refusal == "mission_held"
     assert observer.take() == ""
 
@@ -196,14 +196,14 @@ with App.open() as app:
 """
 
 
-def test_who_continues_a_mission_follows_the_worker_that_was_quicker(desk: Desk, repo: Path) -> None:
+def test_who_continues_a_mission_follows_the_worker_that_was_quicker(cli: Cli, repo: Path) -> None:
     waits = f"command:sh -c 'sleep {MARK}; sed -i s/a/b/ f.txt'"
-    mission = detach(desk, repo, agent=waits).document["mission"]
+    mission = detach(cli, repo, agent=waits).document["mission"]
     wait_until(sleepers)
     continued = subprocess.Popen(
         [sys.executable, "-c", CONTINUES, mission],
         cwd=repo,
-        env=desk.environ,
+        env=cli.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -211,108 +211,106 @@ def test_who_continues_a_mission_follows_the_worker_that_was_quicker(desk: Desk,
     assert continued.stderr is not None
     assert continued.stderr.readline() == "mission_held\n"
     assert wake()
-    said, _ = continued.communicate(timeout=120)
-    assert (json.loads(said)["status"], continued.returncode) == ("promoted", 0)
+    result, _ = continued.communicate(timeout=120)
+    assert (json.loads(result)["status"], continued.returncode) == ("promoted", 0)
 
 
-def test_several_detached_missions_share_one_worker(desk: Desk, repo: Path) -> None:
-    all_of_them = [detach(desk, repo) for _ in range(3)]
-    for said in all_of_them:
-        watched(desk, said, repo)
-    assert [desk.state(said).status for said in all_of_them] == ["promoted"] * 3
+def test_several_detached_missions_share_one_worker(cli: Cli, repo: Path) -> None:
+    all_of_them = [detach(cli, repo) for _ in range(3)]
+    for result in all_of_them:
+        watched(cli, result, repo)
+    assert [cli.state(result).status for result in all_of_them] == ["promoted"] * 3
 
 
-def test_what_is_asked_for_is_in_force_when_the_worker_runs_it(desk: Desk, repo: Path) -> None:
-    said = detach(desk, repo, "--forbid", "f.txt", "--attempts", "2")
-    (desk.place / ".config/chargehand").mkdir(parents=True)
-    (desk.place / ".config/chargehand/config.toml").write_text("[limits]\nattempts = 1\n")
-    watched(desk, said, repo)
-    state = desk.state(said)
+def test_what_is_asked_for_is_in_force_when_the_worker_runs_it(cli: Cli, repo: Path) -> None:
+    result = detach(cli, repo, "--forbid", "f.txt", "--attempts", "2")
+    (cli.place / ".config/chargehand").mkdir(parents=True)
+    (cli.place / ".config/chargehand/config.toml").write_text("[limits]\nattempts = 1\n")
+    watched(cli, result, repo)
+    state = cli.state(result)
     assert (state.status, len(state.attempts)) == ("refused", 2)
     assert {reason.code for reason in state.reasons} == {"area_forbidden"}
 
 
-def test_a_paused_mission_is_taken_by_nobody_until_it_is_resumed(desk: Desk, repo: Path) -> None:
-    said = detach(desk, repo, agent=shell("sleep 300"))
-    mission = said.document["mission"]
-    wait_until(lambda: bool(desk.state(said).attempts))
-    paused = desk.say("mission", "pause", mission, "--reason", "lunch", cwd=repo)
+def test_a_paused_mission_is_taken_by_nobody_until_it_is_resumed(cli: Cli, repo: Path) -> None:
+    result = detach(cli, repo, agent=shell("sleep 300"))
+    mission = result.document["mission"]
+    wait_until(lambda: bool(cli.state(result).attempts))
+    paused = cli.say("mission", "pause", mission, "--reason", "lunch", cwd=repo)
     assert (paused.code, paused.document["status"], paused.reasons) == (0, "paused", {"paused"}), paused
     assert "lunch" in paused.document["reasons"][0]["message"]
-    again = desk.say("mission", "pause", mission, cwd=repo)
+    again = cli.say("mission", "pause", mission, cwd=repo)
     assert (again.code, again.document["status"]) == (0, "paused")
-    resumed = desk.say("mission", "resume", mission, cwd=repo)
+    resumed = cli.say("mission", "resume", mission, cwd=repo)
     assert (resumed.code, resumed.document["status"]) == (0, "running"), resumed
-    cancelled = desk.say("mission", "cancel", mission, cwd=repo)
+    cancelled = cli.say("mission", "cancel", mission, cwd=repo)
     assert (cancelled.code, cancelled.document["status"]) == (0, "cancelled"), cancelled
     # A cancelled mission can be resumed too, a discarded one cannot.
-    resumed = desk.say("mission", "resume", mission, cwd=repo)
+    resumed = cli.say("mission", "resume", mission, cwd=repo)
     assert (resumed.code, resumed.document["status"]) in ((0, "planned"), (0, "running")), resumed
-    wait_until(lambda: len([each for each in desk.state(said).attempts if each.status == "running"]) == 1)
-    assert desk.say("mission", "cancel", mission, cwd=repo).document["status"] == "cancelled"
-    assert desk.say("mission", "discard", mission, cwd=repo).code == 0
-    late = desk.say("mission", "resume", mission, cwd=repo)
+    wait_until(lambda: len([each for each in cli.state(result).attempts if each.status == "running"]) == 1)
+    assert cli.say("mission", "cancel", mission, cwd=repo).document["status"] == "cancelled"
+    assert cli.say("mission", "discard", mission, cwd=repo).code == 0
+    late = cli.say("mission", "resume", mission, cwd=repo)
     assert (late.code, late.error["code"]) == (1, "not_resumable")
 
 
-def test_a_message_reaches_the_next_attempt(desk: Desk, repo: Path) -> None:
-    said = detach(desk, repo, "--attempts", "2", "--only-check", "test -e said.json", agent=shell(TWO_TRIES))
-    wait_until(lambda: bool(desk.state(said).attempts))
-    sent = desk.say("mission", "send", said.document["mission"], "mind the f", cwd=repo)
+def test_a_message_reaches_the_next_attempt(cli: Cli, repo: Path) -> None:
+    result = detach(cli, repo, "--attempts", "2", "--only-check", "test -e said.json", agent=shell(TWO_TRIES))
+    wait_until(lambda: bool(cli.state(result).attempts))
+    sent = cli.say("mission", "send", result.document["mission"], "mind the f", cwd=repo)
     assert (sent.code, sent.document["messages"]) == (0, 1), sent
     wait_until(wake)
-    watched(desk, said, repo)
-    state = desk.state(said)
+    watched(cli, result, repo)
+    state = cli.state(result)
     assert len(state.attempts) == 2
-    told = desk.say("exec", "--mission", state.id, "--", "cat", "said.json", cwd=repo).document["stdout"]
+    told = cli.say("exec", "--mission", state.id, "--", "cat", "said.json", cwd=repo).document["stdout"]
     assert json.loads(told)["messages"] == ["mind the f"]
-    over = desk.say("mission", "send", said.document["mission"], "more", cwd=repo)
+    over = cli.say("mission", "send", result.document["mission"], "more", cwd=repo)
     assert (over.code, over.error["code"]) == (1, "not_sendable")
 
 
-def test_a_critical_message_that_nobody_hears_freezes_the_agent_and_a_person_decides(
-    desk: Desk, repo: Path
-) -> None:
-    said = detach(desk, repo, agent="command:sh -c 'for i in $(seq 900); do date +%N > ticks; sleep 0.1; done'")
-    mission = said.document["mission"]
-    wait_until(lambda: bool(desk.state(said).attempts))
-    sent = desk.say("mission", "send", mission, "the wrong branch: stop", "--critical", cwd=repo)
+def test_a_critical_message_that_nobody_hears_freezes_the_agent_and_a_person_decides(cli: Cli, repo: Path) -> None:
+    result = detach(cli, repo, agent="command:sh -c 'for i in $(seq 900); do date +%N > ticks; sleep 0.1; done'")
+    mission = result.document["mission"]
+    wait_until(lambda: bool(cli.state(result).attempts))
+    sent = cli.say("mission", "send", mission, "the wrong branch: stop", "--critical", cwd=repo)
     assert (sent.code, sent.document["critical"]) == (0, True), sent
-    wait_until(lambda: desk.state(said).open_question is not None)
-    state = desk.state(said)
+    wait_until(lambda: cli.state(result).open_question is not None)
+    state = cli.state(result)
     assert (state.status, state.acknowledged) == ("paused", set())
-    asked = desk.say("mission", "answer", mission, cwd=repo)
+    asked = cli.say("mission", "answer", mission, cwd=repo)
     assert asked.code == 3
     assert "the wrong branch: stop" in asked.document["text"]
     assert asked.document["options"] == ["go on", "cancel", "deliver with the next attempt"]
-    answered = desk.say("mission", "answer", mission, "cancel", cwd=repo)
+    answered = cli.say("mission", "answer", mission, "cancel", cwd=repo)
     assert answered.code == 0, answered
-    wait_until(lambda: desk.state(said).status == "cancelled")
+    wait_until(lambda: cli.state(result).status == "cancelled")
 
 
-def test_a_mission_whose_repository_is_gone_fails_and_says_so(desk: Desk, repo: Path) -> None:
-    said = desk.run(repo, "--detach", agent=shell("sleep 300"))
-    wait_until(lambda: bool(desk.state(said).attempts))
-    with App.open(environ=desk.environ, cwd=desk.place) as app:
+def test_a_mission_whose_repository_is_gone_fails_and_says_so(cli: Cli, repo: Path) -> None:
+    result = cli.run(repo, "--detach", agent=shell("sleep 300"))
+    wait_until(lambda: bool(cli.state(result).attempts))
+    with App.open(environ=cli.environ, cwd=cli.place) as app:
         (worker,) = [member for member in app.workers.members() if member.role == "worker"]
     os.kill(worker.pid, signal.SIGKILL)
-    repo.rename(desk.place / "away")
-    done = desk.say("worker", "--until-idle", cwd=desk.place)
+    repo.rename(cli.place / "away")
+    done = cli.say("worker", "--until-idle", cwd=cli.place)
     assert done.code == 0, done
-    state = desk.state(said)
+    state = cli.state(result)
     assert (state.status, [reason.code for reason in state.reasons]) == ("failed", ["repository_gone"])
     assert f"chargehand mission resume {state.id}" in next_commands(state)
     # Once the repository is back, the mission resumes where it was.
-    (desk.place / "away").rename(repo)
-    assert desk.say("mission", "resume", "last", cwd=repo).code == 0
-    wait_until(lambda: desk.state(said).status == "running")
-    desk.say("mission", "cancel", "last", cwd=repo)
+    (cli.place / "away").rename(repo)
+    assert cli.say("mission", "resume", "last", cwd=repo).code == 0
+    wait_until(lambda: cli.state(result).status == "running")
+    cli.say("mission", "cancel", "last", cwd=repo)
 
 
-def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(desk: Desk, repo: Path) -> None:
-    waiting = desk.run(repo, agent=shell("touch conftest.py"))
+def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(cli: Cli, repo: Path) -> None:
+    waiting = cli.run(repo, agent=shell("touch conftest.py"))
     assert (waiting.code, waiting.document["status"]) == (3, "waiting"), waiting
-    with sqlite3.connect(desk.home / "store.db") as raw:  # as the first version stored it
+    with sqlite3.connect(cli.home / "store.db") as raw:  # as the first version stored it
         as_of_version_6(raw)
         for table in ("spending", "spending_alerts", "spending_totals", "inspections"):
             raw.execute(f"DROP TABLE {table}")
@@ -322,11 +320,11 @@ def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(desk: Desk, 
             raw.execute(f"ALTER TABLE missions DROP COLUMN {column}")
         raw.execute("UPDATE alembic_version SET version_num = '0001'")
     raw.close()
-    promoted = desk.say("mission", "promote", waiting.document["mission"], "--reason", "mine", cwd=repo)
+    promoted = cli.say("mission", "promote", waiting.document["mission"], "--reason", "mine", cwd=repo)
     assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted
 
 
-def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(desk: Desk, repo: Path) -> None:
+def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(cli: Cli, repo: Path) -> None:
     other = (
         "import sys, chargehand; chargehand.__version__ = '0.0.9'; "
         "from chargehand.cli.main import main; sys.argv[0] = 'chargehand'; main()"
@@ -343,7 +341,7 @@ def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(desk: Des
             *PASSES,
         ],
         cwd=repo,
-        env=desk.environ,
+        env=cli.environ,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -351,16 +349,16 @@ def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(desk: Des
         wait_until(sleepers)
         process.kill()
     wait_until(lambda: not sleepers())
-    wait_until(lambda: desk.missions(repo)[0].status == "paused")
-    (lost,) = desk.missions(repo)
+    wait_until(lambda: cli.missions(repo)[0].status == "paused")
+    (lost,) = cli.missions(repo)
     assert (lost.status, lost.program, lost.attempts[0].status) == ("paused", "0.0.9", "lost")
-    working = desk.start("worker", "--until-idle", cwd=repo)
+    working = cli.start("worker", "--until-idle", cwd=repo)
     wait_until(wake)
     assert finish(working).code == 0
-    (state,) = desk.missions(repo)
+    (state,) = cli.missions(repo)
     assert (state.status, state.claims, len(state.attempts)) == ("promoted", 2, 1)
     assert state.program != "0.0.9"
-    with App.open(environ=desk.environ, cwd=desk.place) as app:
+    with App.open(environ=cli.environ, cwd=cli.place) as app:
         steps = [line.type for line in app.store.log.read(state.id)]
     assert steps.count("agent.selected") == 1
     assert steps.count("attempt.resumed") == 1
@@ -369,24 +367,24 @@ def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(desk: Des
 SECOND = shell("test $CHARGEHAND_ATTEMPT -gt 1 && echo x > b.txt")
 
 
-def test_a_plan_goes_on_with_what_a_person_does_to_one_of_its_tasks(desk: Desk, repo: Path) -> None:
-    file = desk.place / "plan.json"
+def test_a_plan_goes_on_with_what_a_person_does_to_one_of_its_tasks(cli: Cli, repo: Path) -> None:
+    file = cli.place / "plan.json"
     tasks = [
         {"id": "b", "text": "b", "agent": SECOND},
         {"id": "c", "text": "c", "agent": shell("touch conftest.py"), "after": ["b"]},
     ]
     file.write_text(json.dumps({"tasks": tasks}))
-    said = desk.say("run", "--plan", str(file), *PASSES, cwd=repo)
-    assert (said.code, said.document["status"]) == (3, "waiting"), said
+    result = cli.say("run", "--plan", str(file), *PASSES, cwd=repo)
+    assert (result.code, result.document["status"]) == (3, "waiting"), result
 
     def child() -> str:
-        return next(each.id for each in reversed(desk.missions(repo)) if each.parent)
+        return next(each.id for each in reversed(cli.missions(repo)) if each.parent)
 
-    again = desk.say("mission", "continue", child(), "once more", cwd=repo)
+    again = cli.say("mission", "continue", child(), "once more", cwd=repo)
     assert (again.document["status"], again.document["task"]) == ("promoted", "b"), again
     # No person has to start a worker for the plan.
-    wait_until(lambda: desk.state(said).reasons[:1] and desk.state(said).reasons[0].code == "task_waits")
-    desk.say("mission", "cancel", child(), cwd=repo)
-    wait_until(lambda: desk.state(said).open_question is not None)
-    desk.say("mission", "answer", said.document["mission"], "skip", cwd=repo)
-    wait_until(lambda: desk.state(said).status == "promoted")
+    wait_until(lambda: cli.state(result).reasons[:1] and cli.state(result).reasons[0].code == "task_waits")
+    cli.say("mission", "cancel", child(), cwd=repo)
+    wait_until(lambda: cli.state(result).open_question is not None)
+    cli.say("mission", "answer", result.document["mission"], "skip", cwd=repo)
+    wait_until(lambda: cli.state(result).status == "promoted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository
+from command_line import Cli, repository
 from tests import vm_kit
 from tests.conftest import git, write_files
 
@@ -23,8 +23,8 @@ def commit_files(repo: Path, files: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
 
 
 @pytest.fixture
@@ -40,16 +40,16 @@ def repo(tmp_path: Path) -> Path:
     [(FILL, "disk"), (MANY, "files"), (f"{FILL}; sleep 300", "disk"), (LITTLE, None)],
 )
 def test_a_check_that_writes_too_much_fails_and_nothing_is_promoted(
-    desk: Desk, repo: Path, command: str, reason: str | None
+    cli: Cli, repo: Path, command: str, reason: str | None
 ) -> None:
-    said = desk.say("run", "mend", "--agent", "command:touch new.txt", "--only-check", command, cwd=repo)
-    document = said.document
-    assert document["status"] == ("promoted" if reason is None else "refused"), said
-    state = desk.state(said)
+    result = cli.say("run", "mend", "--agent", "command:touch new.txt", "--only-check", command, cwd=repo)
+    document = result.document
+    assert document["status"] == ("promoted" if reason is None else "refused"), result
+    state = cli.state(result)
     assert [(each.status, each.reason) for each in state.verdicts[-1].checks] == (
         [("failed", reason)] if reason else [("passed", "")]
     ), document
-    left = [path for path in desk.home.rglob("big*") if path.is_file()]
+    left = [path for path in cli.home.rglob("big*") if path.is_file()]
     assert left == []
 
 
@@ -60,32 +60,32 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize("tier", ELSEWHERE)
-def test_in_every_tier(desk: Desk, repo: Path, tier: str) -> None:
+def test_in_every_tier(cli: Cli, repo: Path, tier: str) -> None:
     if tier == "vm":
-        vm_kit.provide(Path(desk.environ["CHARGEHAND_HOME"]) / "vm")
+        vm_kit.provide(Path(cli.environ["CHARGEHAND_HOME"]) / "vm")
     words = ("run", "mend", "--agent", "command:touch new.txt", "--sandbox", tier, "--only-check")
-    said = desk.say(*words, f"{FILL}; sleep 300", cwd=repo)
-    assert [(each.status, each.reason) for each in desk.state(said).verdicts[-1].checks] == [("failed", "disk")], (
-        said
-    )
-    assert desk.say(*words, LITTLE, cwd=repo).document["status"] == "promoted"
+    result = cli.say(*words, f"{FILL}; sleep 300", cwd=repo)
+    assert [(each.status, each.reason) for each in cli.state(result).verdicts[-1].checks] == [
+        ("failed", "disk")
+    ], result
+    assert cli.say(*words, LITTLE, cwd=repo).document["status"] == "promoted"
 
 
 @pytest.mark.parametrize(("command", "limit"), [(FILL, "disk"), (MANY, "files"), ("touch one", None)])
-def test_exec_names_the_limit(desk: Desk, repo: Path, command: str, limit: str | None) -> None:
-    said = desk.say("exec", "--", "sh", "-c", command, cwd=repo)
-    assert (said.document["limit"], said.code) == (limit, said.document["exit_code"])
-    assert (said.code != 0) is (limit is not None)
+def test_exec_names_the_limit(cli: Cli, repo: Path, command: str, limit: str | None) -> None:
+    result = cli.say("exec", "--", "sh", "-c", command, cwd=repo)
+    assert (result.document["limit"], result.code) == (limit, result.document["exit_code"])
+    assert (result.code != 0) is (limit is not None)
 
 
-def test_setup_has_limits_of_its_own(desk: Desk, repo: Path) -> None:
+def test_setup_has_limits_of_its_own(cli: Cli, repo: Path) -> None:
     with (repo / "chargehand.toml").open("a") as file:
         file.write(f'[project]\nsetup = "{FILL}"\n')
     commit_files(repo, {"x.txt": "x"})
-    said = desk.run(repo, agent="command:touch new.txt")
-    assert said.document["status"] == "promoted", said
+    result = cli.run(repo, agent="command:touch new.txt")
+    assert result.document["status"] == "promoted", result
     text = (repo / "chargehand.toml").read_text().replace("setup_disk_mb = 64", "setup_disk_mb = 8")
     commit_files(repo, {"chargehand.toml": text.replace(FILL, f"{FILL}; true")})
-    said = desk.run(repo, agent="command:touch new.txt")
-    assert "setup_failed" in said.stdout + said.stderr, said
-    assert "sandbox.setup_disk_mb" in said.stdout + said.stderr
+    result = cli.run(repo, agent="command:touch new.txt")
+    assert "setup_failed" in result.stdout + result.stderr, result
+    assert "sandbox.setup_disk_mb" in result.stdout + result.stderr

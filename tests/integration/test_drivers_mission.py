@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import MEND, Desk, repository
+from command_line import MEND, Cli, repository
 from tests.workspace_kit import cloning_disk
 
 pytestmark = [pytest.mark.needs_bwrap, pytest.mark.needs_root]
@@ -33,34 +33,34 @@ def container(disk: Path) -> Iterator[Path]:
 
 
 def test_where_overlayfs_cannot_be_had_workspaces_are_made_of_clones(container: Path, tmp_path: Path) -> None:
-    desk, repo = Desk(container), repository(tmp_path / "repo")
-    report = desk.say("doctor", cwd=repo).document
+    cli, repo = Cli(container), repository(tmp_path / "repo")
+    report = cli.say("doctor", cwd=repo).document
     assert (report["ok"], report["drivers"]) == (True, {"shadow": "reflink", "direct": "reflink"})
     (overlay,) = [part for part in report["parts"] if part["name"] == "overlay"]
     assert (overlay["ok"], "mount overlay" in overlay["detail"]) == (False, True)
-    said = desk.say("doctor", cwd=repo, as_json=False)
-    assert said.code == 0, said
-    assert "failed  overlay" in said.stdout
-    assert "Sandbox: process works, with reflink workspaces." in said.stdout
-    _promotes_by_clones(desk, repo)
+    result = cli.say("doctor", cwd=repo, as_json=False)
+    assert result.code == 0, result
+    assert "failed  overlay" in result.stdout
+    assert "Sandbox: process works, with reflink workspaces." in result.stdout
+    _promotes_by_clones(cli, repo)
 
 
 def test_strategy_direct_works_in_clones(disk: Path, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {"f.txt": "aaa\n", "chargehand.toml": '[project]\nstrategy = "direct"\n'})
-    _promotes_by_clones(Desk(disk), repo)
+    _promotes_by_clones(Cli(disk), repo)
 
 
-def _promotes_by_clones(desk: Desk, repo: Path) -> None:
-    said = desk.run(repo)
-    assert (said.code, said.document["status"]) == (0, "promoted"), said
-    mission = said.document["mission"]
-    assert desk.say("mission", "show", mission, cwd=repo).document["places"] == [
+def _promotes_by_clones(cli: Cli, repo: Path) -> None:
+    result = cli.run(repo)
+    assert (result.code, result.document["status"]) == (0, "promoted"), result
+    mission = result.document["mission"]
+    assert cli.say("mission", "show", mission, cwd=repo).document["places"] == [
         {"tier": "process", "driver": "reflink"}
     ]
-    shown = desk.say("mission", "show", mission, cwd=repo, as_json=False)
+    shown = cli.say("mission", "show", mission, cwd=repo, as_json=False)
     assert shown.code == 0, shown
     assert "sandbox   process, workspace by reflink" in shown.stdout
     assert MEND in shown.stdout
     # The directory holds the base too: its size is not reported as the agent's writes, which are unknown.
-    disk = desk.say("stats", cwd=repo).document["sandboxes"]["disk"]
+    disk = cli.say("stats", cwd=repo).document["sandboxes"]["disk"]
     assert (disk["known"], disk["unknown"], disk["p50"]) == (0, 1, None)

@@ -36,7 +36,7 @@ def used_database(postgres: Postgres) -> str:
     url = postgres.database()
 
     async def use() -> None:
-        async with staged(url):
+        async with held_bodies(url):
             pass
 
     asyncio.run(use())
@@ -51,7 +51,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return postgres.database(like=request.getfixturevalue("used_database"))
 
 
-class Stage:
+class HeldBodies:
     """Bodies of turns that a test holds and releases."""
 
     def __init__(self) -> None:
@@ -75,13 +75,13 @@ def opened(
 
 
 @asynccontextmanager
-async def staged(url: str, *, slots: int = 2) -> AsyncIterator[tuple[Engine, Stage]]:
-    stage = Stage()
-    async with opened(url, stage, slots=slots) as engine:
+async def held_bodies(url: str, *, slots: int = 2) -> AsyncIterator[tuple[Engine, HeldBodies]]:
+    bodies = HeldBodies()
+    async with opened(url, bodies, slots=slots) as engine:
         try:
-            yield engine, stage
+            yield engine, bodies
         finally:
-            stage.go.set()
+            bodies.go.set()
 
 
 async def until_idle(engine: Engine) -> None:
@@ -98,48 +98,48 @@ def rows(url: str, table: str = "workflow_status") -> list[Any]:
 
 
 async def test_of_many_triggers_of_a_turn_at_once_one_counts(url: str) -> None:
-    async with staged(url) as (engine, stage):
+    async with held_bodies(url) as (engine, bodies):
         told = await asyncio.gather(*(engine.trigger("m-1", 1) for _ in range(20)))
         assert sorted(told) == [False] * 19 + [True]
-        assert await stage.next() == "m-1"
-        stage.go.set()
+        assert await bodies.next() == "m-1"
+        bodies.go.set()
         await until_idle(engine)
         assert not await engine.trigger("m-1", 1), "a turn that ended is not run again"
         assert await engine.trigger("m-1", 2)
         await until_idle(engine)
-    assert stage.order == ["m-1", "m-1"]
+    assert bodies.order == ["m-1", "m-1"]
 
 
 async def test_no_more_run_at_once_than_there_are_slots(url: str) -> None:
-    async with staged(url, slots=3) as (engine, stage):
+    async with held_bodies(url, slots=3) as (engine, bodies):
         names = {f"m-{number}" for number in range(7)}
         for name in names:
             await engine.trigger(name, 1)
-        first = {await stage.next() for _ in range(3)}
+        first = {await bodies.next() for _ in range(3)}
         assert engine.active() == first
         assert await engine.waiting() == names
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(stage.started.get(), 0.5)
-        stage.go.set()
+            await asyncio.wait_for(bodies.started.get(), 0.5)
+        bodies.go.set()
         await until_idle(engine)
-        assert sorted(stage.order) == sorted(names)
+        assert sorted(bodies.order) == sorted(names)
         assert not engine.active()
 
 
 async def test_the_most_urgent_is_taken_first(url: str) -> None:
-    async with staged(url, slots=1) as (engine, stage):
+    async with held_bodies(url, slots=1) as (engine, bodies):
         await engine.trigger("first", 1)
-        await stage.next()
+        await bodies.next()
         for number in (3, 1, 2, 0):
             await engine.trigger(f"m-{number}", 1, priority=number)
-        stage.go.set()
+        bodies.go.set()
         await until_idle(engine)
-        assert stage.order == ["first", "m-0", "m-1", "m-2", "m-3"]
+        assert bodies.order == ["first", "m-0", "m-1", "m-2", "m-3"]
 
 
 @pytest.mark.parametrize("priority", [-1, 2**31])
 async def test_a_priority_that_cannot_be_is_refused(priority: int, tmp_path: Path) -> None:
-    async with staged(f"sqlite:///{tmp_path / 'engine.db'}") as (engine, _):
+    async with held_bodies(f"sqlite:///{tmp_path / 'engine.db'}") as (engine, _):
         with pytest.raises(UsageError, match=str(priority)):
             await engine.trigger("m-1", 1, priority=priority)
         assert not await engine.waiting()
@@ -171,10 +171,10 @@ async def test_a_failing_turn_is_logged_with_its_mission_and_the_engine_goes_on(
 
 
 async def test_the_rows_are_json_and_carry_our_version(url: str) -> None:
-    async with staged(url) as (engine, stage):
+    async with held_bodies(url) as (engine, bodies):
         await engine.trigger("m-1", 7)
-        await stage.next()
-        stage.go.set()
+        await bodies.next()
+        bodies.go.set()
         await until_idle(engine)
     (row,) = rows(url)
     (given,) = rows(url, "workflow_input")
@@ -184,12 +184,12 @@ async def test_the_rows_are_json_and_carry_our_version(url: str) -> None:
 
 async def test_closing_waits_for_what_runs_and_takes_nothing_more(url: str) -> None:
     closing, closed = asyncio.Event(), asyncio.Event()
-    stage = Stage()
+    bodies = HeldBodies()
 
     async def hold() -> None:
-        async with opened(url, stage, slots=1) as engine:
+        async with opened(url, bodies, slots=1) as engine:
             await engine.trigger("m-1", 1)
-            await stage.next()
+            await bodies.next()
             await engine.trigger("m-2", 1)
             closing.set()
         closed.set()
@@ -198,9 +198,9 @@ async def test_closing_waits_for_what_runs_and_takes_nothing_more(url: str) -> N
     await asyncio.wait_for(closing.wait(), WAIT)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(closed.wait(), 1)
-    stage.go.set()
+    bodies.go.set()
     await asyncio.wait_for(holder, WAIT)
-    assert stage.order == ["m-1"]
+    assert bodies.order == ["m-1"]
     assert [row.status for row in rows(url)] == ["SUCCESS", "ENQUEUED"]
 
 
@@ -214,8 +214,8 @@ async def test_a_turn_that_was_interrupted_is_run_by_the_next(url: str) -> None:
         await engine.trigger("m-1", 1)
         await asyncio.wait_for(begun.wait(), WAIT)
     assert [row.status for row in rows(url)] == ["ENQUEUED"]
-    async with staged(url) as (_, stage):
-        assert await stage.next() == "m-1"
+    async with held_bodies(url) as (_, bodies):
+        assert await bodies.next() == "m-1"
 
 
 async def test_closing_that_is_cancelled_cancels_what_runs_and_still_ends(url: str) -> None:
@@ -241,7 +241,7 @@ async def test_closing_that_is_cancelled_cancels_what_runs_and_still_ends(url: s
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(holder, WAIT)
     assert cancelled.is_set()
-    async with staged(url):
+    async with held_bodies(url):
         pass
 
 
@@ -268,24 +268,24 @@ async def test_a_turn_of_ours_that_does_not_run_goes_back_at_the_second_look(url
 
 
 async def test_a_turn_that_runs_is_left_alone_however_often_one_looks(url: str) -> None:
-    async with staged(url) as (engine, stage):
+    async with held_bodies(url) as (engine, bodies):
         await engine.trigger("m-1", 1)
-        await stage.next()
+        await bodies.next()
         for _ in range(8):
             assert await engine.rescue() == ()
             await asyncio.sleep(0.2)
-    assert stage.order == ["m-1"]
+    assert bodies.order == ["m-1"]
 
 
 async def test_only_turns_that_ended_long_ago_are_forgotten(url: str) -> None:
-    async with staged(url, slots=1) as (engine, stage):
+    async with held_bodies(url, slots=1) as (engine, bodies):
         await engine.trigger("done", 1)
-        await stage.next()
-        stage.go.set()
+        await bodies.next()
+        bodies.go.set()
         await until_idle(engine)
-        stage.go.clear()
+        bodies.go.clear()
         await engine.trigger("runs", 1)
-        await stage.next()
+        await bodies.next()
         await engine.trigger("waits", 1)
         assert await engine.forget_finished(older_than=3600) == 0
         assert await engine.forget_finished(older_than=-60) == 1
@@ -294,10 +294,10 @@ async def test_only_turns_that_ended_long_ago_are_forgotten(url: str) -> None:
 
 async def test_nothing_is_left_of_a_closed_engine(url: str) -> None:
     async def once() -> None:
-        async with staged(url) as (engine, stage):
+        async with held_bodies(url) as (engine, bodies):
             await engine.trigger(new_id("mission"), 1)
-            await stage.next()
-            stage.go.set()
+            await bodies.next()
+            bodies.go.set()
             await until_idle(engine)
 
     def held() -> tuple[set[str], int]:
@@ -317,21 +317,21 @@ async def test_nothing_is_left_of_a_closed_engine(url: str) -> None:
 
 async def test_a_process_has_one_engine_at_a_time(tmp_path: Path) -> None:
     first, second = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db"))
-    async with staged(first):
+    async with held_bodies(first):
         with pytest.raises(UsageError) as refused:
-            async with staged(second):
+            async with held_bodies(second):
                 pass
         assert refused.value.code == "engine_open"
-    async with staged(second):
+    async with held_bodies(second):
         pass
 
 
 async def test_a_sqlite_file_has_a_write_ahead_log_and_belongs_to_its_user(tmp_path: Path) -> None:
     path = tmp_path / "odd ?#%20 name" / "engine.db"
     path.parent.mkdir()
-    async with staged(f"sqlite:///{path}") as (engine, stage):
+    async with held_bodies(f"sqlite:///{path}") as (engine, bodies):
         await engine.trigger("m-1", 1)
-        await stage.next()
+        await bodies.next()
         assert path.with_name("engine.db-wal").exists()
         assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(found.name for found in path.parent.iterdir()) == ["engine.db", "engine.lock"]
@@ -357,7 +357,7 @@ def test_two_that_make_a_sqlite_file_at_once_wait_for_each_other(tmp_path: Path)
 @pytest.mark.parametrize("bad", ["mysql://h/d", "postgresql://host", "nonsense", ""])
 async def test_a_url_of_something_else_is_refused(bad: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        async with staged(bad):
+        async with held_bodies(bad):
             pass
     assert refused.value.code == "engine_url"
 
@@ -367,7 +367,7 @@ async def test_impossible_numbers_are_refused(slots: int, poll: float, tmp_path:
     url = f"sqlite:///{tmp_path / 'engine.db'}"
     with pytest.raises(UsageError):
         async with Engine.open(
-            url, worker="k", slots=slots, run=Stage(), is_live=lambda _: True, poll_seconds=poll
+            url, worker="k", slots=slots, run=HeldBodies(), is_live=lambda _: True, poll_seconds=poll
         ):
             pass
 
@@ -376,27 +376,27 @@ async def test_a_database_that_is_not_there_is_a_typed_error_without_the_passwor
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InfrastructureError) as failed:
-        async with staged("postgresql://ada:hunter2@127.0.0.1:1/nowhere"):
+        async with held_bodies("postgresql://ada:hunter2@127.0.0.1:1/nowhere"):
             pass
     assert failed.value.code == "engine_database"
     assert "hunter2" not in str(failed.value)
     with pytest.raises(InfrastructureError):
-        async with staged(f"sqlite:///{tmp_path / 'missing' / 'engine.db'}"):
+        async with held_bodies(f"sqlite:///{tmp_path / 'missing' / 'engine.db'}"):
             pass
     assert capfd.readouterr() == ("", "")
     assert {thread.name for thread in threading.enumerate() if "dbos" in thread.name} == set()
-    async with staged(f"sqlite:///{tmp_path / 'engine.db'}"):
+    async with held_bodies(f"sqlite:///{tmp_path / 'engine.db'}"):
         pass
 
 
 async def test_two_processes_run_each_turn_once(url: str, tmp_path: Path) -> None:
-    async with worker(url, tmp_path) as one, worker(url, tmp_path) as two, staged(url) as (engine, stage):
-        stage.go.set()
+    async with worker(url, tmp_path) as one, worker(url, tmp_path) as two, held_bodies(url) as (engine, bodies):
+        bodies.go.set()
         names = [f"m-{number}" for number in range(40)]
         await asyncio.gather(*(engine.trigger(name, 1) for name in names))
         await until_idle(engine)
         said = [line for other in (one, two) for line in (await other.end()).splitlines()]
-    ran = [line.removeprefix("end ") for line in said if line.startswith("end ")] + stage.order
+    ran = [line.removeprefix("end ") for line in said if line.startswith("end ")] + bodies.order
     assert sorted(ran) == sorted(names)
 
 
@@ -425,12 +425,12 @@ async def test_a_turn_of_a_dead_worker_does_not_count_as_waiting(url: str, tmp_p
         await victim.ask("trigger hang-1")
         assert await victim.line() == "start hang-1"
         await victim.kill()
-    stage = Stage()
-    async with opened(url, stage, live=False) as engine:
+    bodies = HeldBodies()
+    async with opened(url, bodies, live=False) as engine:
         assert await engine.waiting() == frozenset()
         assert await engine.rescue() == ("hang-1",)
         assert await engine.waiting() == {"hang-1"}
-        stage.go.set()
+        bodies.go.set()
 
 
 async def test_the_environment_changes_nothing_and_the_terminal_stays_silent(url: str, tmp_path: Path) -> None:
@@ -491,11 +491,11 @@ async def test_the_engine_outlives_its_database(own_postgres: Postgres, how: str
 
 
 async def test_an_engine_closes_while_its_database_is_away(own_postgres: Postgres) -> None:
-    stage = Stage()
-    async with opened(own_postgres.database(), stage) as engine:
+    bodies = HeldBodies()
+    async with opened(own_postgres.database(), bodies) as engine:
         await engine.trigger("m-1", 1)
-        await stage.next()
+        await bodies.next()
         await asyncio.to_thread(own_postgres.stop)
-        stage.go.set()
+        bodies.go.set()
         start = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - start < 60

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from desk import MEND, PASSES, Desk, repository
+from command_line import MEND, PASSES, Cli, repository
 from tests.crash_kit import wait_until
 from tests.postgres import cluster, free_port
 
@@ -25,12 +25,12 @@ def url() -> str:
 
 @pytest.mark.needs_bwrap
 def test_a_recorded_mission_is_accepted_and_reading_goes_on(tmp_path: Path, url: str) -> None:
-    desk, repo = Desk(tmp_path / "desk"), repository(tmp_path / "repo")
-    done = desk.run(repo).document
-    away = Desk(tmp_path / "desk", CHARGEHAND_ENGINE_URL=url)
-    said = away.say(*RUN, "--idempotency-key", "k", cwd=repo)
-    assert said.code == 0, said
-    mission = said.document["mission"]
+    cli, repo = Cli(tmp_path / "person"), repository(tmp_path / "repo")
+    done = cli.run(repo).document
+    away = Cli(tmp_path / "person", CHARGEHAND_ENGINE_URL=url)
+    result = away.say(*RUN, "--idempotency-key", "k", cwd=repo)
+    assert result.code == 0, result
+    mission = result.document["mission"]
     told = away.say(*RUN, "--idempotency-key", "k", cwd=repo)
     assert (told.code, told.document["mission"]) == (0, mission)
     # Two missions, not four: no error asked for a retry, and a retry with the same key adds no mission.
@@ -44,30 +44,30 @@ def test_a_recorded_mission_is_accepted_and_reading_goes_on(tmp_path: Path, url:
         assert away.say(*words, cwd=repo).code == 0, words
     # A command that depends on which workers are alive does not guess.
     away.refused("engine_database", 6, "mission", "cancel", mission, cwd=repo)
-    assert desk.say("worker", "--until-idle", cwd=repo).code == 0
-    assert desk.say("mission", "show", mission, cwd=repo).document["status"] == "promoted"
+    assert cli.say("worker", "--until-idle", cwd=repo).code == 0
+    assert cli.say("mission", "show", mission, cwd=repo).document["status"] == "promoted"
 
 
 def test_a_key_stands_for_one_request(tmp_path: Path, url: str) -> None:
-    desk, repo = Desk(tmp_path / "desk", CHARGEHAND_ENGINE_URL=url), repository(tmp_path / "repo")
-    first = desk.say(*RUN, "--idempotency-key", "k", cwd=repo)
+    cli, repo = Cli(tmp_path / "person", CHARGEHAND_ENGINE_URL=url), repository(tmp_path / "repo")
+    first = cli.say(*RUN, "--idempotency-key", "k", cwd=repo)
     assert first.code == 0, first
-    assert desk.say(*RUN, "--idempotency-key", "other", cwd=repo).document["mission"] != first.document["mission"]
-    desk.refused("key_reused", 1, *RUN, "--allow", "src/**", "--idempotency-key", "k", cwd=repo)
-    desk.refused("usage", 2, *RUN[:-1], "--idempotency-key", "k", cwd=repo)
+    assert cli.say(*RUN, "--idempotency-key", "other", cwd=repo).document["mission"] != first.document["mission"]
+    cli.refused("key_reused", 1, *RUN, "--allow", "src/**", "--idempotency-key", "k", cwd=repo)
+    cli.refused("usage", 2, *RUN[:-1], "--idempotency-key", "k", cwd=repo)
 
 
 def test_up_waits_for_a_database_that_starts_later_and_says_so_once(tmp_path: Path) -> None:
     with cluster() as server:
-        desk = Desk(tmp_path, CHARGEHAND_ENGINE_URL=server.database())
+        cli = Cli(tmp_path, CHARGEHAND_ENGINE_URL=server.database())
         server.stop()
-        process = desk.start("up", "--port", "0", cwd=tmp_path)
+        process = cli.start("up", "--port", "0", cwd=tmp_path)
         assert process.stderr is not None
-        said = process.stderr.readline()
-        assert "Connection refused" in said
-        assert "it is tried again for 120 s" in said
+        result = process.stderr.readline()
+        assert "Connection refused" in result
+        assert "it is tried again for 120 s" in result
         server.start()
-        with App.open(environ=desk.environ, cwd=tmp_path) as app:
+        with App.open(environ=cli.environ, cwd=tmp_path) as app:
             wait_until(lambda: "worker" in [member.role for member in app.workers.members()])
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
@@ -76,8 +76,8 @@ def test_up_waits_for_a_database_that_starts_later_and_says_so_once(tmp_path: Pa
 
 def test_up_waits_for_no_database_that_there_is_not(tmp_path: Path) -> None:
     with cluster() as server:
-        desk = Desk(tmp_path, CHARGEHAND_ENGINE_URL=f"{server.database()}_other")
-        process = desk.start("up", "--port", "0", cwd=tmp_path)
+        cli = Cli(tmp_path, CHARGEHAND_ENGINE_URL=f"{server.database()}_other")
+        process = cli.start("up", "--port", "0", cwd=tmp_path)
         _, stderr = process.communicate(timeout=100)
     assert process.returncode == 6
     error = json.loads(stderr)["error"]  # stderr has nothing else
@@ -88,15 +88,15 @@ def test_up_waits_for_no_database_that_there_is_not(tmp_path: Path) -> None:
 @pytest.mark.needs_bwrap
 def test_a_worker_outlives_a_restart_of_its_database_and_prints_no_traceback(tmp_path: Path) -> None:
     with cluster() as server:
-        desk = Desk(tmp_path / "desk", CHARGEHAND_ENGINE_URL=server.database())
+        cli = Cli(tmp_path / "person", CHARGEHAND_ENGINE_URL=server.database())
         repo = repository(tmp_path / "repo")
-        worker = desk.start("worker", cwd=repo)
+        worker = cli.start("worker", cwd=repo)
 
         def run_one(line: str) -> None:
             agent = f"command:sh -c 'echo {line} >>g.txt'"
-            assert desk.say("run", "add", "--agent", agent, *PASSES, "--detach", cwd=repo).code == 0
+            assert cli.say("run", "add", "--agent", agent, *PASSES, "--detach", cwd=repo).code == 0
             end = time.monotonic() + 120
-            while desk.say("mission", "show", "last", cwd=repo).document["status"] != "promoted":
+            while cli.say("mission", "show", "last", cwd=repo).document["status"] != "promoted":
                 assert worker.poll() is None, worker.communicate()
                 assert time.monotonic() < end
                 time.sleep(0.5)

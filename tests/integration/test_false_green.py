@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from test_dependency_changes import CARGO, NODE, PYTHON
 
 pytestmark = pytest.mark.needs_bwrap
@@ -131,36 +131,36 @@ TESTED_GO = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
-    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup)
+    return Cli(tmp_path_factory.mktemp("cli"), RUSTUP_HOME=rustup)
 
 
 @pytest.mark.parametrize("case", [*PROJECTS, *(pytest.param(case, marks=pytest.mark.soak) for case in TESTED_GO)])
-def test_checks_that_did_not_run_the_change_are_not_green(desk: Desk, case: str) -> None:
+def test_checks_that_did_not_run_the_change_are_not_green(cli: Cli, case: str) -> None:
     project = (PROJECTS | TESTED_GO)[case]
     if project.needs and not shutil.which(project.needs):
         pytest.skip(f"{project.needs} is not on this machine")
     config = f"[project]\nsetup = {json.dumps(project.setup)}\nchecks = [{json.dumps(project.check)}]\n"
     files = project.files | {"chargehand.toml": config}
-    repo = desk.place / hashlib.sha256(json.dumps(files).encode()).hexdigest()[:12]
+    repo = cli.place / hashlib.sha256(json.dumps(files).encode()).hexdigest()[:12]
     if not repo.exists():
         repository(repo, files)
     text = base64.b64encode(project.text.encode()).decode()
     agent = shell(f"printf %s {text} | base64 -d > {project.path}")
-    waits = desk.say("run", "m", "--agent", agent, cwd=repo)
+    waits = cli.say("run", "m", "--agent", agent, cwd=repo)
     assert (waits.code, waits.reasons) == (3, {project.says}), waits
     assert waits.document["attempts"][0]["verdict"] == "missing"
 
 
-def test_what_a_check_builds_anew_is_the_tree(desk: Desk, tmp_path: Path) -> None:
+def test_what_a_check_builds_anew_is_the_tree(cli: Cli, tmp_path: Path) -> None:
     project = PROJECTS["node, what setup built"]
     # Within one second of setup, as happens if both are quick.
     setup = f"{project.setup} && touch -d '2026-01-01 00:00:00.1' dist/*"
     check = "cp src/* dist/ && touch -d '2026-01-01 00:00:00.2' dist/* && node --test"
     config = f"[project]\nsetup = {json.dumps(setup)}\nchecks = [{json.dumps(check)}]\n"
     repo = repository(tmp_path / "repo", project.files | {"chargehand.toml": config})
-    done = desk.say("run", "m", "--agent", shell("echo >> src/calc.js"), cwd=repo)
+    done = cli.say("run", "m", "--agent", shell("echo >> src/calc.js"), cwd=repo)
     assert (done.code, done.document["unread"]) == (0, []), done.document["reasons"]
-    broken = desk.say("run", "m", "--agent", shell("echo % >> src/calc.js"), cwd=repo)
+    broken = cli.say("run", "m", "--agent", shell("echo % >> src/calc.js"), cwd=repo)
     assert (broken.code, broken.reasons) == (1, {"check_failed"}), broken

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository
+from command_line import Cli, repository
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/first-repository.md"
 TEST = """\
@@ -31,11 +31,11 @@ def test_a_check_starts_postgresql(tmp_path: Path) -> None:
         pytest.skip("PostgreSQL is not installed")
     [script] = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     place = repository(tmp_path / "repo", {"check.sh": script, "test_db.py": TEST, "a.py": "A = 1\n"})
-    desk = Desk(tmp_path / "desk")
-    done = desk.say(
+    cli = Cli(tmp_path / "person")
+    done = cli.say(
         *("run", "note", "--agent", "command:sed -i s/1/2/ a.py"),
         *("--only-check", "sh check.sh 'python3 -m unittest -v test_db'"),
         cwd=place,
     )
-    verdict = desk.state(done).verdicts[-1]
+    verdict = cli.state(done).verdicts[-1]
     assert [(check.status, check.tests) for check in verdict.checks] == [("passed", 1)], done

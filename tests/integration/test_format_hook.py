@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.conftest import GIT_IDENTITY, git, make_repository, repository_state, write_files
-from tests.integration.desk import Desk, Said
-from tests.integration.workshop import Workshop
+from tests.integration.command_line import Cli, Completed
+from tests.integration.mission_kit import MissionKit
 
 from chargehand.app.composition import App
 from chargehand.cli.main import chargehand
@@ -37,21 +37,21 @@ needs_ruff = pytest.mark.skipif(
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path, PATH=f"{TOOLS}{os.pathsep}{os.environ['PATH']}")
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path, PATH=f"{TOOLS}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture
-def here(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
-    """Return a function that runs a command in this process, as `Desk.say` does in a new one."""
+def here(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Completed]:
+    """Return a function that runs a command in this process, as `Cli.call` does in a new one."""
 
-    def say(*words: str, cwd: Path) -> Said:
+    def say(*words: str, cwd: Path) -> Completed:
         with monkeypatch.context() as patch:
-            for name, value in desk.environ.items():
+            for name, value in cli.environ.items():
                 patch.setenv(name, value)
             patch.chdir(cwd)
             ran = CliRunner().invoke(chargehand, ["--json", *words])
-        return Said(code=ran.exit_code, stdout=ran.stdout, stderr=ran.stderr)
+        return Completed(code=ran.exit_code, stdout=ran.stdout, stderr=ran.stderr)
 
     return say
 
@@ -61,8 +61,8 @@ def repo(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repo", FILES)
 
 
-def commit(desk: Desk, repo: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    environment = {**desk.environ, **GIT_IDENTITY, **environ}
+def commit(cli: Cli, repo: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    environment = {**cli.environ, **GIT_IDENTITY, **environ}
     words = words or ("-m", "more")
     return subprocess.run(
         ["git", "commit", "-q", *words], cwd=repo, env=environment, capture_output=True, text=True, check=False
@@ -71,7 +71,9 @@ def commit(desk: Desk, repo: Path, *words: str, **environ: str) -> subprocess.Co
 
 @needs_ruff
 @pytest.mark.needs_bwrap
-def test_what_is_staged_is_formatted_and_written_only_when_asked(here: Callable[..., Said], repo: Path) -> None:
+def test_what_is_staged_is_formatted_and_written_only_when_asked(
+    here: Callable[..., Completed], repo: Path
+) -> None:
     write_files(repo, {"a.py": UGLY, "src/new.py": UGLY, "left.py": UGLY + "y  = 2\n"})
     git(repo, "add", "-A")
     write_files(repo, {"src/new.py": UGLY + "later = 1\n"})
@@ -99,18 +101,18 @@ def test_what_is_staged_is_formatted_and_written_only_when_asked(here: Callable[
 @needs_ruff
 @pytest.mark.needs_bwrap
 def test_what_a_mission_left_is_formatted_as_a_checkpoint(
-    desk: Desk, here: Callable[..., Said], tmp_path: Path
+    cli: Cli, here: Callable[..., Completed], tmp_path: Path
 ) -> None:
-    shop = Workshop(tmp_path / "shop", FILES)
-    shop.environ["PATH"] = desk.environ["PATH"]
-    state = shop.run("printf 'x  = 1\\n' > a.py", checks=("false",))
-    desk.environ["CHARGEHAND_HOME"] = str(shop.home)
-    assert here("format", "--check", "--mission", state.id, cwd=shop.repository).code == 1
-    done = here("format", "--mission", state.id, cwd=shop.repository)
+    kit = MissionKit(tmp_path / "shop", FILES)
+    kit.environ["PATH"] = cli.environ["PATH"]
+    state = kit.run("printf 'x  = 1\\n' > a.py", checks=("false",))
+    cli.environ["CHARGEHAND_HOME"] = str(kit.home)
+    assert here("format", "--check", "--mission", state.id, cwd=kit.repository).code == 1
+    done = here("format", "--mission", state.id, cwd=kit.repository)
     assert (done.code, done.document["changed"]) == (0, ["a.py"]), done
-    with App.open(environ=shop.environ, cwd=shop.repository) as app:
+    with App.open(environ=kit.environ, cwd=kit.repository) as app:
         now = app.mission_reader.state(state.id)
-        depot = app.depot(app.project(shop.repository))
+        depot = app.depot(app.project(kit.repository))
         entry = depot.lookup(now.checkpoints[-1].tree, "a.py")
         assert entry is not None
         assert depot.read_blob(entry.id) == b"x = 1\n"
@@ -120,24 +122,24 @@ def test_what_a_mission_left_is_formatted_as_a_checkpoint(
 @needs_ruff
 @pytest.mark.needs_bwrap
 def test_a_commit_with_a_badly_formatted_file_is_held_back(
-    desk: Desk, here: Callable[..., Said], repo: Path
+    cli: Cli, here: Callable[..., Completed], repo: Path
 ) -> None:
     assert here("project", "hook", "install", cwd=repo).document["changed"] is True
     assert here("project", "hook", "install", cwd=repo).document["changed"] is False
     write_files(repo, {"a.py": UGLY})
     git(repo, "add", "-A")
-    held = commit(desk, repo)
+    held = commit(cli, repo)
     assert held.returncode == 1, held
     assert "a.py" in held.stdout + held.stderr
     write_files(repo, {"a.py": FINE + "y = 2\n", "src/b.py": UGLY})
     git(repo, "add", "a.py")
-    assert commit(desk, repo).returncode == 0, "what is not staged does not count"
-    assert commit(desk, repo, "-a", "-m", "all").returncode == 1, "the index of `commit -a` is another one"
+    assert commit(cli, repo).returncode == 0, "what is not staged does not count"
+    assert commit(cli, repo, "-a", "-m", "all").returncode == 1, "the index of `commit -a` is another one"
     assert here("project", "hook", "remove", cwd=repo).document["changed"] is True
-    assert commit(desk, repo, "-a", "-m", "all").returncode == 0
+    assert commit(cli, repo, "-a", "-m", "all").returncode == 0
 
 
-def test_without_chargehand_a_commit_goes_through_and_says_so(desk: Desk, repo: Path, tmp_path: Path) -> None:
+def test_without_chargehand_a_commit_goes_through_and_says_so(cli: Cli, repo: Path, tmp_path: Path) -> None:
     install_hook(find_repository(repo), tmp_path / "gone/chargehand")
     places = tmp_path / "bin"
     places.mkdir()
@@ -145,7 +147,7 @@ def test_without_chargehand_a_commit_goes_through_and_says_so(desk: Desk, repo: 
         (places / name).symlink_to(shutil.which(name) or "")
     write_files(repo, {"a.py": UGLY})
     git(repo, "add", "-A")
-    done = commit(desk, repo, PATH=str(places))
+    done = commit(cli, repo, PATH=str(places))
     assert done.returncode == 0, done
     assert "chargehand is not installed here" in done.stderr
 

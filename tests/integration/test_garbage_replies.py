@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.gateway_kit import DONE, chunk
-from tests.native_kit import MENDS, ModelServer, NativeShop
+from tests.native_kit import MENDS, ModelServer, NativeKit
 
 pytestmark = pytest.mark.needs_bwrap
 TEXT_FOR_CALLS = chunk({"role": "assistant", "tool_calls": "none"}) + DONE
@@ -31,10 +31,10 @@ class GarbageServer(ModelServer):
         return super()._answer(body, headers)
 
 
-def shop_with(place: Path, url: str) -> NativeShop:
-    shop = NativeShop(place)
-    shop.model("real", provider="openai-compatible", base_url=url, model="up")
-    return shop
+def kit_with(place: Path, url: str) -> NativeKit:
+    kit = NativeKit(place)
+    kit.model("real", provider="openai-compatible", base_url=url, model="up")
+    return kit
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def shop_with(place: Path, url: str) -> NativeShop:
 )
 def test_a_mission_asks_again_after_a_garbage_reply(tmp_path: Path, garbage: bytes) -> None:
     with GarbageServer(garbage, 1).running() as url:
-        state = shop_with(tmp_path, url).native(model="real")
+        state = kit_with(tmp_path, url).native(model="real")
     assert state.status == "promoted", state.reasons
 
 
 def test_a_provider_of_nothing_but_garbage_counts_as_down(tmp_path: Path) -> None:
     server = GarbageServer(TEXT_FOR_CALLS, 10**6)
     with server.running() as url:
-        shop = shop_with(tmp_path, url)
-        state = shop.native(model="real", attempts=1)
+        kit = kit_with(tmp_path, url)
+        state = kit.native(model="real", attempts=1)
         assert (state.status, [reason.code for reason in state.reasons]) == ("waiting", ["provider_down"])
         server.bad = 0
-        with shop.opened() as app:
+        with kit.opened() as app:
             assert state.open_question is not None
             app.steering.answer(state.id, state.open_question.options[0])
-        state = shop.work(state.id)
+        state = kit.work(state.id)
     assert state.status == "promoted", state.reasons

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
-from tests.integration.desk import Desk
+from tests.integration.command_line import Cli
 
 from chargehand.cli.main import chargehand
 from chargehand.models.faults import Faults
@@ -27,9 +27,9 @@ SCRIPT = '{"format": "chargehand-script", "version": 1}\n{"text": "one"}\n{"text
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def cli(tmp_path: Path) -> Cli:
     (tmp_path / "script.jsonl").write_text(SCRIPT)
-    return Desk(tmp_path, MY_KEY="tops3cret-key")
+    return Cli(tmp_path, MY_KEY="tops3cret-key")
 
 
 class Served:
@@ -59,9 +59,9 @@ class Served:
 
 
 @contextmanager
-def serving(desk: Desk, *words: str) -> Iterator[Served]:
+def serving(cli: Cli, *words: str) -> Iterator[Served]:
     """Run a gateway, and assert that a signal ends it cleanly."""
-    with desk.start("gateway", *words, cwd=desk.place) as process:
+    with cli.start("gateway", *words, cwd=cli.place) as process:
         try:
             yield Served(process)
             process.send_signal(signal.SIGINT)
@@ -71,13 +71,13 @@ def serving(desk: Desk, *words: str) -> Iterator[Served]:
             process.kill()
 
 
-def test_a_script_is_served_and_recorded_and_the_recording_replayed(desk: Desk) -> None:
-    with serving(desk, "record", "r.jsonl", "--script", "script.jsonl", "--budget", "1") as served:
+def test_a_script_is_served_and_recorded_and_the_recording_replayed(cli: Cli) -> None:
+    with serving(cli, "record", "r.jsonl", "--script", "script.jsonl", "--budget", "1") as served:
         assert served.place["models"] == [
             {"name": "scripted", "dialect": each} for each in ("openai", "anthropic", "responses", "gemini")
         ]
         assert (served.place["budget_usd"], served.place["recording"]) == (1.0, "r.jsonl")
-        where = f"look into {desk.place}/src"
+        where = f"look into {cli.place}/src"
         status, first = served.ask(where)
         assert (status, first["choices"][0]["message"]["content"]) == (200, "one")
         told = served.next()
@@ -87,12 +87,12 @@ def test_a_script_is_served_and_recorded_and_the_recording_replayed(desk: Desk) 
         assert second["content"][0]["text"] == "the key is tops3cret-key"
         assert served.ask("more")[0] == 410
 
-    content = (desk.place / "r.jsonl").read_text()
-    assert len(Recording.load(desk.place / "r.jsonl").exchanges) == 3
-    assert str(desk.place) not in content
+    content = (cli.place / "r.jsonl").read_text()
+    assert len(Recording.load(cli.place / "r.jsonl").exchanges) == 3
+    assert str(cli.place) not in content
     assert served.place["token"] not in content
 
-    with serving(desk, "replay", "r.jsonl") as served:
+    with serving(cli, "replay", "r.jsonl") as served:
         assert served.ask(where) == (200, first)
         assert served.next()["status"] == "ok"
         status, refused = served.ask("another question", dialect="anthropic")
@@ -101,21 +101,21 @@ def test_a_script_is_served_and_recorded_and_the_recording_replayed(desk: Desk) 
         assert served.next()["divergence"]["turn"] == 2
 
 
-def test_a_key_that_is_kept_never_gets_into_a_recording(desk: Desk) -> None:
-    config = desk.home.parent / ".config" / "chargehand" / "config.toml"
+def test_a_key_that_is_kept_never_gets_into_a_recording(cli: Cli) -> None:
+    config = cli.home.parent / ".config" / "chargehand" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text('[models.mine]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\nkey = "MY_KEY"\n')
-    with serving(desk, "record", "r.jsonl", "--script", "script.jsonl") as served:
+    with serving(cli, "record", "r.jsonl", "--script", "script.jsonl") as served:
         served.ask("first")
         assert served.ask("second")[1]["choices"][0]["message"]["content"].endswith("tops3cret-key")
-    content = (desk.place / "r.jsonl").read_text()
+    content = (cli.place / "r.jsonl").read_text()
     assert "tops3cret-key" not in content
     assert "[redacted:MY_KEY]" in content
 
 
-def test_people_read_where_it_is_and_what_each_call_cost(desk: Desk) -> None:
-    words = [word for word in desk.argv("gateway", "serve", "--script", "script.jsonl") if word != "--json"]
-    with subprocess.Popen(words, cwd=desk.place, env=desk.environ, stdout=subprocess.PIPE, text=True) as process:
+def test_people_read_where_it_is_and_what_each_call_cost(cli: Cli) -> None:
+    words = [word for word in cli.argv("gateway", "serve", "--script", "script.jsonl") if word != "--json"]
+    with subprocess.Popen(words, cwd=cli.place, env=cli.environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             head = "".join(iter(process.stdout.readline, "\n"))
@@ -127,25 +127,25 @@ def test_people_read_where_it_is_and_what_each_call_cost(desk: Desk) -> None:
         assert process.wait(timeout=60) == 0
 
 
-def test_what_is_asked_by_hand_counts_for_the_day_whoever_serves_it(desk: Desk) -> None:
+def test_what_is_asked_by_hand_counts_for_the_day_whoever_serves_it(cli: Cli) -> None:
     """One gateway acts as the provider, and the calls of two others use up the day's budget."""
-    config = desk.home.parent / ".config" / "chargehand" / "config.toml"
+    config = cli.home.parent / ".config" / "chargehand" / "config.toml"
     config.parent.mkdir(parents=True)
-    with serving(desk, "serve", "--script", "script.jsonl") as provider:
-        desk.environ["MY_KEY"] = provider.place["token"]
+    with serving(cli, "serve", "--script", "script.jsonl") as provider:
+        cli.environ["MY_KEY"] = provider.place["token"]
         config.write_text(
             f'[models.mine]\nbase_url = "{provider.place["openai_base_url"]}"\nmodel = "scripted"\n'
             'key = "MY_KEY"\nprice_in = 1000\nprice_out = 1000\nmax_output = 50\n[limits]\nday_usd = 0.4\n'
         )
         for budget, code in (("0.00001", "the budget of the gateway"), ("5", "")):
-            with serving(desk, "serve", "--budget", budget) as served:
+            with serving(cli, "serve", "--budget", budget) as served:
                 status, reply = served.ask("x", model="mine")
                 assert (status, code in str(reply)) == (402 if code else 200, True), reply
                 told = [served.next() for _ in range(1 if code else 2)]
         by_kind = {"alert" if "alert" in each else "call": each for each in told}
         assert by_kind["call"]["cost_usd"] > 0
         assert by_kind["alert"]["alert"]["limit"] == "day"
-        with serving(desk, "serve", "--budget", "5") as served:
+        with serving(cli, "serve", "--budget", "5") as served:
             status, reply = served.ask("x" * 400, model="mine")
             assert (status, "the budget of the day" in str(reply)) == (402, True), reply
             assert served.next()["status"] == "refused"
@@ -167,17 +167,17 @@ def test_what_is_asked_by_hand_counts_for_the_day_whoever_serves_it(desk: Desk) 
     ],
 )
 def test_what_cannot_be_served_is_told_at_once(
-    words: list[str], code: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    words: list[str], code: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(desk.place)
+    monkeypatch.chdir(cli.place)
     for name in ("HOME", "CHARGEHAND_HOME"):
-        monkeypatch.setenv(name, desk.environ[name])
+        monkeypatch.setenv(name, cli.environ[name])
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     done = CliRunner().invoke(chargehand, ["--json", "gateway", *words])
     error = json.loads(done.stderr)["error"]
     assert (done.exit_code, error["code"]) == (2, code)
     assert error["hint"]
-    assert (desk.place / "script.jsonl").read_text() == SCRIPT
+    assert (cli.place / "script.jsonl").read_text() == SCRIPT
 
 
 def example(number: int) -> bytes:

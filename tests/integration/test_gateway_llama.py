@@ -66,7 +66,7 @@ def _python(place: Path) -> str:
 
 
 @asynccontextmanager
-async def desk(server: str, tmp_path: Path) -> AsyncIterator[tuple[httpx.AsyncClient, list[CallRecord]]]:
+async def running(server: str, tmp_path: Path) -> AsyncIterator[tuple[httpx.AsyncClient, list[CallRecord]]]:
     upstream, records = HttpUpstream(server, None, "openai"), list[CallRecord]()
     price = Price(input=1.0, output=2.0)
     served = ServedModel(name="m", dialect="openai", model="tiny", upstream=upstream, price=price)
@@ -87,7 +87,7 @@ def events(reply: httpx.Response) -> list[dict[str, Any]]:
 
 
 async def test_chat_whole_and_streamed_is_metered_as_it_was(server: str, tmp_path: Path) -> None:
-    async with desk(server, tmp_path) as (client, records):
+    async with running(server, tmp_path) as (client, records):
         whole = await client.post("/v1/chat/completions", json=ASK)
         stream = await client.post("/v1/chat/completions", json={**ASK, "stream": True})
     assert (whole.status_code, stream.status_code) == (200, 200)
@@ -101,7 +101,7 @@ async def test_chat_whole_and_streamed_is_metered_as_it_was(server: str, tmp_pat
 
 
 async def test_clients_of_anthropic_get_their_own_dialect(server: str, tmp_path: Path) -> None:
-    async with desk(server, tmp_path) as (client, records):
+    async with running(server, tmp_path) as (client, records):
         whole = await client.post("/v1/messages", json=ASK)
         stream = await client.post("/v1/messages", json={**ASK, "stream": True})
     said = whole.json()
@@ -112,7 +112,7 @@ async def test_clients_of_anthropic_get_their_own_dialect(server: str, tmp_path:
 
 
 async def test_tools_are_called_whole_and_in_pieces(server: str, tmp_path: Path) -> None:
-    async with desk(server, tmp_path) as (client, records):
+    async with running(server, tmp_path) as (client, records):
         whole = await client.post("/v1/chat/completions", json={**CALL, "seed": 1})
         stream = await client.post("/v1/chat/completions", json={**CALL, "seed": 1, "stream": True})
     choice = whole.json()["choices"][0]

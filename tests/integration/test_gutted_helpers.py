@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 from tests.conftest import sampled
 
 pytestmark = pytest.mark.needs_bwrap
@@ -77,41 +77,41 @@ PROJECTS: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     if not shutil.which("cargo"):
         pytest.skip("cargo is not on this machine")
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
-    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup)
+    return Cli(tmp_path_factory.mktemp("cli"), RUSTUP_HOME=rustup)
 
 
-def work(desk: Desk, place: Path, files: Mapping[str, str], written: Mapping[str, str]) -> Said:
+def work(cli: Cli, place: Path, files: Mapping[str, str], written: Mapping[str, str]) -> Completed:
     """Run a mission whose agent writes files."""
     lines = (
         f"echo {base64.b64encode(text.encode()).decode()} | base64 -d > {path}" for path, text in written.items()
     )
     repo = repository(place / "repo", files)
-    return desk.say("run", "m", "--agent", shell("; ".join(lines)), "--only-check", "cargo test", cwd=repo)
+    return cli.say("run", "m", "--agent", shell("; ".join(lines)), "--only-check", "cargo test", cwd=repo)
 
 
 @pytest.mark.parametrize("where", sampled(PROJECTS, 1))
-def test_a_helper_that_compares_nothing_waits(desk: Desk, tmp_path: Path, where: str) -> None:
+def test_a_helper_that_compares_nothing_waits(cli: Cli, tmp_path: Path, where: str) -> None:
     files, gutted = PROJECTS[where]
-    said = work(desk, tmp_path, files, gutted)
-    assert (said.code, said.reasons) == (3, {"tests_weakened"}), said
+    result = work(cli, tmp_path, files, gutted)
+    assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
 @pytest.mark.parametrize("where", sampled(PROJECTS, 2))
-def test_a_helper_that_compares_nothing_hides_no_broken_code(desk: Desk, tmp_path: Path, where: str) -> None:
+def test_a_helper_that_compares_nothing_hides_no_broken_code(cli: Cli, tmp_path: Path, where: str) -> None:
     files, gutted = PROJECTS[where]
     (code,) = (path for path in files if path.endswith("src/lib.rs") and "compare" not in path)
-    said = work(desk, tmp_path, files, {**gutted, code: files[code].replace("a + b", "a - b")})
-    assert (said.code, said.reasons) == (3, {"base_tests_fail"}), said
+    result = work(cli, tmp_path, files, {**gutted, code: files[code].replace("a + b", "a - b")})
+    assert (result.code, result.reasons) == (3, {"base_tests_fail"}), result
 
 
 @pytest.mark.parametrize("where", sampled(PROJECTS, 1))
-def test_a_helper_that_compares_as_before_asks_no_one(desk: Desk, tmp_path: Path, where: str) -> None:
+def test_a_helper_that_compares_as_before_asks_no_one(cli: Cli, tmp_path: Path, where: str) -> None:
     files, gutted = PROJECTS[where]
     (helper,) = gutted
     better = files[helper].replace("a, b);", 'a, b, "the sums differ");').replace("$a, $b)", '$a, $b, "{}", 1)')
-    said = work(desk, tmp_path, files, {helper: better})
-    assert (said.code, said.document["status"]) == (0, "promoted"), said
+    result = work(cli, tmp_path, files, {helper: better})
+    assert (result.code, result.document["status"]) == (0, "promoted"), result

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from tests.conftest import git
 
 pytestmark = pytest.mark.needs_bwrap
@@ -79,76 +79,76 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def desk_in(machine: Path, place: Path, **environ: str) -> Desk:
-    """Return a desk whose person has activated that virtual environment."""
+def cli_in(machine: Path, place: Path, **environ: str) -> Cli:
+    """Return a command line whose person has activated that virtual environment."""
     venv = machine / "venv"
-    desk = Desk(place, fresh=True)
-    return Desk(place, fresh=True, VIRTUAL_ENV=str(venv), PATH=f"{venv}/bin:{desk.environ['PATH']}", **environ)
+    cli = Cli(place, fresh=True)
+    return Cli(place, fresh=True, VIRTUAL_ENV=str(venv), PATH=f"{venv}/bin:{cli.environ['PATH']}", **environ)
 
 
-def importable(desk: Desk, repo: Path, *names: str) -> dict[str, bool]:
-    said = {name: desk.say("exec", "--", "python3", "-c", f"import {name}", cwd=repo) for name in names}
-    return {name: each.document["exit_code"] == 0 for name, each in said.items()}
+def importable(cli: Cli, repo: Path, *names: str) -> dict[str, bool]:
+    result = {name: cli.say("exec", "--", "python3", "-c", f"import {name}", cwd=repo) for name in names}
+    return {name: each.document["exit_code"] == 0 for name, each in result.items()}
 
 
 def test_packages_of_the_machine_cannot_be_imported(machine: Path, tmp_path: Path) -> None:
-    repo, desk = repository(tmp_path / "repo"), desk_in(machine, tmp_path / "desk")
+    repo, cli = repository(tmp_path / "repo"), cli_in(machine, tmp_path / "person")
     names = ("json", "sqlite3", "venv", "calc", "spare", "helper", "pytest")
     shown = {"json", "sqlite3", "venv"}
-    assert importable(desk, repo, *names) == {name: name in shown for name in names}
+    assert importable(cli, repo, *names) == {name: name in shown for name in names}
 
 
 def test_what_a_person_lists_is_shown_with_what_it_requires(machine: Path, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
-    desk = desk_in(machine, tmp_path / "desk", CHARGEHAND_SANDBOX_HOST_PACKAGES='["Spare"]')
-    assert importable(desk, repo, "spare", "helper", "other", "calc") == {
+    cli = cli_in(machine, tmp_path / "person", CHARGEHAND_SANDBOX_HOST_PACKAGES='["Spare"]')
+    assert importable(cli, repo, "spare", "helper", "other", "calc") == {
         "spare": True,
         "helper": True,
         "other": False,
         "calc": False,
     }
-    everything = desk_in(machine, tmp_path / "all", CHARGEHAND_SANDBOX_HOST_PACKAGES='["all"]')
+    everything = cli_in(machine, tmp_path / "all", CHARGEHAND_SANDBOX_HOST_PACKAGES='["all"]')
     assert all(importable(everything, repo, "spare", "other", "calc").values())
-    missing = desk_in(machine, tmp_path / "none", CHARGEHAND_SANDBOX_HOST_PACKAGES='["nowhere"]')
+    missing = cli_in(machine, tmp_path / "none", CHARGEHAND_SANDBOX_HOST_PACKAGES='["nowhere"]')
     assert "nowhere" in missing.refused("config_invalid", 125, "exec", "--", "true", cwd=repo)["message"]
 
 
 def test_a_repository_cannot_list_packages(machine: Path, tmp_path: Path) -> None:
     own = {"chargehand.toml": '[sandbox]\nhost_packages = ["all"]\n'}
-    repo, desk = repository(tmp_path / "repo", own), desk_in(machine, tmp_path / "desk")
-    said = desk.say("run", "m", "--agent", "command:true", cwd=repo)
-    assert (said.code, "host_packages" in said.stderr) == (3, True), said
-    assert importable(desk, repo, "spare") == {"spare": False}
+    repo, cli = repository(tmp_path / "repo", own), cli_in(machine, tmp_path / "person")
+    result = cli.say("run", "m", "--agent", "command:true", cwd=repo)
+    assert (result.code, "host_packages" in result.stderr) == (3, True), result
+    assert importable(cli, repo, "spare") == {"spare": False}
 
 
 def test_a_project_that_needs_its_setup_gets_it_unasked(machine: Path, tmp_path: Path) -> None:
     """The most common set-up: an active virtual environment with the project in it, and no configuration."""
-    repo, desk = repository(tmp_path / "repo", SOURCE), desk_in(machine, tmp_path / "desk")
-    done = desk.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
+    repo, cli = repository(tmp_path / "repo", SOURCE), cli_in(machine, tmp_path / "person")
+    done = cli.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
     assert (done.code, done.document["status"], done.document["unread"]) == (0, "promoted", []), done
-    verdicts = desk.state(done).verdicts
+    verdicts = cli.state(done).verdicts
     assert [(each.scope, each.status) for each in verdicts[:3]] == [
         ("base", "red"),
         ("base", "green"),
         ("attempt", "green"),
     ]
-    log = desk.say("mission", "log", done.document["mission"], cwd=repo).stdout
+    log = cli.say("mission", "log", done.document["mission"], cwd=repo).stdout
     assert '"command": "pip install -e ."' in log
-    broken = desk.say("run", "m", "--agent", shell("printf '\\\\050' >> src/calc/__init__.py"), cwd=repo)
+    broken = cli.say("run", "m", "--agent", shell("printf '\\\\050' >> src/calc/__init__.py"), cwd=repo)
     assert (broken.code, broken.reasons) == (1, {"check_failed"}), broken
     assert len(git(repo, "branch", "--list", "chargehand/*").splitlines()) == 1
 
 
 def test_a_setup_that_is_needed_and_fails_stops_before_the_agent(machine: Path, tmp_path: Path) -> None:
     files = SOURCE | {"backend.py": "raise SystemExit('no such backend')\n"}
-    repo, desk = repository(tmp_path / "repo", files), desk_in(machine, tmp_path / "desk")
-    done = desk.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
+    repo, cli = repository(tmp_path / "repo", files), cli_in(machine, tmp_path / "person")
+    done = cli.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
     assert (done.code, done.reasons, done.document["attempts"]) == (1, {"setup_failed"}, []), done
 
 
 def test_none_wanted_is_none(machine: Path, tmp_path: Path) -> None:
     own = {"chargehand.toml": '[project]\nsetup = ""\n'}
-    repo, desk = repository(tmp_path / "repo", SOURCE | own), desk_in(machine, tmp_path / "desk")
-    done = desk.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
+    repo, cli = repository(tmp_path / "repo", SOURCE | own), cli_in(machine, tmp_path / "person")
+    done = cli.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
     # The test fails as on the base, and nothing shows that it ran the change.
     assert (done.code, done.reasons) == (3, {"change_unread", "known_failures"}), done

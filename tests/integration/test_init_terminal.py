@@ -32,7 +32,7 @@ class Asking(Terminal):
         super().say(text)
 
 
-class Desk:
+class Cli:
     """A repository without chargehand.toml, and a person without configuration."""
 
     def __init__(self, place: Path) -> None:
@@ -72,8 +72,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def _paste(asking: Asking, key: str) -> None:
     asking.say(f"{key}\n")
 
 
-def test_an_endpoint_with_a_key_is_tried_and_kept(desk: Desk, provider: Provider) -> None:
-    asking = desk.init()
+def test_an_endpoint_with_a_key_is_tried_and_kept(cli: Cli, provider: Provider) -> None:
+    asking = cli.init()
     _endpoint(asking, provider)
     _paste(asking, WRONG)
     asking.until("What now?")
@@ -118,7 +118,7 @@ def test_an_endpoint_with_a_key_is_tried_and_kept(desk: Desk, provider: Provider
     assert "works: near: answers in" in asking.shown
     assert KEY not in asking.raw
     assert WRONG not in asking.raw
-    assert desk.user == {
+    assert cli.user == {
         "models": {
             "near": {
                 "provider": "openai-compatible",
@@ -130,14 +130,14 @@ def test_an_endpoint_with_a_key_is_tried_and_kept(desk: Desk, provider: Provider
         },
         "agents": {"native": {"kind": "native", "model": "near"}},
     }
-    assert (desk.holding(KEY), desk.holding(WRONG)) == (["secrets.json"], [])
-    (secrets,) = [path for path in desk.written() if path.name == "secrets.json"]
+    assert (cli.holding(KEY), cli.holding(WRONG)) == (["secrets.json"], [])
+    (secrets,) = [path for path in cli.written() if path.name == "secrets.json"]
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
-    assert "checks = " in (desk.repository / "chargehand.toml").read_text()
+    assert "checks = " in (cli.repository / "chargehand.toml").read_text()
 
 
-def test_a_person_may_choose_something_else(desk: Desk, provider: Provider) -> None:
-    asking = desk.init()
+def test_a_person_may_choose_something_else(cli: Cli, provider: Provider) -> None:
+    asking = cli.init()
     _endpoint(asking, provider)
     _paste(asking, WRONG)
     asking.until("What now?")
@@ -145,13 +145,13 @@ def test_a_person_may_choose_something_else(desk: Desk, provider: Provider) -> N
     asking.until("Which one?")
     _choose(asking, "none for now")
     assert asking.end() == 0
-    assert (desk.user, desk.holding(WRONG)) == ({}, [])
-    assert (desk.repository / "chargehand.toml").exists()
+    assert (cli.user, cli.holding(WRONG)) == ({}, [])
+    assert (cli.repository / "chargehand.toml").exists()
 
 
 @pytest.mark.parametrize("when", ["Its API key", "What now?"])
-def test_control_c_leaves_nothing_half_written(desk: Desk, provider: Provider, when: str) -> None:
-    asking = desk.init()
+def test_control_c_leaves_nothing_half_written(cli: Cli, provider: Provider, when: str) -> None:
+    asking = cli.init()
     _endpoint(asking, provider)
     if when == "What now?":
         _paste(asking, WRONG)
@@ -159,16 +159,16 @@ def test_control_c_leaves_nothing_half_written(desk: Desk, provider: Provider, w
     asking.interrupt()
     assert asking.end() == 130
     assert "Traceback" not in asking.shown
-    assert desk.user == {}
-    assert not (desk.repository / "chargehand.toml").exists()
-    assert desk.holding(WRONG) == []
-    assert [path.name for path in desk.written() if path.name.startswith((".config", "secrets"))] == []
+    assert cli.user == {}
+    assert not (cli.repository / "chargehand.toml").exists()
+    assert cli.holding(WRONG) == []
+    assert [path.name for path in cli.written() if path.name.startswith((".config", "secrets"))] == []
 
 
-def test_what_is_there_already_is_offered_first_and_may_be_kept_as_it_is(desk: Desk) -> None:
+def test_what_is_there_already_is_offered_first_and_may_be_kept_as_it_is(cli: Cli) -> None:
     ollama = Provider(model="other", ollama=({"name": "coder:1b", "size": 1},))
     with serving(ollama):
-        asking = desk.init(OLLAMA_HOST=ollama.address.removeprefix("http://"), OPENAI_API_KEY=KEY)
+        asking = cli.init(OLLAMA_HOST=ollama.address.removeprefix("http://"), OPENAI_API_KEY=KEY)
         titles = [line for line in asking.shown.splitlines() if line.startswith("  ")]
         assert "OPENAI_API_KEY is set" in titles[0]
         assert "coder:1b, served by Ollama on this machine" in titles[1]
@@ -178,17 +178,17 @@ def test_what_is_there_already_is_offered_first_and_may_be_kept_as_it_is(desk: D
         asking.say("keep\n")
         assert asking.end() == 0
     assert KEY not in asking.raw
-    assert desk.user == {
+    assert cli.user == {
         "models": {"ollama": {"provider": "ollama", "model": "coder:1b"}},
         "agents": {"native": {"kind": "native", "model": "ollama"}},
     }
 
 
-def test_a_colleague_with_the_projects_file_is_offered_an_agent(desk: Desk, provider: Provider) -> None:
-    file = desk.repository / "chargehand.toml"
+def test_a_colleague_with_the_projects_file_is_offered_an_agent(cli: Cli, provider: Provider) -> None:
+    file = cli.repository / "chargehand.toml"
     file.write_text("[project]\nchecks = ['true']\n")
     for configured in (False, True):
-        asking = Asking((*COMMAND, "init"), cwd=desk.repository, environment=desk.environment)
+        asking = Asking((*COMMAND, "init"), cwd=cli.repository, environment=cli.environment)
         if configured:
             asking.until("Set up another one?")
             asking.say("n\n")
@@ -198,5 +198,5 @@ def test_a_colleague_with_the_projects_file_is_offered_an_agent(desk: Desk, prov
             _paste(asking, KEY)
         assert asking.end() == 0
         assert f"already exists; {'nothing was' if configured else 'it was not'} changed" in asking.shown
-        assert list(desk.user["models"]) == ["near"]
+        assert list(cli.user["models"]) == ["near"]
     assert file.read_text() == "[project]\nchecks = ['true']\n"

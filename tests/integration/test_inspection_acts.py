@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from tests.conftest import git, repository_state
-from tests.native_kit import MENDS, NativeShop, call, says, scripted
-from workshop import FILES, GOLD, Workshop
+from tests.native_kit import MENDS, NativeKit, call, says, scripted
 
 from chargehand.checks.inspection import Inspection, examine
 from chargehand.core.state import MissionState
 from chargehand.missions.attempt import inspection as _inspection
 from chargehand.missions.attempt import runner as _attempt
 from chargehand.missions.attempt.watching import CheckpointPacing
+from mission_kit import FILES, GOLD, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -24,8 +24,8 @@ def codes(state: MissionState) -> set[str]:
     return {reason.code for reason in state.reasons}
 
 
-def depot_of(shop: Workshop) -> Path:
-    (depot,) = shop.home.glob("projects/*/depot.git")
+def depot_of(kit: MissionKit) -> Path:
+    (depot,) = kit.home.glob("projects/*/depot.git")
     return depot
 
 
@@ -36,20 +36,22 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("often")
 def test_what_is_critical_ends_a_running_agent_and_discards_its_work(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    before = repository_state(shop.repository, without="\0")
+    kit = MissionKit(tmp_path)
+    before = repository_state(kit.repository, without="\0")
     # If the mission waited for the agent, it would run out of time.
-    state = shop.run(f"{GOLD}; ln -s /etc/passwd leak; sleep 600; rm leak")
+    state = kit.run(f"{GOLD}; ln -s /etc/passwd leak; sleep 600; rm leak")
     assert (state.status, codes(state)) == ("refused", {"entry_link_out"})
     assert state.base is not None
     last = state.checkpoints[-1]
     assert (last.trigger, last.tree) == ("discarded", state.base.tree)
-    assert repository_state(shop.repository, without="\0") == before
+    assert repository_state(kit.repository, without="\0") == before
 
 
 @pytest.mark.usefixtures("often")
 def test_what_is_not_critical_lets_an_agent_go_on(tmp_path: Path) -> None:
-    state = Workshop(tmp_path).run(f"{GOLD}; mkdir .ci; echo 'AKIA''QWERTYUIOPASDFGH' > k; sleep 1.5; rm -r k .ci")
+    state = MissionKit(tmp_path).run(
+        f"{GOLD}; mkdir .ci; echo 'AKIA''QWERTYUIOPASDFGH' > k; sleep 1.5; rm -r k .ci"
+    )
     assert state.status == "promoted", state.reasons
 
 
@@ -70,10 +72,10 @@ def test_the_severity_decides_what_stays_byte_for_byte(tmp_path: Path, severity:
     extra, kept = KINDS[severity]
     act = "echo new > new.txt; echo '# more' >> calc/__init__.py; rm LICENSE"
     others = {"new.txt", "calc/__init__.py", "LICENSE"}
-    shop = Workshop(tmp_path, {**FILES, "LICENSE": "mine\n"})
-    state = shop.run(f"{GOLD}; {act}; {extra}", partial=True)
+    kit = MissionKit(tmp_path, {**FILES, "LICENSE": "mine\n"})
+    state = kit.run(f"{GOLD}; {act}; {extra}", partial=True)
     assert state.base is not None
-    depot = depot_of(shop)
+    depot = depot_of(kit)
     tree = state.checkpoints[-1].tree
     touched = git(depot, "diff-tree", "-r", "--name-only", "-z", state.base.tree, tree).split("\0")
     assert set(filter(None, touched)) == ({*kept, *others} if kept else set())
@@ -93,19 +95,19 @@ def degraded(*arguments: Any, **options: Any) -> Inspection:
 
 
 def test_what_was_not_looked_at_is_never_promoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop = Workshop(tmp_path)
-    before = repository_state(shop.repository, without="\0")
+    kit = MissionKit(tmp_path)
+    before = repository_state(kit.repository, without="\0")
     with monkeypatch.context() as hold:
         hold.setattr(_inspection, "examine", degraded)
-        state = shop.run(GOLD)
+        state = kit.run(GOLD)
         assert (state.status, codes(state)) == ("refused", {"inspection_incomplete"})
-        assert repository_state(shop.repository, without="\0") == before
+        assert repository_state(kit.repository, without="\0") == before
 
 
 def test_what_is_critical_ends_a_native_agent_after_the_act(tmp_path: Path) -> None:
-    shop = NativeShop(tmp_path)
-    shop.model("scripted", scripted((says("", call("bash", command="mkfifo pipe")), *MENDS)))
-    state = shop.native(attempts=1)
+    kit = NativeKit(tmp_path)
+    kit.model("scripted", scripted((says("", call("bash", command="mkfifo pipe")), *MENDS)))
+    state = kit.native(attempts=1)
     assert (state.status, codes(state)) == ("refused", {"entry_special"})
     assert state.attempts[0].calls == 1, "it was asked for nothing more"
 
@@ -115,10 +117,10 @@ HEADERS = "--- a/evil.py\\n+++ b/evil.py\\n@@ -1 +1 @@\\ndiff --git a/x b/x\\nre
 
 
 def test_odd_names_and_content_like_a_diff_touch_exactly_their_paths(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
+    kit = MissionKit(tmp_path)
     secret = "AKIA''QWERTYUIOPASDFGH"
     writes = "; ".join(f"printf '%b' '{HEADERS}{secret}' > ./{shlex.quote(name)}" for name in NAMES)
-    state = shop.run(f"{GOLD}; {writes}", partial=True)
+    state = kit.run(f"{GOLD}; {writes}", partial=True)
     assert state.base is not None
     assert state.status == "promoted", (
         state.reasons,
@@ -126,9 +128,9 @@ def test_odd_names_and_content_like_a_diff_touch_exactly_their_paths(tmp_path: P
         state.reverted,
     )
     touched = git(
-        depot_of(shop), "diff-tree", "-r", "--name-only", "-z", state.base.tree, state.checkpoints[-2].tree
+        depot_of(kit), "diff-tree", "-r", "--name-only", "-z", state.base.tree, state.checkpoints[-2].tree
     ).split("\0")
     assert {*NAMES, "calc/core.py"} == set(filter(None, touched))
     assert {each.path for each in state.reverted} == set(NAMES)
     assert state.status == "promoted"
-    assert git(shop.repository, "diff", "--name-only", "main", state.commit or "") == "calc/core.py"
+    assert git(kit.repository, "diff", "--name-only", "main", state.commit or "") == "calc/core.py"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import git
 from tests.crash_kit import nothing_survives
-from tests.integration.desk import MEND, PASSES, Desk, repository
+from tests.integration.command_line import MEND, PASSES, Cli, repository
 
 from chargehand.core.state import SETTLED
 
@@ -57,7 +57,7 @@ class Keyboard:
     """A person who runs commands and presses Ctrl-C at a chosen moment."""
 
     def __init__(self, place: Path) -> None:
-        self.desk = Desk(place / "desk")
+        self.cli = Cli(place / "person")
         self.repository = repository(place / "repo")
         self._count = place / "passed"
 
@@ -71,7 +71,7 @@ class Keyboard:
         done = subprocess.run(
             [sys.executable, "-c", DRIVER, str(self._count), str(moment), *words],
             cwd=self.repository,
-            env=self.desk.environ,
+            env=self.cli.environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -107,7 +107,7 @@ OFTEN = ("help", "list", "run")
 )
 def test_ctrl_c_ends_a_command_quietly(keyboard: Keyboard, name: str, sampled: bool) -> None:
     words, faults = COMMANDS[name], []
-    assert keyboard.desk.run(keyboard.repository).code == 0
+    assert keyboard.cli.run(keyboard.repository).code == 0
     last = keyboard.moments(words)
     chosen = [last * number // SAMPLE for number in range(1, SAMPLE)] if sampled else range(1, last + 1, STEP)
     for moment in chosen:
@@ -120,6 +120,6 @@ def test_ctrl_c_ends_a_command_quietly(keyboard: Keyboard, name: str, sampled: b
             faults.append((moment, done))
     print(f"{name}: {len(list(chosen))} of {last} moments")
     assert faults == []
-    for state in keyboard.desk.missions(keyboard.repository):
+    for state in keyboard.cli.missions(keyboard.repository):
         assert state.status in SETTLED | {"planned"}
     assert git(keyboard.repository, "status", "--porcelain") == ""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git
-from workshop import FILES, Workshop
+
+from mission_kit import FILES, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -31,27 +32,27 @@ REFUSED = (
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
-    made = Workshop(tmp_path, {**FILES, "generate.py": "print(3, file=open('generated.txt', 'w'))\n"})
+def kit(tmp_path: Path) -> MissionKit:
+    made = MissionKit(tmp_path, {**FILES, "generate.py": "print(3, file=open('generated.txt', 'w'))\n"})
     git(made.repository, "tag", "v1")
     return made
 
 
-def test_a_broken_new_file_is_seen_by_checks_that_ask_git(workshop: Workshop) -> None:
+def test_a_broken_new_file_is_seen_by_checks_that_ask_git(kit: MissionKit) -> None:
     broken = "printf 'def broken(:  \\n# FIX''ME\\n' > calc/broken.py"
-    state = workshop.run(broken, checks=PASSED_OVER)
+    state = kit.run(broken, checks=PASSED_OVER)
     (verdict,) = state.verdicts[1:]
     assert {check.name: check.status for check in verdict.checks} == dict.fromkeys(PASSED_OVER, "failed")
     assert state.status == "refused"
 
 
-def test_a_correct_change_passes_checks_that_ask_git(workshop: Workshop) -> None:
+def test_a_correct_change_passes_checks_that_ask_git(kit: MissionKit) -> None:
     change = "mkdir lib && mv README.md lib/ && python3 generate.py && sed -i 's/a - b/a + b/' calc/core.py"
-    app = workshop.app()
+    app = kit.app()
     own = app.store.artifacts.put(b"assert True\n", kind="check-file")
     app.close()
     # Files that only the checks see do not count as changes either.
-    state = workshop.run(change, checks=REFUSED, check_files=((own, "tests/test_own.py"), (own, ".gitignore")))
+    state = kit.run(change, checks=REFUSED, check_files=((own, "tests/test_own.py"), (own, ".gitignore")))
     verdict = state.verdicts[-1]
     assert {check.name for check in verdict.checks if check.status == "passed"} >= {*REFUSED}
     assert not [check for check in verdict.checks if check.status != "passed"]
@@ -59,7 +60,7 @@ def test_a_correct_change_passes_checks_that_ask_git(workshop: Workshop) -> None
     # The check sees the message of the promoted commit.
     assert state.commit is not None
     (told,) = [check.artifact for check in verdict.checks if check.name == "git log -1 --format=%B"]
-    app = workshop.app()
+    app = kit.app()
     printed = app.store.artifacts.get(told or "").decode()
     app.close()
-    assert git(workshop.repository, "log", "-1", "--format=%B", state.commit) in printed
+    assert git(kit.repository, "log", "-1", "--format=%B", state.commit) in printed

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import repository
+from command_line import repository
 from msgspec import Struct, field
 from tests import forked
 from tests.crash_kit import nothing_survives, wait_until
@@ -83,9 +83,9 @@ class Site:
 
     def kill_at_work(self, mission: str) -> None:
         """Start a separate worker for a mission, and kill it while the agent works."""
-        with (self.place / "said").open("ab") as said:
+        with (self.place / "said").open("ab") as result:
             words = ("worker", "--until-idle")
-            worker = forked.ForkedProcess(words, cwd=self.repo, environ=self.environ, stdout=said, stderr=said)
+            worker = forked.ForkedProcess(words, cwd=self.repo, environ=self.environ, stdout=result, stderr=result)
         with self.app() as app:
             wait_until(lambda: self._works(app, mission))
         os.kill(worker.pid, signal.SIGKILL)
@@ -102,9 +102,9 @@ class Site:
         return [mission for mission, name in self.missions.items() if known.CASES[name].act == act]
 
     def words(self, *words: str) -> str:
-        code, said, error = forked.run(words, cwd=self.repo, environ=self.environ)
+        code, result, error = forked.run(words, cwd=self.repo, environ=self.environ)
         assert code == 0, error
-        return said
+        return result
 
     def say(self, *words: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.words("--json", *words))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from tests.crash_kit import MARK, wait_until, wake
 from tests.forked import ForkedPopen
 
@@ -17,10 +17,10 @@ SLOW = shell(f"echo first words; sleep {MARK}; echo last words >&2; echo right >
 
 
 def test_a_watcher_sees_what_a_detached_agent_prints(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
-    mission = desk.run(repo, "--detach", agent=SLOW).document["mission"]
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
+    mission = cli.run(repo, "--detach", agent=SLOW).document["mission"]
     words = [sys.executable, "-m", "chargehand", "mission", "watch", mission]
-    with ForkedPopen(words, cwd=repo, env=desk.environ, stdout=subprocess.PIPE, text=True) as watching:
+    with ForkedPopen(words, cwd=repo, env=cli.environ, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         lines: list[str] = []
         for line in watching.stdout:
@@ -31,6 +31,6 @@ def test_a_watcher_sees_what_a_detached_agent_prints(tmp_path: Path) -> None:
     begun = next(number for number, line in enumerate(lines) if line == "attempt 1")
     ended = next(number for number, line in enumerate(lines) if line == "attempt 1 succeeded")
     assert begun < lines.index("first words") < lines.index("last words") < ended
-    assert list((desk.home / "output").iterdir()) == []  # an ended mission's output is gone
-    followed = desk.say("mission", "watch", mission, cwd=repo).stdout
+    assert list((cli.home / "output").iterdir()) == []  # an ended mission's output is gone
+    followed = cli.say("mission", "watch", mission, cwd=repo).stdout
     assert all("seq" in json.loads(line) for line in followed.splitlines())  # programs get only events

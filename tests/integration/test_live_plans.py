@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from desk import shell
+from command_line import shell
 from msgspec.structs import replace
 from test_coordinator import branch, task
 from test_steering_tasks import Steered, crew

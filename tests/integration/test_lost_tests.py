@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 from tests.conftest import sampled
 
 pytestmark = pytest.mark.needs_bwrap
@@ -86,18 +86,18 @@ MODULES = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
-    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup)
+    return Cli(tmp_path_factory.mktemp("cli"), RUSTUP_HOME=rustup)
 
 
-def rewrite(desk: Desk, place: Path, files: dict[str, str], check: str, **changed: str) -> Said:
+def rewrite(cli: Cli, place: Path, files: dict[str, str], check: str, **changed: str) -> Completed:
     """Run a mission whose agent overwrites files of the repository."""
     repo = repository(place / "repo", files)
     written = "; ".join(
         f"printf %s {encode(text)} | base64 -d > {path.replace('__', '.')}" for path, text in changed.items()
     )
-    return desk.say("run", "m", "--agent", shell(written), "--only-check", check, cwd=repo)
+    return cli.say("run", "m", "--agent", shell(written), "--only-check", check, cwd=repo)
 
 
 def encode(text: str) -> str:
@@ -105,15 +105,15 @@ def encode(text: str) -> str:
 
 
 @pytest.mark.parametrize("cheat", sampled(CHEATS, 3))
-def test_unittest(desk: Desk, tmp_path: Path, cheat: str) -> None:
-    said = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=CHEATS[cheat])
-    assert_lost(said, ZERO_LOST)
+def test_unittest(cli: Cli, tmp_path: Path, cheat: str) -> None:
+    result = rewrite(cli, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=CHEATS[cheat])
+    assert_lost(result, ZERO_LOST)
 
 
 @pytest.mark.parametrize("cheat", sampled(NODE_CHEATS, 2))
-def test_node(desk: Desk, tmp_path: Path, cheat: str) -> None:
-    said = rewrite(desk, tmp_path, NODE, NODE_CHECK, calc__test__js=NODE_CHEATS[cheat])
-    assert_lost(said, "1 tests that ran on the base did not run: zero")
+def test_node(cli: Cli, tmp_path: Path, cheat: str) -> None:
+    result = rewrite(cli, tmp_path, NODE, NODE_CHECK, calc__test__js=NODE_CHEATS[cheat])
+    assert_lost(result, "1 tests that ran on the base did not run: zero")
 
 
 # As many tests run as before: one is gone, and another one runs twice.
@@ -143,16 +143,16 @@ BY_COMMANDS = {
 
 
 @pytest.mark.parametrize("cheat", sampled(TWICE_COUNTED, 2))
-def test_a_test_that_runs_twice_hides_none_that_is_gone(desk: Desk, tmp_path: Path, cheat: str) -> None:
-    said = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, **TWICE_COUNTED[cheat])
-    assert_lost(said, ZERO_LOST)
+def test_a_test_that_runs_twice_hides_none_that_is_gone(cli: Cli, tmp_path: Path, cheat: str) -> None:
+    result = rewrite(cli, tmp_path, UNITTEST, PYTHON_CHECK, **TWICE_COUNTED[cheat])
+    assert_lost(result, ZERO_LOST)
 
 
 @pytest.mark.parametrize("command", sampled(BY_COMMANDS, 1))
-def test_unittest_names_its_tests_in_other_commands(desk: Desk, tmp_path: Path, command: str) -> None:
+def test_unittest_names_its_tests_in_other_commands(cli: Cli, tmp_path: Path, command: str) -> None:
     files = UNITTEST | {"run.sh": "python3 -m unittest -v\n"}
-    said = rewrite(desk, tmp_path, files, BY_COMMANDS[command], **TWICE_COUNTED["imported elsewhere"])
-    assert_lost(said, ZERO_LOST)
+    result = rewrite(cli, tmp_path, files, BY_COMMANDS[command], **TWICE_COUNTED["imported elsewhere"])
+    assert_lost(result, ZERO_LOST)
 
 
 GENERATED = (
@@ -172,22 +172,22 @@ HONEST = {
 
 
 @pytest.mark.parametrize("change", sampled(HONEST, 2))
-def test_names_of_unittest_stop_no_honest_change(desk: Desk, tmp_path: Path, change: str) -> None:
+def test_names_of_unittest_stop_no_honest_change(cli: Cli, tmp_path: Path, change: str) -> None:
     files = UNITTEST | {"test_calc.py": END + GENERATED} if "generated" in change else UNITTEST
-    done = rewrite(desk, tmp_path, files, PYTHON_CHECK, **HONEST[change])
+    done = rewrite(cli, tmp_path, files, PYTHON_CHECK, **HONEST[change])
     assert (done.code, done.document["status"]) == (0, "promoted"), done
 
 
-def assert_lost(said: Said, message: str) -> None:
-    assert said.document["status"] == "waiting", said.document["reasons"]
-    found = [reason["message"] for reason in said.document["reasons"] if reason["code"] == "tests_lost"]
-    assert [message in each for each in found] == [True], said.document["reasons"]
+def assert_lost(result: Completed, message: str) -> None:
+    assert result.document["status"] == "waiting", result.document["reasons"]
+    found = [reason["message"] for reason in result.document["reasons"] if reason["code"] == "tests_lost"]
+    assert [message in each for each in found] == [True], result.document["reasons"]
 
 
-def test_a_test_that_is_added_or_moved_is_not_lost(desk: Desk, tmp_path: Path) -> None:
+def test_a_test_that_is_added_or_moved_is_not_lost(cli: Cli, tmp_path: Path) -> None:
     added = "class U(unittest.TestCase):\n    def test_more(self):\n        self.assertEqual(add(1, 1), 2)\n"
     more = END.replace("class T", "class Moved") + added
-    done = rewrite(desk, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=more)
+    done = rewrite(cli, tmp_path, UNITTEST, PYTHON_CHECK, test_calc__py=more)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
 
 
@@ -201,9 +201,9 @@ RENAMED = {
 @pytest.mark.parametrize(
     "check", ["python3 -m unittest -q", "npm test", pytest.param("cargo test", marks=HAS_CARGO)]
 )
-def test_a_renamed_test_that_still_runs_is_not_lost(desk: Desk, tmp_path: Path, check: str) -> None:
+def test_a_renamed_test_that_still_runs_is_not_lost(cli: Cli, tmp_path: Path, check: str) -> None:
     files, changed = RENAMED[check]
-    done = rewrite(desk, tmp_path, files, check, **changed)
+    done = rewrite(cli, tmp_path, files, check, **changed)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
 
 
@@ -215,44 +215,44 @@ CARGO_CHEATS = {
 
 @HAS_CARGO
 @pytest.mark.parametrize("cheat", CARGO_CHEATS)
-def test_cargo(desk: Desk, tmp_path: Path, cheat: str) -> None:
-    said = rewrite(desk, tmp_path, CARGO, "cargo test", **{"tests/calc__rs": CARGO_CHEATS[cheat]})
+def test_cargo(cli: Cli, tmp_path: Path, cheat: str) -> None:
+    result = rewrite(cli, tmp_path, CARGO, "cargo test", **{"tests/calc__rs": CARGO_CHEATS[cheat]})
     assert_lost(
-        said, "2 tests that ran on the base did not run: calc tests/calc.rs::add_two, calc tests/calc.rs::zero"
+        result, "2 tests that ran on the base did not run: calc tests/calc.rs::add_two, calc tests/calc.rs::zero"
     )
 
 
-def test_an_acceptance_test_does_not_stand_for_one_that_is_lost(desk: Desk, tmp_path: Path) -> None:
+def test_an_acceptance_test_does_not_stand_for_one_that_is_lost(cli: Cli, tmp_path: Path) -> None:
     """Both are counted, so as many tests run as before."""
     repo, more = repository(tmp_path / "repo", UNITTEST), tmp_path / "more.py"
     more.write_text(UNITTEST["test_calc.py"].replace("test_zero", "test_one"))
     agent = shell(f"printf %s {encode(CHEATS['del'])} | base64 -d > test_calc.py")
     words = ("--agent", agent, "--only-check", PYTHON_CHECK, "--check-file", f"{more}:test_more.py")
-    said = desk.say("run", "m", *words, cwd=repo)
-    assert_lost(said, ZERO_LOST)
+    result = cli.say("run", "m", *words, cwd=repo)
+    assert_lost(result, ZERO_LOST)
 
 
-def test_a_number_that_is_as_before_hides_no_name_in_the_reports_of_modules(desk: Desk, tmp_path: Path) -> None:
+def test_a_number_that_is_as_before_hides_no_name_in_the_reports_of_modules(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", MODULES)
     agent = shell("printf 'prints\\nruns\\n' > one/tests.txt")
-    said = desk.say("run", "m", "--agent", agent, "--only-check", "sh build.sh", cwd=repo)
-    assert_lost(said, "1 tests that ran on the base did not run: one/a.T::parses")
+    result = cli.say("run", "m", "--agent", agent, "--only-check", "sh build.sh", cwd=repo)
+    assert_lost(result, "1 tests that ran on the base did not run: one/a.T::parses")
 
 
 TWICE = NODE | {"more.test.js": NODE["calc.test.js"].replace("'add'", "'more'")}
 AGAIN = "test('zero', () => assert.ok(true));\n"
 
 
-def test_a_new_test_of_a_name_hides_none_that_is_gone(desk: Desk, tmp_path: Path) -> None:
+def test_a_new_test_of_a_name_hides_none_that_is_gone(cli: Cli, tmp_path: Path) -> None:
     """Node names no files: as many tests of that name run as before."""
     gone = NODE_CHEATS["condition"]
-    said = rewrite(desk, tmp_path, TWICE, NODE_CHECK, calc__test__js=gone, new__test__js=TOP + AGAIN)
-    assert_lost(said, "1 tests that ran on the base did not run: zero")
+    result = rewrite(cli, tmp_path, TWICE, NODE_CHECK, calc__test__js=gone, new__test__js=TOP + AGAIN)
+    assert_lost(result, "1 tests that ran on the base did not run: zero")
 
 
-def test_a_new_test_hides_none_that_is_gone_where_they_are_counted(desk: Desk, tmp_path: Path) -> None:
+def test_a_new_test_hides_none_that_is_gone_where_they_are_counted(cli: Cli, tmp_path: Path) -> None:
     more = END.replace("class T", "class U").replace("test_add", "test_more").partition("    def test_zero")[0]
     gone = CHEATS["del"]
     files = UNITTEST | {"run.sh": "python3 -m unittest\n"}
-    said = rewrite(desk, tmp_path, files, "sh run.sh", test_calc__py=gone, test_more__py=more)
-    assert_lost(said, "2 tests ran on the base, 1 were added and 2 on the tree")
+    result = rewrite(cli, tmp_path, files, "sh run.sh", test_calc__py=gone, test_more__py=more)
+    assert_lost(result, "2 tests ran on the base, 1 were added and 2 on the tree")

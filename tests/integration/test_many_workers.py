@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.crash_kit import nothing_survives, wait_until
-from tests.fleet_kit import IN_PEACE, NOT_BEGUN, Fleet, sandboxes, standing_still, until
 from tests.postgres import Postgres, cluster
-from workshop import CHECK, GOLD, REQUEST, Workshop
+from tests.workers_kit import IN_PEACE, NOT_BEGUN, WorkersKit, sandboxes, standing_still, until
 
 from chargehand.app.composition import App
 from chargehand.core.clock import SystemClock
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.store.audit import verify
+from mission_kit import CHECK, GOLD, REQUEST, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -31,14 +31,14 @@ MIXED = ("slow", "mend", "second try", "slow", "refused", "mend", "slow", "secon
 
 
 @pytest.fixture(scope="module")
-def probed(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
-    """Return a fleet that has probed this machine, so that no other fleet is killed while it probes."""
-    fleet = Fleet(tmp_path_factory.mktemp("probed"))
-    fleet.order("mend")
-    with fleet.working():
-        assert fleet.join("--until-idle").wait(120) == 0, fleet.said()
-    fleet.examine_all()
-    return fleet
+def probed(tmp_path_factory: pytest.TempPathFactory) -> WorkersKit:
+    """Return workers that have probed this machine, so that no others are killed while it probes."""
+    kit = WorkersKit(tmp_path_factory.mktemp("probed"))
+    kit.order("mend")
+    with kit.working():
+        assert kit.join("--until-idle").wait(120) == 0, kit.output()
+    kit.examine_all()
+    return kit
 
 
 @pytest.fixture
@@ -53,92 +53,92 @@ def server() -> Iterator[Postgres]:
         yield started
 
 
-def test_a_cancelled_mission_whose_worker_died_of_it_stays_cancelled(place: Path, probed: Fleet) -> None:
-    fleet = Fleet(place, like=probed)
-    with fleet.working():
-        (mission,) = fleet.order("held")
-        worker = fleet.start("worker", "--until-idle", cwd=place, plan="after mission.cancel_asked#1")
-        until(lambda: fleet.at_work(mission), fleet)
-        with fleet.app() as app:
+def test_a_cancelled_mission_whose_worker_died_of_it_stays_cancelled(place: Path, probed: WorkersKit) -> None:
+    kit = WorkersKit(place, like=probed)
+    with kit.working():
+        (mission,) = kit.order("held")
+        worker = kit.start("worker", "--until-idle", cwd=place, plan="after mission.cancel_asked#1")
+        until(lambda: kit.at_work(mission), kit)
+        with kit.app() as app:
             app.order(mission, "cancel")
         assert worker.wait(60) == -signal.SIGKILL
-        until(lambda: fleet.states()[mission].status == "cancelled", fleet)
-        assert fleet.join("--until-idle").wait(60) == 0, fleet.said()
-        state = fleet.states()[mission]
+        until(lambda: kit.states()[mission].status == "cancelled", kit)
+        assert kit.join("--until-idle").wait(60) == 0, kit.output()
+        state = kit.states()[mission]
         assert (state.status, state.claims, len(state.attempts)) == ("cancelled", 2, 1)
-        with fleet.app() as app:
+        with kit.app() as app:
             assert verify(app.store).ok
 
 
-def test_two_workers_share_the_missions_of_a_file(place: Path, probed: Fleet) -> None:
-    fleet = Fleet(place, like=probed)
-    with fleet.working():
-        fleet.join("--slots", "2")
-        fleet.join("--slots", "2")
-        fleet.order(*MIXED[:6])
-        until(fleet.busy, fleet)
-        fleet.busy()[0].send_signal(signal.SIGKILL)
-        fleet.join("--slots", "2")
-        fleet.wait()
-    fleet.examine_all()
-    assert max(state.claims for state in fleet.states().values()) > 1
+def test_two_workers_share_the_missions_of_a_file(place: Path, probed: WorkersKit) -> None:
+    kit = WorkersKit(place, like=probed)
+    with kit.working():
+        kit.join("--slots", "2")
+        kit.join("--slots", "2")
+        kit.order(*MIXED[:6])
+        until(kit.busy, kit)
+        kit.busy()[0].send_signal(signal.SIGKILL)
+        kit.join("--slots", "2")
+        kit.wait()
+    kit.examine_all()
+    assert max(state.claims for state in kit.states().values()) > 1
 
 
-def test_a_full_queue_with_one_slot_each(place: Path, probed: Fleet) -> None:
-    fleet = Fleet(place, like=probed)
-    with fleet.working():
-        fleet.order(*MIXED[:5])
-        workers = [fleet.join("--slots", "1"), fleet.join("--slots", "1")]
-        fleet.wait()
-    fleet.examine_all()
-    assert [fleet.most_at_once(worker) for worker in workers] == [1, 1]
-    assert {state.claims for state in fleet.states().values()} == {1}
+def test_a_full_queue_with_one_slot_each(place: Path, probed: WorkersKit) -> None:
+    kit = WorkersKit(place, like=probed)
+    with kit.working():
+        kit.order(*MIXED[:5])
+        workers = [kit.join("--slots", "1"), kit.join("--slots", "1")]
+        kit.wait()
+    kit.examine_all()
+    assert [kit.most_at_once(worker) for worker in workers] == [1, 1]
+    assert {state.claims for state in kit.states().values()} == {1}
 
 
-def test_a_worker_that_was_given_up_does_no_harm(place: Path, probed: Fleet, server: Postgres) -> None:
-    fleet = Fleet(place, like=probed, url=server.database(), lease=2.0)
-    with fleet.working():
-        zombie = fleet.join("--until-idle")
-        (mission,) = fleet.order("held")
-        until(lambda: fleet.at_work(mission), fleet)
-        other = fleet.join()
-        with standing_still(zombie, fleet):
-            until(lambda: fleet.holder(mission) is other, fleet)
-            until(lambda: fleet.at_work(mission) and sandboxes(other), fleet)
+def test_a_worker_that_was_given_up_does_no_harm(place: Path, probed: WorkersKit, server: Postgres) -> None:
+    kit = WorkersKit(place, like=probed, url=server.database(), lease=2.0)
+    with kit.working():
+        zombie = kit.join("--until-idle")
+        (mission,) = kit.order("held")
+        until(lambda: kit.at_work(mission), kit)
+        other = kit.join()
+        with standing_still(zombie, kit):
+            until(lambda: kit.holder(mission) is other, kit)
+            until(lambda: kit.at_work(mission) and sandboxes(other), kit)
             assert sandboxes(zombie)  # the stopped worker's sandbox exists next to the other's
-        until(lambda: not sandboxes(zombie), fleet)
-        assert fleet.states()[mission].status == "running"
-        assert fleet.holder(mission) is other
-        fleet.wait()
-        assert fleet.states()[mission].claims == 2
-        assert zombie.wait(60) == 0, fleet.said()
-    fleet.examine_all()
+        until(lambda: not sandboxes(zombie), kit)
+        assert kit.states()[mission].status == "running"
+        assert kit.holder(mission) is other
+        kit.wait()
+        assert kit.states()[mission].claims == 2
+        assert zombie.wait(60) == 0, kit.output()
+    kit.examine_all()
 
 
 @pytest.mark.soak
-def test_three_workers_and_a_database_that_is_restarted(place: Path, probed: Fleet) -> None:
+def test_three_workers_and_a_database_that_is_restarted(place: Path, probed: WorkersKit) -> None:
     with cluster() as server:
-        fleet = Fleet(place, like=probed, url=server.database(), lease=3.0)
-        with fleet.working(
+        kit = WorkersKit(place, like=probed, url=server.database(), lease=3.0)
+        with kit.working(
             ends=IN_PEACE | NOT_BEGUN
         ):  # a worker that starts while the database is away reports it and ends
-            fleet.order(*["held"] * 6)
+            kit.order(*["held"] * 6)
             for _ in range(3):
-                fleet.join("--slots", "2")
-            until(lambda: len({worker.pid for worker in fleet.busy()}) == 3, fleet)
-            fleet.order(*MIXED)
+                kit.join("--slots", "2")
+            until(lambda: len({worker.pid for worker in kit.busy()}) == 3, kit)
+            kit.order(*MIXED)
             restart(server)
-            fleet.busy()[0].send_signal(signal.SIGKILL)
+            kit.busy()[0].send_signal(signal.SIGKILL)
             restart(server)
-            newcomer = fleet.join("--slots", "2")
-            until(lambda: newcomer.pid in alive(fleet), fleet)  # a worker that cannot start ends: another test
-            stopped = next(worker for worker in fleet.living() if worker.pid in alive(fleet))
-            with standing_still(stopped, fleet):
-                fleet.order("mend", "slow")
-                until(lambda: stopped.pid not in alive(fleet), fleet)
+            newcomer = kit.join("--slots", "2")
+            until(lambda: newcomer.pid in alive(kit), kit)  # a worker that cannot start ends: another test
+            stopped = next(worker for worker in kit.living() if worker.pid in alive(kit))
+            with standing_still(stopped, kit):
+                kit.order("mend", "slow")
+                until(lambda: stopped.pid not in alive(kit), kit)
                 restart(server)
-            fleet.wait()
-        fleet.examine_all()
+            kit.wait()
+        kit.examine_all()
 
 
 class Wayward(SystemClock):
@@ -151,7 +151,7 @@ class Wayward(SystemClock):
 
 
 def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
-    shop, clock, shifts = Workshop(tmp_path), Wayward(), itertools.cycle((-5, 3, -48, 30))
+    kit, clock, shifts = MissionKit(tmp_path), Wayward(), itertools.cycle((-5, 3, -48, 30))
 
     def set_the_clock(event: Event, payload: Payload) -> None:
         clock.shift = timedelta(hours=next(shifts))
@@ -160,11 +160,11 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
         async with app.session(watch=set_the_clock) as session:
             request = replace(REQUEST, agent=f"command:sh -c {shlex.quote(GOLD)}", only_checks=(CHECK,))
             mission = session.missions.create(
-                request, repository=str(shop.repository), base=session.base, config={}
+                request, repository=str(kit.repository), base=session.base, config={}
             )
             return await session.missions.run(mission)
 
-    app = App(environ=shop.environ, cwd=shop.repository, clock=clock)
+    app = App(environ=kit.environ, cwd=kit.repository, clock=clock)
     try:
         state = asyncio.run(run(app))
         lines = app.store.log.read(state.id)
@@ -183,37 +183,37 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1])
-def test_fifty_restarts_of_the_database(place: Path, probed: Fleet, seed: int) -> None:
+def test_fifty_restarts_of_the_database(place: Path, probed: WorkersKit, seed: int) -> None:
     chance = random.Random(seed)
     with cluster() as server:
-        fleet = Fleet(place, like=probed, url=server.database(), lease=3.0)
-        with fleet.working(ends=IN_PEACE | NOT_BEGUN):
+        kit = WorkersKit(place, like=probed, url=server.database(), lease=3.0)
+        with kit.working(ends=IN_PEACE | NOT_BEGUN):
             for _ in range(3):
-                fleet.join("--slots", "2")
+                kit.join("--slots", "2")
             for _ in range(50):
-                while len(fleet.living()) < 3:
-                    fleet.join("--slots", "2")
-                fleet.order(chance.choice(MIXED))
-                wait_until(fleet.busy)
-                chance.choice((kill_one, stop_for_a_while, nothing))(fleet, chance)
+                while len(kit.living()) < 3:
+                    kit.join("--slots", "2")
+                kit.order(chance.choice(MIXED))
+                wait_until(kit.busy)
+                chance.choice((kill_one, stop_for_a_while, nothing))(kit, chance)
                 restart(server)
-            fleet.wait(seconds=600)
-        fleet.examine_all()
+            kit.wait(seconds=600)
+        kit.examine_all()
 
 
-def kill_one(fleet: Fleet, chance: random.Random) -> None:
-    chance.choice(fleet.living()).kill()
+def kill_one(kit: WorkersKit, chance: random.Random) -> None:
+    chance.choice(kit.living()).kill()
 
 
-def stop_for_a_while(fleet: Fleet, chance: random.Random) -> None:
-    living = alive(fleet)
-    worker = chance.choice(fleet.living())
-    with standing_still(worker, fleet):
+def stop_for_a_while(kit: WorkersKit, chance: random.Random) -> None:
+    living = alive(kit)
+    worker = chance.choice(kit.living())
+    with standing_still(worker, kit):
         if worker.pid in living and chance.random() < 0.5:
-            wait_until(lambda: worker.pid not in alive(fleet))
+            wait_until(lambda: worker.pid not in alive(kit))
 
 
-def nothing(fleet: Fleet, chance: random.Random) -> None:
+def nothing(kit: WorkersKit, chance: random.Random) -> None:
     pass
 
 
@@ -223,7 +223,7 @@ def restart(server: Postgres) -> None:
     server.start()
 
 
-def alive(fleet: Fleet) -> set[int]:
+def alive(kit: WorkersKit) -> set[int]:
     """Return the processes of the workers that count as alive."""
-    with fleet.app() as app:
+    with kit.app() as app:
         return {member.pid for member in app.workers.members() if member.role == "worker"}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository
+from command_line import Cli, repository
 from tests.mcp_kit import Service
 
 pytestmark = [pytest.mark.mcp_conformance, pytest.mark.timeout(900)]
@@ -48,8 +48,8 @@ def results(url: str, token: str, place: Path) -> Mapping[str, tuple[int, int]]:
 
 
 def test_the_product_passes_what_asks_for_no_fixture(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    service = Service(environ=desk.environ, cwd=repository(tmp_path / "repo"), token_file=tmp_path / "token")
+    cli = Cli(tmp_path)
+    service = Service(environ=cli.environ, cwd=repository(tmp_path / "repo"), token_file=tmp_path / "token")
     service.start()
     try:
         found = results(service.url, service.token, tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from mcp.client.client import Client
-from test_native_terminal import Shop
+from test_native_terminal import TerminalKit
 from tests.conftest import git
 from tests.mcp_kit import Service, call, in_process, over_stdio, refused
 from tests.native_kit import FINISH, says
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.needs_bwrap
 
 
 @contextmanager
-def connecting(shop: Shop, face: str) -> Iterator[AbstractAsyncContextManager[Client]]:
-    """Serve the shop's person; the environment holds a setting that is allowed only in the person's file."""
-    environ = {**shop.environ, "CHARGEHAND_SERVER_MAY_DECIDE": "true"}
+def connecting(kit: TerminalKit, face: str) -> Iterator[AbstractAsyncContextManager[Client]]:
+    """Serve the kit's person; the environment holds a setting that is allowed only in the person's file."""
+    environ = {**kit.environ, "CHARGEHAND_SERVER_MAY_DECIDE": "true"}
     if face != "http":
         connect = over_stdio if face == "stdio" else in_process
-        yield connect(environ, shop.repository)
+        yield connect(environ, kit.repository)
         return
-    service = Service(environ=environ, cwd=shop.repository, token_file=shop.place / "token")
+    service = Service(environ=environ, cwd=kit.repository, token_file=kit.place / "token")
     service.start()
     try:
         yield service.client()
@@ -45,9 +45,9 @@ async def waiting(client: Client) -> str:
 # Both transports pass the same environment to the same server; the suite takes the one whose process it can fork.
 @pytest.mark.parametrize("face", ["http", pytest.param("stdio", marks=pytest.mark.soak)])
 async def test_a_client_decides_nothing_in_its_persons_place(tmp_path: Path, face: str) -> None:
-    shop = Shop(tmp_path, {"note.txt": "a\n"}, project="[server]\nmay_decide = true\n")
-    assert shop.say("project", "trust", "--yes").code == 0
-    with connecting(shop, face) as connection:
+    kit = TerminalKit(tmp_path, {"note.txt": "a\n"}, project="[server]\nmay_decide = true\n")
+    assert kit.say("project", "trust", "--yes").code == 0
+    with connecting(kit, face) as connection:
         async with connection as client:
             mission = await waiting(client)
             for tool in ("promote", "discard", "cancel"):
@@ -61,16 +61,16 @@ async def test_a_client_decides_nothing_in_its_persons_place(tmp_path: Path, fac
             sleeper = await call(client, "run_mission", request="sleep", agent="command:sleep 60")
             view = await call(client, "cancel", mission=sleeper["mission"]["mission"])
             assert view["status"] == "cancelled"
-    assert git(shop.repository, "branch", "--list", "chargehand/*") == ""
+    assert git(kit.repository, "branch", "--list", "chargehand/*") == ""
 
 
 @pytest.mark.parametrize(
     "face", ["in-process", *(pytest.param(x, marks=pytest.mark.soak) for x in ("http", "stdio"))]
 )
 async def test_the_persons_own_file_lets_clients_decide(tmp_path: Path, face: str) -> None:
-    shop = Shop(tmp_path, {"note.txt": "a\n"}, project="")
-    shop.write("[server]\nmay_decide = true")
-    with connecting(shop, face) as connection:
+    kit = TerminalKit(tmp_path, {"note.txt": "a\n"}, project="")
+    kit.write("[server]\nmay_decide = true")
+    with connecting(kit, face) as connection:
         async with connection as client:
             for tool, status in (("promote", "promoted"), ("discard", "discarded"), ("cancel", "cancelled")):
                 view = await call(client, tool, mission=await waiting(client))
@@ -78,14 +78,14 @@ async def test_the_persons_own_file_lets_clients_decide(tmp_path: Path, face: st
 
 
 async def test_an_act_that_needs_permission_is_not_a_clients_to_allow(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
-    shop.script(says("", tool_call("bash", command="git branch -D gone")), FINISH)
-    async with in_process(shop.environ, shop.repository) as client:
+    kit = TerminalKit(tmp_path)
+    kit.script(says("", tool_call("bash", command="git branch -D gone")), FINISH)
+    async with in_process(kit.environ, kit.repository) as client:
         started = await call(client, "run_mission", request="tidy up", model="scripted")
         view = await call(client, "wait_mission", mission=started["mission"]["mission"], seconds=60)
         assert view["status"] == "waiting", view
         assert "git branch" in view["question"]["text"]
         error = await refused(client, "answer_question", mission=view["mission"], text="yes")
         assert error["code"] == "person_needed"
-        shop.write("[server]\nmay_decide = true")
+        kit.write("[server]\nmay_decide = true")
         await call(client, "answer_question", mission=view["mission"], text="no")

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository
+from command_line import Cli, repository
 from mcp.shared.exceptions import MCPError
 from mcp_types import ResourceUpdatedNotification
-from test_native_terminal import ASKS, Shop
+from test_native_terminal import ASKS, TerminalKit
 from tests.conftest import git
 from tests.crash_kit import wait_until
 from tests.mcp_kit import Service, call, orchestrator, over_stdio, refused
@@ -27,27 +27,27 @@ EVIL = r"printf 'a\033[2Jb\033]0;evil\007c\n' > evil.txt"
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
+def kit(tmp_path: Path) -> Iterator[TerminalKit]:
+    made = TerminalKit(tmp_path)
     yield made
     wait_until(lambda: not made.workers())
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path)
     yield made
     wait_until(lambda: not members(made))
 
 
-def members(desk: Desk) -> list[str]:
-    with App.open(environ=desk.environ, cwd=desk.place) as app:
+def members(cli: Cli) -> list[str]:
+    with App.open(environ=cli.environ, cwd=cli.place) as app:
         return [member.id for member in app.workers.members()]
 
 
-async def test_over_stdio_a_mission_is_run_watched_answered_and_promoted(shop: Shop, tmp_path: Path) -> None:
-    shop.script(*ASKS)
-    shop.write("[server]\nmay_decide = true")
+async def test_over_stdio_a_mission_is_run_watched_answered_and_promoted(kit: TerminalKit, tmp_path: Path) -> None:
+    kit.script(*ASKS)
+    kit.write("[server]\nmay_decide = true")
     plain = repository(tmp_path / "plain")
     told: list[tuple[float, str]] = []
 
@@ -55,7 +55,7 @@ async def test_over_stdio_a_mission_is_run_watched_answered_and_promoted(shop: S
         assert total == 60
         told.append((done, message or ""))
 
-    async with over_stdio(shop.environ, shop.repository) as client:
+    async with over_stdio(kit.environ, kit.repository) as client:
         asked = {"request": "mend add()", "model": "scripted", "key": "one"}
         started = await call(client, "run_mission", **asked)
         assert started["created"]
@@ -112,13 +112,13 @@ async def test_over_stdio_a_mission_is_run_watched_answered_and_promoted(shop: S
 
 @pytest.mark.filterwarnings("ignore:resources/")
 async def test_what_a_check_refuses_no_client_promotes_and_who_subscribed_is_told(
-    desk: Desk, tmp_path: Path
+    cli: Cli, tmp_path: Path
 ) -> None:
     repo = repository(tmp_path / "repo")
-    own = desk.place / ".config/chargehand/config.toml"
+    own = cli.place / ".config/chargehand/config.toml"
     own.parent.mkdir(parents=True)
     own.write_text("[server]\nmay_decide = true\n")
-    service = Service(environ=desk.environ, cwd=repo, token_file=tmp_path / "token")
+    service = Service(environ=cli.environ, cwd=repo, token_file=tmp_path / "token")
     service.start()
     try:
         updated: set[str] = set()
@@ -148,25 +148,25 @@ async def test_what_a_check_refuses_no_client_promotes_and_who_subscribed_is_tol
             plan = tmp_path / "plan.json"
             plan.write_text(json.dumps({"tasks": [{"id": name, "text": name} for name in ("a", "b")]}))
             words = ("run", "both", "--plan", str(plan), "--agent", "command:true", "--only-check", "true")
-            said = await asyncio.to_thread(desk.say, *words, cwd=repo)
+            result = await asyncio.to_thread(cli.say, *words, cwd=repo)
             listed = (await call(client, "list_missions", limit=3))["missions"]
             parents = {line["task"]: line["parent"] for line in listed}
-            assert parents == {None: None, "a": said.document["mission"], "b": said.document["mission"]}
+            assert parents == {None: None, "a": result.document["mission"], "b": result.document["mission"]}
     finally:
         assert service.stop(signal.SIGINT) == 0
 
 
-def test_who_is_told_the_address_can_end_the_server_in_good_order(desk: Desk, tmp_path: Path) -> None:
-    service = Service(environ=desk.environ, cwd=repository(tmp_path / "repo"), token_file=tmp_path / "token")
+def test_who_is_told_the_address_can_end_the_server_in_good_order(cli: Cli, tmp_path: Path) -> None:
+    service = Service(environ=cli.environ, cwd=repository(tmp_path / "repo"), token_file=tmp_path / "token")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         service.start()
         assert service.stop(number) == 0
 
 
-def run_orchestrated(desk: Desk, tmp_path: Path, count: int) -> None:
+def run_orchestrated(cli: Cli, tmp_path: Path, count: int) -> None:
     """Let an orchestrator assign tasks, and kill it and the server meanwhile; each task is done exactly once."""
     repo = repository(tmp_path / "repo")
-    service = Service(environ=desk.environ, cwd=repo, token_file=tmp_path / "token")
+    service = Service(environ=cli.environ, cwd=repo, token_file=tmp_path / "token")
     service.start()
     results = tmp_path / "results"
 
@@ -195,7 +195,7 @@ def run_orchestrated(desk: Desk, tmp_path: Path, count: int) -> None:
     found = lines()
     assert sorted(line["key"] for line in found) == sorted(f"task-{number}" for number in range(count))
     assert {line["status"] for line in found} == {"promoted"}
-    states = desk.missions(repo)
+    states = cli.missions(repo)
     assert len(states) == count
     assert {state.id for state in states} == {line["mission"] for line in found}
     assert sorted(map(_text, states)) == sorted(f"do task {number}" for number in range(count))
@@ -209,12 +209,12 @@ def _text(state: MissionState) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_an_orchestrator_and_the_server_are_killed_and_each_task_is_done_once(desk: Desk, tmp_path: Path) -> None:
-    run_orchestrated(desk, tmp_path, 4)
+def test_an_orchestrator_and_the_server_are_killed_and_each_task_is_done_once(cli: Cli, tmp_path: Path) -> None:
+    run_orchestrated(cli, tmp_path, 4)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("count", [12, 100])
-def test_many_tasks_are_done_once(desk: Desk, tmp_path: Path, count: int) -> None:
-    run_orchestrated(desk, tmp_path, count)
+def test_many_tasks_are_done_once(cli: Cli, tmp_path: Path, count: int) -> None:
+    run_orchestrated(cli, tmp_path, count)

@@ -70,7 +70,7 @@ class TestOfTheSdk:
     async def test_calls_read_and_write_the_workspace_as_one_process(self, kitchen: Table) -> None:
         wrote = await kitchen.call("mcp_kitchen_write", path="soup.txt", text="hot\n")
         assert (wrote.text, wrote.failed) == ("wrote soup.txt", False)
-        assert (kitchen.desk.opened.written / "soup.txt").read_text() == "hot\n"
+        assert (kitchen.context.opened.written / "soup.txt").read_text() == "hot\n"
         assert (await kitchen.call("mcp_kitchen_look", path="soup.txt")).text == "hot\n"
         first, second = [(await kitchen.call("mcp_kitchen_who")).text for _ in range(2)]
         assert first == second
@@ -78,16 +78,16 @@ class TestOfTheSdk:
 
     async def test_between_its_calls_the_sandbox_is_free(self, kitchen: Table) -> None:
         before = await kitchen.call("mcp_kitchen_who")
-        assert (await kitchen.desk.sandbox.exec(["echo", "free"])).stdout == b"free\n"
+        assert (await kitchen.context.sandbox.exec(["echo", "free"])).stdout == b"free\n"
         assert await kitchen.call("mcp_kitchen_who") == before
 
     async def test_arguments_are_held_against_the_schema_before_they_are_sent(self, kitchen: Table) -> None:
-        judged = len(kitchen.desk.judged)
+        judged = len(kitchen.context.judged)
         wrong = await kitchen.call("mcp_kitchen_measure", unit="bucket", amount=12, notes=[1])
         assert wrong.failed
         for word in ("unit must be one of", "breaks maximum 9", "fits none of anyOf"):
             assert word in wrong.text
-        assert len(kitchen.desk.judged) == judged
+        assert len(kitchen.context.judged) == judged
         right = await kitchen.call("mcp_kitchen_measure", unit="cup", amount=3, notes=["x"])
         assert right.text == "3 cup ['x']"
         assert (await kitchen.call("mcp_kitchen_measure", unit="cup", amount=3, notes=None)).text == "3 cup"
@@ -95,18 +95,18 @@ class TestOfTheSdk:
     async def test_a_call_is_judged_for_what_it_is(self, kitchen: Table) -> None:
         await kitchen.call("mcp_kitchen_look", path="soup.txt")
         wanted = McpCall(server="kitchen", tool="look", arguments='{"path":"soup.txt"}', reads=True)
-        assert kitchen.desk.judged[-1] == wanted
-        kitchen.desk.effect = "deny"
+        assert kitchen.context.judged[-1] == wanted
+        kitchen.context.effect = "deny"
         try:
             denied = await kitchen.call("mcp_kitchen_write", path="no.txt", text="x")
             assert denied.failed
             assert "denied by rule suite" in denied.text
-            kitchen.desk.effect = "ask"
+            kitchen.context.effect = "ask"
             with pytest.raises(WaitingError):
                 await kitchen.call("mcp_kitchen_write", path="no.txt", text="x")
         finally:
-            kitchen.desk.effect = "allow"
-        assert not (kitchen.desk.opened.written / "no.txt").exists()
+            kitchen.context.effect = "allow"
+        assert not (kitchen.context.opened.written / "no.txt").exists()
 
     async def test_what_fails_there_fails_here(self, kitchen: Table) -> None:
         result = await kitchen.call("mcp_kitchen_fail")
@@ -116,13 +116,13 @@ class TestOfTheSdk:
     async def test_other_contents_are_described_and_kept(self, kitchen: Table) -> None:
         result = await kitchen.call("mcp_kitchen_picture")
         assert result.text.startswith("[image (image/png), 8 bytes, not shown; kept as artifact ")
-        assert kitchen.desk.kept[-1] == b"\x89PNG...."
+        assert kitchen.context.kept[-1] == b"\x89PNG...."
 
     async def test_a_long_result_is_shortened_and_kept_whole(self, kitchen: Table) -> None:
         result = await kitchen.call("mcp_kitchen_long", lines=20_000)
         assert len(result.text) < 11_000
         assert result.artifact is not None
-        assert kitchen.desk.kept[-1].endswith(b"line 19999")
+        assert kitchen.context.kept[-1].endswith(b"line 19999")
 
     async def test_a_server_that_dies_fails_its_call_and_is_started_anew(self, kitchen: Table) -> None:
         before = (await kitchen.call("mcp_kitchen_who")).text
@@ -139,13 +139,13 @@ class TestOfTheSdk:
         assert "mcp_kitchen_extra" not in kitchen.names
         await kitchen.tools.refresh(7)
         assert (await kitchen.call("mcp_kitchen_extra")).text == "extra"
-        kitchen.desk.again()
+        kitchen.context.again()
         kitchen.sit()
         for turn in (1, 2, 7):
             await kitchen.tools.refresh(turn)
         assert "mcp_kitchen_extra" in kitchen.names
-        assert kitchen.desk.done == []
-        assert set(kitchen.desk.steps) == {listing_step(1), listing_step(7)}
+        assert kitchen.context.done == []
+        assert set(kitchen.context.steps) == {listing_step(1), listing_step(7)}
 
 
 _HURTS = r"""
@@ -170,7 +170,7 @@ class TestHostile:
             assert result.failed
             assert "no answer within 2 s" in result.text
         look = "grep -c requestId told.txt; cat /proc/[0-9]*/cmdline | grep -c 'sleep(60[1])'"
-        assert (await table.desk.sandbox.exec(["sh", "-c", look])).stdout == b"2\n0\n"
+        assert (await table.context.sandbox.exec(["sh", "-c", look])).stdout == b"2\n0\n"
 
     @pytest.mark.parametrize(
         ("script", "words"),
@@ -257,7 +257,7 @@ serve(work)
         table = Table(opened, served("serve(lambda m: answer(m, structuredContent={'pid': os.getpid()}))"))
         await table.tools.refresh(1)
         first = await table.call("mcp_odd_t")
-        assert (await table.desk.sandbox.exec(["sleep", "60"], timeout=0.2)).timed_out
+        assert (await table.context.sandbox.exec(["sleep", "60"], timeout=0.2)).timed_out
         second = await table.call("mcp_odd_t")
         assert first.text.startswith('{"pid":')
         assert second.text.startswith('{"pid":')

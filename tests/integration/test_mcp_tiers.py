@@ -49,7 +49,7 @@ async def test_a_server_lives_between_calls_and_starts_anew_when_it_hung_or_died
     assert (await table.call("mcp_odd_t")).text == first.text
     assert (opened.written / "told.txt").read_text() == "called\n" * 2
     assert "no answer within 4 s" in (await table.call("mcp_odd_t", sleep=True)).text
-    alive = await table.desk.sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | grep -c 'sleep(60[1])'"])
+    alive = await table.context.sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | grep -c 'sleep(60[1])'"])
     assert alive.stdout == b"0\n"
     again = await table.call("mcp_odd_t")
     assert not again.failed

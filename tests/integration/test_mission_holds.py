@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import repository, shell
+from command_line import repository, shell
 from tests.conftest import git
-from tests.crash_kit import MARK, Yard, sleepers, wait_until, wake
+from tests.crash_kit import MARK, CrashKit, sleepers, wait_until, wake
 
 from chargehand.app.composition import App
 from chargehand.app.missions import cancel_mission, pause_mission, resume_mission
@@ -35,8 +35,8 @@ class Branch:
     """A repository to whose branch one worker of this process applies missions."""
 
     def __init__(self, place: Path) -> None:
-        self.yard = Yard(place)
-        self.repo, self.environ = repository(place / "repo"), self.yard.environ
+        self.kit = CrashKit(place)
+        self.repo, self.environ = repository(place / "repo"), self.kit.environ
 
     def opened(self, role: Any = "command") -> App:
         return App.open(environ=self.environ, cwd=self.repo, role=role)
@@ -45,7 +45,7 @@ class Branch:
         """Write a plan with a task that touches these files, and perhaps another task after it."""
         tasks = [{"id": "t", "text": "t", "agent": shell(script), **touches}]
         tasks += [{"id": "u", "text": "u", "agent": shell(then), "after": ["t"]}] if then else []
-        file = self.yard.place / "plan.json"
+        file = self.kit.place / "plan.json"
         file.write_text(json.dumps({"tasks": tasks}))
         return str(file)
 
@@ -278,7 +278,7 @@ def test_who_waits_is_cancelled_and_paused_as_others_are(branch: Branch) -> None
 def test_who_was_killed_holds_until_it_was_taken_up_and_ended(branch: Branch) -> None:
     first = branch.ask(adds("a"), change=["log.txt", "seen-a.txt"])
     second = branch.ask(adds("b"), change=["log.txt", "seen-b.txt"])
-    assert branch.yard.worker(plan="agent#1").wait() == -signal.SIGKILL, branch.yard.said()
+    assert branch.kit.worker(plan="agent#1").wait() == -signal.SIGKILL, branch.kit.output()
     assert branch.state(first).status != "promoted"
     branch.work()
     branch.landed(first, second)

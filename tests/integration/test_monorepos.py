@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository
+from command_line import Cli, Completed, repository
 from tests.conftest import git
 from tests.integration.test_detached import wait_until, watched, workers
-from tests.native_kit import FINISH, NativeShop, call, edit, says, scripted
+from tests.native_kit import FINISH, NativeKit, call, edit, says, scripted
 
 from chargehand.missions.transcript import read_transcript
 
@@ -66,8 +66,8 @@ HALF = "command:sed -i s/a.-.b/a*b/ calc/core.py"
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path)
     yield made
     wait_until(lambda: not workers(made))  # each ends by itself once no work is left
 
@@ -77,8 +77,8 @@ def monorepo(tmp_path: Path) -> Path:
     return repository(tmp_path / "repo", FILES)
 
 
-def run(desk: Desk, cwd: Path, agent: str, *words: str) -> Said:
-    return desk.say("run", "mend it", "--agent", agent, *words, cwd=cwd)
+def run(cli: Cli, cwd: Path, agent: str, *words: str) -> Completed:
+    return cli.say("run", "mend it", "--agent", agent, *words, cwd=cwd)
 
 
 def script(text: str) -> str:
@@ -95,43 +95,43 @@ def commit(repo: Path, files: Mapping[str, str]) -> None:
     git(repo, "commit", "-q", "-m", "more")
 
 
-def findings(desk: Desk, said: Said) -> dict[str, str]:
-    return {found.rule: found.message for found in desk.state(said).verdicts[-1].findings}
+def findings(cli: Cli, result: Completed) -> dict[str, str]:
+    return {found.rule: found.message for found in cli.state(result).verdicts[-1].findings}
 
 
-def test_a_fix_from_a_sub_directory_is_promoted_and_half_of_one_refused(desk: Desk, monorepo: Path) -> None:
+def test_a_fix_from_a_sub_directory_is_promoted_and_half_of_one_refused(cli: Cli, monorepo: Path) -> None:
     api = monorepo / "services/api"
-    good = run(desk, api / "calc", GOLD)
+    good = run(cli, api / "calc", GOLD)
     assert (good.code, good.document["directory"]) == (0, "services/api"), good
-    verdict = desk.state(good).verdicts[-1]
+    verdict = cli.state(good).verdicts[-1]
     assert [(check.name, check.tests) for check in verdict.checks] == [("python -m unittest discover", 2)]
     assert verdict.unread == ()
     changed = git(monorepo, "diff", "--name-only", "HEAD", good.document["branch"])
     assert changed.split() == ["services/api/calc/core.py"]
-    bad = run(desk, api, HALF)
+    bad = run(cli, api, HALF)
     assert (bad.code, bad.reasons) == (3, {"known_failures"}), bad
 
 
-def test_it_is_said_where_a_mission_works(desk: Desk, monorepo: Path) -> None:
+def test_it_is_said_where_a_mission_works(cli: Cli, monorepo: Path) -> None:
     words = ("run", "mend it", "--agent", script(WEB_GOLD), "--dir", "packages/web")
-    told = desk.say(*words, cwd=monorepo, as_json=False)
+    told = cli.say(*words, cwd=monorepo, as_json=False)
     assert told.code == 0, told
     assert "works     in packages/web" in told.stdout.splitlines()[:4]
     assert "npm test" in told.stdout
-    shown = desk.say("mission", "show", cwd=monorepo, as_json=False)
+    shown = cli.say("mission", "show", cwd=monorepo, as_json=False)
     assert "works     in packages/web" in shown.stdout
 
 
-def test_from_the_top_nothing_is_taken_from_below(desk: Desk, monorepo: Path) -> None:
+def test_from_the_top_nothing_is_taken_from_below(cli: Cli, monorepo: Path) -> None:
     for cwd, words in (
         (monorepo, ()),
         (monorepo / "services/api", ("--dir", "../..")),
         (monorepo / "services", ()),
     ):
-        said = run(
-            desk, cwd, script("test -d services && echo >> README.md"), "--only-check", "test -d services", *words
+        result = run(
+            cli, cwd, script("test -d services && echo >> README.md"), "--only-check", "test -d services", *words
         )
-        assert (said.code, said.document["directory"]) == (0, "."), said
+        assert (result.code, result.document["directory"]) == (0, "."), result
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_from_the_top_nothing_is_taken_from_below(desk: Desk, monorepo: Path) ->
     ],
 )
 def test_a_directory_that_is_none_is_refused_before_anything_is_recorded(
-    desk: Desk, monorepo: Path, value: str, says: str
+    cli: Cli, monorepo: Path, value: str, says: str
 ) -> None:
     (monorepo / "out").symlink_to("/tmp")
     commit(monorepo, {})
@@ -156,81 +156,81 @@ def test_a_directory_that_is_none_is_refused_before_anything_is_recorded(
         (monorepo / place).mkdir(parents=True)
         (monorepo / place / "file").touch()
     words = ("run", "mend it", "--agent", GOLD, "--dir", value)
-    error = desk.refused("directory_invalid", 2, *words, cwd=monorepo)
+    error = cli.refused("directory_invalid", 2, *words, cwd=monorepo)
     assert says in error["message"]
     assert repr(value) in error["message"]
-    assert desk.missions(monorepo) == []
+    assert cli.missions(monorepo) == []
 
 
-def test_a_directory_is_named_from_where_one_stands_or_from_the_top(desk: Desk, monorepo: Path) -> None:
+def test_a_directory_is_named_from_where_one_stands_or_from_the_top(cli: Cli, monorepo: Path) -> None:
     for cwd, words in (
         (monorepo / "services", ("--dir", "api/calc")),
         (monorepo / "services", ("--dir", str(monorepo / "services/api"))),
         (monorepo.parent, ("--repo", "repo", "--dir", "services/api")),
         (monorepo / "packages", ("--repo", "..", "--dir", "services/api/")),
     ):
-        said = run(desk, cwd, "command:true", "--only-check", "true", *words)
-        assert said.document["directory"] == "services/api", words
+        result = run(cli, cwd, "command:true", "--only-check", "true", *words)
+        assert result.document["directory"] == "services/api", words
     for cwd, words in ((monorepo / "services/api", ("--dir", "/")), (monorepo.parent, ("--repo", "repo"))):
-        said = run(desk, cwd, "command:true", "--only-check", "true", *words)
-        assert said.document["directory"] == ".", words
+        result = run(cli, cwd, "command:true", "--only-check", "true", *words)
+        assert result.document["directory"] == ".", words
 
 
-def test_a_worker_goes_on_there_and_a_person_promotes_from_there(desk: Desk, monorepo: Path) -> None:
+def test_a_worker_goes_on_there_and_a_person_promotes_from_there(cli: Cli, monorepo: Path) -> None:
     soft = "sed -i s/a.-.b/a+b/ calc/core.py; sed -i 's/Equal(add(2, 3), 5)/True(add(2, 3))/' tests/test_core.py"
-    said = run(desk, monorepo / "services/api", script(soft), "--detach")
-    watched(desk, said, monorepo)
-    mission = said.document["mission"]
-    state = desk.state(said)
+    result = run(cli, monorepo / "services/api", script(soft), "--detach")
+    watched(cli, result, monorepo)
+    mission = result.document["mission"]
+    state = cli.state(result)
     assert (state.status, {reason.code for reason in state.reasons}) == ("waiting", {"tests_weakened"}), (
         state.reasons
     )
     # The fault was put into that directory's code, and both versions of its tests ran there.
-    assert "services/api/calc/core.py:2" in findings(desk, said)["tests_weakened"]
-    promoted = desk.say("mission", "promote", mission, "--reason", "seen", cwd=monorepo)
+    assert "services/api/calc/core.py:2" in findings(cli, result)["tests_weakened"]
+    promoted = cli.say("mission", "promote", mission, "--reason", "seen", cwd=monorepo)
     assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted
     assert promoted.document["directory"] == "services/api"
 
 
-def test_tests_that_are_bent_or_lost_there_are_noticed(desk: Desk, monorepo: Path) -> None:
+def test_tests_that_are_bent_or_lost_there_are_noticed(cli: Cli, monorepo: Path) -> None:
     api = monorepo / "services/api"
-    bent = run(desk, api, script("sed -i s/a.-.b/a*b/ calc/core.py; sed -i s/,.5/,6/ tests/test_core.py"))
+    bent = run(cli, api, script("sed -i s/a.-.b/a*b/ calc/core.py; sed -i s/,.5/,6/ tests/test_core.py"))
     assert (bent.code, bent.reasons) == (3, {"base_tests_fail"}), bent
-    (check,) = [check for check in desk.state(bent).verdicts[-1].checks if check.base_tests]
+    (check,) = [check for check in cli.state(bent).verdicts[-1].checks if check.base_tests]
     assert check.status == "failed"
     gone = "sed -i s/a.-.b/a+b/ calc/core.py; echo 'del CoreTest.test_nothing' >> tests/test_core.py"
-    lost = run(desk, api, script(gone))
+    lost = run(cli, api, script(gone))
     assert lost.code == 3, lost
     assert "tests_lost" in lost.reasons
 
 
-def test_an_outside_check_asks_the_tree_from_there(desk: Desk, monorepo: Path) -> None:
+def test_an_outside_check_asks_the_tree_from_there(cli: Cli, monorepo: Path) -> None:
     commit(monorepo, {"services/api/outside/sum.sh": OUTSIDE})
     words = ("--outside-check", "sh outside/sum.sh")
-    good = run(desk, monorepo / "services/api", GOLD, *words)
+    good = run(cli, monorepo / "services/api", GOLD, *words)
     assert good.code == 0, good
-    assert [check.status for check in desk.state(good).verdicts[-1].checks if check.outside] == ["passed"]
+    assert [check.status for check in cli.state(good).verdicts[-1].checks if check.outside] == ["passed"]
     forged = "printf 'import unittest\\nunittest.TestCase.assertEqual = lambda *_: 0\\n' >> calc/core.py"
-    bad = run(desk, monorepo / "services/api", script(forged), *words)
+    bad = run(cli, monorepo / "services/api", script(forged), *words)
     assert bad.code == 1, bad
 
 
-def test_where_the_directory_is_taken_away_the_check_says_so(desk: Desk, monorepo: Path) -> None:
+def test_where_the_directory_is_taken_away_the_check_says_so(cli: Cli, monorepo: Path) -> None:
     away = "cd ../.. && mv services/api services/moved"
     back = "mv services/moved services/api; sed -i s/a.-.b/a+b/ services/api/calc/core.py"
-    gone = run(desk, monorepo / "services/api", script(away))
+    gone = run(cli, monorepo / "services/api", script(away))
     assert (gone.code, gone.reasons) == (1, {"directory_gone"}), gone
-    assert "services/api" in findings(desk, gone)["directory_gone"]
+    assert "services/api" in findings(cli, gone)["directory_gone"]
     # The next attempt starts at the top, and can repair that.
     both = script(f"if test -d calc; then {away}; else {back}; fi")
-    mended = run(desk, monorepo / "services/api", both, "--attempts", "2")
+    mended = run(cli, monorepo / "services/api", both, "--attempts", "2")
     assert (mended.code, [attempt["status"] for attempt in mended.document["attempts"]]) == (
         0,
         ["refused", "succeeded"],
     ), mended
 
 
-def test_checks_that_are_written_down_run_where_their_file_is(desk: Desk, monorepo: Path) -> None:
+def test_checks_that_are_written_down_run_where_their_file_is(cli: Cli, monorepo: Path) -> None:
     commit(
         monorepo,
         {
@@ -240,64 +240,64 @@ def test_checks_that_are_written_down_run_where_their_file_is(desk: Desk, monore
             ),
         },
     )
-    api = run(desk, monorepo / "services/api", GOLD)
+    api = run(cli, monorepo / "services/api", GOLD)
     assert (api.code, api.document["directory"]) == (3, "services/api"), api
-    request = desk.state(api).request
+    request = cli.state(api).request
     assert request is not None
     assert (request.directory, request.checks_directory) == ("services/api", "")
-    assert [check.status for check in desk.state(api).verdicts[-1].checks] == ["passed"]
+    assert [check.status for check in cli.state(api).verdicts[-1].checks] == ["passed"]
     assert api.reasons == {"change_unread"}
-    web = run(desk, monorepo / "packages/web/test", script(WEB_GOLD))
+    web = run(cli, monorepo / "packages/web/test", script(WEB_GOLD))
     assert (web.code, web.document["directory"]) == (0, "packages/web"), web
-    assert [check.name for check in desk.state(web).verdicts[-1].checks] == ["npm test", "test -f made"]
+    assert [check.name for check in cli.state(web).verdicts[-1].checks] == ["npm test", "test -f made"]
 
 
-def test_a_file_in_a_directory_needs_the_trust_that_one_at_the_top_needs(desk: Desk, monorepo: Path) -> None:
+def test_a_file_in_a_directory_needs_the_trust_that_one_at_the_top_needs(cli: Cli, monorepo: Path) -> None:
     api = monorepo / "services/api"
     (api / "chargehand.toml").write_text('[project]\nchecks = []\n[sandbox]\nnetwork = ["example.org"]\n')
     words = ("run", "mend it", "--agent", GOLD)
-    error = desk.refused("trust_needed", 3, *words, cwd=api)
+    error = cli.refused("trust_needed", 3, *words, cwd=api)
     assert "services/api/chargehand.toml:4" in error["message"]
-    assert desk.say("project", "trust", "--yes", cwd=api).code == 0
-    assert desk.say(*words, "--detach", cwd=api).code == 0
-    assert desk.say(*words, "--detach", cwd=monorepo).document["directory"] == "."
-    for state in desk.missions(monorepo):
-        desk.say("mission", "cancel", state.id, cwd=monorepo)
+    assert cli.say("project", "trust", "--yes", cwd=api).code == 0
+    assert cli.say(*words, "--detach", cwd=api).code == 0
+    assert cli.say(*words, "--detach", cwd=monorepo).document["directory"] == "."
+    for state in cli.missions(monorepo):
+        cli.say("mission", "cancel", state.id, cwd=monorepo)
 
 
-def test_init_and_project_speak_of_the_project_one_stands_in(desk: Desk, monorepo: Path) -> None:
-    shown = desk.say("project", "show", cwd=monorepo / "packages/web/test").document
+def test_init_and_project_speak_of_the_project_one_stands_in(cli: Cli, monorepo: Path) -> None:
+    shown = cli.say("project", "show", cwd=monorepo / "packages/web/test").document
     assert (shown["directory"], shown["checks"]) == ("packages/web", ["npm test"])
-    made = desk.say("init", "--yes", cwd=monorepo / "services/api/calc").document
+    made = cli.say("init", "--yes", cwd=monorepo / "services/api/calc").document
     assert made["path"] == str(monorepo / "services/api/chargehand.toml")
     assert made["checks"] == ["python -m unittest discover"]
-    again = desk.say("run", "mend it", "--agent", GOLD, cwd=monorepo / "services/api")
+    again = cli.say("run", "mend it", "--agent", GOLD, cwd=monorepo / "services/api")
     assert again.code == 0, again
-    assert desk.say("exec", "--", "pwd", cwd=monorepo / "services").document["stdout"] == "/workspace/services\n"
+    assert cli.say("exec", "--", "pwd", cwd=monorepo / "services").document["stdout"] == "/workspace/services\n"
 
 
-def test_an_agent_of_the_protocol_is_opened_there(desk: Desk, monorepo: Path) -> None:
-    place = desk.place / ".config/chargehand"
+def test_an_agent_of_the_protocol_is_opened_there(cli: Cli, monorepo: Path) -> None:
+    place = cli.place / ".config/chargehand"
     place.mkdir(parents=True)
     command = json.dumps(["python3", "-I", "-c", ACP])
     (place / "config.toml").write_text(f'[agents.spoken]\nkind = "acp"\ncommand = {command}\n')
-    said = run(desk, monorepo / "services/api", "spoken")
-    assert (said.code, said.document["directory"]) == (0, "services/api"), said
+    result = run(cli, monorepo / "services/api", "spoken")
+    assert (result.code, result.document["directory"]) == (0, "services/api"), result
 
 
-def test_a_patch_is_applied_there_or_as_git_writes_it(desk: Desk, monorepo: Path) -> None:
-    place = desk.place / ".config/chargehand"
+def test_a_patch_is_applied_there_or_as_git_writes_it(cli: Cli, monorepo: Path) -> None:
+    place = cli.place / ".config/chargehand"
     place.mkdir(parents=True)
     (place / "config.toml").write_text('[agents.given]\nkind = "patch"\n')
     for above in ("", "services/api/"):
         patch = PATCH.format(path=f"{above}calc/core.py")
-        said = desk.say("run", patch, "--agent", "given", cwd=monorepo / "services/api")
-        assert (said.code, said.document["directory"]) == (0, "services/api"), said
+        result = cli.say("run", patch, "--agent", "given", cwd=monorepo / "services/api")
+        assert (result.code, result.document["directory"]) == (0, "services/api"), result
 
 
 def test_the_native_agent_finds_its_way_there(tmp_path: Path) -> None:
-    shop = NativeShop(tmp_path, {**FILES, "AGENTS.md": "Top rule\n", "services/api/AGENTS.md": "Near rule\n"})
-    shop.model(
+    kit = NativeKit(tmp_path, {**FILES, "AGENTS.md": "Top rule\n", "services/api/AGENTS.md": "Near rule\n"})
+    kit.model(
         "scripted",
         scripted(
             (
@@ -311,13 +311,13 @@ def test_the_native_agent_finds_its_way_there(tmp_path: Path) -> None:
         ),
     )
     place = {"directory": "services/api", "checks_directory": "services/api"}
-    state = shop.native(checks=("python3 -m unittest discover -q",), **place)
+    state = kit.native(checks=("python3 -m unittest discover -q",), **place)
     assert state.status == "promoted", state.reasons
-    assert git(shop.repository, "show", "chargehand/mend-add:NOTE") == "x"
-    with shop.opened() as app:
+    assert git(kit.repository, "show", "chargehand/mend-add:NOTE") == "x"
+    with kit.opened() as app:
         lines = list(read_transcript(app.store, app.mission_reader.state(state.id)))
-    said = "\n".join(line.text for line in lines)
-    assert "You start in /workspace/services/api" in said
-    assert said.index("Top rule") < said.index("Near rule")
-    assert "calc/core.py:1:def add" in said
-    assert "/workspace/services/api\n" in said
+    result = "\n".join(line.text for line in lines)
+    assert "You start in /workspace/services/api" in result
+    assert result.index("Top rule") < result.index("Near rule")
+    assert "calc/core.py:1:def add" in result
+    assert "/workspace/services/api\n" in result

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import Desk, Said, finish, repository
+from command_line import Cli, Completed, finish, repository
 from msgspec.structs import replace
 from tests.conftest import git, write_files
 from tests.crash_kit import MARK, sleepers, wait_until, wake
-from tests.integration.workshop import REQUEST, Workshop
+from tests.integration.mission_kit import REQUEST, MissionKit
 
 from chargehand.app.composition import App
 from chargehand.app.story import describe
@@ -44,8 +44,8 @@ SOLVE = "python3 solve.py"
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def mission(script: str, *words: str, check: str = "sh check.sh", apply: bool = 
     return ("run", "change it", "--agent", agent, "--only-check", check, *words, *(["--apply"] if apply else []))
 
 
-def overtaken(desk: Desk, repo: Path, first: str, then: str, *words: str, **how: Any) -> Said:
+def overtaken(cli: Cli, repo: Path, first: str, then: str, *words: str, **how: Any) -> Completed:
     """Run a mission while a person commits to the branch. `then` is the agent's script once it has a report."""
-    process = desk.start(*mission(_script(first, then), *words, **how), cwd=repo)
+    process = cli.start(*mission(_script(first, then), *words, **how), cwd=repo)
     wait_until(sleepers)
     write_files(repo, {"f.txt": "one\ntheirs\nthree\n", "new.txt": "new\n"})
     git(repo, "add", "-A")
@@ -75,9 +75,9 @@ def _script(first: str, then: str) -> str:
     return f"if test -z $CHARGEHAND_REPORT; then {first}; sleep {MARK} || true; else {then}; fi"
 
 
-def order(desk: Desk, mission: str, what: str) -> None:
+def order(cli: Cli, mission: str, what: str) -> None:
     """Give an order to the process that runs a mission, without the cost of starting another process."""
-    with App.open(environ=desk.environ, cwd=desk.place) as app:
+    with App.open(environ=cli.environ, cwd=cli.place) as app:
         assert app.order(mission, what)
 
 
@@ -86,18 +86,18 @@ def scopes(state: MissionState) -> list[tuple[str, str]]:
     return [(each.scope, each.status) for each in state.verdicts if each.scope != "base"]
 
 
-def test_a_conflict_is_solved_by_the_next_attempt_on_top_of_the_branch(desk: Desk, repo: Path) -> None:
+def test_a_conflict_is_solved_by_the_next_attempt_on_top_of_the_branch(cli: Cli, repo: Path) -> None:
     base = git(repo, "rev-parse", "main")
-    process = desk.start(*mission(_script(f"{MINE}; sed -i s/a/A/ g.txt", SOLVE), "--attempts", "2"), cwd=repo)
+    process = cli.start(*mission(_script(f"{MINE}; sed -i s/a/A/ g.txt", SOLVE), "--attempts", "2"), cwd=repo)
     wait_until(sleepers)
-    second = desk.missions(repo)[0].id
-    order(desk, second, "pause")
-    assert desk.run(repo, "--apply", agent=f'command:sh -c "{THEIRS}; echo new > new.txt"').code == 0
-    order(desk, second, "resume")
+    second = cli.missions(repo)[0].id
+    order(cli, second, "pause")
+    assert cli.run(repo, "--apply", agent=f'command:sh -c "{THEIRS}; echo new > new.txt"').code == 0
+    order(cli, second, "resume")
     wake()
-    said = finish(process)
-    assert (said.code, said.document["status"]) == (0, "promoted"), said
-    state = desk.state(said)
+    result = finish(process)
+    assert (result.code, result.document["status"]) == (0, "promoted"), result
+    state = cli.state(result)
     assert [attempt.status for attempt in state.attempts] == ["refused", "succeeded"]
     assert [reason.code for reason in state.attempts[0].reasons] == ["merge_conflict"]
     (told,) = state.conflicts
@@ -117,32 +117,32 @@ def test_a_conflict_is_solved_by_the_next_attempt_on_top_of_the_branch(desk: Des
     assert (repo / "new.txt").read_text() == "new\n"
     assert git(repo, "status", "--porcelain") == ""
     assert (state.verdicts[-1].tree, state.verdicts[-1].status) == (state.tree, "green")
-    shown = desk.say("mission", "show", state.id, cwd=repo).document
+    shown = cli.say("mission", "show", state.id, cwd=repo).document
     assert [each["conflicts"][0]["path"] for each in shown["conflicts"]] == ["f.txt"]
     assert describe(told) == f"1 path conflicts with main @ {told.commit[:12]}: f.txt (content)"
-    back = desk.say("mission", "rollback", state.id, cwd=repo).document
+    back = cli.say("mission", "rollback", state.id, cwd=repo).document
     assert git(repo, "rev-parse", f"{back['commit']}^{{tree}}") == git(
         repo, "rev-parse", f"{told.commit}^{{tree}}"
     )
 
 
-def test_without_another_attempt_the_work_stays_a_branch_of_its_own(desk: Desk, repo: Path) -> None:
-    said = overtaken(desk, repo, MINE, "true")
-    assert (said.code, said.document["status"], said.document["export"]["state"]) == (3, "promoted", "done")
-    state = desk.state(said)
+def test_without_another_attempt_the_work_stays_a_branch_of_its_own(cli: Cli, repo: Path) -> None:
+    result = overtaken(cli, repo, MINE, "true")
+    assert (result.code, result.document["status"], result.document["export"]["state"]) == (3, "promoted", "done")
+    state = cli.state(result)
     assert [told.count for told in state.conflicts] == [1]
     assert state.applied is not None
     assert state.applied.state == "blocked"
     assert state.base == state.first_base
     assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
-    assert git(repo, "show", f"{said.document['branch']}:f.txt") == "one\nmine\nthree"
+    assert git(repo, "show", f"{result.document['branch']}:f.txt") == "one\nmine\nthree"
     assert git(repo, "status", "--porcelain") == ""
 
 
-def test_what_does_not_conflict_is_merged_and_judged_again(desk: Desk, repo: Path) -> None:
-    said = overtaken(desk, repo, "sed -i s/e/E/ g.txt", "true")
-    assert said.code == 0, said
-    state = desk.state(said)
+def test_what_does_not_conflict_is_merged_and_judged_again(cli: Cli, repo: Path) -> None:
+    result = overtaken(cli, repo, "sed -i s/e/E/ g.txt", "true")
+    assert result.code == 0, result
+    state = cli.state(result)
     assert scopes(state) == [("attempt", "green"), ("merged", "green")]
     assert state.verdicts[-1].tree == state.tree == git(repo, "rev-parse", "main^{tree}")
     assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
@@ -150,106 +150,106 @@ def test_what_does_not_conflict_is_merged_and_judged_again(desk: Desk, repo: Pat
     assert state.conflicts == []
 
 
-def test_what_is_red_together_goes_back_to_the_agent(desk: Desk, repo: Path) -> None:
-    said = overtaken(desk, repo, "sed -i s/g/G/ g.txt", "sed -i s/G/H/ g.txt", "--attempts", "2")
-    assert said.code == 0, said
-    assert scopes(desk.state(said)) == [("attempt", "green"), ("merged", "red"), ("attempt", "green")]
+def test_what_is_red_together_goes_back_to_the_agent(cli: Cli, repo: Path) -> None:
+    result = overtaken(cli, repo, "sed -i s/g/G/ g.txt", "sed -i s/G/H/ g.txt", "--attempts", "2")
+    assert result.code == 0, result
+    assert scopes(cli.state(result)) == [("attempt", "green"), ("merged", "red"), ("attempt", "green")]
     assert (repo / "g.txt").read_text().endswith("H\n")
     assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
 
 
-def test_without_apply_nothing_is_merged(desk: Desk, repo: Path) -> None:
-    said = overtaken(desk, repo, MINE, "true", apply=False)
-    assert (said.code, desk.state(said).conflicts) == (0, [])
-    assert git(repo, "show", f"{said.document['branch']}:f.txt") == "one\nmine\nthree"
+def test_without_apply_nothing_is_merged(cli: Cli, repo: Path) -> None:
+    result = overtaken(cli, repo, MINE, "true", apply=False)
+    assert (result.code, cli.state(result).conflicts) == (0, [])
+    assert git(repo, "show", f"{result.document['branch']}:f.txt") == "one\nmine\nthree"
 
 
-def test_a_checkpoint_of_before_brings_its_base_back(desk: Desk, repo: Path) -> None:
+def test_a_checkpoint_of_before_brings_its_base_back(cli: Cli, repo: Path) -> None:
     """A tree that never held other people's work on the branch does not undo that work."""
-    said = overtaken(desk, repo, MINE, "exit 1", "--attempts", "2")
-    assert (said.code, said.document["status"]) == (1, "failed"), said
-    state = desk.state(said)
+    result = overtaken(cli, repo, MINE, "exit 1", "--attempts", "2")
+    assert (result.code, result.document["status"]) == (1, "failed"), result
+    state = cli.state(result)
     assert state.base != state.first_base
-    with App.open(environ=desk.environ, cwd=desk.place) as app:
+    with App.open(environ=cli.environ, cwd=cli.place) as app:
         before = next(point for point in state.checkpoints if point.trigger == "end")
         assert app.mission_reader.state(state.id).checkpoints[-1].trigger == "merged"
-    restored = desk.say("checkpoint", "restore", state.id, before.commit, cwd=repo)
+    restored = cli.say("checkpoint", "restore", state.id, before.commit, cwd=repo)
     assert restored.code == 0, restored
-    assert desk.state(said).base == state.first_base
-    diff = desk.say("mission", "diff", state.id, "--stat", cwd=repo).stdout
+    assert cli.state(result).base == state.first_base
+    diff = cli.say("mission", "diff", state.id, "--stat", cwd=repo).stdout
     assert "new.txt" not in diff
-    promoted = desk.say("mission", "promote", state.id, cwd=repo)
+    promoted = cli.say("mission", "promote", state.id, cwd=repo)
     assert (promoted.code, promoted.document["status"]) == (3, "promoted"), promoted
     assert git(repo, "rev-parse", f"{promoted.document['commit']}^") == state.first_base.commit
     assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
 
 
-def left_behind(desk: Desk, repo: Path, script: str, theirs: dict[str, str]) -> MissionState:
+def left_behind(cli: Cli, repo: Path, script: str, theirs: dict[str, str]) -> MissionState:
     """Run a mission that cannot be applied because a person works on the same files; commit that person's work."""
     write_files(repo, theirs)
-    said = desk.say(*mission(script), cwd=repo)
-    assert (said.code, said.document["status"]) == (3, "promoted"), said
+    result = cli.say(*mission(script), cwd=repo)
+    assert (result.code, result.document["status"]) == (3, "promoted"), result
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "theirs")
-    return desk.state(said)
+    return cli.state(result)
 
 
-def test_what_was_not_applied_is_merged_judged_and_applied_by_promote(desk: Desk, repo: Path) -> None:
-    state = left_behind(desk, repo, "sed -i s/e/E/ g.txt", {"g.txt": "A\nb\nc\nd\ne\nf\ng\n"})
+def test_what_was_not_applied_is_merged_judged_and_applied_by_promote(cli: Cli, repo: Path) -> None:
+    state = left_behind(cli, repo, "sed -i s/e/E/ g.txt", {"g.txt": "A\nb\nc\nd\ne\nf\ng\n"})
     theirs = git(repo, "rev-parse", "main")
-    said = desk.say("mission", "promote", state.id, cwd=repo)
-    assert (said.code, said.document["status"]) == (0, "promoted"), said
+    result = cli.say("mission", "promote", state.id, cwd=repo)
+    assert (result.code, result.document["status"]) == (0, "promoted"), result
     assert (repo / "g.txt").read_text() == "A\nb\nc\nd\nE\nf\ng\n"
     assert git(repo, "status", "--porcelain") == ""
-    after = desk.state(said)
+    after = cli.state(result)
     assert (after.verdicts[-1].scope, after.verdicts[-1].tree) == ("merged", git(repo, "rev-parse", "main^{tree}"))
-    assert git(repo, "rev-parse", "main") == after.commit == git(repo, "rev-parse", said.document["branch"])
+    assert git(repo, "rev-parse", "main") == after.commit == git(repo, "rev-parse", result.document["branch"])
     # Its parents are both sides: the earlier promoted commit, and the branch.
     assert git(repo, "rev-parse", "main^1", "main^2").split() == [state.commit, theirs]
-    assert "approval.given" in desk.say("mission", "log", state.id, cwd=repo).stdout
+    assert "approval.given" in cli.say("mission", "log", state.id, cwd=repo).stdout
     # A second promotion has nothing to do, and a roll-back takes back only the mission's part.
-    assert desk.say("mission", "promote", state.id, cwd=repo).code == 1
-    assert desk.say("mission", "rollback", state.id, cwd=repo).code == 0
+    assert cli.say("mission", "promote", state.id, cwd=repo).code == 1
+    assert cli.say("mission", "rollback", state.id, cwd=repo).code == 0
     assert git(repo, "rev-parse", "main^{tree}") == git(repo, "rev-parse", f"{theirs}^{{tree}}")
 
 
-def test_what_conflicts_with_a_branch_that_moved_is_told_by_hunks(desk: Desk, repo: Path) -> None:
-    state = left_behind(desk, repo, MINE, {"f.txt": "one\ntheirs\nthree\n"})
+def test_what_conflicts_with_a_branch_that_moved_is_told_by_hunks(cli: Cli, repo: Path) -> None:
+    state = left_behind(cli, repo, MINE, {"f.txt": "one\ntheirs\nthree\n"})
     before = git(repo, "rev-parse", "main", state.export.ref if state.export else "")
-    error = desk.refused("merge_conflict", 1, "mission", "promote", state.id, cwd=repo)
+    error = cli.refused("merge_conflict", 1, "mission", "promote", state.id, cwd=repo)
     assert "'main'" in error["message"]
     assert "f.txt" in error["message"]
     assert git(repo, "rev-parse", "main", state.export.ref if state.export else "") == before
-    (told,) = desk.missions(repo)[0].conflicts
+    (told,) = cli.missions(repo)[0].conflicts
     (hunk,) = told.conflicts[0].hunks
     assert [side and side.text for side in (hunk.base, hunk.ours, hunk.theirs)] == ["two\n", "theirs\n", "mine\n"]
-    assert desk.missions(repo)[0].status == "promoted"
+    assert cli.missions(repo)[0].status == "promoted"
 
 
-def test_what_is_red_together_is_not_applied(desk: Desk, repo: Path) -> None:
+def test_what_is_red_together_is_not_applied(cli: Cli, repo: Path) -> None:
     state = left_behind(
-        desk, repo, "sed -i s/g/G/ g.txt", {"f.txt": "one\ntheirs\nthree\n", "g.txt": "A\nb\nc\nd\ne\nf\ng\n"}
+        cli, repo, "sed -i s/g/G/ g.txt", {"f.txt": "one\ntheirs\nthree\n", "g.txt": "A\nb\nc\nd\ne\nf\ng\n"}
     )
     before = git(repo, "rev-parse", "main")
-    desk.refused("not_green", 1, "mission", "promote", state.id, cwd=repo)
+    cli.refused("not_green", 1, "mission", "promote", state.id, cwd=repo)
     assert git(repo, "rev-parse", "main") == before
-    assert desk.missions(repo)[0].base == state.base
+    assert cli.missions(repo)[0].base == state.base
 
 
-def approved(desk: Desk, repo: Path, theirs: dict[str, str]) -> tuple[Said, MissionState]:
+def approved(cli: Cli, repo: Path, theirs: dict[str, str]) -> tuple[Completed, MissionState]:
     """Let a person approve a changed check surface after another commit to the branch; return the result."""
     script, check = "sed -i s/a/A/ g.txt; echo x = 1 > conftest.py", "cat *.txt *.py; sh check.sh"
-    waits = desk.say(*mission(script, check=check), cwd=repo)
+    waits = cli.say(*mission(script, check=check), cwd=repo)
     assert (waits.code, waits.reasons) == (3, {"check_surface"}), waits
     write_files(repo, theirs)
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "theirs")
-    said = desk.say("mission", "promote", waits.document["mission"], "--reason", "read", cwd=repo)
-    return said, desk.state(said)
+    result = cli.say("mission", "promote", waits.document["mission"], "--reason", "read", cwd=repo)
+    return result, cli.state(result)
 
 
-def approvals(desk: Desk, state: MissionState) -> list[str]:
-    with App.open(environ=desk.environ, cwd=desk.place) as app:
+def approvals(cli: Cli, state: MissionState) -> list[str]:
+    with App.open(environ=cli.environ, cwd=cli.place) as app:
         return [describe(line) for line in map(read_payload, app.store.log.read(state.id)) if is_approval(line)]
 
 
@@ -257,14 +257,12 @@ def is_approval(payload: object) -> bool:
     return isinstance(payload, ApprovalGiven)
 
 
-def test_one_approval_suffices_where_the_branch_changed_nothing_of_what_was_approved(
-    desk: Desk, repo: Path
-) -> None:
-    said, state = approved(desk, repo, {"new.txt": "new\n"})
-    assert (said.code, state.applied and state.applied.state) == (0, "done"), said
+def test_one_approval_suffices_where_the_branch_changed_nothing_of_what_was_approved(cli: Cli, repo: Path) -> None:
+    result, state = approved(cli, repo, {"new.txt": "new\n"})
+    assert (result.code, state.applied and state.applied.state) == (0, "done"), result
     assert git(repo, "ls-files").split() == sorted([*FILES, "conftest.py", "new.txt"])
     assert state.verdicts[-1].tree == git(repo, "rev-parse", "main^{tree}") == state.tree
-    first, second = approvals(desk, state)
+    first, second = approvals(cli, state)
     assert second.startswith(f"{first} (approved as ")
 
 
@@ -275,15 +273,15 @@ def test_one_approval_suffices_where_the_branch_changed_nothing_of_what_was_appr
         ({"check.sh": "! test -e conftest.py"}, "together with main as it is now it does not pass all checks"),
     ],
 )
-def test_an_approval_covers_no_other_change(desk: Desk, repo: Path, theirs: dict[str, str], differs: str) -> None:
-    said, state = approved(desk, repo, theirs)
-    assert (said.code, said.document["status"]) == (3, "promoted"), said
+def test_an_approval_covers_no_other_change(cli: Cli, repo: Path, theirs: dict[str, str], differs: str) -> None:
+    result, state = approved(cli, repo, theirs)
+    assert (result.code, result.document["status"]) == (3, "promoted"), result
     assert state.applied is not None
     assert state.applied.state == "blocked"
     assert f"the approval is for another change: {differs}" in state.applied.reason
     assert not (repo / "conftest.py").exists()
-    assert len(approvals(desk, state)) == 1
-    again = desk.say("mission", "promote", state.id, "--reason", "read again", cwd=repo)
+    assert len(approvals(cli, state)) == 1
+    again = cli.say("mission", "promote", state.id, "--reason", "read again", cwd=repo)
     if "g.txt" in theirs:
         assert again.code == 0, again
         assert (repo / "conftest.py").exists()
@@ -298,8 +296,8 @@ class DiedError(BaseException):
 @pytest.mark.parametrize("point", ["met", "moved"])
 async def test_what_was_merged_is_found_again_after_a_crash(tmp_path: Path, point: str) -> None:
     """Even if the branch moves once more: the merge is a recorded step."""
-    shop = Workshop(tmp_path, FILES)
-    app = shop.app()
+    kit = MissionKit(tmp_path, FILES)
+    app = kit.app()
     script = f"if test -z $CHARGEHAND_REPORT; then {MINE}; else {SOLVE}; fi"
     wanted = replace(
         REQUEST,
@@ -316,11 +314,11 @@ async def test_what_was_merged_is_found_again_after_a_crash(tmp_path: Path, poin
     try:
         async with app.session() as session:
             dying = Missions(session.missions._services, controls=session.missions._controls, fault=die)
-            mission = dying.create(wanted, repository=str(shop.repository), base=session.base, config={})
-            first = commit(shop.repository, "f.txt", "one\ntheirs\nthree\n")
+            mission = dying.create(wanted, repository=str(kit.repository), base=session.base, config={})
+            first = commit(kit.repository, "f.txt", "one\ntheirs\nthree\n")
             with pytest.raises(DiedError):
                 await dying.run(mission)
-            second = commit(shop.repository, "later.txt", "later\n")
+            second = commit(kit.repository, "later.txt", "later\n")
             state = await session.missions.run(mission)
     finally:
         app.close()
@@ -328,9 +326,9 @@ async def test_what_was_merged_is_found_again_after_a_crash(tmp_path: Path, poin
     # The mission resumes after the crash; the second attempt then meets the later commit.
     assert [told.commit for told in state.conflicts] == [first]
     assert state.base is not None
-    assert state.base.commit == second == git(shop.repository, "rev-parse", f"{state.commit}^")
-    assert git(shop.repository, "show", f"{state.commit}:f.txt") == "one\ntheirs\nmine\nthree"
-    assert git(shop.repository, "rev-parse", "main") == state.commit
+    assert state.base.commit == second == git(kit.repository, "rev-parse", f"{state.commit}^")
+    assert git(kit.repository, "show", f"{state.commit}:f.txt") == "one\ntheirs\nmine\nthree"
+    assert git(kit.repository, "rev-parse", "main") == state.commit
     assert [point.trigger for point in state.checkpoints] == ["end", "merged", "end", "merged"]
 
 
@@ -359,9 +357,9 @@ async def _merged_together(app: App, session: Session, missions: list[str]) -> l
 
 
 async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path, FILES)
+    kit = MissionKit(tmp_path, FILES)
     names = ["a", "b", "c", "d"]
-    app = shop.app()
+    app = kit.app()
     try:
         async with app.session() as session:
 
@@ -369,7 +367,7 @@ async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Pa
                 agent = f'command:sh -c "echo {name} > made-{name}.txt"'
                 wanted = replace(REQUEST, text=name, agent=agent, only_checks=("true",), apply=True)
                 return session.missions.create(
-                    wanted, repository=str(shop.repository), base=session.base, config={}
+                    wanted, repository=str(kit.repository), base=session.base, config={}
                 )
 
             states = await _merged_together(app, session, [made(name) for name in names])
@@ -377,17 +375,17 @@ async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Pa
         app.close()
     assert {state.status for state in states} == {"promoted"}
     assert [state.applied.state if state.applied else None for state in states] == ["done"] * len(names)
-    assert sorted(git(shop.repository, "log", "--format=%s", "-4").splitlines()) == names
-    assert git(shop.repository, "status", "--porcelain") == ""
-    assert all((shop.repository / f"made-{name}.txt").exists() for name in names)
+    assert sorted(git(kit.repository, "log", "--format=%s", "-4").splitlines()) == names
+    assert git(kit.repository, "status", "--porcelain") == ""
+    assert all((kit.repository / f"made-{name}.txt").exists() for name in names)
     # Three of them met a moved branch, and were judged as merged with it.
     judged = [any(verdict.scope == "merged" for verdict in state.verdicts) for state in states]
     assert judged.count(True) == len(names) - 1
 
 
 async def test_of_two_on_one_line_the_later_goes_back_to_its_agent(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path, FILES)
-    app = shop.app()
+    kit = MissionKit(tmp_path, FILES)
+    app = kit.app()
     try:
         async with app.session() as session:
 
@@ -396,7 +394,7 @@ async def test_of_two_on_one_line_the_later_goes_back_to_its_agent(tmp_path: Pat
                 agent = f"command:sh -c {shlex.quote(told)}"
                 wanted = replace(REQUEST, agent=agent, only_checks=("true",), apply=True, attempts=2)
                 return session.missions.create(
-                    wanted, repository=str(shop.repository), base=session.base, config={}
+                    wanted, repository=str(kit.repository), base=session.base, config={}
                 )
 
             states = await _merged_together(app, session, [made(MINE), made(THEIRS)])
@@ -404,18 +402,18 @@ async def test_of_two_on_one_line_the_later_goes_back_to_its_agent(tmp_path: Pat
         app.close()
     assert [state.applied.state if state.applied else None for state in states] == ["done", "done"]
     assert sorted(len(state.attempts) for state in states) == [1, 2], "one had a conflict, and solved it"
-    assert sorted((shop.repository / "f.txt").read_text().split()) == ["mine", "one", "theirs", "three"]
+    assert sorted((kit.repository / "f.txt").read_text().split()) == ["mine", "one", "theirs", "three"]
 
 
 async def test_who_waits_for_another_ones_merge_says_so_and_goes_on(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path, FILES)
-    app = shop.app()
+    kit = MissionKit(tmp_path, FILES)
+    app = kit.app()
     try:
         async with app.session() as session:
             assert session.base.branch is not None
-            turns = session.missions._services.merges(str(shop.repository), session.base.branch)
+            turns = session.missions._services.merges(str(kit.repository), session.base.branch)
             wanted = replace(REQUEST, agent=f'command:sh -c "{MINE}"', only_checks=("true",), apply=True)
-            known = session.missions.create(wanted, repository=str(shop.repository), base=session.base, config={})
+            known = session.missions.create(wanted, repository=str(kit.repository), base=session.base, config={})
             async with turns.place():
                 going = asyncio.create_task(session.missions.run(known))
                 await asyncio.to_thread(wait_until, lambda: app.mission_reader.state(known).queued)
@@ -425,9 +423,9 @@ async def test_who_waits_for_another_ones_merge_says_so_and_goes_on(tmp_path: Pa
                     "merges",
                     True,
                 )
-                assert (shop.repository / "f.txt").read_text() == FILES["f.txt"], "nothing is applied meanwhile"
+                assert (kit.repository / "f.txt").read_text() == FILES["f.txt"], "nothing is applied meanwhile"
             state = await going
     finally:
         app.close()
     assert (state.status, state.queued) == ("promoted", None)
-    assert (shop.repository / "f.txt").read_text() == "one\nmine\nthree\n"
+    assert (kit.repository / "f.txt").read_text() == "one\nmine\nthree\n"

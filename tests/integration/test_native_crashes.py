@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crash_kit import Scene, Site, Yard, nothing_survives, sample
+from tests.crash_kit import CrashKit, Scene, Site, nothing_survives, sample
 from tests.native_kit import FINISH, ModelServer, call, edit, says
 
 pytestmark = pytest.mark.needs_bwrap
@@ -28,11 +28,11 @@ REPLIES = (
 _SIDE_BY_SIDE = 6
 
 
-class NativeYard(Yard):
-    """A yard with a model, and a server behind it, for each mission."""
+class NativeCrashKit(CrashKit):
+    """Crashes with a model, and a server behind it, for each mission."""
 
     def __init__(
-        self, place: Path, servers: Sequence[tuple[ModelServer, str]], *, like: Yard | None = None
+        self, place: Path, servers: Sequence[tuple[ModelServer, str]], *, like: CrashKit | None = None
     ) -> None:
         super().__init__(place, like=like)
         self.servers = servers
@@ -72,12 +72,12 @@ def said(server: ModelServer) -> Any:
 @pytest.mark.parametrize("points", [3, pytest.param(10_000, marks=soak)])
 def test_dying_anywhere(tmp_path: Path, points: int) -> None:
     with nothing_survives(), servers(1) as one:
-        like = NativeYard(tmp_path / "like", one)
+        like = NativeCrashKit(tmp_path / "like", one)
         site = like.site(SCENE)
         like.run(site, plan=f"trace:{tmp_path / 'trace'}").wait()
         expected = like.examine(site)
         assert expected is not None
-        assert expected.status == "promoted", like.said()
+        assert expected.status == "promoted", like.output()
         like.at_rest()
     whole = said(one[0][0])
     assert one[0][0].asked == [1, 2, 3]
@@ -87,40 +87,40 @@ def test_dying_anywhere(tmp_path: Path, points: int) -> None:
     for first in range(0, len(chosen), _SIDE_BY_SIDE):
         some = chosen[first : first + _SIDE_BY_SIDE]
         with nothing_survives(), servers(len(some)) as many:
-            yard = NativeYard(tmp_path / f"yard-{first}", many, like=like)
-            sites = [yard.site(SCENE) for _ in some]
+            kit = NativeCrashKit(tmp_path / f"crashes-{first}", many, like=like)
+            sites = [kit.site(SCENE) for _ in some]
             for site, point in zip(sites, some, strict=True):
-                yard.die_at(point, site)
-            recorded = [yard.recorded(site) for site in sites]
+                kit.die_at(point, site)
+            recorded = [kit.recorded(site) for site in sites]
             before = [len(server.asked) for server, _ in many]
-            yard.go_on()
+            kit.go_on()
             for site, point, (server, _), had, count in zip(sites, some, many, recorded, before, strict=True):
                 asked = server.asked[count:]
                 assert not had & set(asked), point
                 assert len(asked) == len(set(asked)), point
-                yard.examine(site, expected)
+                kit.examine(site, expected)
                 if asked:
                     assert said(server) == whole, point  # the model gets the same text as without a crash
-            yard.at_rest()
+            kit.at_rest()
 
 
 def test_a_reply_that_was_paid_for_is_not_lost_between_bill_and_record(tmp_path: Path) -> None:
     """The worker dies once the reply is on the disk, before its step is in the log."""
     points = {"after kept#2": 2, "before settled#1": 1, "after model.called#3": 3}
     with nothing_survives(), servers(len(points)) as many:
-        yard = NativeYard(tmp_path, many)
-        sites = [yard.site(SCENE) for _ in points]
+        kit = NativeCrashKit(tmp_path, many)
+        sites = [kit.site(SCENE) for _ in points]
         for site, point in zip(sites, points, strict=True):
-            yard.die_at(point, site)
-        had = [yard.recorded(site) for site in sites]
-        yard.go_on()
+            kit.die_at(point, site)
+        had = [kit.recorded(site) for site in sites]
+        kit.go_on()
         for site, point, (server, _), before in zip(sites, points, many, had, strict=True):
             assert points[point] not in before, point
             assert server.asked == [1, 2, 3], point
-            (state,) = yard.missions(site)
+            (state,) = kit.missions(site)
             assert state.status == "promoted", (point, state.reasons)
-            assert (state.attempts[0].calls, list((yard.home / "calls").glob("*"))) == (3, []), point
+            assert (state.attempts[0].calls, list((kit.home / "calls").glob("*"))) == (3, []), point
             # Three times 1,000 tokens read and 100 written, at 1 USD per million: the reserve does not count.
             assert state.attempts[0].cost_usd == pytest.approx(0.0033), point
             assert state.attempts[0].booked_usd == pytest.approx(0.0033), point
-        yard.at_rest()
+        kit.at_rest()

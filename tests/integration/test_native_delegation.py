@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.conftest import git
-from tests.integration.desk import repository
+from tests.integration.command_line import repository
 from tests.integration.test_coordinator import Crew, branch, task
 from tests.native_kit import FINISH, call, says, scripted
 
@@ -87,10 +87,10 @@ def test_parts_of_a_native_agent_are_done_by_native_agents(crew: NativeCrew) -> 
     with crew.opened() as app:
         children = {each.task: each for each in children_of(app, mission)}
         attempts = {name: each.attempts[0] for name, each in children.items() if name != "last"}
-        said = [line.text for line in read_transcript(app.store, app.mission_reader.state(children["flag"].id))]
+        result = [line.text for line in read_transcript(app.store, app.mission_reader.state(children["flag"].id))]
     assert {name: each.calls for name, each in attempts.items()} == {"flag": 3, "flag.docs": 2, "flag.tests": 2}
     assert all(each.cost_known for each in attempts.values())
-    assert any("finish was not understood" in text for text in said)
+    assert any("finish was not understood" in text for text in result)
 
 
 def test_a_model_without_tools_hands_on_in_words_and_a_bad_part_is_refused_and_shown(crew: NativeCrew) -> None:

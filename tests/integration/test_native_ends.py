@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.native_kit import FINISH, GOOD, MENDS, NativeShop, call, edit, says, scripted
+from tests.native_kit import FINISH, GOOD, MENDS, NativeKit, call, edit, says, scripted
 
 from chargehand.core.state import MissionState
 
@@ -16,8 +16,8 @@ WRONG = says("", call("finish", summary="done", evidence=["PASS"], status="pass"
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> NativeShop:
-    return NativeShop(tmp_path)
+def kit(tmp_path: Path) -> NativeKit:
+    return NativeKit(tmp_path)
 
 
 def ended(state: MissionState) -> tuple[str, Any, Any]:
@@ -25,9 +25,9 @@ def ended(state: MissionState) -> tuple[str, Any, Any]:
     return state.status, received.message["type"], received.message["status"]
 
 
-def test_two_malformed_ends_are_asked_again(shop: NativeShop) -> None:
-    shop.model("scripted", scripted((MENDS[0], WRONG, WRONG, FINISH)))
-    state = shop.native(attempts=1)
+def test_two_malformed_ends_are_asked_again(kit: NativeKit) -> None:
+    kit.model("scripted", scripted((MENDS[0], WRONG, WRONG, FINISH)))
+    state = kit.native(attempts=1)
     assert ended(state) == ("promoted", "task_completion", "success"), state.reasons
 
 
@@ -46,16 +46,16 @@ FORMLESS = {
     ids=["good", "bad", "none"],
 )
 def test_work_is_judged_whatever_the_form_of_its_end(
-    shop: NativeShop, formless: str, first: str | None, status: str
+    kit: NativeKit, formless: str, first: str | None, status: str
 ) -> None:
     """Without work there is nothing to judge: the attempt fails, or asks if the model only talks."""
     reply, code, words = FORMLESS[formless]
     wrote = json.dumps({"name": "edit", "arguments": {"path": "calc/core.py", "old": "a - b", "new": first}})
     begins = (says(f"```tool\n{wrote}\n```"),) if first else ()
-    shop.model("scripted", scripted((*begins, *[reply] * 12)), tools=formless == "a malformed finish")
+    kit.model("scripted", scripted((*begins, *[reply] * 12)), tools=formless == "a malformed finish")
     if first and formless == "a malformed finish":
-        shop.model("scripted", scripted((says("", edit("a - b", first)), *[reply] * 12)))
-    state = shop.native(attempts=1)
+        kit.model("scripted", scripted((says("", edit("a - b", first)), *[reply] * 12)))
+    state = kit.native(attempts=1)
     if first is None and code == "no_finish":
         assert state.open_question is not None
         assert state.open_question.text.startswith("The agent is going in circles")
@@ -71,21 +71,21 @@ def test_work_is_judged_whatever_the_form_of_its_end(
     assert (received.message["type"], received.message["payload"]["code"]) == ("error_report", code)
 
 
-def test_a_question_waits_for_its_answer_and_the_count_survives(shop: NativeShop) -> None:
+def test_a_question_waits_for_its_answer_and_the_count_survives(kit: NativeKit) -> None:
     question = says("", call("finish", summary="which way?", evidence=[], status="request_clarification"))
     begin = says("", edit(*GOOD), call("finish", summary="half", evidence=[], status="in_progress"))
-    shop.model("scripted", scripted((begin, WRONG, WRONG, question, WRONG, WRONG, FINISH)))
-    state = shop.native(attempts=1)
+    kit.model("scripted", scripted((begin, WRONG, WRONG, question, WRONG, WRONG, FINISH)))
+    state = kit.native(attempts=1)
     assert (state.status, state.open_question and state.open_question.text) == ("waiting", "which way?")
-    with shop.opened() as app:
+    with kit.opened() as app:
         app.steering.answer(state.id, "left")
-    again = shop.work(state.id)
+    again = kit.work(state.id)
     assert ended(again) == ("promoted", "task_completion", "success"), again.reasons
 
 
-def test_a_failure_in_words_of_success_is_a_failure(shop: NativeShop) -> None:
+def test_a_failure_in_words_of_success_is_a_failure(kit: NativeKit) -> None:
     gives_up = says("PASS", call("finish", summary="PASS: all tests pass", evidence=["PASS"], status="failure"))
-    shop.model("scripted", scripted((MENDS[0], gives_up)))
-    state = shop.native(attempts=3)
+    kit.model("scripted", scripted((MENDS[0], gives_up)))
+    state = kit.native(attempts=3)
     assert ended(state) == ("failed", "error_report", "failure")
     assert [reason.code for reason in state.reasons] == ["agent_gave_up"]

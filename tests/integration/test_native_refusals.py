@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from test_native import answer
-from tests.native_kit import FINISH, GOOD, MENDS, ModelServer, NativeShop, call, edit, says, scripted
+from tests.native_kit import FINISH, GOOD, MENDS, ModelServer, NativeKit, call, edit, says, scripted
 from tests.unit.test_refusals import OVERFLOWS
 
 from chargehand.core.attempt_events import ModelCalled
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.needs_bwrap
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> NativeShop:
-    return NativeShop(tmp_path)
+def kit(tmp_path: Path) -> NativeKit:
+    return NativeKit(tmp_path)
 
 
 class RefusingServer(ModelServer):
@@ -42,9 +42,9 @@ class RefusingServer(ModelServer):
         return super()._answer(body, headers)
 
 
-def run(shop: NativeShop, address: str, **more: Any) -> MissionState:
-    shop.model("scripted", provider="openai-compatible", base_url=address, model="x")
-    return shop.native(attempts=1, **more)
+def run(kit: NativeKit, address: str, **more: Any) -> MissionState:
+    kit.model("scripted", provider="openai-compatible", base_url=address, model="x")
+    return kit.native(attempts=1, **more)
 
 
 @pytest.mark.parametrize(
@@ -57,53 +57,53 @@ def run(shop: NativeShop, address: str, **more: Any) -> MissionState:
     ],
 )
 def test_what_a_person_has_to_mend_is_named_with_its_remedy(
-    shop: NativeShop,
+    kit: NativeKit,
     refusal: tuple[int, str, str],
     code: str,
     remedy: str,
 ) -> None:
     server = RefusingServer(refusal=refusal, calls=1)
     with server.running() as address:
-        state = run(shop, address)
+        state = run(kit, address)
         cause = mission_cause(state)
         assert (state.status, cause and (cause.kind, cause.code)) == ("waiting", ("provider", code)), state.reasons
         assert cause is not None
         assert remedy in cause.remedy
         assert len(server.sizes) == 1, "it is not asked again and again"
         # Once the cause is fixed, the mission resumes.
-        state = answer(shop, state.id, "try anyway")
+        state = answer(kit, state.id, "try anyway")
     assert state.status == "promoted", state.reasons
 
 
 @pytest.mark.parametrize("body", OVERFLOWS[:6])
-def test_a_full_context_is_shortened_once(shop: NativeShop, body: str) -> None:
+def test_a_full_context_is_shortened_once(kit: NativeKit, body: str) -> None:
     server = RefusingServer(refusal=(400, "application/json", body), calls=1)
     with server.running() as address:
-        state = run(shop, address)
+        state = run(kit, address)
     assert state.status == "promoted", state.reasons
 
 
-def test_a_long_conversation_is_shorter_when_it_is_sent_again(shop: NativeShop) -> None:
+def test_a_long_conversation_is_shorter_when_it_is_sent_again(kit: NativeKit) -> None:
     reads = tuple(says("", call("bash", command=f"seq {number}000 {number}900")) for number in range(1, 6))
     server = RefusingServer(
         refusal=(400, "application/json", OVERFLOWS[2]), calls=1, first=5, replies=(*reads, *MENDS)
     )
     with server.running() as address:
-        run(shop, address)  # the server counts replies, so a shorter conversation gets an earlier reply
+        run(kit, address)  # the server counts replies, so a shorter conversation gets an earlier reply
     assert server.sizes[6] < server.sizes[5] * 0.7
 
 
-def test_a_context_that_stays_full_ends_as_that(shop: NativeShop) -> None:
+def test_a_context_that_stays_full_ends_as_that(kit: NativeKit) -> None:
     server = RefusingServer(refusal=(400, "application/json", OVERFLOWS[0]))
     with server.running() as address:
-        state = run(shop, address)
+        state = run(kit, address)
     cause = mission_cause(state)
     assert (state.status, cause and cause.code) == ("exhausted", "context"), state.reasons
     assert len(server.sizes) <= 2
     assert "8192" in state.reasons[0].message
 
 
-def test_nothing_of_a_reply_that_was_cut_is_done(shop: NativeShop, tmp_path: Path) -> None:
+def test_nothing_of_a_reply_that_was_cut_is_done(kit: NativeKit, tmp_path: Path) -> None:
     cut: dict[str, Any] = {"stop": "length", "usage": Usage(input=1000, output=77)}
     replies = (
         says("I write it", call("bash", command="echo x > calc/half.py"), **cut),
@@ -112,19 +112,19 @@ def test_nothing_of_a_reply_that_was_cut_is_done(shop: NativeShop, tmp_path: Pat
         says("I mend it", edit(*GOOD)),
         FINISH,
     )
-    shop.model("scripted", scripted(replies))
-    state = shop.native(attempts=1)
+    kit.model("scripted", scripted(replies))
+    state = kit.native(attempts=1)
     assert state.status == "promoted", state.reasons
     assert state.base is not None
     assert state.tree is not None
-    with shop.opened() as app:
+    with kit.opened() as app:
         changed = app.depot(app.project()).diff(state.base.tree, state.tree)
         lines = list(map(read_payload, app.store.log.read(state.id)))
     assert [each.path for each in changed] == ["calc/core.py"]
     assert sum(isinstance(each, ModelCalled) for each in lines) == 5
     from chargehand.app.missions import read_transcript
 
-    with shop.opened() as app:
+    with kit.opened() as app:
         said = [line.text for line in read_transcript(app, state.id)]
     told = [text for text in said if "was cut at 77 tokens" in text]
     assert len(told) >= 2

@@ -18,16 +18,16 @@ from test_cli_terminal import GO
 from tests.conftest import git
 from tests.crash_kit import wait_until
 from tests.forked import ForkedPopen
-from tests.integration.desk import Said
-from tests.native_kit import FINISH, MENDS, NativeShop, call, edit, says, scripted
+from tests.integration.command_line import Completed
+from tests.native_kit import FINISH, MENDS, NativeKit, call, edit, says, scripted
 from tests.terminal_kit import COMMAND, Terminal
-from workshop import CHECK, FILES
 
 from chargehand.agents.recorded import call_step
 from chargehand.cli.main import chargehand
 from chargehand.core.state import MissionState
 from chargehand.missions.transcript import acts_prefix, read_transcript
 from chargehand.models.scripted_replies import ScriptedReply
+from mission_kit import CHECK, FILES
 
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
 ASKS = (
@@ -41,7 +41,7 @@ EVIL = "\x1b]0;evil\x07\x1b[2Jseen\x9b31m\u202eesrever"
 WORDS = (*GO, "mend add()", "--model", "scripted")
 
 
-class Shop(NativeShop):
+class TerminalKit(NativeKit):
     """A person with a scripted model, at a terminal and in pipes."""
 
     def __init__(self, place: Path, files: Mapping[str, str] = FILES, *, project: str = PROJECT) -> None:
@@ -71,11 +71,11 @@ class Shop(NativeShop):
             stderr=subprocess.DEVNULL,
         )
 
-    def say(self, *words: str) -> Said:
+    def say(self, *words: str) -> Completed:
         """Run the program as in a pipe to its end."""
         with contextlib.chdir(self.repository):
             done = CliRunner(env={"XDG_CONFIG_HOME": None, **self.environ}).invoke(chargehand, words)
-        return Said(code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+        return Completed(code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
 
     def asked(self) -> MissionState:
         """Return a mission whose agent asked something and waits."""
@@ -98,10 +98,10 @@ class Shop(NativeShop):
 
     def error(self, *words: str, code: int = 2) -> dict[str, str]:
         """Run the program, which must fail with a hint; return the error."""
-        said = self.say("--json", *words)
-        assert (said.code, said.stdout) == (code, ""), said
-        assert said.error["hint"], said
-        return said.error
+        result = self.say("--json", *words)
+        assert (result.code, result.stdout) == (code, ""), result
+        assert result.error["hint"], result
+        return result.error
 
     def workers(self) -> Sequence[str]:
         """Return the living workers."""
@@ -110,8 +110,8 @@ class Shop(NativeShop):
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
+def kit(tmp_path: Path) -> Iterator[TerminalKit]:
+    made = TerminalKit(tmp_path)
     yield made
     for shown in made.terminals:
         shown.close()
@@ -120,10 +120,10 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.mark.needs_bwrap
 class TestQuestions:
-    def test_it_is_asked_at_the_terminal_and_goes_on(self, shop: Shop) -> None:
+    def test_it_is_asked_at_the_terminal_and_goes_on(self, kit: TerminalKit) -> None:
         again = says("", call("ask", question="How far?"))
-        shop.script(*ASKS[:2], again, *ASKS[2:])
-        shown = shop.terminal(*WORDS)
+        kit.script(*ASKS[:2], again, *ASKS[2:])
+        shown = kit.terminal(*WORDS)
         shown.until("(a number, or your own words; leave empty to answer later)")
         for part in ("The agent asks:", "Which way?", "  1  to the left", "  2  to the right"):
             assert part in shown.shown
@@ -133,84 +133,86 @@ class TestQuestions:
         shown.say("over the hill\n")
         assert shown.end() == 0
         assert "promoted" in shown.shown
-        state = shop.state()
+        state = kit.state()
         assert [question.answer for question in state.questions.values()] == ["to the right", "over the hill"]
         assert state.attempts[0].calls == len(ASKS) + 1  # no reply was requested twice
-        assert git(shop.repository, "show", f"{state.exported}:calc/core.py").splitlines()[1] == "    return a + b"
+        assert git(kit.repository, "show", f"{state.exported}:calc/core.py").splitlines()[1] == "    return a + b"
 
-    def test_left_for_later_it_waits(self, shop: Shop) -> None:
-        shop.script(*ASKS)
-        shown = shop.terminal(*WORDS)
+    def test_left_for_later_it_waits(self, kit: TerminalKit) -> None:
+        kit.script(*ASKS)
+        shown = kit.terminal(*WORDS)
         shown.until("later)")
         shown.say("\n")
         assert shown.end() == 3
-        state = shop.state()
+        state = kit.state()
         assert state.status == "waiting"
         assert f"chargehand mission answer {state.id}" in shown.shown
         assert "mission promote" not in shown.shown  # nothing can be promoted yet
 
-    def test_with_yes_nothing_is_asked(self, shop: Shop) -> None:
-        shop.script(*ASKS)
-        shown = shop.terminal(*WORDS, "--yes")
+    def test_with_yes_nothing_is_asked(self, kit: TerminalKit) -> None:
+        kit.script(*ASKS)
+        shown = kit.terminal(*WORDS, "--yes")
         assert shown.end() == 3
         assert "Your answer" not in shown.shown
         assert "Which way?" in shown.shown
 
-    def test_in_a_pipe_the_result_holds_it_and_an_answer_lets_a_worker_finish(self, shop: Shop) -> None:
-        shop.script(*ASKS)
-        said = shop.say("--json", *WORDS)
-        assert (said.code, said.document["status"]) == (3, "waiting"), said
-        assert said.document["reasons"] == [{"code": "question", "message": "Which way?"}]
-        assert said.document["question"]["options"] == ["to the left", "to the right"]
-        mission = said.document["mission"]
-        question = shop.say("mission", "answer", mission)
+    def test_in_a_pipe_the_result_holds_it_and_an_answer_lets_a_worker_finish(self, kit: TerminalKit) -> None:
+        kit.script(*ASKS)
+        result = kit.say("--json", *WORDS)
+        assert (result.code, result.document["status"]) == (3, "waiting"), result
+        assert result.document["reasons"] == [{"code": "question", "message": "Which way?"}]
+        assert result.document["question"]["options"] == ["to the left", "to the right"]
+        mission = result.document["mission"]
+        question = kit.say("mission", "answer", mission)
         assert question.code == 3
         assert question.stdout.splitlines()[1:4] == ["Which way?", "  1  to the left", "  2  to the right"]
-        with shop.start("mission", "answer", mission, "1") as answering:
+        with kit.start("mission", "answer", mission, "1") as answering:
             assert answering.wait() == 0
-        with shop.start("mission", "watch", mission) as watching:  # a worker was started for it
+        with kit.start("mission", "watch", mission) as watching:  # a worker was started for it
             assert watching.wait() == 0
-        state = shop.state(mission)
+        state = kit.state(mission)
         assert state.status == "promoted", state.reasons
         assert [question.answer for question in state.questions.values()] == ["to the left"]
         assert state.attempts[0].calls == len(ASKS)
 
-    def test_whoever_asks_may_be_killed_at_the_question_and_the_worker_after_the_answer(self, shop: Shop) -> None:
+    def test_whoever_asks_may_be_killed_at_the_question_and_the_worker_after_the_answer(
+        self, kit: TerminalKit
+    ) -> None:
         slow = replace(ASKS[2], delay=60.0)
-        shop.script(*ASKS[:2], slow, *ASKS[3:])
-        shown = shop.terminal(*WORDS)
+        kit.script(*ASKS[:2], slow, *ASKS[3:])
+        shown = kit.terminal(*WORDS)
         shown.until("later)")
         os.kill(shown.process_id, signal.SIGKILL)
         assert shown.end() == -signal.SIGKILL
-        mission = shop.state().id
-        with shop.opened() as app:
+        mission = kit.state().id
+        with kit.opened() as app:
             app.steering.answer(mission, "to the left")
-        with shop.start("worker") as worker:
-            wait_until(lambda: acts_prefix(1) + call_step(2, 0) in shop.state(mission).steps)
+        with kit.start("worker") as worker:
+            wait_until(lambda: acts_prefix(1) + call_step(2, 0) in kit.state(mission).steps)
             worker.kill()
-        shop.script(*ASKS)
-        with shop.start("worker", "--until-idle") as another:
+        kit.script(*ASKS)
+        with kit.start("worker", "--until-idle") as another:
             assert another.wait() == 0
-        state = shop.state(mission)
+        state = kit.state(mission)
         assert state.status == "promoted", state.reasons
         assert [question.answer for question in state.questions.values()] == ["to the left"]
-        with shop.opened() as app:
-            said = [line.text for line in read_transcript(app.store, state) if line.tool == "ask"]
-        assert len(said) == 2
-        assert "to the left" in said[1]
+        with kit.opened() as app:
+            result = [line.text for line in read_transcript(app.store, state) if line.tool == "ask"]
+        assert len(result) == 2
+        assert "to the left" in result[1]
 
-    def test_only_one_answer_counts(self, shop: Shop) -> None:
-        state = shop.asked()
+    def test_only_one_answer_counts(self, kit: TerminalKit) -> None:
+        state = kit.asked()
         for empty in ("", "  "):
-            assert shop.error("mission", "answer", state.id, empty)["code"] == "usage"
-        with shop.opened() as app:
+            assert kit.error("mission", "answer", state.id, empty)["code"] == "usage"
+        with kit.opened() as app:
             app.steering.answer(state.id, "to the left")
         for words in (("to the right",), ()):
-            error = shop.error("mission", "answer", state.id, *words, code=1)
+            error = kit.error("mission", "answer", state.id, *words, code=1)
             assert error["code"] == "question_answered"
             assert "to the left" in error["message"]
             assert state.id in error["hint"]
-        assert [question.answer for question in shop.state(state.id).questions.values()] == ["to the left"]
+        assert [question.answer for question in kit.state(state.id).questions.values()] == ["to the left"]
 
 
 @pytest.mark.needs_bwrap
@@ -219,71 +221,73 @@ class TestPromotion:
 
     AGENT = ("run", "mend", "--agent", "command:sed -i s/a/b/ f.txt")
 
-    @pytest.mark.parametrize(("said", "code", "status"), [("y", 0, "promoted"), ("n", 3, "waiting")])
-    def test_what_no_check_speaks_for_is_offered(self, place: Shop, said: str, code: int, status: str) -> None:
+    @pytest.mark.parametrize(("result", "code", "status"), [("y", 0, "promoted"), ("n", 3, "waiting")])
+    def test_what_no_check_speaks_for_is_offered(
+        self, place: TerminalKit, result: str, code: int, status: str
+    ) -> None:
         shown = place.terminal(*self.AGENT)
         shown.until("Promote it? [y/N]")
         assert "check" in shown.shown.partition("This needs a person")[0].splitlines()[-1]  # why it is asked
-        shown.say(f"{said}\n")
+        shown.say(f"{result}\n")
         assert shown.end() == code
         state = place.state()
         assert state.status == status
-        assert (state.exported is not None) == (said == "y")
-        if said == "n":
+        assert (state.exported is not None) == (result == "y")
+        if result == "n":
             assert f"chargehand mission promote {state.id}" in shown.shown
 
-    def test_with_yes_it_is_not_offered(self, place: Shop) -> None:
+    def test_with_yes_it_is_not_offered(self, place: TerminalKit) -> None:
         shown = place.terminal(*self.AGENT, "--yes")
         assert shown.end() == 3
         assert "Promote it?" not in shown.shown
         assert place.state().status == "waiting"
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Shop:
-        return Shop(tmp_path, {"f.txt": "aaa\n"}, project="")
+    def place(self, tmp_path: Path) -> TerminalKit:
+        return TerminalKit(tmp_path, {"f.txt": "aaa\n"}, project="")
 
 
 class TestTheChoice:
-    def test_with_nothing_there_it_says_three_things_to_do(self, shop: Shop) -> None:
-        shop.environ["PATH"] = "/usr/bin:/bin"
-        said = shop.say("run", "mend")
-        first, *ways = said.stderr.splitlines()
-        assert (said.code, said.stdout) == (2, "")
+    def test_with_nothing_there_it_says_three_things_to_do(self, kit: TerminalKit) -> None:
+        kit.environ["PATH"] = "/usr/bin:/bin"
+        result = kit.say("run", "mend")
+        first, *ways = result.stderr.splitlines()
+        assert (result.code, result.stdout) == (2, "")
         assert first == "error: no agent is configured and --agent was not given"
         assert [way.split()[:2] for way in ways] == [
             ["hint:", "chargehand"],
             ["hint:", "chargehand"],
             ["hint:", "--agent"],
         ]
-        with shop.opened() as app:
+        with kit.opened() as app:
             assert list(app.store.log.missions()) == []
 
     @pytest.mark.needs_bwrap
-    def test_the_only_model_is_taken_and_it_says_why(self, shop: Shop) -> None:
-        shop.script(*MENDS)
-        said = shop.say("run", "mend")
-        assert said.code == 0, said
-        assert "agent     native (scripted, the only model configured)" in said.stdout.splitlines()
-        assert "model     scripted" in said.stdout.splitlines()
-        state = shop.state()
+    def test_the_only_model_is_taken_and_it_says_why(self, kit: TerminalKit) -> None:
+        kit.script(*MENDS)
+        result = kit.say("run", "mend")
+        assert result.code == 0, result
+        assert "agent     native (scripted, the only model configured)" in result.stdout.splitlines()
+        assert "model     scripted" in result.stdout.splitlines()
+        state = kit.state()
         assert (state.request.model, state.request.why) == ("scripted", "scripted, the only model configured")
 
 
 @pytest.mark.needs_bwrap
 class TestTheLog:
-    def test_events_and_the_conversation_read_well(self, shop: Shop) -> None:
-        shop.script(says("I look\nat it", call("bash", command="echo one; echo two")), *MENDS)
-        state = shop.native()
-        log = shop.say("mission", "log", state.id).stdout
+    def test_events_and_the_conversation_read_well(self, kit: TerminalKit) -> None:
+        kit.script(says("I look\nat it", call("bash", command="echo one; echo two")), *MENDS)
+        state = kit.native()
+        log = kit.say("mission", "log", state.id).stdout
         for line in ("reply 1: I look [bash", "model scripted (1,000 in, 100 out, 0.0110 USD)", "  -> "):
             assert line in log
-        text = shop.say("mission", "log", state.id, "--transcript").stdout
+        text = kit.say("mission", "log", state.id, "--transcript").stdout
         assert text.index("1  to the agent\n") < text.index("1.1  scripted\n    I look\n    at it\n")
         assert '1.1  scripted calls bash\n    {"command": "echo one; echo two"}\n' in text
         assert "1.1  result of bash\n    one\n    two\n" in text
         assert "1.3  scripted calls finish\n" in text
-        said = shop.say("--json", "mission", "log", state.id, "--transcript")
-        lines = [json.loads(line) for line in said.stdout.splitlines()]
+        result = kit.say("--json", "mission", "log", state.id, "--transcript")
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
         assert {line["mission"] for line in lines} == {state.id}
         assert [(line["speaker"], line["reply"]) for line in lines][:4] == [
             ("person", ""),
@@ -293,18 +297,18 @@ class TestTheLog:
         ]
         assert lines[2]["tool"] == lines[3]["tool"] == "bash"
 
-    def test_what_a_model_writes_cannot_reach_the_terminal(self, shop: Shop) -> None:
-        shop.script(
+    def test_what_a_model_writes_cannot_reach_the_terminal(self, kit: TerminalKit) -> None:
+        kit.script(
             says(EVIL, call("bash", command=f"printf '%s' '{EVIL}'")),
             says("", call("ask", question=f"Which{EVIL}?", options=[f"left{EVIL}", "right"])),
             *MENDS,
         )
-        shown = shop.terminal(*WORDS)
+        shown = kit.terminal(*WORDS)
         shown.until("later)")
         shown.say("1\n")
         assert shown.end() == 0
         for words in (("log",), ("log", "--transcript"), ("show",)):
-            other = shop.terminal("mission", *words, "last")
+            other = kit.terminal("mission", *words, "last")
             assert other.end() == 0
             shown.raw += other.raw
         assert "esrever" in shown.raw
@@ -314,33 +318,33 @@ class TestTheLog:
 
 @pytest.mark.needs_bwrap
 class TestForks:
-    def test_another_model_goes_another_way_from_a_reply_on(self, shop: Shop) -> None:
-        shop.script(says("", edit("a - b", "a * b")), FINISH, name="other")
-        state = shop.done()
-        said = shop.say("--json", "mission", "fork", state.id, "--at", "1", "--model", "other")
-        assert (said.code, said.document["status"]) == (1, "refused"), said
-        forked = shop.state(said.document["mission"])
+    def test_another_model_goes_another_way_from_a_reply_on(self, kit: TerminalKit) -> None:
+        kit.script(says("", edit("a - b", "a * b")), FINISH, name="other")
+        state = kit.done()
+        result = kit.say("--json", "mission", "fork", state.id, "--at", "1", "--model", "other")
+        assert (result.code, result.document["status"]) == (1, "refused"), result
+        forked = kit.state(result.document["mission"])
         assert (forked.forked_from, forked.attempts[0].model) == (state.id, "other")
-        assert shop.state(state.id).status == "promoted"
+        assert kit.state(state.id).status == "promoted"
 
-    def test_an_edited_reply_is_taken_in_place_of_the_recorded_one(self, shop: Shop) -> None:
-        state = shop.done()
-        in_words = shop.say("--json", "mission", "fork", state.id, "--at", "1.2", "--reply", "wait a moment")
+    def test_an_edited_reply_is_taken_in_place_of_the_recorded_one(self, kit: TerminalKit) -> None:
+        state = kit.done()
+        in_words = kit.say("--json", "mission", "fork", state.id, "--at", "1.2", "--reply", "wait a moment")
         assert in_words.document["status"] == "promoted", in_words
         worse = {"text": "no", "tools": [{"name": "bash", "arguments": {"command": "echo x = >> calc/core.py"}}]}
-        (shop.place / "reply.json").write_text(json.dumps(worse))
-        from_file = shop.say(
-            "--json", "mission", "fork", state.id, "--at", "1.1", "--reply", f"@{shop.place / 'reply.json'}"
+        (kit.place / "reply.json").write_text(json.dumps(worse))
+        from_file = kit.say(
+            "--json", "mission", "fork", state.id, "--at", "1.1", "--reply", f"@{kit.place / 'reply.json'}"
         )
         assert from_file.document["status"] == "refused", from_file
-        text = shop.say("mission", "log", from_file.document["mission"], "--transcript").stdout
+        text = kit.say("mission", "log", from_file.document["mission"], "--transcript").stdout
         assert "echo x = >> calc/core.py" in text
 
-    def test_what_cannot_be_forked_is_told(self, shop: Shop) -> None:
-        state = shop.done()
-        bad = shop.place / "bad.json"
+    def test_what_cannot_be_forked_is_told(self, kit: TerminalKit) -> None:
+        state = kit.done()
+        bad = kit.place / "bad.json"
         bad.write_text('{"tools": [{"name": 5}]}')
-        (shop.place / "latin").write_bytes(b"\xff")
+        (kit.place / "latin").write_bytes(b"\xff")
         cases: list[tuple[str, str, str, int]] = [
             ("--at", "0", "usage", 2),
             ("--at", "one", "usage", 2),
@@ -350,34 +354,34 @@ class TestForks:
             ("--reply", '{"tools": {}}', "usage", 2),
             ("--reply", '{"text": 5}', "usage", 2),
             ("--reply", f"@{bad}", "usage", 2),
-            ("--reply", f"@{shop.place / 'nowhere'}", "not_found", 2),
-            ("--reply", f"@{shop.place / 'latin'}", "not_found", 2),
+            ("--reply", f"@{kit.place / 'nowhere'}", "not_found", 2),
+            ("--reply", f"@{kit.place / 'latin'}", "not_found", 2),
             ("--reply", '{"a":' * 5000, "usage", 2),
             ("--model", "scriptet", "not_found", 2),
         ]
-        known = [row.id for row in self.missions(shop)]
+        known = [row.id for row in self.missions(kit)]
         for option, value, code, exit_code in cases:
-            error = shop.error("mission", "fork", state.id, option, value, code=exit_code)
+            error = kit.error("mission", "fork", state.id, option, value, code=exit_code)
             assert error["code"] == code, (option, value, error)
-        assert "1.1, 1.2" in shop.error("mission", "fork", state.id, "--at", "7")["hint"]
-        assert "scripted" in shop.error("mission", "fork", state.id, "--model", "scriptet")["hint"]
-        assert [row.id for row in self.missions(shop)] == known  # no mission was made
+        assert "1.1, 1.2" in kit.error("mission", "fork", state.id, "--at", "7")["hint"]
+        assert "scripted" in kit.error("mission", "fork", state.id, "--model", "scriptet")["hint"]
+        assert [row.id for row in self.missions(kit)] == known  # no mission was made
 
-    def test_at_a_terminal_it_asks_as_a_run_does(self, shop: Shop) -> None:
-        state = shop.asked()
-        shown = shop.terminal("mission", "fork", state.id, "--at", "2")
+    def test_at_a_terminal_it_asks_as_a_run_does(self, kit: TerminalKit) -> None:
+        state = kit.asked()
+        shown = kit.terminal("mission", "fork", state.id, "--at", "2")
         shown.until("later)")
         shown.say("1\n")
         assert shown.end() == 0
-        assert shop.state().forked_from == state.id
-        assert [question.answer for question in shop.state().questions.values()] == ["to the left"]
-        assert shop.state(state.id).status == "waiting"
+        assert kit.state().forked_from == state.id
+        assert [question.answer for question in kit.state().questions.values()] == ["to the left"]
+        assert kit.state(state.id).status == "waiting"
 
-    def test_a_program_s_mission_has_no_replies(self, shop: Shop) -> None:
-        state = shop.run("sed -i 's/a - b/a + b/' calc/core.py")
-        assert shop.error("mission", "fork", state.id, code=1)["code"] == "not_forkable"
+    def test_a_program_s_mission_has_no_replies(self, kit: TerminalKit) -> None:
+        state = kit.run("sed -i 's/a - b/a + b/' calc/core.py")
+        assert kit.error("mission", "fork", state.id, code=1)["code"] == "not_forkable"
 
     @staticmethod
-    def missions(shop: Shop) -> Sequence[Any]:
-        with shop.opened() as app:
+    def missions(kit: TerminalKit) -> Sequence[Any]:
+        with kit.opened() as app:
             return app.store.log.missions()

@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 from test_crashes import descendants
 from tests.crash_kit import mounts, wait_until
-from workshop import CHECK, GOLD, REQUEST, Workshop
 
 from chargehand.app.composition import App
 from chargehand.app.wiring.session import Session
 from chargehand.testing.sandbox.kit import until
+from mission_kit import CHECK, GOLD, REQUEST, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -52,7 +52,7 @@ def leftovers(home: Path) -> list[str]:
     return [*map(str, kept), *groups]
 
 
-async def attempt(app: App, session: Session, shop: Workshop, kind: str) -> None:
+async def attempt(app: App, session: Session, kit: MissionKit, kind: str) -> None:
     missions = session.missions
     request = replace(
         REQUEST,
@@ -61,7 +61,7 @@ async def attempt(app: App, session: Session, shop: Workshop, kind: str) -> None
         only_checks=(CHECK,),
         seconds=1.5 if kind in ("timed out", "killed") else 60.0,
     )
-    mission = missions.create(request, repository=str(shop.repository), base=session.base, config={})
+    mission = missions.create(request, repository=str(kit.repository), base=session.base, config={})
     running = asyncio.create_task(missions.run(mission))
     if kind == "cancelled":
         while not missions.look.state(mission).attempts:
@@ -70,19 +70,19 @@ async def attempt(app: App, session: Session, shop: Workshop, kind: str) -> None
     await asyncio.wait([running])
 
 
-async def many(shop: Workshop, rounds: int) -> None:
-    app = shop.app()
+async def many(kit: MissionKit, rounds: int) -> None:
+    app = kit.app()
     async with app.session() as session:
         idle = len(descendants(os.getpid()))
         for number in range(rounds):
-            await attempt(app, session, shop, list(ENDS)[number % len(ENDS)])
+            await attempt(app, session, kit, list(ENDS)[number % len(ENDS)])
             await until(lambda: len(descendants(os.getpid())) == idle)
-            assert leftovers(shop.home) == []
+            assert leftovers(kit.home) == []
     app.close()
 
 
 @pytest.mark.parametrize("rounds", [12, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_nothing_is_left_after_any_end(tmp_path: Path, rounds: int) -> None:
     before = (mounts(), descendants(os.getpid()))
-    asyncio.run(many(Workshop(tmp_path), rounds))
+    asyncio.run(many(MissionKit(tmp_path), rounds))
     wait_until(lambda: (mounts(), descendants(os.getpid())) == before)

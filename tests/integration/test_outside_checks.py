@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository
+from command_line import Cli, Completed, repository
 from tests import vm_kit
 from tests.conftest import git
 from tests.jail_kit import TIERS
@@ -56,8 +56,8 @@ def commit(repo: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 @pytest.fixture
@@ -65,45 +65,45 @@ def repo(tmp_path: Path) -> Path:
     return repository(tmp_path / "repo", FILES)
 
 
-def outside(desk: Desk, said: Said) -> list[tuple[str, str, str]]:
+def outside(cli: Cli, result: Completed) -> list[tuple[str, str, str]]:
     """Return name, status and reason of each outside check in the last verdict."""
-    verdict = desk.state(said).verdicts[-1]
+    verdict = cli.state(result).verdicts[-1]
     return [(each.name, each.status, each.reason) for each in verdict.checks if each.outside]
 
 
-def checked(desk: Desk, repo: Path, agent: str, command: str, *words: str) -> Said:
+def checked(cli: Cli, repo: Path, agent: str, command: str, *words: str) -> Completed:
     """Run a mission with one outside check, which is not part of the tree."""
-    return desk.say("run", "do it", "--agent", agent, *TEST, "--outside-check", command, *words, cwd=repo)
+    return cli.say("run", "do it", "--agent", agent, *TEST, "--outside-check", command, *words, cwd=repo)
 
 
-def test_a_forged_report_passes_the_trees_own_tests_and_no_outside_check(desk: Desk, repo: Path) -> None:
-    fooled = desk.say("run", "mend it", "--agent", writing("calc.py", FORGERY), *TEST, cwd=repo)
-    assert desk.state(fooled).status == "promoted"  # as the README says of checks that share the process
-    said = desk.say("run", "mend it", "--agent", writing("calc.py", FORGERY), *TEST, *OUTSIDE, cwd=repo)
-    assert (said.code, said.document["status"]) == (1, "refused"), said
-    assert outside(desk, said) == [("outside: sh outside/sums.sh", "failed", "exit_code")]
-    honest = desk.say("run", "mend it", "--agent", shell(MEND), *TEST, *OUTSIDE, cwd=repo)
+def test_a_forged_report_passes_the_trees_own_tests_and_no_outside_check(cli: Cli, repo: Path) -> None:
+    fooled = cli.say("run", "mend it", "--agent", writing("calc.py", FORGERY), *TEST, cwd=repo)
+    assert cli.state(fooled).status == "promoted"  # as the README says of checks that share the process
+    result = cli.say("run", "mend it", "--agent", writing("calc.py", FORGERY), *TEST, *OUTSIDE, cwd=repo)
+    assert (result.code, result.document["status"]) == (1, "refused"), result
+    assert outside(cli, result) == [("outside: sh outside/sums.sh", "failed", "exit_code")]
+    honest = cli.say("run", "mend it", "--agent", shell(MEND), *TEST, *OUTSIDE, cwd=repo)
     assert (honest.code, honest.document["status"]) == (0, "promoted"), honest
-    assert outside(desk, honest) == [("outside: sh outside/sums.sh", "passed", "")]
+    assert outside(cli, honest) == [("outside: sh outside/sums.sh", "passed", "")]
 
 
-def test_the_project_can_ask_for_them_and_the_bases_program_is_the_one_that_runs(desk: Desk, repo: Path) -> None:
+def test_the_project_can_ask_for_them_and_the_bases_program_is_the_one_that_runs(cli: Cli, repo: Path) -> None:
     (repo / "chargehand.toml").write_text(
         '[project]\nchecks = ["python3 -m unittest -q"]\noutside_checks = ["sh outside/sums.sh"]\n'
     )
     commit(repo)
     forged = writing("calc.py", FORGERY, more="echo true > outside/sums.sh")
-    said = desk.say("run", "mend it", "--agent", forged, cwd=repo)
-    assert said.document["status"] == "refused", said
-    assert outside(desk, said)[0][1] == "failed"
-    said = desk.say("run", "mend it", "--agent", shell(f"{MEND}; echo true > outside/sums.sh"), cwd=repo)
-    assert (said.document["status"], said.reasons) == ("waiting", {"check_surface"}), said
-    said = desk.say("run", "mend it", "--agent", shell(MEND), cwd=repo)
-    assert said.document["status"] == "promoted", said
-    assert outside(desk, said)[0][1] == "passed"
+    result = cli.say("run", "mend it", "--agent", forged, cwd=repo)
+    assert result.document["status"] == "refused", result
+    assert outside(cli, result)[0][1] == "failed"
+    result = cli.say("run", "mend it", "--agent", shell(f"{MEND}; echo true > outside/sums.sh"), cwd=repo)
+    assert (result.document["status"], result.reasons) == ("waiting", {"check_surface"}), result
+    result = cli.say("run", "mend it", "--agent", shell(MEND), cwd=repo)
+    assert result.document["status"] == "promoted", result
+    assert outside(cli, result)[0][1] == "passed"
 
 
-def test_a_persons_own_file_is_seen_by_them_alone(desk: Desk, repo: Path, tmp_path: Path) -> None:
+def test_a_persons_own_file_is_seen_by_them_alone(cli: Cli, repo: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.py").write_text(
         "import subprocess, sys\n"
         "ran = subprocess.run(['under-test', 'python3', 'calc.py', '20', '22'], capture_output=True, text=True)\n"
@@ -111,9 +111,9 @@ def test_a_persons_own_file_is_seen_by_them_alone(desk: Desk, repo: Path, tmp_pa
         "sys.exit(ran.stdout != '42\\n' or 'secret' in seen)\n"
     )
     words = ("--outside-file", f"{tmp_path / 'secret.py'}:mine/secret.py")
-    said = checked(desk, repo, shell(MEND), "python3 mine/secret.py", *words)
-    assert said.document["status"] == "promoted", said
-    alone = desk.say("run", "x", "--agent", shell(MEND), *TEST, *words, cwd=repo)
+    result = checked(cli, repo, shell(MEND), "python3 mine/secret.py", *words)
+    assert result.document["status"] == "promoted", result
+    alone = cli.say("run", "x", "--agent", shell(MEND), *TEST, *words, cwd=repo)
     assert alone.code == 2
     assert alone.error["message"].startswith("--outside-file: there is no outside check")
 
@@ -188,18 +188,18 @@ server.terminate()
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("tier", TIERS)
-def test_programs_streams_codes_and_services_are_relayed(desk: Desk, tmp_path: Path, tier: str) -> None:
+def test_programs_streams_codes_and_services_are_relayed(cli: Cli, tmp_path: Path, tier: str) -> None:
     if tier == "vm":
-        vm_kit.provide(Path(desk.environ["CHARGEHAND_HOME"]) / "vm")
+        vm_kit.provide(Path(cli.environ["CHARGEHAND_HOME"]) / "vm")
     repo = repository(
         tmp_path / "repo",
         {**FILES, "service.py": SERVICE, "outside/programs.py": PROGRAMS, "outside/service.py": HTTP},
     )
     words = ("--outside-check", "python3 outside/service.py", "--sandbox", tier)
-    said = checked(desk, repo, shell(MEND), "python3 outside/programs.py", *words)
-    verdict = desk.state(said).verdicts[-1]
-    assert [each.status for each in verdict.checks] == ["passed"] * 3, said
-    assert desk.state(said).status == "promoted"
+    result = checked(cli, repo, shell(MEND), "python3 outside/programs.py", *words)
+    verdict = cli.state(result).verdicts[-1]
+    assert [each.status for each in verdict.checks] == ["passed"] * 3, result
+    assert cli.state(result).status == "promoted"
 
 
 HOSTILE = {
@@ -225,37 +225,37 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-def test_a_hostile_tree_reaches_no_exit_code_of_theirs(desk: Desk, repo: Path, how: str) -> None:
+def test_a_hostile_tree_reaches_no_exit_code_of_theirs(cli: Cli, repo: Path, how: str) -> None:
     evil = writing("evil.py", HOSTILE[how], more="mv evil.py calc.py")
     (repo / "chargehand.toml").write_text('[limits]\ncheck_time = 4.0\n[project]\nchecks = ["cat *.py"]\n')
     commit(repo)
-    said = desk.say("run", "do it", "--agent", evil, *OUTSIDE, cwd=repo)
-    assert said.document["status"] == "refused", said
-    found = outside(desk, said)
-    assert len(found) == 1, said.document["reasons"]
+    result = cli.say("run", "do it", "--agent", evil, *OUTSIDE, cwd=repo)
+    assert result.document["status"] == "refused", result
+    found = outside(cli, result)
+    assert len(found) == 1, result.document["reasons"]
     ((_, status, _),) = found
     assert status in ("failed", "timed_out")
     # A check that ignores the tree's answers is not disturbed by it either.
-    calm = desk.say(
+    calm = cli.say(
         "run", "do it", "--agent", evil, "--outside-check", "under-test python3 calc.py & sleep 1", cwd=repo
     )
-    assert [status for _, status, _ in outside(desk, calm)] in (["passed"], ["failed"])
+    assert [status for _, status, _ in outside(cli, calm)] in (["passed"], ["failed"])
 
 
-def test_what_the_tree_writes_beside_them_is_limited(desk: Desk, repo: Path) -> None:
+def test_what_the_tree_writes_beside_them_is_limited(cli: Cli, repo: Path) -> None:
     (repo / "chargehand.toml").write_text("[sandbox]\ndisk_mb = 32\n")
     commit(repo)
     full = "under-test sh -c 'head -c 100000000 /dev/zero > big; sleep 5' || true"
-    said = checked(desk, repo, shell(MEND), full)
-    assert [found[1:] for found in outside(desk, said)] == [("failed", "disk")], said
+    result = checked(cli, repo, shell(MEND), full)
+    assert [found[1:] for found in outside(cli, result)] == [("failed", "disk")], result
 
 
 def test_the_port_is_the_one_that_sandboxes_forward() -> None:
     assert under_test._PORT == GATEWAY_PORT
 
 
-def test_bad_words_are_told(desk: Desk, repo: Path) -> None:
+def test_bad_words_are_told(cli: Cli, repo: Path) -> None:
     for words in (("--outside-check", ""), ("--outside-check", "a\0b"), (*OUTSIDE, "--outside-file", "nowhere:x")):
-        said = desk.say("run", "x", "--agent", shell("true"), *words, cwd=repo)
-        assert said.code == 2, (words, said)
-        assert said.error["message"].startswith("--outside-"), said
+        result = cli.say("run", "x", "--agent", shell("true"), *words, cwd=repo)
+        assert result.code == 2, (words, result)
+        assert result.error["message"].startswith("--outside-"), result

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash_kit import Scene, Site, Yard, nothing_survives, wait_until
+from tests.crash_kit import CrashKit, Scene, Site, nothing_survives, wait_until
 
 from chargehand.core.state import MissionState
 
@@ -32,29 +32,29 @@ BUSY = Scene(name="busy", script=f'exec python3 -c "{WRITER}"')
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
+def kit(tmp_path: Path) -> Iterator[CrashKit]:
     with nothing_survives():
-        yield Yard(tmp_path)
+        yield CrashKit(tmp_path)
 
 
 @pytest.fixture
-def site(yard: Yard) -> Site:
-    site = yard.site(BUSY)
-    yard.detach(site)
+def site(kit: CrashKit) -> Site:
+    site = kit.site(BUSY)
+    kit.detach(site)
     return site
 
 
-def began(yard: Yard) -> subprocess.Popen[bytes]:
+def began(kit: CrashKit) -> subprocess.Popen[bytes]:
     """Start a worker and wait until its agent writes."""
-    worker = yard.worker()
-    wait_until(lambda: len(written(yard)) > 50)
+    worker = kit.worker()
+    wait_until(lambda: len(written(kit)) > 50)
     return worker
 
 
-def written(yard: Yard) -> dict[str, tuple[int, int]]:
+def written(kit: CrashKit) -> dict[str, tuple[int, int]]:
     """Return every file that the agent's workspace shows in its upper layer, with size and time stamp."""
     found = {}
-    for root in yard.home.glob("projects/*/workspaces/w-*-attempt-1-*/generations/*/upper"):
+    for root in kit.home.glob("projects/*/workspaces/w-*-attempt-1-*/generations/*/upper"):
         for place, _, files in os.walk(root):
             for name in files:
                 info = os.lstat(os.path.join(place, name))
@@ -62,71 +62,71 @@ def written(yard: Yard) -> dict[str, tuple[int, int]]:
     return found
 
 
-def order(yard: Yard, verb: str, site: Site) -> float:
+def order(kit: CrashKit, verb: str, site: Site) -> float:
     """Give the mission an order as a person does, and check that it succeeds; return the seconds it took."""
     begun = time.monotonic()
-    assert yard.start("mission", verb, yard.mission(site), cwd=site.repository).wait(60) == 0, yard.said()
+    assert kit.start("mission", verb, kit.mission(site), cwd=site.repository).wait(60) == 0, kit.output()
     return time.monotonic() - begun
 
 
-def pause(yard: Yard, site: Site) -> None:
+def pause(kit: CrashKit, site: Site) -> None:
     """Pause before the agent ends by itself: on a busy machine it may end before a program for it starts."""
-    with yard.app() as app:
-        assert app.order(yard.mission(site), "pause")
+    with kit.app() as app:
+        assert app.order(kit.mission(site), "pause")
 
 
-def state_of(yard: Yard, site: Site) -> MissionState:
-    (state,) = yard.missions(site)
+def state_of(kit: CrashKit, site: Site) -> MissionState:
+    (state,) = kit.missions(site)
     return state
 
 
-def test_nothing_is_written_between_pause_and_resume(yard: Yard, site: Site) -> None:
-    worker = began(yard)
-    with yard.app() as app:
-        assert app.order(yard.mission(site), "pause")
-    before = written(yard)
-    assert state_of(yard, site).status == "paused"
+def test_nothing_is_written_between_pause_and_resume(kit: CrashKit, site: Site) -> None:
+    worker = began(kit)
+    with kit.app() as app:
+        assert app.order(kit.mission(site), "pause")
+    before = written(kit)
+    assert state_of(kit, site).status == "paused"
     time.sleep(1.0)  # the time in which nothing may happen
-    assert written(yard) == before
-    order(yard, "resume", site)
-    wait_until(lambda: written(yard) != before)
-    assert len({line.split()[0] for line in ignored(yard).splitlines()}) == 1, "the same process goes on"
-    assert worker.wait(60) == 0, yard.said()
-    outcome = yard.examine(site)
+    assert written(kit) == before
+    order(kit, "resume", site)
+    wait_until(lambda: written(kit) != before)
+    assert len({line.split()[0] for line in ignored(kit).splitlines()}) == 1, "the same process goes on"
+    assert worker.wait(60) == 0, kit.output()
+    outcome = kit.examine(site)
     assert outcome is not None
-    assert outcome.status == "promoted", yard.said()
-    assert state_of(yard, site).claims == 1
-    yard.at_rest()
+    assert outcome.status == "promoted", kit.output()
+    assert state_of(kit, site).claims == 1
+    kit.at_rest()
 
 
-def ignored(yard: Yard) -> str:
-    (found,) = yard.home.glob("projects/*/workspaces/w-*-attempt-1-*/generations/*/upper/ignored")
+def ignored(kit: CrashKit) -> str:
+    (found,) = kit.home.glob("projects/*/workspaces/w-*-attempt-1-*/generations/*/upper/ignored")
     return found.read_text()
 
 
-def test_a_paused_mission_stays_a_persons_when_its_worker_dies(yard: Yard, site: Site) -> None:
-    worker = began(yard)
-    pause(yard, site)
+def test_a_paused_mission_stays_a_persons_when_its_worker_dies(kit: CrashKit, site: Site) -> None:
+    worker = began(kit)
+    pause(kit, site)
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    assert [reason.code for reason in state_of(yard, site).reasons] == ["paused"]
-    assert yard.worker().wait(60) == 0, yard.said()
-    state = state_of(yard, site)
+    assert [reason.code for reason in state_of(kit, site).reasons] == ["paused"]
+    assert kit.worker().wait(60) == 0, kit.output()
+    state = state_of(kit, site)
     assert [reason.code for reason in state.reasons] == ["paused"]
     assert [attempt.status for attempt in state.attempts] == ["lost"]
-    order(yard, "resume", site)  # starts a worker, in the background
-    wait_until(lambda: state_of(yard, site).status == "promoted", seconds=60)
-    wait_until(lambda: not list(yard.home.glob("workers/*.lock")), seconds=60)
-    yard.examine(site)
-    yard.at_rest()
+    order(kit, "resume", site)  # starts a worker, in the background
+    wait_until(lambda: state_of(kit, site).status == "promoted", seconds=60)
+    wait_until(lambda: not list(kit.home.glob("workers/*.lock")), seconds=60)
+    kit.examine(site)
+    kit.at_rest()
 
 
-def test_a_paused_mission_can_be_cancelled(yard: Yard, site: Site) -> None:
-    worker = began(yard)
-    pause(yard, site)
-    order(yard, "cancel", site)
-    assert worker.wait(60) == 0, yard.said()
-    state = state_of(yard, site)
+def test_a_paused_mission_can_be_cancelled(kit: CrashKit, site: Site) -> None:
+    worker = began(kit)
+    pause(kit, site)
+    order(kit, "cancel", site)
+    assert worker.wait(60) == 0, kit.output()
+    state = state_of(kit, site)
     assert (state.status, [attempt.status for attempt in state.attempts]) == ("cancelled", ["cancelled"])
-    yard.examine(site)
-    yard.at_rest()
+    kit.examine(site)
+    kit.at_rest()

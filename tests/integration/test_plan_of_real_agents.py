@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
-from desk import repository
+from command_line import repository
 from msgspec.structs import replace
 from test_coordinator import Crew, branch
 from tests.conftest import git

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from desk import repository, shell
+from command_line import repository, shell
 from tests import forked
 from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wait_until, wake

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import repository
+from command_line import repository
 from test_coordinator import READS, Crew, branch, task
 from test_reviews import script
 from tests.conftest import git
-from tests.crash_kit import Yard, nothing_survives, sample
+from tests.crash_kit import CrashKit, nothing_survives, sample
 
 from chargehand.app.composition import App
 from chargehand.app.documents import mission_document
@@ -120,7 +120,7 @@ def test_a_plan_that_is_invalid_goes_back_with_what_is_wrong(crew: Crew) -> None
 
 
 @pytest.mark.parametrize(
-    ("report", "said"),
+    ("report", "result"),
     [
         (document(small("a", after=["b"]), small("b", after=["a"])), "a after b after a"),
         (document(small("a", role="wizard")), "task a: .*wizard"),
@@ -131,9 +131,9 @@ def test_a_plan_that_is_invalid_goes_back_with_what_is_wrong(crew: Crew) -> None
         ("", "came to no plan"),
     ],
 )
-def test_after_two_repairs_the_last_error_ends_the_mission(crew: Crew, report: str, said: str) -> None:
+def test_after_two_repairs_the_last_error_ends_the_mission(crew: Crew, report: str, result: str) -> None:
     state = refused(crew, record(crew, plans(report)))
-    assert re.search(said, state.reasons[0].message), state.reasons
+    assert re.search(result, state.reasons[0].message), state.reasons
 
 
 def test_what_a_planner_leaves_open_is_asked_before_any_work(crew: Crew) -> None:
@@ -164,7 +164,7 @@ def test_tasks_of_a_file_that_write_the_same_wait(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "said"),
+    ("tasks", "result"),
     [
         ([task("a", after=["c"]), task("b", after=["a"]), task("c", after=["b"])], "a after c after b after a"),
         ([task("a", role="wizard"), task("b")], "task a: .*wizard"),
@@ -172,9 +172,9 @@ def test_tasks_of_a_file_that_write_the_same_wait(crew: Crew) -> None:
     ],
 )
 def test_a_bad_file_is_refused_before_anything_is_recorded(
-    crew: Crew, tasks: list[dict[str, Any]], said: str
+    crew: Crew, tasks: list[dict[str, Any]], result: str
 ) -> None:
-    with pytest.raises(ChargehandError, match=said):
+    with pytest.raises(ChargehandError, match=result):
         crew.record(tasks)
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
         assert not app.store.log.missions()
@@ -190,10 +190,10 @@ def test_a_planner_that_nobody_can_be_is_refused_at_once(crew: Crew) -> None:
         plan_request(app, RunRequest(plan="auto", agent="command:true"))
 
 
-class PlannerYard(Yard):
+class PlannerKit(CrashKit):
     """A state directory with a coordinator that wants a plan: the first proposal is a cycle."""
 
-    def __init__(self, place: Path, *, like: Yard | None = None) -> None:
+    def __init__(self, place: Path, *, like: CrashKit | None = None) -> None:
         super().__init__(place, like=like)
         self.repository = repository(place / "repo")
         circle = document(small("a", after=["b"]), small("b", after=["a"]))
@@ -207,9 +207,9 @@ class PlannerYard(Yard):
 
     def finish(self) -> dict[str, int]:
         """Let workers finish it; return the counts of events and children whose number is fixed."""
-        assert self.worker().wait() == 0, self.said()
+        assert self.worker().wait() == 0, self.result()
         with self.app() as app:
-            assert app.mission_reader.state(self.coordinator).status == "promoted", self.said()
+            assert app.mission_reader.state(self.coordinator).status == "promoted", self.result()
             payloads = [read_payload(line) for line in app.store.log.read(self.coordinator)]
             children = len(app.store.log.children(self.coordinator))
         kinds = (PlannerStarted, PlanProposed, PlanMade, TaskEnded)
@@ -224,17 +224,17 @@ class PlannerYard(Yard):
 def test_dying_while_the_plan_is_made_changes_nothing(tmp_path: Path, of_a_plan: int, of_all: int) -> None:
     expected = {"PlannerStarted": 2, "PlanProposed": 2, "PlanMade": 1, "TaskEnded": 2, "children": 4}
     with nothing_survives():
-        like = PlannerYard(tmp_path / "like")
+        like = PlannerKit(tmp_path / "like")
         like.worker(plan=f"trace:{tmp_path / 'trace'}").wait()
         assert like.finish() == expected
         passed = (tmp_path / "trace").read_text().splitlines()
         of_plans = [point for point in passed if "plan." in point]
         assert of_plans
         for number, point in enumerate([*sample(of_plans, of_a_plan), *sample(passed, of_all)]):
-            yard = PlannerYard(tmp_path / f"at-{number}", like=like)
-            assert yard.worker(plan=point).wait() in (-signal.SIGKILL, 0), point
-            assert yard.finish() == expected, point
-            yard.at_rest()
+            kit = PlannerKit(tmp_path / f"at-{number}", like=like)
+            assert kit.worker(plan=point).wait() in (-signal.SIGKILL, 0), point
+            assert kit.finish() == expected, point
+            kit.at_rest()
 
 
 def test_a_plan_that_a_person_sets_while_the_planners_is_read_is_the_one(

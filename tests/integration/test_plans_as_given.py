@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import Desk, repository, untouched
+from command_line import Cli, repository, untouched
 from test_coordinator import READS, Crew, branch, task
 from tests.conftest import git
 
@@ -75,8 +75,8 @@ WORDS = ("--agent", "command:true", "--only-check", "true", "--allow", "sub", "-
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 @pytest.fixture(scope="module")
@@ -85,34 +85,34 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_plan_that_cannot_be_carried_out_is_refused_whole(desk: Desk, repo: Path, name: str) -> None:
-    content, said, way = BAD[name]
-    file = desk.place / "plan.yaml"
+def test_a_plan_that_cannot_be_carried_out_is_refused_whole(cli: Cli, repo: Path, name: str) -> None:
+    content, result, way = BAD[name]
+    file = cli.place / "plan.yaml"
     file.write_bytes(content)
     with untouched(repo):
-        told = desk.say("run", "--plan", str(file), *WORDS, cwd=repo)
+        told = cli.say("run", "--plan", str(file), *WORDS, cwd=repo)
     assert (told.code, told.stdout) == (2, ""), told
-    assert said in told.error["message"]
+    assert result in told.error["message"]
     assert way in told.error["hint"]
     assert "Traceback" not in told.stderr
-    assert desk.missions(repo) == []
+    assert cli.missions(repo) == []
 
 
 @pytest.mark.parametrize(
     "name", ["missing.yaml", ".", "", "/dev/zero", "/proc/self/mem", "x" * 5_000, "locked.yaml"]
 )
-def test_what_is_no_file_that_can_be_read_is_named(desk: Desk, repo: Path, name: str) -> None:
-    locked = desk.place / "locked.yaml"
+def test_what_is_no_file_that_can_be_read_is_named(cli: Cli, repo: Path, name: str) -> None:
+    locked = cli.place / "locked.yaml"
     if name == locked.name:
         if os.geteuid() == 0:
             pytest.skip("root reads every file")
         locked.write_bytes(plan())
         locked.chmod(0)
-    told = desk.say("run", "--plan", str(desk.place / name) if name == locked.name else name, *WORDS, cwd=repo)
+    told = cli.say("run", "--plan", str(cli.place / name) if name == locked.name else name, *WORDS, cwd=repo)
     assert (told.code, told.stdout) == (2, ""), told
     assert told.error["message"].startswith("--plan: ")
     assert "name a file of YAML or JSON" in told.error["hint"]
-    assert desk.missions(repo) == []
+    assert cli.missions(repo) == []
 
 
 @pytest.fixture

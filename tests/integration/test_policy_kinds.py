@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.integration.workshop import FILES, GOLD, Workshop
-from tests.native_kit import FINISH, MENDS, NativeShop, call, says, scripted
+from tests.integration.mission_kit import FILES, GOLD, MissionKit
+from tests.native_kit import FINISH, MENDS, NativeKit, call, says, scripted
 from tests.unit.test_policy_forbidden import FORBIDDEN
 
 from chargehand.app.config.policy_files import add_override
@@ -24,8 +24,8 @@ from chargehand.sandbox.snippet_pool import SnippetPool
 pytestmark = pytest.mark.needs_bwrap
 
 
-def judged(shop: Workshop, mission: str, kind: str = "") -> list[ActionJudged]:
-    app = shop.app()
+def judged(kit: MissionKit, mission: str, kind: str = "") -> list[ActionJudged]:
+    app = kit.app()
     try:
         found = [decode(line.type, line.payload) for line in app.store.log.read(mission) if line.payload]
     finally:
@@ -33,8 +33,8 @@ def judged(shop: Workshop, mission: str, kind: str = "") -> list[ActionJudged]:
     return [each for each in found if isinstance(each, ActionJudged) and kind in ("", each.kind)]
 
 
-def results(shop: NativeShop, mission: str) -> list[str]:
-    with shop.opened() as app:
+def results(kit: NativeKit, mission: str) -> list[str]:
+    with kit.opened() as app:
         lines = read_transcript(app.store, app.mission_reader.state(mission))
         return [line.text for line in lines if line.speaker == "result"]
 
@@ -48,14 +48,14 @@ def config(**values: object) -> dict[str, str]:
     return {**FILES, "chargehand.toml": "\n".join(["[project]", *lines, ""])}
 
 
-def own_rules(shop: Workshop, text: str) -> None:
-    path = shop.place / ".config" / "chargehand" / "policy.cedar"
+def own_rules(kit: MissionKit, text: str) -> None:
+    path = kit.place / ".config" / "chargehand" / "policy.cedar"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def trust(shop: Workshop) -> None:
-    app = shop.app()
+def trust(kit: MissionKit) -> None:
+    app = kit.app()
     try:
         found = app.find()
         resolved = app.configuration(found)
@@ -68,21 +68,21 @@ def codes(state: MissionState) -> list[str]:
     return [reason.code for reason in state.reasons]
 
 
-def set_back_checks(shop: Workshop) -> MissionState:
+def set_back_checks(kit: MissionKit) -> MissionState:
     """Run a mission with the project's own checks."""
     import asyncio
     import shlex
 
     from msgspec.structs import replace
-    from tests.integration.workshop import REQUEST
+    from tests.integration.mission_kit import REQUEST
 
     async def run() -> MissionState:
-        app = shop.app()
+        app = kit.app()
         try:
             async with app.session() as session:
                 wanted = replace(REQUEST, agent=f"command:sh -c {shlex.quote(GOLD)}")
                 made = session.missions.create(
-                    wanted, repository=str(shop.repository), base=session.base, config={}
+                    wanted, repository=str(kit.repository), base=session.base, config={}
                 )
                 return await session.missions.run(made)
         finally:
@@ -93,95 +93,95 @@ def set_back_checks(shop: Workshop) -> MissionState:
 
 class TestSetupAndChecks:
     def test_those_of_a_repository_nobody_trusts_are_judged_by_the_agents_rules(self, tmp_path: Path) -> None:
-        shop = Workshop(tmp_path, config(setup="touch made && git push origin main", checks=["cat calc/*"]))
-        state = set_back_checks(shop)
+        kit = MissionKit(tmp_path, config(setup="touch made && git push origin main", checks=["cat calc/*"]))
+        state = set_back_checks(kit)
         assert (state.status, codes(state)) == ("failed", ["policy_denied"])
-        (setup,) = judged(shop, state.id)
+        (setup,) = judged(kit, state.id)
         assert (setup.kind, setup.effect, setup.rule) == ("setup", "deny", "git-push")
         assert "the project's setup" in setup.subject
 
     def test_a_reason_sets_the_rule_aside(self, tmp_path: Path) -> None:
-        shop = Workshop(tmp_path, config(checks=["cat calc/*; docker --version || true"]))
-        state = set_back_checks(shop)
+        kit = MissionKit(tmp_path, config(checks=["cat calc/*; docker --version || true"]))
+        state = set_back_checks(kit)
         assert codes(state) == ["policy_denied"]
-        assert told(judged(shop, state.id)) == [("check", "deny", "containers")]
-        add_override(shop.environ, "containers", reason="only asks for the version")
-        state = set_back_checks(shop)
+        assert told(judged(kit, state.id)) == [("check", "deny", "containers")]
+        add_override(kit.environ, "containers", reason="only asks for the version")
+        state = set_back_checks(kit)
         assert state.status == "promoted", state.reasons
-        check, *_ = judged(shop, state.id, "check")
+        check, *_ = judged(kit, state.id, "check")
         assert (check.effect, check.overridden) == ("allow", ("containers",))
 
     def test_trust_is_another_rule(self, tmp_path: Path) -> None:
         files = config(setup="touch made; git push origin main 2>/dev/null; true", checks=["cat calc/*"])
-        shop = Workshop(tmp_path, files)
-        trust(shop)
-        state = set_back_checks(shop)
+        kit = MissionKit(tmp_path, files)
+        trust(kit)
+        state = set_back_checks(kit)
         assert state.status == "promoted", state.reasons
-        assert told(judged(shop, state.id)) == [
+        assert told(judged(kit, state.id)) == [
             ("setup", "allow", "setup-trusted"),
             ("check", "allow", "check-trusted"),
             ("launch", "allow", "launch-agent"),
         ]
 
     def test_what_a_person_typed_is_theirs_and_their_own_rule_still_counts(self, tmp_path: Path) -> None:
-        shop = Workshop(tmp_path)
-        state = shop.run(GOLD, checks=["cat calc/*; docker --version || true"])
+        kit = MissionKit(tmp_path)
+        state = kit.run(GOLD, checks=["cat calc/*; docker --version || true"])
         assert state.status == "promoted", state.reasons
         own_rules(
-            shop,
+            kit,
             '@id("no-docker") forbid (principal, action == Action::"check", resource == Program::"docker");',
         )
-        state = shop.run(GOLD, checks=["cat calc/*; docker --version || true"])
+        state = kit.run(GOLD, checks=["cat calc/*; docker --version || true"])
         assert codes(state) == ["policy_denied"]
-        assert judged(shop, state.id)[0].rule == "user:no-docker"
+        assert judged(kit, state.id)[0].rule == "user:no-docker"
 
 
 class TestAgentsOwnPrograms:
     def test_a_rule_keeps_an_agent_from_starting(self, tmp_path: Path) -> None:
-        shop = Workshop(tmp_path)
-        own_rules(shop, '@id("no-sh") forbid (principal, action == Action::"launch", resource == Program::"sh");')
-        state = shop.run(GOLD, attempts=3)
+        kit = MissionKit(tmp_path)
+        own_rules(kit, '@id("no-sh") forbid (principal, action == Action::"launch", resource == Program::"sh");')
+        state = kit.run(GOLD, attempts=3)
         assert (state.status, codes(state)) == ("failed", ["policy_denied"])
-        assert told(judged(shop, state.id, "launch")) == [("launch", "deny", "user:no-sh")]
+        assert told(judged(kit, state.id, "launch")) == [("launch", "deny", "user:no-sh")]
 
     def test_a_rule_that_asks_waits_for_a_person(self, tmp_path: Path) -> None:
-        shop = Workshop(tmp_path)
-        own_rules(shop, '@id("ask") @decision("ask") permit (principal, action == Action::"launch", resource);')
-        state = shop.run(GOLD)
+        kit = MissionKit(tmp_path)
+        own_rules(kit, '@id("ask") @decision("ask") permit (principal, action == Action::"launch", resource);')
+        state = kit.run(GOLD)
         assert state.status == "waiting", state.reasons
         assert state.open_question is not None
         assert "user:ask" in state.open_question.text
 
 
 class TestExec:
-    def say(self, shop: Workshop, monkeypatch: pytest.MonkeyPatch, *words: str, stdin: str = "") -> Result:
-        for name, value in shop.environ.items():
+    def say(self, kit: MissionKit, monkeypatch: pytest.MonkeyPatch, *words: str, stdin: str = "") -> Result:
+        for name, value in kit.environ.items():
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-        monkeypatch.chdir(shop.repository)
+        monkeypatch.chdir(kit.repository)
         return CliRunner().invoke(chargehand, ["exec", *words], input=stdin)
 
     def test_a_persons_command_is_allowed_by_a_rule_that_says_so(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        shop = Workshop(tmp_path)
-        said = self.say(shop, monkeypatch, "--json", "--", "git", "push", "--dry-run", "nowhere")
+        kit = MissionKit(tmp_path)
+        said = self.say(kit, monkeypatch, "--json", "--", "git", "push", "--dry-run", "nowhere")
         assert json.loads(said.stdout)["judged"]["rule"] == "exec-by-person"
-        own_rules(shop, '@id("no-git") forbid (principal, action == Action::"exec", resource == Program::"git");')
-        said = self.say(shop, monkeypatch, "--json", "--", "git", "status")
+        own_rules(kit, '@id("no-git") forbid (principal, action == Action::"exec", resource == Program::"git");')
+        said = self.say(kit, monkeypatch, "--json", "--", "git", "status")
         assert said.exit_code == 125
         assert json.loads(said.stderr)["error"]["code"] == "policy_denied"
-        assert self.say(shop, monkeypatch, "--", "true").exit_code == 0
+        assert self.say(kit, monkeypatch, "--", "true").exit_code == 0
 
     def test_what_looks_at_a_mission_is_in_its_log(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        shop = Workshop(tmp_path)
-        state = shop.run(GOLD)
+        kit = MissionKit(tmp_path)
+        state = kit.run(GOLD)
         assert (
-            self.say(shop, monkeypatch, "--mission", state.id, "--", "grep", "-q", "+", "calc/core.py").exit_code
+            self.say(kit, monkeypatch, "--mission", state.id, "--", "grep", "-q", "+", "calc/core.py").exit_code
             == 0
         )
-        assert told(judged(shop, state.id, "exec")) == [("exec", "allow", "exec-by-person")]
-        app = shop.app()
+        assert told(judged(kit, state.id, "exec")) == [("exec", "allow", "exec-by-person")]
+        app = kit.app()
         try:
             assert app.mission_reader.state(state.id).status == "promoted"
         finally:
@@ -190,22 +190,22 @@ class TestExec:
     def test_a_snippet_is_judged_and_isolate_is_for_snippets(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        shop = Workshop(tmp_path)
+        kit = MissionKit(tmp_path)
         python = ("--snippet", "-", "--language", "python")
-        said = self.say(shop, monkeypatch, "--sandbox", "isolate", "--json", *python, stdin="1 + 1")
+        said = self.say(kit, monkeypatch, "--sandbox", "isolate", "--json", *python, stdin="1 + 1")
         assert (json.loads(said.stdout)["value"], said.exit_code) == (2, 0)
         assert json.loads(said.stdout)["judged"]["rule"] == "snippet"
-        refused = self.say(shop, monkeypatch, "--sandbox", "isolate", "--", "true")
+        refused = self.say(kit, monkeypatch, "--sandbox", "isolate", "--", "true")
         assert refused.exit_code == 125
         assert "--snippet" in refused.stderr
-        assert self.say(shop, monkeypatch, "--sandbox", "process", *python, stdin="1").exit_code == 125
-        own_rules(shop, '@id("no") forbid (principal, action == Action::"snippet", resource);')
-        said = self.say(shop, monkeypatch, "--json", *python, stdin="1 + 1")
+        assert self.say(kit, monkeypatch, "--sandbox", "process", *python, stdin="1").exit_code == 125
+        own_rules(kit, '@id("no") forbid (principal, action == Action::"snippet", resource);')
+        said = self.say(kit, monkeypatch, "--json", *python, stdin="1 + 1")
         assert json.loads(said.stderr)["error"]["code"] == "policy_denied"
 
     def test_run_names_the_way_out_of_isolate(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        shop = Workshop(tmp_path)
-        self.say(shop, monkeypatch, "--", "true")
+        kit = MissionKit(tmp_path)
+        self.say(kit, monkeypatch, "--", "true")
         said = CliRunner().invoke(
             chargehand, ["run", "x", "--agent", "command:true", "--sandbox", "isolate", "--yes"]
         )
@@ -216,7 +216,7 @@ class TestExec:
 class TestScripts:
     def test_a_script_is_refused_with_its_line_and_no_link_leads_outside(self, tmp_path: Path) -> None:
         files = {**FILES, "deploy.sh": "#!/bin/sh\ntouch ran\ngit push origin main\n"}
-        shop = NativeShop(tmp_path, files)
+        kit = NativeKit(tmp_path, files)
         lines = (
             "sh deploy.sh",
             "printf 'ls\\ngit push\\n' > 'a ü.sh'; printf '\\377\\n$X\\n' > odd.sh; ln -s /etc/issue /tmp/out.sh",
@@ -225,15 +225,15 @@ class TestScripts:
             "ls",
         )
         replies = tuple(says("", call("bash", command=line)) for line in lines)
-        shop.model("scripted", scripted((*replies, *MENDS)))
-        state = shop.native()
+        kit.model("scripted", scripted((*replies, *MENDS)))
+        state = kit.native()
         assert state.status == "promoted", state.reasons
-        first, _, second, odd, listed, *_ = results(shop, state.id)
+        first, _, second, odd, listed, *_ = results(kit, state.id)
         assert "git push origin main (deploy.sh:3)" in first
         assert "git push (a ü.sh:2)" in second
         assert "ran" not in listed
         assert "not done" not in odd
-        assert [each.rule for each in judged(shop, state.id, "shell")] == [
+        assert [each.rule for each in judged(kit, state.id, "shell")] == [
             "git-push", "write-workspace", "git-push", "opaque-script", "program",
         ]  # fmt: skip
 
@@ -243,7 +243,7 @@ SUM = call("snippet", language="python", code="print('hm')\nsum(input)", input="
 
 class TestSnippets:
     def test_a_model_computes_a_value_and_it_is_recorded(self, tmp_path: Path) -> None:
-        shop = NativeShop(tmp_path)
+        kit = NativeKit(tmp_path)
         wrong = (
             call("snippet", language="python", code="1 / 0"),
             call("snippet", language="cobol", code="1"),
@@ -251,10 +251,10 @@ class TestSnippets:
             call("snippet", language="python", code="1", input="{"),
             call("snippet", language="python", code="'x' * 9000"),
         )
-        shop.model("scripted", scripted((says("", SUM, *wrong), *MENDS)))
-        state = shop.native()
+        kit.model("scripted", scripted((says("", SUM, *wrong), *MENDS)))
+        state = kit.native()
         assert state.status == "promoted", state.reasons
-        value, raised, cobol, memory, given, long, *_ = results(shop, state.id)
+        value, raised, cobol, memory, given, long, *_ = results(kit, state.id)
         document = json.loads(value)
         assert document["value"] == 6
         assert document["console"] == [{"level": "log", "text": "hm"}]
@@ -264,16 +264,16 @@ class TestSnippets:
         assert json.loads(memory)["error"]["kind"] == "memory"
         assert "not JSON" in given
         assert json.loads(long)["error"]["kind"] == "output"
-        assert told(judged(shop, state.id, "snippet"))[0] == ("snippet", "allow", "snippet")
-        assert judged(shop, state.id, "snippet")[0].text.startswith("python: print")
+        assert told(judged(kit, state.id, "snippet"))[0] == ("snippet", "allow", "snippet")
+        assert judged(kit, state.id, "snippet")[0].text.startswith("python: print")
 
     def test_a_rule_denies_them(self, tmp_path: Path) -> None:
-        shop = NativeShop(tmp_path)
-        own_rules(shop, '@id("no") forbid (principal, action == Action::"snippet", resource);')
-        shop.model("scripted", scripted((says("", SUM), *MENDS)))
-        state = shop.native()
+        kit = NativeKit(tmp_path)
+        own_rules(kit, '@id("no") forbid (principal, action == Action::"snippet", resource);')
+        kit.model("scripted", scripted((says("", SUM), *MENDS)))
+        state = kit.native()
         assert state.status == "promoted"
-        assert "user:no" in results(shop, state.id)[0]
+        assert "user:no" in results(kit, state.id)[0]
 
     def test_where_they_cannot_be_had_the_log_says_why(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -282,12 +282,12 @@ class TestSnippets:
             raise TierUnavailableError("no user namespaces here", hint="sysctl …")
 
         monkeypatch.setattr(SnippetPool, "__aenter__", missing)
-        shop = NativeShop(tmp_path)
-        shop.model("scripted", scripted((says("", SUM), *MENDS)))
-        state = shop.native()
+        kit = NativeKit(tmp_path)
+        kit.model("scripted", scripted((says("", SUM), *MENDS)))
+        state = kit.native()
         assert state.status == "promoted", state.reasons
-        assert "use bash" in results(shop, state.id)[0]
-        first = judged(shop, state.id, "snippet")[0]
+        assert "use bash" in results(kit, state.id)[0]
+        first = judged(kit, state.id, "snippet")[0]
         assert (first.effect, first.rule) == ("deny", "sandbox_unavailable")
         assert "no user namespaces here" in first.reason
 
@@ -305,7 +305,7 @@ class TestFiftyForbiddenActions:
         return lines
 
     def test_none_of_a_native_agents_is_carried_out(self, tmp_path: Path) -> None:
-        shop = NativeShop(tmp_path)
+        kit = NativeKit(tmp_path)
         # a rule that asks would stop the mission each time
         asked = {
             "git filter-branch --all",
@@ -319,31 +319,31 @@ class TestFiftyForbiddenActions:
             call("edit", path=path, old="", new="x")
             for path in (".git/x", "/etc/x", "../x", "chargehand.toml", "/proc/sys/x")
         ]
-        shop.model("scripted", scripted((says("", *calls, *writes), says("", call("bash", command="ls")), *MENDS)))
-        state = shop.native()
+        kit.model("scripted", scripted((says("", *calls, *writes), says("", call("bash", command="ls")), *MENDS)))
+        state = kit.native()
         assert state.status == "promoted", state.reasons
-        events = [each for each in judged(shop, state.id) if each.attempt]
+        events = [each for each in judged(kit, state.id) if each.attempt]
         denied = [each for each in events if each.effect == "deny"]
         assert len(denied) == len(calls) + len(writes) >= 50
         assert all(each.rule and each.reason and each.attempt for each in denied)
-        answers = results(shop, state.id)
+        answers = results(kit, state.id)
         assert all("not done" in answer for answer in answers[: len(denied)])
         assert "ran-" not in answers[len(denied)]
 
     def test_a_command_agents_are_harmless(self, tmp_path: Path) -> None:
         secret = tmp_path / "outside.txt"
         secret.write_text("mine")
-        shop = Workshop(tmp_path)
-        before = {path: path.read_bytes() for path in (shop.repository / ".git").rglob("*") if path.is_file()}
+        kit = MissionKit(tmp_path)
+        before = {path: path.read_bytes() for path in (kit.repository / ".git").rglob("*") if path.is_file()}
         tries = "\n".join(
             f"({line}) </dev/null >/dev/null 2>&1 || :" for line in self.lines if "rm -rf" not in line
         )
         removes = "rm -rf /etc /home /usr ~ 2>/dev/null; find / -xdev -delete 2>/dev/null"
         # npm would try for a minute to reach a missing network, and git would pause after its warning.
         hasty = "export npm_config_fetch_retries=0 PIP_RETRIES=0 FILTER_BRANCH_SQUELCH_WARNING=1"
-        state = shop.run(f"{GOLD}\nset +e\n{hasty}\n{tries}\n{removes}\ntrue")
+        state = kit.run(f"{GOLD}\nset +e\n{hasty}\n{tries}\n{removes}\ntrue")
         assert state.status != "promoted" or not state.reasons
-        assert told(judged(shop, state.id, "launch"))[0] == ("launch", "allow", "launch-agent")
+        assert told(judged(kit, state.id, "launch"))[0] == ("launch", "allow", "launch-agent")
         assert secret.read_text() == "mine"
         assert Path(sys.executable).exists()
         after = {path: path.read_bytes() for path in before if path.is_file()}
@@ -352,7 +352,7 @@ class TestFiftyForbiddenActions:
 
 
 def test_finish_is_no_action(tmp_path: Path) -> None:
-    shop = NativeShop(tmp_path)
-    shop.model("scripted", scripted((FINISH,)))
-    state = shop.native(attempts=1)
-    assert {each.kind for each in judged(shop, state.id)} == {"check"}
+    kit = NativeKit(tmp_path)
+    kit.model("scripted", scripted((FINISH,)))
+    state = kit.native(attempts=1)
+    assert {each.kind for each in judged(kit, state.id)} == {"check"}

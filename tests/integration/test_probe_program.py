@@ -17,7 +17,7 @@ from tests.conftest import git, repository_state
 from tests.jail_kit import TIERS, tier_of
 from tests.probe_program import DIFFERENCES, FILES, OVERLAY, PROGRAM, STEPS
 from tests.toolchain_kit import host_toolchain
-from tests.workspace_kit import Yard
+from tests.workspace_kit import WorkspaceKit
 
 from chargehand.core.ports import DriverName, sandbox_ids
 from chargehand.sandbox.contract import SandboxLimits, SandboxSpec
@@ -29,24 +29,24 @@ LIMITS = SandboxLimits(memory_mb=1024, tmp_mb=64)
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Yard:
+def kit(tmp_path_factory: pytest.TempPathFactory) -> WorkspaceKit:
     """Make a repository of three commits, as a person has it, with an untracked file in its work tree."""
-    yard = Yard(tmp_path_factory.mktemp("probe"), files=FILES)
+    kit = WorkspaceKit(tmp_path_factory.mktemp("probe"), files=FILES)
     for number in (2, 3):
-        with (yard.repository / "README.md").open("a") as file:
+        with (kit.repository / "README.md").open("a") as file:
             file.write(f"commit {number}\n")
-        yard.commit(f"number {number}")
-    (yard.repository / "untracked").write_text("a person's own\n")
-    return yard
+        kit.commit(f"number {number}")
+    (kit.repository / "untracked").write_text("a person's own\n")
+    return kit
 
 
 @pytest.fixture(scope="module")
-def plain(yard: Yard) -> Iterator[dict[str, Any]]:
+def plain(kit: WorkspaceKit) -> Iterator[dict[str, Any]]:
     """Return the transcript in a plain clone, run by the user of this machine's sandboxes."""
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)  # not pytest's own: every other run closes that to other users
         place.chmod(0o755)
-        git(place, "clone", "-q", str(yard.repository), "clone")
+        git(place, "clone", "-q", str(kit.repository), "clone")
         (place / "tmp").mkdir()
         uid, gid = sandbox_ids()
         subprocess.run(["chown", "-R", f"{uid}:{gid}", directory], check=True)
@@ -87,13 +87,13 @@ def strategy(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("kind", TIERS)
 def test_programs_see_what_they_see_in_a_plain_clone(
-    yard: Yard, plain: dict[str, Any], kind: str, strategy: str
+    kit: WorkspaceKit, plain: dict[str, Any], kind: str, strategy: str
 ) -> None:
-    workspace = yard.workspace(driver=STRATEGIES[strategy])
-    layers = yard.depot().base_layers(yard.base())
-    before = repository_state(yard.repository), digest(layers.git.parent)
+    workspace = kit.workspace(driver=STRATEGIES[strategy])
+    layers = kit.depot().base_layers(kit.base())
+    before = repository_state(kit.repository), digest(layers.git.parent)
     told = asyncio.run(transcript(kind, workspace))
-    assert (repository_state(yard.repository), digest(layers.git.parent)) == before
+    assert (repository_state(kit.repository), digest(layers.git.parent)) == before
 
     where = ("", OVERLAY) if STRATEGIES[strategy] == "overlay" else ("",)
     expected = {step for step, (place, _) in DIFFERENCES.items() if place in where}

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.clock_kit import time_of_an_agent
 from tests.conftest import git, repository_state
-from workshop import CHECK, FILES, GOLD, Workshop
+
+from mission_kit import CHECK, FILES, GOLD, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -56,26 +57,26 @@ ADVERSARIES = {
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("adversaries"))
+def shared(tmp_path_factory: pytest.TempPathFactory) -> MissionKit:
+    return MissionKit(tmp_path_factory.mktemp("adversaries"))
 
 
 def test_gold_is_promoted_as_the_exact_tree(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    before = repository_state(shop.repository)
-    state = shop.run(GOLD)
+    kit = MissionKit(tmp_path)
+    before = repository_state(kit.repository)
+    state = kit.run(GOLD)
     assert state.status == "promoted", state.reasons
     assert state.export is not None
     assert (state.export.ref, state.export.state) == ("refs/heads/chargehand/mend-add", "done")
-    assert git(shop.repository, "rev-parse", "chargehand/mend-add") == state.commit
-    assert git(shop.repository, "rev-parse", "chargehand/mend-add^{tree}") == state.verdicts[-1].tree
-    assert git(shop.repository, "rev-parse", "chargehand/mend-add^") == git(shop.repository, "rev-parse", "main")
-    assert git(shop.repository, "diff", "--name-only", "main", "chargehand/mend-add") == "calc/core.py"
-    assert repository_state(shop.repository) == before
+    assert git(kit.repository, "rev-parse", "chargehand/mend-add") == state.commit
+    assert git(kit.repository, "rev-parse", "chargehand/mend-add^{tree}") == state.verdicts[-1].tree
+    assert git(kit.repository, "rev-parse", "chargehand/mend-add^") == git(kit.repository, "rev-parse", "main")
+    assert git(kit.repository, "diff", "--name-only", "main", "chargehand/mend-add") == "calc/core.py"
+    assert repository_state(kit.repository) == before
 
 
 @pytest.mark.parametrize("name", [name for name, row in ADVERSARIES.items() if row[1]])
-def test_adversary_is_refused_and_nothing_of_the_user_changes(shared: Workshop, name: str) -> None:
+def test_adversary_is_refused_and_nothing_of_the_user_changes(shared: MissionKit, name: str) -> None:
     script, status, code = ADVERSARIES[name]
     before = repository_state(shared.repository, without="\0")
     state = shared.run(script)
@@ -85,28 +86,28 @@ def test_adversary_is_refused_and_nothing_of_the_user_changes(shared: Workshop, 
 
 
 def test_writing_outside_changes_nothing_outside(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    state = shop.run(ADVERSARIES["writes outside"][0])
+    kit = MissionKit(tmp_path)
+    state = kit.run(ADVERSARIES["writes outside"][0])
     assert state.status == "promoted"
-    assert git(shop.repository, "diff", "--name-only", "main", state.commit or "") == "calc/core.py\nevil.py"
+    assert git(kit.repository, "diff", "--name-only", "main", state.commit or "") == "calc/core.py\nevil.py"
     assert not Path("/usr/evil").exists()
     assert not (tmp_path / "evil").exists()
 
 
 def test_outside_the_allowed_areas_is_set_back(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path, {**FILES, "chargehand.toml": '[project]\nallow = ["calc/**"]\n'})
-    before = repository_state(shop.repository, without="\0")
-    state = shop.run(f"{GOLD}; echo x >> README.md")
+    kit = MissionKit(tmp_path, {**FILES, "chargehand.toml": '[project]\nallow = ["calc/**"]\n'})
+    before = repository_state(kit.repository, without="\0")
+    state = kit.run(f"{GOLD}; echo x >> README.md")
     assert state.status == "refused"
     assert [(r.path, r.rule) for r in state.reverted] == [("README.md", "area_outside")]
-    assert repository_state(shop.repository, without="\0") == before
-    partial = shop.run(f"{GOLD}; echo x >> README.md", partial=True)
+    assert repository_state(kit.repository, without="\0") == before
+    partial = kit.run(f"{GOLD}; echo x >> README.md", partial=True)
     assert partial.status == "promoted"
-    assert git(shop.repository, "diff", "--name-only", "main", partial.commit or "") == "calc/core.py"
+    assert git(kit.repository, "diff", "--name-only", "main", partial.commit or "") == "calc/core.py"
 
 
 @pytest.mark.parametrize("path", ["conftest.py", "tests/conftest.py", ".github/workflows/ci.yml", "tox.ini"])
-def test_check_surface_waits_for_a_person(shared: Workshop, path: str) -> None:
+def test_check_surface_waits_for_a_person(shared: MissionKit, path: str) -> None:
     before = repository_state(shared.repository, without="\0")
     state = shared.run(f"{GOLD}; mkdir -p {Path(path).parent}; echo '# mine' > {path}")
     assert state.status == "waiting", state.reasons
@@ -115,7 +116,7 @@ def test_check_surface_waits_for_a_person(shared: Workshop, path: str) -> None:
 
 
 def test_ignored_byte_code_does_not_make_broken_source_pass(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
+    kit = MissionKit(tmp_path)
     forge = textwrap.dedent("""
         import importlib.util, os, py_compile, shutil
         source = open("calc/core.py").read()
@@ -124,26 +125,26 @@ def test_ignored_byte_code_does_not_make_broken_source_pass(tmp_path: Path) -> N
         open("calc/core.py", "w").write(source + "# touched\\n")
     """)
     proof = f"python3 - <<'X'\n{forge}\nX\nPYTHONDONTWRITEBYTECODE=1 {CHECK} || exit 9"
-    state = shop.run(proof)
+    state = kit.run(proof)
     assert state.attempts[0].status == "refused", "the forged byte code must have fooled the agent's own run"
     assert state.status == "refused"
     assert "check_failed" in {reason.code for reason in state.reasons}
 
 
 def test_commit_and_stash_inside_are_seen(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
+    kit = MissionKit(tmp_path)
     inside = (
         f"{GOLD}; git add -A && git commit -qm mine && echo '# two' >> calc/core.py && git commit -qam again "
         "&& git checkout -q -b side && echo '# stashed' >> README.md && git stash -q"
     )
-    state = shop.run(inside)
+    state = kit.run(inside)
     assert state.status == "promoted", state.reasons
-    assert git(shop.repository, "diff", "--name-only", "main", state.commit or "") == "calc/core.py"
-    assert git(shop.repository, "log", "--oneline", "main").count("\n") == 0
+    assert git(kit.repository, "diff", "--name-only", "main", state.commit or "") == "calc/core.py"
+    assert git(kit.repository, "log", "--oneline", "main").count("\n") == 0
 
 
 def test_planted_hooks_and_configuration_never_run(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
+    kit = MissionKit(tmp_path)
     marker = tmp_path / "ran"
     plant = (
         f"{GOLD}; printf '#!/bin/sh\\ntouch {marker}\\n' > .git/hooks/post-merge; chmod +x .git/hooks/*; "
@@ -151,52 +152,52 @@ def test_planted_hooks_and_configuration_never_run(tmp_path: Path) -> None:
         f"git config core.hooksPath .hooks; mkdir .hooks; cp .git/hooks/post-merge .hooks/post-commit; "
         f"echo '*.py filter=evil diff=evil' > .gitattributes; git config filter.evil.clean 'touch {marker}'"
     )
-    state = shop.run(plant, apply=True)
+    state = kit.run(plant, apply=True)
     assert state.status == "waiting", state.reasons
     assert {reason.code for reason in state.reasons} == {"runs_later", "entry_filter"}, (
         "both would run in somebody's clone"
     )
-    state = shop.promote(state.id)
+    state = kit.promote(state.id)
     assert state.status == "promoted", state.reasons
     assert not marker.exists()
-    assert "a + b" in (shop.repository / "calc/core.py").read_text()
-    assert not (shop.repository / ".git/hooks/post-merge").exists()
+    assert "a + b" in (kit.repository / "calc/core.py").read_text()
+    assert not (kit.repository / ".git/hooks/post-merge").exists()
 
 
 def test_hang_is_stopped_and_its_last_writes_are_kept(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    before = repository_state(shop.repository, without="\0")
+    kit = MissionKit(tmp_path)
+    before = repository_state(kit.repository, without="\0")
     with time_of_an_agent(3.0):
-        state = shop.run(f"{GOLD}; sleep 600 & sleep 600")
+        state = kit.run(f"{GOLD}; sleep 600 & sleep 600")
     assert state.status == "exhausted"
     assert state.attempts[0].status == "timed_out"
     assert [point.trigger for point in state.checkpoints] == ["timeout"]
-    assert repository_state(shop.repository, without="\0") == before
+    assert repository_state(kit.repository, without="\0") == before
 
 
 def test_daemon_left_behind_is_gone_before_the_verdict(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
+    kit = MissionKit(tmp_path)
     daemon = "(while :; do echo late >> calc/core.py; sleep 0.01; done) > /dev/null 2>&1 &"
-    state = shop.run(f"{GOLD}; setsid sh -c '{daemon}'; exit 0")
+    state = kit.run(f"{GOLD}; setsid sh -c '{daemon}'; exit 0")
     assert state.base is not None
     assert state.verdicts[-1].tree == state.checkpoints[-1].tree
 
 
 def test_test_suite_that_runs_nothing_is_red(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    state = shop.run(f"{GOLD}", checks=["python3 -m unittest discover -q -s calc"])
+    kit = MissionKit(tmp_path)
+    state = kit.run(f"{GOLD}", checks=["python3 -m unittest discover -q -s calc"])
     assert state.status == "refused"
     assert "no test ran" in state.reasons[0].message
 
 
 def test_second_attempt_gets_the_report(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
+    kit = MissionKit(tmp_path)
     learner = (
         'if [ -z "$CHARGEHAND_REPORT" ]; then echo "# try" >> calc/core.py; '
         'else python3 -c "import json, os; r = json.load(open(os.environ[\\"CHARGEHAND_REPORT\\"])); '
         'assert r[\\"payload\\"][\\"failing\\"], r" && ' + GOLD + "; fi"
     )
-    state = shop.run(learner, attempts=2)
+    state = kit.run(learner, attempts=2)
     assert state.status == "promoted", state.reasons
     assert [attempt.status for attempt in state.attempts] == ["refused", "succeeded"]
-    assert "# try" in git(shop.repository, "show", f"{state.commit}:calc/core.py")
+    assert "# try" in git(kit.repository, "show", f"{state.commit}:calc/core.py")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import git
-from tests.crash_kit import SCENES, Yard, nothing_survives
-from tests.integration.desk import Desk, repository
+from tests.crash_kit import SCENES, CrashKit, nothing_survives
+from tests.integration.command_line import Cli, repository
 
 from chargehand.store.database.keys import AuditKey, KeyFiles
 from chargehand.store.envelopes import Envelope, sign_envelope
@@ -31,17 +31,17 @@ class Place:
     """A promoted mission and its repository."""
 
     def __init__(self, place: Path, *words: str) -> None:
-        self.desk = Desk(place)
+        self.cli = Cli(place)
         self.repository = repository(place / "repo")
-        self.run = self.desk.run(self.repository, *words)
+        self.run = self.cli.run(self.repository, *words)
         self.mission = self.run.document["mission"]
         self.commit = git(self.repository, "rev-parse", BRANCH)
-        self.depot = next(self.desk.home.glob("projects/*/depot.git"))
+        self.depot = next(self.cli.home.glob("projects/*/depot.git"))
 
     def verify(self, *words: str, code: int = 0) -> Any:
-        said = self.desk.say("audit", "provenance", *(words or (self.mission,)), cwd=self.repository)
-        assert said.code == code, said
-        return said.document
+        result = self.cli.say("audit", "provenance", *(words or (self.mission,)), cwd=self.repository)
+        assert result.code == code, result
+        return result.document
 
     def kinds(self, *words: str) -> set[str]:
         """Return the kinds of problems that verification reports."""
@@ -71,15 +71,15 @@ def statement(envelope: dict[str, Any]) -> dict[str, Any]:
 def test_a_promotion_leaves_one_statement_that_says_what_became_of_what(place: Place) -> None:
     (found,) = place.verify()["commits"]
     assert [json.loads(line) for line in place.note().splitlines()] == [found["envelope"]]
-    said = statement(found["envelope"])
-    assert found["statement"] == said
-    assert (said["_type"], said["predicateType"]) == (
+    result = statement(found["envelope"])
+    assert found["statement"] == result
+    assert (result["_type"], result["predicateType"]) == (
         "https://in-toto.io/Statement/v1",
         "https://slsa.dev/provenance/v1",
     )
     tree = git(place.repository, "rev-parse", f"{BRANCH}^{{tree}}")
-    assert said["subject"][0]["digest"] == {"gitCommit": place.commit, "gitTree": tree}
-    definition, run = said["predicate"]["buildDefinition"], said["predicate"]["runDetails"]
+    assert result["subject"][0]["digest"] == {"gitCommit": place.commit, "gitTree": tree}
+    definition, run = result["predicate"]["buildDefinition"], result["predicate"]["runDetails"]
     asked = definition["externalParameters"]
     assert asked["request"] == {"sha256": hashlib.sha256(b"mend").hexdigest()}
     assert asked["base"] == git(place.repository, "rev-parse", "main")
@@ -90,7 +90,7 @@ def test_a_promotion_leaves_one_statement_that_says_what_became_of_what(place: P
     products = {part["name"]: part for part in run["byproducts"]}
     assert products["verdict"]["annotations"]["status"] == "green"
     assert products["check:true"]["annotations"]["status"] == "passed"
-    state = place.desk.state(place.run)
+    state = place.cli.state(place.run)
     assert products["check:true"]["digest"]["sha256"] == state.verdicts[-1].checks[0].artifact
     head = json.loads(git(place.repository, "notes", "--ref", "chargehand", "show", BRANCH))
     assert products["log-head"]["digest"]["sha256"] == head["hash"]
@@ -98,16 +98,16 @@ def test_a_promotion_leaves_one_statement_that_says_what_became_of_what(place: P
 
 
 def test_no_word_of_the_request_is_in_it(tmp_path: Path) -> None:
-    desk, home = Desk(tmp_path), repository(tmp_path / "repo")
-    desk.run(home, text="mend with the secret hunter2")
+    cli, home = Cli(tmp_path), repository(tmp_path / "repo")
+    cli.run(home, text="mend with the secret hunter2")
     branch = git(home, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand")
     assert "hunter2" not in json.dumps(statement(json.loads(git(home, "notes", "--ref", REF, "show", branch))))
 
 
 def test_a_roll_back_and_a_second_promotion_have_statements_of_their_own(place: Place) -> None:
-    assert place.desk.say("mission", "rollback", place.mission, cwd=place.repository).code == 0
+    assert place.cli.say("mission", "rollback", place.mission, cwd=place.repository).code == 0
     back = git(place.repository, "rev-parse", BRANCH)
-    assert place.desk.say("mission", "promote", place.mission, "--reason", "x", cwd=place.repository).code == 0
+    assert place.cli.say("mission", "promote", place.mission, "--reason", "x", cwd=place.repository).code == 0
     document = place.verify()
     kinds = [each["statement"]["predicate"]["buildDefinition"]["buildType"] for each in document["commits"]]
     assert kinds == ["urn:chargehand:promotion:v1", "urn:chargehand:rollback:v1", "urn:chargehand:promotion:v1"]
@@ -118,13 +118,13 @@ def test_a_roll_back_and_a_second_promotion_have_statements_of_their_own(place: 
 
 
 def test_what_was_not_promoted_has_none(tmp_path: Path) -> None:
-    desk, home = Desk(tmp_path), repository(tmp_path / "repo")
-    desk.run(home, "--only-check", "false")
-    desk.refused("not_promoted", 1, "audit", "provenance", "last", cwd=home)
-    desk.refused("not_found", 2, "audit", "provenance", "--commit", "nosuch", cwd=home)
-    desk.refused("usage", 2, "audit", "provenance", "last", "--commit", "main", cwd=home)
-    said = desk.say("audit", "provenance", "--commit", "main", cwd=home)
-    assert (said.code, said.document["problems"][0]["kind"]) == (1, "provenance_missing")
+    cli, home = Cli(tmp_path), repository(tmp_path / "repo")
+    cli.run(home, "--only-check", "false")
+    cli.refused("not_promoted", 1, "audit", "provenance", "last", cwd=home)
+    cli.refused("not_found", 2, "audit", "provenance", "--commit", "nosuch", cwd=home)
+    cli.refused("usage", 2, "audit", "provenance", "last", "--commit", "main", cwd=home)
+    result = cli.say("audit", "provenance", "--commit", "main", cwd=home)
+    assert (result.code, result.document["problems"][0]["kind"]) == (1, "provenance_missing")
 
 
 class TestTampering:
@@ -143,9 +143,9 @@ class TestTampering:
 
     def test_in_the_repository_alone(self, place: Place) -> None:
         forged = json.loads(place.note())
-        said = statement(forged)
-        said["predicate"]["buildDefinition"]["externalParameters"]["agent"] = "somebody else"
-        forged["payload"] = base64.b64encode(json.dumps(said).encode()).decode()
+        result = statement(forged)
+        result["predicate"]["buildDefinition"]["externalParameters"]["agent"] = "somebody else"
+        forged["payload"] = base64.b64encode(json.dumps(result).encode()).decode()
         place.write(json.dumps(forged), depot=False)
         assert place.kinds() == {"provenance_forged"}
 
@@ -155,7 +155,7 @@ class TestTampering:
 
     def test_by_another_key(self, place: Place) -> None:
         envelope = json.loads(place.note())
-        other = place.desk.place / "other"
+        other = place.cli.place / "other"
         with open_store(other) as store:
             made = sign_envelope(
                 store.database, base64.b64decode(envelope["payload"]), kind=envelope["payloadType"]
@@ -164,10 +164,10 @@ class TestTampering:
         assert place.kinds() == {"key_unknown"}
 
     def test_signed_by_our_key_and_not_what_the_log_tells(self, place: Place) -> None:
-        said = statement(json.loads(place.note()))
-        said["predicate"]["buildDefinition"]["externalParameters"]["role"] = "saint"
-        with open_store(place.desk.home) as store:
-            made = store.sign_envelope(json.dumps(said).encode(), kind="application/vnd.in-toto+json")
+        result = statement(json.loads(place.note()))
+        result["predicate"]["buildDefinition"]["externalParameters"]["role"] = "saint"
+        with open_store(place.cli.home) as store:
+            made = store.sign_envelope(json.dumps(result).encode(), kind="application/vnd.in-toto+json")
         place.write(made.encode().decode())
         (problem,) = place.verify(code=1)["problems"]
         assert problem["kind"] == "provenance_differs"
@@ -175,7 +175,7 @@ class TestTampering:
 
     @pytest.mark.parametrize("kind", ["text/plain", "application/vnd.in-toto+json"])
     def test_signed_by_our_key_and_no_statement(self, place: Place, kind: str) -> None:
-        with open_store(place.desk.home) as store:
+        with open_store(place.cli.home) as store:
             place.write(store.sign_envelope(b"[]", kind=kind).encode().decode())
         assert place.kinds() == {"provenance_malformed"}
 
@@ -190,13 +190,13 @@ class TestTampering:
         assert place.kinds() == {"branch_moved"}
 
     def test_the_log_was_changed(self, place: Place) -> None:
-        with open_store(place.desk.home) as store, store.database.write() as connection:
+        with open_store(place.cli.home) as store, store.database.write() as connection:
             other = "replace(payload, '\"attempt\"', '\"merged\"')"
             connection.execute(f"UPDATE events SET payload = {other} WHERE type = 'verdict.given'")
         assert place.kinds() == {"provenance_differs"}
 
     def test_the_key_was_replaced(self, place: Place) -> None:
-        files = KeyFiles(place.desk.home)
+        files = KeyFiles(place.cli.home)
         key = AuditKey.generate()
         files.private.write_bytes(key.to_pem())
         files.public.write_text(key.public.pem)
@@ -206,7 +206,7 @@ class TestTampering:
 def test_what_the_how_to_says_verifies_it_without_us(place: Place) -> None:
     page = Path(__file__).parents[2] / "docs/how-to/reports-and-provenance.md"
     script = re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.S)[-1].replace("COMMIT", BRANCH)
-    shutil.copy(place.desk.home / "keys/audit.pub", place.repository)
+    shutil.copy(place.cli.home / "keys/audit.pub", place.repository)
     done = subprocess.run(["sh", "-ec", script], cwd=place.repository, capture_output=True, text=True, check=True)
     assert "Verified Successfully" in done.stdout
     signed = place.repository / "signed"
@@ -219,29 +219,29 @@ def test_what_the_how_to_says_verifies_it_without_us(place: Place) -> None:
 
 def test_a_failure_to_sign_undoes_no_promotion(tmp_path: Path) -> None:
     first = Place(tmp_path)
-    KeyFiles(first.desk.home).private.unlink()
-    said = first.desk.run(first.repository, text="second")
-    assert (said.code, said.document["status"]) == (0, "promoted")
-    told = first.desk.say("audit", "provenance", said.document["mission"], cwd=first.repository).document
+    KeyFiles(first.cli.home).private.unlink()
+    result = first.cli.run(first.repository, text="second")
+    assert (result.code, result.document["status"]) == (0, "promoted")
+    told = first.cli.say("audit", "provenance", result.document["mission"], cwd=first.repository).document
     assert [problem["kind"] for problem in told["problems"]] == ["provenance_missing"]
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
+def kit(tmp_path: Path) -> Iterator[CrashKit]:
     with nothing_survives():
-        yield Yard(tmp_path)
+        yield CrashKit(tmp_path)
 
 
 @pytest.mark.parametrize("point", ["attested#1", "notes:written#1", "signed#1", "notes:written#2", "exported#1"])
-def test_who_dies_on_the_way_leaves_one_statement_to_who_goes_on(yard: Yard, point: str) -> None:
-    site = yard.site(SCENES["slow"])
-    assert yard.run(site, plan=point).wait() == -signal.SIGKILL, yard.said()
-    assert yard.worker().wait() == 0, yard.said()
-    depot = next(yard.home.glob("projects/*/depot.git"))
+def test_who_dies_on_the_way_leaves_one_statement_to_who_goes_on(kit: CrashKit, point: str) -> None:
+    site = kit.site(SCENES["slow"])
+    assert kit.run(site, plan=point).wait() == -signal.SIGKILL, kit.output()
+    assert kit.worker().wait() == 0, kit.output()
+    depot = next(kit.home.glob("projects/*/depot.git"))
     notes = [git(place, "notes", "--ref", REF, "show", "chargehand/mend-it") for place in (site.repository,)]
     commit = git(site.repository, "rev-parse", "chargehand/mend-it")
     notes.append(git(depot, "notes", "--ref", REF, "show", commit))
     assert notes[0] == notes[1]
     assert len(notes[0].splitlines()) == 1
     assert Envelope.decode(notes[0].encode()).payload_type == "application/vnd.in-toto+json"
-    assert yard.start("audit", "provenance", yard.mission(site), cwd=site.repository).wait() == 0, yard.said()
+    assert kit.start("audit", "provenance", kit.mission(site), cwd=site.repository).wait() == 0, kit.output()

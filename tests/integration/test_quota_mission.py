@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.native_kit import MENDS, ModelServer, NativeShop, says
+from tests.native_kit import MENDS, ModelServer, NativeKit, says
 
 from chargehand.app.composition import App
 from chargehand.app.worker import Worker
@@ -40,8 +40,8 @@ class Tired(ModelServer):
         return super()._answer(body, headers)
 
 
-class ClockShop(NativeShop):
-    """A workshop whose clock moves only when the test moves it."""
+class ClockKit(NativeKit):
+    """Missions whose clock moves only when the test moves it."""
 
     def __init__(self, place: Path) -> None:
         super().__init__(place)
@@ -82,65 +82,65 @@ class ClockShop(NativeShop):
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> ClockShop:
-    return ClockShop(tmp_path)
+def kit(tmp_path: Path) -> ClockKit:
+    return ClockKit(tmp_path)
 
 
-def test_a_mission_sleeps_five_hours_and_a_worker_wakes_it_where_it_was(shop: ClockShop) -> None:
+def test_a_mission_sleeps_five_hours_and_a_worker_wakes_it_where_it_was(kit: ClockKit) -> None:
     server = Tired(MENDS)
     with server.running() as address:
-        shop.model("house", base_url=address, model="tiny")
-        state = shop.native(model="house")
+        kit.model("house", base_url=address, model="tiny")
+        state = kit.native(model="house")
         asked = state.waits_for_quota
         assert (state.status, asked is not None) == ("waiting", True)
         assert asked is not None
         until = datetime.fromisoformat(asked.until)
-        assert HOURS <= (until - shop.clock.now()).total_seconds() <= HOURS + 2
+        assert HOURS <= (until - kit.clock.now()).total_seconds() <= HOURS + 2
         assert asked.provider == address.split("/")[2]
         assert [reason.code for reason in state.reasons] == ["quota_exhausted"]
         assert f"waiting for quota of {asked.provider} until {asked.until[:10]}" in state.reasons[0].message
         shown = f"waiting for quota of {asked.provider} until {asked.until[:10]}"
-        for words in (("mission", "show", state.id), ("mission", "list", "--repo", str(shop.repository))):
-            assert shown in shop.say(*words)
-        assert json.loads(shop.say("mission", "show", state.id, "--json"))["waits"]["code"] == "quota_exhausted"
-        shop.woken()  # too early: it sleeps on, and the provider is not asked
-        assert (shop.state(state.id).status, server.asked) == ("waiting", [1, 0])
-        shop.clock.advance(HOURS / 2)
-        shop.woken()
-        assert (shop.state(state.id).status, server.asked) == ("waiting", [1, 0])
+        for words in (("mission", "show", state.id), ("mission", "list", "--repo", str(kit.repository))):
+            assert shown in kit.say(*words)
+        assert json.loads(kit.say("mission", "show", state.id, "--json"))["waits"]["code"] == "quota_exhausted"
+        kit.woken()  # too early: it sleeps on, and the provider is not asked
+        assert (kit.state(state.id).status, server.asked) == ("waiting", [1, 0])
+        kit.clock.advance(HOURS / 2)
+        kit.woken()
+        assert (kit.state(state.id).status, server.asked) == ("waiting", [1, 0])
         server.tired = False
-        shop.stayed(HOURS / 2 + 2 + JITTER)
-    done = shop.state(state.id)
+        kit.stayed(HOURS / 2 + 2 + JITTER)
+    done = kit.state(state.id)
     assert (done.status, done.reasons, server.asked) == ("promoted", (), [1, 0, 2])
     assert [attempt.number for attempt in done.attempts] == [1]
     assert [(q.identity, q.answer) for q in done.questions.values()] == [(CLOCK, "go on")]
     assert done.seconds_of() < 600, "the hours count for no limit"
 
 
-def test_who_is_early_waits_again_and_a_provider_that_lies_is_asked_ever_less(shop: ClockShop) -> None:
+def test_who_is_early_waits_again_and_a_provider_that_lies_is_asked_ever_less(kit: ClockKit) -> None:
     server = Tired(MENDS)
     with server.running() as address:
-        shop.model("house", base_url=address, model="tiny")
-        state = shop.native(model="house")
-        with shop.opened() as app:
+        kit.model("house", base_url=address, model="tiny")
+        state = kit.native(model="house")
+        with kit.opened() as app:
             app.steering.answer(state.id, "go on")
-        state = shop.work(state.id)
+        state = kit.work(state.id)
         assert (state.status, server.asked) == ("waiting", [1, 0, 0])
         for _ in range(2):
-            shop.clock.advance(HOURS + 2 + JITTER)
-            shop.woken()
-        state = shop.state(state.id)
+            kit.clock.advance(HOURS + 2 + JITTER)
+            kit.woken()
+        state = kit.state(state.id)
         assert (state.status, server.asked) == ("waiting", [1, 0, 0, 0, 0])
         assert [q.identity == CLOCK for q in state.questions.values()] == [False, True, True, False]
-        with shop.opened() as app:
+        with kit.opened() as app:
             assert len(list((app.home / "calls").iterdir())) == 1, "the attempt is not over"
             assert app.steering.cancel(state.id).status == "cancelled"
             assert list((app.home / "calls").iterdir()) == []
             assert "calls" in {row.kind for row in app.store.artifacts.list(state.id)}
             assert app.mission_reader.sleepers() == {}
-    shop.clock.advance(10 * HOURS)
-    shop.woken()
-    assert shop.state(state.id).status == "cancelled"
+    kit.clock.advance(10 * HOURS)
+    kit.woken()
+    assert kit.state(state.id).status == "cancelled"
 
 
 class Worn(ModelServer):
@@ -168,21 +168,21 @@ def program(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["insisting", "acp", "command"])
-def test_a_program_that_met_a_quota_begins_anew_and_has_used_up_no_attempt(shop: ClockShop, kind: str) -> None:
+def test_a_program_that_met_a_quota_begins_anew_and_has_used_up_no_attempt(kit: ClockKit, kind: str) -> None:
     server = Worn([says("go on")] * 60)
     with server.running() as address:
-        shop.model("house", base_url=address, model="tiny", price=0)
-        shop.write(f"[agents.it]\n{program(kind)}\n")
+        kit.model("house", base_url=address, model="tiny", price=0)
+        kit.write(f"[agents.it]\n{program(kind)}\n")
         wanted = {"agent": "it", "model": "house", "only_checks": ("true",), "attempts": 1}
-        state = shop.work(lambda session: shop.create(session, **wanted))
+        state = kit.work(lambda session: kit.create(session, **wanted))
         asked = state.waits_for_quota
         assert asked is not None, state.reasons
-        assert HOURS <= (datetime.fromisoformat(asked.until) - shop.clock.now()).total_seconds() <= HOURS + 2
+        assert HOURS <= (datetime.fromisoformat(asked.until) - kit.clock.now()).total_seconds() <= HOURS + 2
         assert [attempt.status for attempt in state.attempts] == ["running"]
         assert server.asked == [0], "who insists gets its answer from us"
         server.tired = False
-        shop.clock.advance(HOURS + 2 + JITTER)
-        shop.woken()
-    done = shop.state(state.id)
+        kit.clock.advance(HOURS + 2 + JITTER)
+        kit.woken()
+    done = kit.state(state.id)
     assert (done.status, done.reasons) == ("promoted", ())
     assert [(attempt.number, attempt.status) for attempt in done.attempts] == [(1, "succeeded")]

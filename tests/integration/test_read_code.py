@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 from tests import forked
 from tests.conftest import git
 
@@ -56,13 +56,13 @@ ECOSYSTEMS = [
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
-def change(desk: Desk, repo: Path, check: str, *paths: str) -> Said:
+def change(cli: Cli, repo: Path, check: str, *paths: str) -> Completed:
     """Run a mission that adds an empty line to files."""
-    return desk.say(
+    return cli.say(
         "run",
         "m",
         "--agent",
@@ -75,54 +75,54 @@ def change(desk: Desk, repo: Path, check: str, *paths: str) -> Said:
 
 @pytest.mark.parametrize(("files", "check", "read", "unread"), ECOSYSTEMS)
 def test_a_change_that_no_check_read_is_not_green(
-    desk: Desk, tmp_path: Path, files: dict[str, str], check: str, read: str, unread: str
+    cli: Cli, tmp_path: Path, files: dict[str, str], check: str, read: str, unread: str
 ) -> None:
     repo = repository(tmp_path / "repo", files)
-    promoted = change(desk, repo, check, read)
+    promoted = change(cli, repo, check, read)
     assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
-    partly = change(desk, repo, check, read, unread)
+    partly = change(cli, repo, check, read, unread)
     assert (partly.code, partly.document["status"], partly.document["unread"]) == (0, "promoted", [unread]), partly
-    waiting = change(desk, repo, check, unread)
+    waiting = change(cli, repo, check, unread)
     assert (waiting.code, waiting.document["status"], waiting.reasons) == (3, "waiting", {"change_unread"}), (
         waiting
     )
     assert (waiting.document["unread"], waiting.document["attempts"][0]["verdict"]) == ([unread], "missing")
     assert unread in waiting.document["reasons"][0]["message"]
-    allowed = desk.say("mission", "promote", waiting.document["mission"], cwd=repo)
+    allowed = cli.say("mission", "promote", waiting.document["mission"], cwd=repo)
     assert (allowed.code, allowed.document["status"]) == (0, "promoted"), allowed
 
 
-def test_what_is_no_code_need_not_be_read(desk: Desk, tmp_path: Path) -> None:
+def test_what_is_no_code_need_not_be_read(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
-    promoted = change(desk, repo, UNITTEST, "README.md", "notes.txt")
+    promoted = change(cli, repo, UNITTEST, "README.md", "notes.txt")
     assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
 
 
-def test_new_code_counts_and_code_that_goes_does_not(desk: Desk, tmp_path: Path) -> None:
+def test_new_code_counts_and_code_that_goes_does_not(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
-    added = desk.say("run", "m", "--agent", "command:cp calc.py new.py", "--only-check", UNITTEST, cwd=repo)
+    added = cli.say("run", "m", "--agent", "command:cp calc.py new.py", "--only-check", UNITTEST, cwd=repo)
     assert (added.code, added.reasons, added.document["unread"]) == (3, {"change_unread"}, ["new.py"])
-    gone = desk.say("run", "m", "--agent", "command:rm spare.py", "--only-check", UNITTEST, cwd=repo)
+    gone = cli.say("run", "m", "--agent", "command:rm spare.py", "--only-check", UNITTEST, cwd=repo)
     assert (gone.code, gone.document["unread"]) == (0, []), gone
 
 
-def test_tests_that_ran_do_not_make_up_for_code_that_did_not(desk: Desk, tmp_path: Path) -> None:
+def test_tests_that_ran_do_not_make_up_for_code_that_did_not(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
-    promoted = change(desk, repo, UNITTEST, "test_calc.py")
+    promoted = change(cli, repo, UNITTEST, "test_calc.py")
     assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
-    waiting = change(desk, repo, UNITTEST, "test_calc.py", "spare.py")
+    waiting = change(cli, repo, UNITTEST, "test_calc.py", "spare.py")
     assert (waiting.code, waiting.reasons, waiting.document["unread"]) == (3, {"change_unread"}, ["spare.py"])
 
 
-def test_people_and_logs_are_told(desk: Desk, tmp_path: Path) -> None:
+def test_people_and_logs_are_told(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
-    partly = change(desk, repo, UNITTEST, "calc.py", "spare.py")
+    partly = change(cli, repo, UNITTEST, "calc.py", "spare.py")
     mission = partly.document["mission"]
-    assert [verdict.unread for verdict in desk.state(partly).verdicts] == [None, ("spare.py",)]
-    shown = desk.say("mission", "show", mission, cwd=repo).document
+    assert [verdict.unread for verdict in cli.state(partly).verdicts] == [None, ("spare.py",)]
+    shown = cli.say("mission", "show", mission, cwd=repo).document
     assert (shown["unread"], shown["verdicts"][-1]["unread"]) == (["spare.py"], ["spare.py"])
     for command in ("show", "log"):
-        code, text, _ = forked.run(("mission", command, mission), cwd=repo, environ=desk.environ)
+        code, text, _ = forked.run(("mission", command, mission), cwd=repo, environ=cli.environ)
         assert (code, "spare.py" in text) == (0, True), (command, text)
 
 
@@ -138,28 +138,28 @@ LAYOUT = {
 @pytest.mark.parametrize(
     "lint", [(), ("--check", "cat src/calc/*.py > /dev/null")], ids=["alone", "with a linter"]
 )
-def test_a_copy_that_setup_installed_is_not_the_tree(desk: Desk, tmp_path: Path, lint: tuple[str, ...]) -> None:
+def test_a_copy_that_setup_installed_is_not_the_tree(cli: Cli, tmp_path: Path, lint: tuple[str, ...]) -> None:
     """The tests import the base's installed copy, so a tree that cannot even be parsed would pass them."""
     config = f'[project]\nsetup = "python3 --version; {COPY}"\nchecks = ["python -m unittest -q"]\n'
     repo = repository(tmp_path / "repo", LAYOUT | {"chargehand.toml": config})
     agent = shell("printf '\\\\050' >> src/calc/sums.py")
-    waiting = desk.say("run", "m", "--agent", agent, *lint, cwd=repo)
+    waiting = cli.say("run", "m", "--agent", agent, *lint, cwd=repo)
     assert (waiting.code, waiting.document["status"], waiting.reasons) == (3, "waiting", {"loaded_elsewhere"}), (
         waiting
     )
     assert "site-packages/calc/sums.py" in waiting.document["reasons"][0]["message"]
-    state: MissionState = desk.state(waiting)
+    state: MissionState = cli.state(waiting)
     assert state.verdicts[-1].elsewhere[0].endswith("/site-packages/calc/sums.py")
     assert git(repo, "branch", "--list", "chargehand/*") == ""
 
 
-def test_an_editable_install_is_the_tree(desk: Desk, tmp_path: Path) -> None:
+def test_an_editable_install_is_the_tree(cli: Cli, tmp_path: Path) -> None:
     link = "echo /workspace/src > $(echo .venv/lib/python3*)/site-packages/calc.pth"
     config = f'[project]\nsetup = "python3 --version; {link}"\nchecks = ["python -m unittest -q"]\n'
     repo = repository(tmp_path / "repo", LAYOUT | {"chargehand.toml": config})
-    promoted = desk.say("run", "m", "--agent", shell("echo >> src/calc/sums.py"), cwd=repo)
+    promoted = cli.say("run", "m", "--agent", shell("echo >> src/calc/sums.py"), cwd=repo)
     assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
-    broken = desk.say("run", "m", "--agent", shell("printf '\\\\050' >> src/calc/sums.py"), cwd=repo)
+    broken = cli.say("run", "m", "--agent", shell("printf '\\\\050' >> src/calc/sums.py"), cwd=repo)
     assert (broken.code, broken.reasons) == (1, {"check_failed"}), broken
 
 
@@ -176,38 +176,38 @@ IN_SUITE = {("run.odd", False), (".hidden/tool", True), ("pkg/tool.json", True)}
     ("path", "known"),
     [pytest.param(*each, marks=() if each in IN_SUITE else pytest.mark.soak) for each in SETTINGS],
 )
-def test_settings_that_a_check_opens_are_its_surface(desk: Desk, tmp_path: Path, path: str, known: bool) -> None:
+def test_settings_that_a_check_opens_are_its_surface(cli: Cli, tmp_path: Path, path: str, known: bool) -> None:
     """No rule knows these names: they count because a check opens them."""
     files = PYTHON | {"pkg/package.json": "{}"} | ({path: "old\n"} if known else {})
     repo = repository(tmp_path / "repo", files)
     agent = shell(f"mkdir -p .hidden; echo new >> {path}; echo >> calc.py")
-    waiting = desk.say("run", "m", "--agent", agent, "--only-check", READS_ALL, cwd=repo)
+    waiting = cli.say("run", "m", "--agent", agent, "--only-check", READS_ALL, cwd=repo)
     assert (waiting.code, waiting.reasons) == (3, {"check_surface"}), waiting
     assert path in waiting.document["reasons"][0]["message"]
-    unseen = desk.say("run", "m", "--agent", agent, "--only-check", UNITTEST, cwd=repo)
+    unseen = cli.say("run", "m", "--agent", agent, "--only-check", UNITTEST, cwd=repo)
     assert (unseen.code, unseen.document["status"]) == (0, "promoted"), unseen
 
 
-def test_data_and_prose_that_a_check_opens_are_not(desk: Desk, tmp_path: Path) -> None:
+def test_data_and_prose_that_a_check_opens_are_not(cli: Cli, tmp_path: Path) -> None:
     paths = ("data/table.json", "README.md", "tests/fixture.json")
     repo = repository(tmp_path / "repo", PYTHON | dict.fromkeys(paths, "1\n"))
     agent = shell("".join(f"echo 1 >> {path}; " for path in paths) + "echo >> calc.py")
     reads = " ".join(f"{path[:-2]}*" for path in paths)
-    promoted = desk.say("run", "m", "--agent", agent, "--only-check", f"cat {reads} && {UNITTEST}", cwd=repo)
+    promoted = cli.say("run", "m", "--agent", agent, "--only-check", f"cat {reads} && {UNITTEST}", cwd=repo)
     assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted
 
 
 @pytest.mark.parametrize(
     "path", ["docs/conf.py", pytest.param("benchmarks/speed.py", marks=pytest.mark.soak), "eslint.config.js"]
 )
-def test_code_apart_from_what_checks_run_is_named_and_asks_nobody(desk: Desk, tmp_path: Path, path: str) -> None:
+def test_code_apart_from_what_checks_run_is_named_and_asks_nobody(cli: Cli, tmp_path: Path, path: str) -> None:
     repo = repository(tmp_path / "repo", PYTHON | {path: "x = 1\n"})
-    promoted = change(desk, repo, UNITTEST, path)
+    promoted = change(cli, repo, UNITTEST, path)
     assert (promoted.code, promoted.document["unread"]) == (0, [path]), promoted
     # Not if a check opens another file in its directory.
     reading = f"cat {path.rpartition('/')[0] or '.'}/* > /dev/null; {UNITTEST}"
     if "/" in path:
-        waiting = desk.say(
+        waiting = cli.say(
             "run",
             "m",
             "--agent",
@@ -218,22 +218,22 @@ def test_code_apart_from_what_checks_run_is_named_and_asks_nobody(desk: Desk, tm
         )
         assert (waiting.code, waiting.reasons) == (3, {"change_unread"}), waiting
     else:
-        assert change(desk, repo, reading, path).document["unread"] == []
+        assert change(cli, repo, reading, path).document["unread"] == []
 
 
 SELF_TEST = "if __name__ == '__main__':\n    import sys\n\n    sys.exit(add(2, 1) != 3)\n"
 
 
-def test_code_that_a_check_names_is_judged_as_it_is(desk: Desk, tmp_path: Path) -> None:
+def test_code_that_a_check_names_is_judged_as_it_is(cli: Cli, tmp_path: Path) -> None:
     """The base's broken file does not replace it."""
     fixed = f"def add(a, b):\n    return a + b\n\n\n{SELF_TEST}"
     compiled = repository(tmp_path / "compiled", {"calc.py": fixed.replace("a + b", "a +* b")})
     mend, check = shell("sed -i 's/a .* b/a + b/' calc.py"), "python3 -m py_compile calc.py"
-    done = desk.say("run", "m", "--agent", mend, "--only-check", check, cwd=compiled)
+    done = cli.say("run", "m", "--agent", mend, "--only-check", check, cwd=compiled)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
     # If the check runs the file, the file could exit early: a person decides, and can promote.
     tested = repository(tmp_path / "tested", {"calc.py": fixed.replace("a + b", "a - b")})
-    waits = desk.say("run", "m", "--agent", mend, "--only-check", "python3 calc.py --self-test", cwd=tested)
+    waits = cli.say("run", "m", "--agent", mend, "--only-check", "python3 calc.py --self-test", cwd=tested)
     assert (waits.code, waits.reasons) == (3, {"check_surface"}), waits
-    done = desk.say("mission", "promote", waits.document["mission"], cwd=tested)
+    done = cli.say("mission", "promote", waits.document["mission"], cwd=tested)
     assert (done.code, done.document["status"]) == (0, "promoted"), done

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from tests.crash_kit import wait_until
 
 pytestmark = pytest.mark.needs_bwrap
@@ -23,8 +23,8 @@ MEND = shell("sed -i 's/a - b/a + b/' calc.py")
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 @pytest.fixture
@@ -32,29 +32,29 @@ def repo(tmp_path: Path) -> Path:
     return repository(tmp_path / "repo", RED)
 
 
-def test_stop_ends_it_before_the_agent(desk: Desk, repo: Path) -> None:
-    said = desk.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "stop", cwd=repo)
-    assert (said.code, said.document["status"], said.reasons) == (1, "failed", {"base_red"}), said
-    state = desk.state(said)
+def test_stop_ends_it_before_the_agent(cli: Cli, repo: Path) -> None:
+    result = cli.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "stop", cwd=repo)
+    assert (result.code, result.document["status"], result.reasons) == (1, "failed", {"base_red"}), result
+    state = cli.state(result)
     assert (state.attempts, state.request.red_base if state.request else "") == ([], "stop")
-    assert "python3 -m unittest -q" in said.document["reasons"][0]["message"]
+    assert "python3 -m unittest -q" in result.document["reasons"][0]["message"]
 
 
-def test_ask_waits_for_a_person_and_goes_on_as_they_say(desk: Desk, repo: Path) -> None:
-    said = desk.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
-    assert (said.code, said.document["status"], said.reasons) == (3, "waiting", {"base_red"}), said
-    assert desk.state(said).attempts == []
-    mission = said.document["mission"]
-    assert desk.say("mission", "answer", mission, "fix", cwd=repo).code == 0
-    done = desk.say("worker", "--until-idle", cwd=repo)
+def test_ask_waits_for_a_person_and_goes_on_as_they_say(cli: Cli, repo: Path) -> None:
+    result = cli.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
+    assert (result.code, result.document["status"], result.reasons) == (3, "waiting", {"base_red"}), result
+    assert cli.state(result).attempts == []
+    mission = result.document["mission"]
+    assert cli.say("mission", "answer", mission, "fix", cwd=repo).code == 0
+    done = cli.say("worker", "--until-idle", cwd=repo)
     # The worker that the answer started may have been quicker, and still be busy.
-    wait_until(lambda: desk.state(said).status not in ("planned", "running"))
-    assert desk.state(said).status == "promoted", done
-    other = desk.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
-    desk.say("mission", "answer", other.document["mission"], "stop", cwd=repo)
-    desk.say("worker", "--until-idle", cwd=repo)
-    wait_until(lambda: desk.state(other).status not in ("planned", "running", "waiting"))
-    state = desk.state(other)
+    wait_until(lambda: cli.state(result).status not in ("planned", "running"))
+    assert cli.state(result).status == "promoted", done
+    other = cli.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
+    cli.say("mission", "answer", other.document["mission"], "stop", cwd=repo)
+    cli.say("worker", "--until-idle", cwd=repo)
+    wait_until(lambda: cli.state(other).status not in ("planned", "running", "waiting"))
+    state = cli.state(other)
     assert (state.status, state.attempts, [reason.code for reason in state.reasons]) == (
         "failed",
         [],
@@ -63,7 +63,7 @@ def test_ask_waits_for_a_person_and_goes_on_as_they_say(desk: Desk, repo: Path) 
 
 
 @pytest.mark.parametrize("aim", ["go", "acceptance", "green"])
-def test_what_is_meant_asks_nobody(desk: Desk, tmp_path: Path, aim: str) -> None:
+def test_what_is_meant_asks_nobody(cli: Cli, tmp_path: Path, aim: str) -> None:
     files = {**RED, "calc.py": RED["calc.py"].replace("-", "+")} if aim == "green" else RED
     repo = repository(tmp_path / "repo", files)
     (tmp_path / "accept.py").write_text(RED["test_calc.py"])
@@ -73,11 +73,11 @@ def test_what_is_meant_asks_nobody(desk: Desk, tmp_path: Path, aim: str) -> None
         "green": ("--red-base", "stop"),
     }[aim]
     script = "echo '# more' >> calc.py" if aim == "green" else "sed -i 's/a - b/a + b/' calc.py"
-    said = desk.say("run", "mend it", "--agent", shell(script), *CHECK, *words, cwd=repo)
-    assert (said.code, said.document["status"]) == (0, "promoted"), said
+    result = cli.say("run", "mend it", "--agent", shell(script), *CHECK, *words, cwd=repo)
+    assert (result.code, result.document["status"]) == (0, "promoted"), result
 
 
-def test_a_test_that_the_request_names_is_the_aim(desk: Desk, tmp_path: Path) -> None:
+def test_a_test_that_the_request_names_is_the_aim(cli: Cli, tmp_path: Path) -> None:
     test = (
         "from calc import add\nimport unittest\n\n\nclass TestAdd(unittest.TestCase):\n    def test_adds(self):\n"
     )
@@ -88,12 +88,12 @@ def test_a_test_that_the_request_names_is_the_aim(desk: Desk, tmp_path: Path) ->
     place = repository(tmp_path / "repo", files)
     script = "sed -i 's/a - b/a + b/' calc.py"
     words = ("--agent", shell(script), "--only-check", "python3 -m unittest -v", "--red-base", "ask")
-    assert desk.say("run", "make test_adds pass", *words, cwd=place).document["status"] == "promoted"
+    assert cli.say("run", "make test_adds pass", *words, cwd=place).document["status"] == "promoted"
 
 
-def base_reused(desk: Desk, mission: str, cwd: Path) -> bool:
+def base_reused(cli: Cli, mission: str, cwd: Path) -> bool:
     """Return whether a mission reused an earlier verdict on its base."""
-    log = desk.say("mission", "log", mission, cwd=cwd).stdout
+    log = cli.say("mission", "log", mission, cwd=cwd).stdout
     events = [json.loads(line) for line in log.splitlines()]
     if len(events) == 1:
         events = events[0]["events"]
@@ -105,16 +105,16 @@ def base_reused(desk: Desk, mission: str, cwd: Path) -> bool:
     return bool(base["reused"])
 
 
-def test_what_was_promoted_is_judged_already_as_the_next_ones_base(desk: Desk, tmp_path: Path) -> None:
+def test_what_was_promoted_is_judged_already_as_the_next_ones_base(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {**RED, "calc.py": RED["calc.py"].replace("-", "+")})
     (tmp_path / "accept.py").write_text(RED["test_calc.py"])
     accept = ("--check-file", f"{tmp_path}/accept.py:test_accept.py")
 
     def run(line: str, *words: str) -> bool:
         script = f"echo '# {line}' >> calc.py"
-        said = desk.say("run", line, "--agent", shell(script), *CHECK, "--apply", *words, cwd=repo)
-        assert (said.code, said.document["status"]) == (0, "promoted"), said
-        return base_reused(desk, said.document["mission"], repo)
+        result = cli.say("run", line, "--agent", shell(script), *CHECK, "--apply", *words, cwd=repo)
+        assert (result.code, result.document["status"]) == (0, "promoted"), result
+        return base_reused(cli, result.document["mission"], repo)
 
     assert not run("the first")
     assert run("on what the first one left")
@@ -123,21 +123,21 @@ def test_what_was_promoted_is_judged_already_as_the_next_ones_base(desk: Desk, t
     assert not run("with that file again: the tree was judged with it, as a base it is not", *accept)
     assert not run("on what was judged with more than it has")
     other = shell("echo '# other' >> calc.py")
-    said = desk.say("run", "other", "--agent", other, "--only-check", "true", "--apply", cwd=repo)
-    assert not base_reused(desk, said.document["mission"], repo), "another check is another verdict"
+    result = cli.say("run", "other", "--agent", other, "--only-check", "true", "--apply", cwd=repo)
+    assert not base_reused(cli, result.document["mission"], repo), "another check is another verdict"
 
 
-def test_a_result_whose_environment_changed_is_no_known_base(desk: Desk, tmp_path: Path) -> None:
+def test_a_result_whose_environment_changed_is_no_known_base(cli: Cli, tmp_path: Path) -> None:
     files = {**RED, "calc.py": RED["calc.py"].replace("-", "+"), "setup.sh": "mkdir -p .chargehand/made\n"}
     files["chargehand.toml"] = '[project]\nsetup = "sh setup.sh"\nsetup_inputs = ["setup.sh"]\n'
     repo = repository(tmp_path / "repo", files)
     script = "echo 'touch .chargehand/made/more' >> setup.sh"
     words = ("--agent", shell(script), *CHECK, "--apply", "--allow", "setup.sh", "--yes")
-    first = desk.say("run", "more set-up", *words, cwd=repo)
+    first = cli.say("run", "more set-up", *words, cwd=repo)
     assert first.stdout, first
     if first.document["status"] == "waiting":
-        desk.say("mission", "promote", first.document["mission"], cwd=repo)
-    assert desk.state(first).status == "promoted", first
-    next_one = desk.say("run", "again", "--agent", shell("echo '# x' >> calc.py"), *CHECK, "--yes", cwd=repo)
+        cli.say("mission", "promote", first.document["mission"], cwd=repo)
+    assert cli.state(first).status == "promoted", first
+    next_one = cli.say("run", "again", "--agent", shell("echo '# x' >> calc.py"), *CHECK, "--yes", cwd=repo)
     assert next_one.document["status"] == "promoted", next_one
-    assert not base_reused(desk, next_one.document["mission"], repo)
+    assert not base_reused(cli, next_one.document["mission"], repo)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 from tests.server_kit import Served, serving
 
 from chargehand.policy.access import SCOPES
@@ -22,40 +22,40 @@ class Remote:
 
     def __init__(self, place: Path, served: Served) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        self.desk, self.url = Desk(place, fresh=True), served.url
+        self.cli, self.url = Cli(place, fresh=True), served.url
         bearer: str = served.token(*SCOPES).headers["Authorization"]
         self.token = bearer.partition(" ")[2]
 
-    def say(self, *words: str, as_json: bool = True) -> Said:
+    def say(self, *words: str, as_json: bool = True) -> Completed:
         environ = {"CHARGEHAND_TOKEN": self.token}
-        said = self.desk.say("--server", self.url, *words, cwd=self.desk.place, environ=environ, as_json=as_json)
-        assert not self.desk.home.exists(), list(self.desk.home.rglob("*"))  # the client stores nothing
-        return said
+        result = self.cli.say("--server", self.url, *words, cwd=self.cli.place, environ=environ, as_json=as_json)
+        assert not self.cli.home.exists(), list(self.cli.home.rglob("*"))  # the client stores nothing
+        return result
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 @pytest.fixture(scope="module")
-def repo(desk: Desk) -> Path:
-    return repository(desk.place / "repo")
+def repo(cli: Cli) -> Path:
+    return repository(cli.place / "repo")
 
 
 @pytest.fixture(scope="module")
-def promoted(desk: Desk, repo: Path) -> str:
-    return str(desk.run(repo).document["mission"])
+def promoted(cli: Cli, repo: Path) -> str:
+    return str(cli.run(repo).document["mission"])
 
 
 @pytest.fixture(scope="module")
-def waiting(desk: Desk, repo: Path) -> str:
-    return str(desk.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py")).document["mission"])
+def waiting(cli: Cli, repo: Path) -> str:
+    return str(cli.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py")).document["mission"])
 
 
 @pytest.fixture(scope="module")
-def served(desk: Desk, repo: Path, promoted: str, waiting: str) -> Iterator[Served]:
-    with serving(desk.environ, repo) as made:
+def served(cli: Cli, repo: Path, promoted: str, waiting: str) -> Iterator[Served]:
+    with serving(cli.environ, repo) as made:
         yield made
 
 
@@ -129,12 +129,12 @@ def words_of(told: tuple[str, ...], names: dict[str, str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def names(desk: Desk, repo: Path, promoted: str, waiting: str) -> dict[str, str]:
-    desk.say("exec", "--detach", "--", "echo", "hello", cwd=repo)
-    action = json.loads(desk.say("action", "list", cwd=repo).stdout)[0]["action"]
-    desk.say("action", "log", action, "--follow", cwd=repo)
-    artifacts = desk.say("artifact", "list", promoted, cwd=repo).document["artifacts"]
-    checkpoints = desk.say("checkpoint", "list", promoted, cwd=repo).document["checkpoints"]
+def names(cli: Cli, repo: Path, promoted: str, waiting: str) -> dict[str, str]:
+    cli.say("exec", "--detach", "--", "echo", "hello", cwd=repo)
+    action = json.loads(cli.say("action", "list", cwd=repo).stdout)[0]["action"]
+    cli.say("action", "log", action, "--follow", cwd=repo)
+    artifacts = cli.say("artifact", "list", promoted, cwd=repo).document["artifacts"]
+    checkpoints = cli.say("checkpoint", "list", promoted, cwd=repo).document["checkpoints"]
     return {
         "promoted": promoted,
         "waiting": waiting,
@@ -146,9 +146,9 @@ def names(desk: Desk, repo: Path, promoted: str, waiting: str) -> dict[str, str]
 
 @pytest.mark.parametrize(("there", "here"), LOOKS, ids=lambda words: " ".join(words))
 def test_a_command_says_there_what_it_says_here(
-    desk: Desk, repo: Path, remote: Remote, names: dict[str, str], there: tuple[str, ...], here: tuple[str, ...]
+    cli: Cli, repo: Path, remote: Remote, names: dict[str, str], there: tuple[str, ...], here: tuple[str, ...]
 ) -> None:
-    local = desk.say(*words_of(here or there, names), cwd=repo)
+    local = cli.say(*words_of(here or there, names), cwd=repo)
     told = remote.say(*words_of(there, names))
     assert told.stdout == local.stdout, (told, local)
     assert (told.code, told.stderr) == (local.code, local.stderr)
@@ -169,10 +169,10 @@ def test_a_command_says_there_what_it_says_here(
     ids=lambda words: " ".join(words),
 )
 def test_a_person_reads_there_what_they_read_here(
-    desk: Desk, repo: Path, remote: Remote, names: dict[str, str], words: tuple[str, ...]
+    cli: Cli, repo: Path, remote: Remote, names: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    said = words_of(words, names)
-    assert remote.say(*said, as_json=False).stdout == desk.say(*said, cwd=repo, as_json=False).stdout
+    result = words_of(words, names)
+    assert remote.say(*result, as_json=False).stdout == cli.say(*result, cwd=repo, as_json=False).stdout
 
 
 @pytest.mark.parametrize(
@@ -195,12 +195,12 @@ def test_a_person_reads_there_what_they_read_here(
 def test_a_person_gets_facts_and_tables(
     remote: Remote, names: dict[str, str], words: tuple[str, ...], shown: str
 ) -> None:
-    said = remote.say(*words_of(words, names), as_json=False)
-    assert (said.code, said.stderr) == (0, "")
-    assert shown in said.stdout, said
+    result = remote.say(*words_of(words, names), as_json=False)
+    assert (result.code, result.stderr) == (0, "")
+    assert shown in result.stdout, result
 
 
-def masked(said: Said) -> tuple[int, str, str]:
+def masked(result: Completed) -> tuple[int, str, str]:
     """Return the output without parts that differ between missions: ids, hashes and numbers."""
 
     def mask(text: str) -> str:
@@ -209,7 +209,7 @@ def masked(said: Said) -> tuple[int, str, str]:
         text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)", "TIME", text)
         return re.sub(r"\d+(\.\d+)?(e-\d+)?|mend-\w+", "N", text)
 
-    return said.code, mask(said.stdout), mask(said.stderr)
+    return result.code, mask(result.stdout), mask(result.stderr)
 
 
 CHANGES = (
@@ -246,13 +246,13 @@ CHANGES = (
 
 
 def test_a_command_does_there_what_it_does_here(
-    desk: Desk, repo: Path, remote: Remote, names: dict[str, str], waiting: str
+    cli: Cli, repo: Path, remote: Remote, names: dict[str, str], waiting: str
 ) -> None:
     agent = shell("sed -i s/a/b/ f.txt; touch conftest.py")
-    own = [{"waiting": str(desk.run(repo, agent=agent).document["mission"])} for _ in range(2)]
+    own = [{"waiting": str(cli.run(repo, agent=agent).document["mission"])} for _ in range(2)]
     for each in own:
-        each["other"] = str(desk.run(repo, agent=agent).document["mission"])
-        listed = desk.say("checkpoint", "list", each["waiting"], cwd=repo).document["checkpoints"]
+        each["other"] = str(cli.run(repo, agent=agent).document["mission"])
+        listed = cli.say("checkpoint", "list", each["waiting"], cwd=repo).document["checkpoints"]
         each |= {"action": names["action"], "first": listed[0]["commit"]}
     for change in CHANGES:
         here, there = (
@@ -261,17 +261,17 @@ def test_a_command_does_there_what_it_does_here(
         )
         if change[0] == "run":
             there += ["--repo", "repo"]
-        local, told = masked(desk.say(*here, cwd=repo)), masked(remote.say(*there))
+        local, told = masked(cli.say(*here, cwd=repo)), masked(remote.say(*there))
         assert [part.replace("adar", "adal") if isinstance(part, str) else part for part in told] == list(local), (
             change
         )
 
 
-def test_alerts_are_those_that_the_server_watches_for(desk: Desk, repo: Path, remote: Remote) -> None:
+def test_alerts_are_those_that_the_server_watches_for(cli: Cli, repo: Path, remote: Remote) -> None:
     # The server may look between the two calls.
     local, told, short = (
-        {key: value for key, value in said.document.items() if key not in ("looked", "watched")}
-        for said in (desk.say("alerts", "list", cwd=repo), remote.say("alerts", "list"), remote.say("alerts"))
+        {key: value for key, value in result.document.items() if key not in ("looked", "watched")}
+        for result in (cli.say("alerts", "list", cwd=repo), remote.say("alerts", "list"), remote.say("alerts"))
     )
     assert told == short == local
     assert told.keys() == {"raised", "ended", "channels"}
@@ -279,12 +279,12 @@ def test_alerts_are_those_that_the_server_watches_for(desk: Desk, repo: Path, re
 
 
 def test_a_trial_notice_is_sent_by_the_server_and_fails_there_as_here(
-    desk: Desk, repo: Path, served: Served, remote: Remote
+    cli: Cli, repo: Path, served: Served, remote: Remote
 ) -> None:
     # The server has no such page: the notice fails at once, and for good.
-    desk.say("config", "set", "alerts.webhook", f"{served.url}/nowhere", cwd=repo)
-    local, told = desk.say("alerts", "test", cwd=repo), remote.say("alerts", "test")
-    desk.say("config", "unset", "alerts.webhook", cwd=repo)
+    cli.say("config", "set", "alerts.webhook", f"{served.url}/nowhere", cwd=repo)
+    local, told = cli.say("alerts", "test", cwd=repo), remote.say("alerts", "test")
+    cli.say("config", "unset", "alerts.webhook", cwd=repo)
     assert (told.code, told.stdout) == (local.code, local.stdout)
     assert told.code == 1
     assert told.document["channels"] == [{"channel": "webhook", "problem": "the answer was 405"}]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from test_remote_commands import Remote
 from tests.crash_kit import wait_until
 from tests.forked import ForkedProcess
@@ -23,15 +23,15 @@ CHECKED = ("--repo", "repo", "--check", "true")
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 @pytest.fixture(scope="module")
-def served(desk: Desk) -> Iterator[Served]:
-    repo = repository(desk.place / "repo")
-    assert desk.run(repo).code == 0  # the server knows the project
-    with serving(desk.environ, repo, worker=True) as made:
+def served(cli: Cli) -> Iterator[Served]:
+    repo = repository(cli.place / "repo")
+    assert cli.run(repo).code == 0  # the server knows the project
+    with serving(cli.environ, repo, worker=True) as made:
         yield made
 
 
@@ -40,14 +40,14 @@ def remote(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Remote:
     return Remote(tmp_path_factory.mktemp("elsewhere"), served)
 
 
-def test_a_mission_is_started_and_followed_to_its_end(desk: Desk, remote: Remote) -> None:
-    said = remote.say("run", "mend it", "--agent", "command:sed -i s/a/b/ f.txt", *CHECKED, "--budget", "2.50")
-    assert (said.code, said.document["status"]) == (0, "promoted"), said
-    state = desk.state(said)
+def test_a_mission_is_started_and_followed_to_its_end(cli: Cli, remote: Remote) -> None:
+    result = remote.say("run", "mend it", "--agent", "command:sed -i s/a/b/ f.txt", *CHECKED, "--budget", "2.50")
+    assert (result.code, result.document["status"]) == (0, "promoted"), result
+    state = cli.state(result)
     assert state.config is not None
     assert state.config.limits.budget_usd == 2.5
-    shown = desk.say("mission", "show", said.document["mission"], cwd=desk.place).document
-    assert {name: shown[name] for name in ("status", "branch", "commit")}.items() <= said.document.items()
+    shown = cli.say("mission", "show", result.document["mission"], cwd=cli.place).document
+    assert {name: shown[name] for name in ("status", "branch", "commit")}.items() <= result.document.items()
     waits = remote.say("run", "mend it", "--agent", shell("touch conftest.py"), *CHECKED, as_json=False)
     assert waits.code == 3
     assert "waiting  m-" in waits.stdout
@@ -85,48 +85,48 @@ def test_a_key_starts_one_mission(remote: Remote) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )
 def test_what_a_server_does_not_do_is_wrong_usage(remote: Remote, words: tuple[str, ...], code: str) -> None:
-    said = remote.say(*words)
-    assert (said.code, said.stdout, said.error["code"]) == (2, "", code)
-    assert said.error["hint"]
+    result = remote.say(*words)
+    assert (result.code, result.stdout, result.error["code"]) == (2, "", code)
+    assert result.error["hint"]
 
 
-def test_what_is_said_elsewhere_can_be_kept_in_files(desk: Desk, remote: Remote) -> None:
-    place = desk.place
+def test_what_is_said_elsewhere_can_be_kept_in_files(cli: Cli, remote: Remote) -> None:
+    place = cli.place
     for words in (("audit", "export", "--all"), ("mission", "report", "last")):
         path = place / f"{words[0]}.out"
-        said = remote.say(*words, "--output", str(path))
-        assert said.document["bytes"] == path.stat().st_size
-        assert said.document["missions"]
+        result = remote.say(*words, "--output", str(path))
+        assert result.document["bytes"] == path.stat().st_size
+        assert result.document["missions"]
         assert remote.say(*words, "--output", str(path)).error["code"] == "output_exists"
-    assert desk.say("audit", "verify", "--export", str(place / "audit.out"), cwd=place).document["ok"]
+    assert cli.say("audit", "verify", "--export", str(place / "audit.out"), cwd=place).document["ok"]
 
 
 def test_a_watched_mission_is_followed_over_a_restart_of_its_server(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    with StateReader.open(environ=desk.environ, cwd=tmp_path) as reader:
+    cli = Cli(tmp_path)
+    with StateReader.open(environ=cli.environ, cwd=tmp_path) as reader:
         (mission,) = record_missions(reader, 1)
     port = free_port()
-    with serving(desk.environ, tmp_path, port=port) as served:
+    with serving(cli.environ, tmp_path, port=port) as served:
         remote = Remote(tmp_path / "elsewhere", served)
         watched = Watched(remote, "mission", "watch", mission)
         followed = Watched(remote, "mission", "log", mission, "--follow")
         for each in (watched, followed):
             wait_until(each.lines)
-    desk.say("mission", "send", mission, "while it is away", cwd=tmp_path)
-    with serving(desk.environ, tmp_path, port=port):
+    cli.say("mission", "send", mission, "while it is away", cwd=tmp_path)
+    with serving(cli.environ, tmp_path, port=port):
         for each in (watched, followed):
             wait_until(lambda each=each: len(each.lines()) == 2)
-        desk.say("mission", "cancel", mission, cwd=tmp_path)
+        cli.say("mission", "cancel", mission, cwd=tmp_path)
         assert [each.process.wait(120) for each in (watched, followed)] == [0, 0]
-    told = desk.say("mission", "log", mission, cwd=tmp_path).stdout.splitlines()
+    told = cli.say("mission", "log", mission, cwd=tmp_path).stdout.splitlines()
     assert watched.lines() == followed.lines() == told  # no line is missing or repeated
 
 
 def test_who_stops_following_is_told_how_to_go_on(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    with StateReader.open(environ=desk.environ, cwd=tmp_path) as reader:
+    cli = Cli(tmp_path)
+    with StateReader.open(environ=cli.environ, cwd=tmp_path) as reader:
         (mission,) = record_missions(reader, 1)
-    with serving(desk.environ, tmp_path) as served:
+    with serving(cli.environ, tmp_path) as served:
         watched = Watched(Remote(tmp_path / "elsewhere", served), "mission", "watch", mission)
         wait_until(watched.lines)
         os.kill(watched.process.pid, signal.SIGINT)
@@ -134,15 +134,15 @@ def test_who_stops_following_is_told_how_to_go_on(tmp_path: Path) -> None:
         error = json.loads(watched.lines("err")[-1])["error"]
         assert error["code"] == "interrupted"
         assert f"chargehand --server {served.url} mission watch {mission}" in error["hint"]
-        assert desk.say("mission", "show", mission, cwd=tmp_path).document["status"] == "planned"
+        assert cli.say("mission", "show", mission, cwd=tmp_path).document["status"] == "planned"
 
 
 class Watched:
     """A running command elsewhere, and its output so far."""
 
     def __init__(self, remote: Remote, *words: str) -> None:
-        self.place = remote.desk.place / "-".join(words)
-        environ = {**remote.desk.environ, "CHARGEHAND_TOKEN": remote.token}
+        self.place = remote.cli.place / "-".join(words)
+        environ = {**remote.cli.environ, "CHARGEHAND_TOKEN": remote.token}
         self.place.mkdir(parents=True)
         with (self.place / "out").open("wb") as out, (self.place / "err").open("wb") as err:
             self.process = ForkedProcess(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wait_until, wake
-from tests.native_kit import NativeShop, says, scripted
+from tests.native_kit import NativeKit, says, scripted
 
 from chargehand.app.story import describe
 from chargehand.core.state import MissionState
@@ -29,7 +29,7 @@ WORKS = (
 )
 
 
-class MessageShop(NativeShop):
+class MessageKit(NativeKit):
     def __init__(self, place: Path) -> None:
         super().__init__(place)
         self.model("scripted", scripted([says("go on")]))
@@ -48,16 +48,16 @@ class MessageShop(NativeShop):
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> MessageShop:
-    return MessageShop(tmp_path)
+def kit(tmp_path: Path) -> MessageKit:
+    return MessageKit(tmp_path)
 
 
 def test_who_never_gets_its_message_right_is_judged_by_its_work_and_the_log_has_each_repair(
-    shop: MessageShop,
+    kit: MessageKit,
 ) -> None:
     command = json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_agent), "claude", "garble-always"])
     agent = f'kind = "cli"\ncli = "claude"\ncommand = {command}'
-    state = shop.agent(agent, attempts=1, model="scripted")
+    state = kit.agent(agent, attempts=1, model="scripted")
     assert state.status == "promoted", state.reasons
     (finding,) = state.verdicts[-1].findings
     assert (finding.rule, finding.severity) == ("malformed_message", "warning")
@@ -67,17 +67,17 @@ def test_who_never_gets_its_message_right_is_judged_by_its_work_and_the_log_has_
     assert all("asked again for its message" in describe(step) for step in asked)
 
 
-def test_who_cannot_be_asked_again_hears_of_it_with_its_next_attempt(shop: MessageShop) -> None:
-    state = shop.shell(GARBLES, attempts=2, only_checks=("ls | grep -q sai",))
+def test_who_cannot_be_asked_again_hears_of_it_with_its_next_attempt(kit: MessageKit) -> None:
+    state = kit.shell(GARBLES, attempts=2, only_checks=("ls | grep -q sai",))
     assert [attempt.status for attempt in state.attempts] == ["refused", "succeeded"], state.reasons
-    (finding,) = shop.said(state)["payload"]["findings"]
+    (finding,) = kit.said(state)["payload"]["findings"]
     assert finding["rule"] == "malformed_message"
     assert "was not asked for again" in finding["message"]
 
 
 @pytest.mark.parametrize(("attempts", "told"), [(2, ["mind the f"]), (1, None)])
 def test_a_message_for_the_next_attempt_makes_one_or_is_told_as_undelivered(
-    shop: MessageShop, attempts: int, told: list[str] | None
+    kit: MessageKit, attempts: int, told: list[str] | None
 ) -> None:
     """Both first attempts are good: if another is left, the agent gets the message before anything is promoted."""
 
@@ -93,10 +93,10 @@ def test_a_message_for_the_next_attempt_makes_one_or_is_told_as_undelivered(
         await app.controls.take({**order, "order": "answer", "text": NEXT})
         assert wake()
 
-    state = shop.shell(WORKS, send, attempts=attempts)
+    state = kit.shell(WORKS, send, attempts=attempts)
     assert (state.status, len(state.attempts)) == ("promoted", attempts), state.reasons
     if told is not None:
-        assert shop.said(state)["messages"] == told
+        assert kit.said(state)["messages"] == told
         assert not state.undelivered
         return
     (reason,) = state.undelivered.values()

@@ -21,9 +21,9 @@ import pytest
 from tests import forked
 from tests.conftest import git, repository_state
 from tests.crash_kit import Scene, Site, nothing_survives
-from tests.fleet_kit import sandboxes
-from tests.integration.test_native_crashes import NativeYard
+from tests.integration.test_native_crashes import NativeCrashKit
 from tests.native_kit import ModelServer, says
+from tests.workers_kit import sandboxes
 
 from chargehand.core.attempt_events import ModelCalled, ReplayDiverged
 from chargehand.core.events import decode
@@ -39,8 +39,8 @@ AGENTS = {
 }
 
 
-class TalkYard(NativeYard):
-    """A yard whose agent is a fake that talks with its model, doing `act`, or as `config` says."""
+class TalkKit(NativeCrashKit):
+    """Crashes whose agent is a fake that talks with its model, doing `act`, or as `config` says."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class TalkYard(NativeYard):
         return [decode(line.type, line.payload) for line in lines if line.payload]
 
 
-def check(yard: TalkYard, site: Site) -> str:
+def check(kit: TalkKit, site: Site) -> str:
     """Check that a mission succeeded, and return the text that its agent wrote down."""
-    yard.examine(site)
-    (state,) = yard.missions(site)
-    assert state.status == "promoted", (state.reasons, yard.said())
+    kit.examine(site)
+    (state,) = kit.missions(site)
+    assert state.status == "promoted", (state.reasons, kit.output())
     branch = git(site.repository, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand/")
-    assert list((yard.home / "calls").glob("*")) == []  # it is an artifact now
-    with yard.app() as app:
+    assert list((kit.home / "calls").glob("*")) == []  # it is an artifact now
+    with kit.app() as app:
         kept = [
             app.store.artifacts.get(row.id) for row in app.store.artifacts.list(state.id) if row.kind == "calls"
         ]
@@ -100,9 +100,9 @@ KILLED = {
 """The crash point, the replies that are requested again, and the number of replayed ones."""
 
 
-def replayed(yard: TalkYard, site: Site) -> list[int]:
+def replayed(kit: TalkKit, site: Site) -> list[int]:
     """Return the turns that were replayed."""
-    return [each.turn for each in yard.events(site) if isinstance(each, ModelCalled) and each.status == "replayed"]
+    return [each.turn for each in kit.events(site) if isinstance(each, ModelCalled) and each.status == "replayed"]
 
 
 @pytest.mark.parametrize("kind", ["cli", "acp"])
@@ -112,41 +112,41 @@ def test_each_kept_reply_is_asked_for_once(tmp_path: Path, kind: str) -> None:
         stack.enter_context(nothing_survives())
         models = [ModelServer(REPLIES) for _ in KILLED[kind]]
         served = [(each, stack.enter_context(each.running())) for each in models]
-        yard = TalkYard(tmp_path, served, kind=kind, act="talk")
-        sites = [yard.site(SCENE) for _ in KILLED[kind]]
+        kit = TalkKit(tmp_path, served, kind=kind, act="talk")
+        sites = [kit.site(SCENE) for _ in KILLED[kind]]
         for site, (point, _, _) in zip(sites, KILLED[kind], strict=True):
-            yard.die_at(point, site)
-        yard.go_on()
+            kit.die_at(point, site)
+        kit.go_on()
         for site, model, (point, twice, again) in zip(sites, models, KILLED[kind], strict=True):
-            assert check(yard, site).split() == [*WORDS], point
+            assert check(kit, site).split() == [*WORDS], point
             assert sorted(model.asked) == sorted([1, 2, 3, 4, *twice]), point
-            assert replayed(yard, site) == list(range(1, again + 1)), point
-            (state,) = yard.missions(site)
-            assert [each for each in yard.events(site) if isinstance(each, ReplayDiverged)] == []
+            assert replayed(kit, site) == list(range(1, again + 1)), point
+            (state,) = kit.missions(site)
+            assert [each for each in kit.events(site) if isinstance(each, ReplayDiverged)] == []
             calls = 4 + len(twice)
             assert (state.attempts[0].calls, state.attempts[0].model) == (calls, model_of(site)), point
-        yard.at_rest()
+        kit.at_rest()
 
 
 def test_what_goes_another_way_goes_live_and_says_so(tmp_path: Path) -> None:
     model = ModelServer(REPLIES)
     with nothing_survives(), model.running() as address:
-        yard = TalkYard(tmp_path, [(model, address)], kind="cli", act="talk-clock")
-        site = yard.site(SCENE)
-        yard.die_at("after model.called#4", site)
+        kit = TalkKit(tmp_path, [(model, address)], kind="cli", act="talk-clock")
+        site = kit.site(SCENE)
+        kit.die_at("after model.called#4", site)
         assert model.asked == [1, 2, 3, 4]
-        yard.go_on()
-        assert check(yard, site).split() == [*WORDS]
+        kit.go_on()
+        assert check(kit, site).split() == [*WORDS]
         assert model.asked == [1, 2, 3, 4, 3, 4]
-        assert replayed(yard, site) == [1, 2]
-        (told,) = (each for each in yard.events(site) if isinstance(each, ReplayDiverged))
+        assert replayed(kit, site) == [1, 2]
+        (told,) = (each for each in kit.events(site) if isinstance(each, ReplayDiverged))
         assert (told.turn, told.pointer) == (3, "/messages/4/content")
         assert " at 1" in told.recorded
         assert told.recorded != told.sent
-        words = ("mission", "log", yard.mission(site))
-        code, shown, _ = forked.run(words, cwd=site.repository, environ=yard.environ)
+        words = ("mission", "log", kit.mission(site))
+        code, shown, _ = forked.run(words, cwd=site.repository, environ=kit.environ)
         assert (code, "replay ended at turn 3" in shown) == (0, True), shown
-        yard.at_rest()
+        kit.at_rest()
 
 
 def model_of(site: Site) -> str:
@@ -158,18 +158,18 @@ def test_a_mission_that_nobody_goes_on_with_is_charged_what_its_calls_cost(tmp_p
     """The worker died between a reply and its booking: once the mission is ended, nothing stays reserved."""
     model = ModelServer(REPLIES)
     with nothing_survives(), model.running() as address:
-        yard = TalkYard(tmp_path, [(model, address)], kind="cli", act="talk")
-        site = yard.site(SCENE)
-        yard.die_at("before settled#2", site)
-        mission = yard.mission(site)
-        with yard.app() as app:
+        kit = TalkKit(tmp_path, [(model, address)], kind="cli", act="talk")
+        site = kit.site(SCENE)
+        kit.die_at("before settled#2", site)
+        mission = kit.mission(site)
+        with kit.app() as app:
             state = getattr(app.steering, ended)(mission)
             spent = app.store.spending.total(mission)
         (attempt,) = state.attempts
         assert (attempt.calls, attempt.status) == (2, "cancelled")
         assert attempt.cost_usd == pytest.approx(0.0022)
         assert spent == (pytest.approx(0.0022), pytest.approx(0.0022))
-        (lost,) = (each for each in yard.events(site) if isinstance(each, ModelCalled) and each.status == "lost")
+        (lost,) = (each for each in kit.events(site) if isinstance(each, ModelCalled) and each.status == "lost")
         assert (lost.model, lost.turn, lost.input_tokens, lost.cost_known) == (model_of(site), 2, 1000, True)
 
 
@@ -192,27 +192,27 @@ class HeldServer(ModelServer):
 def test_what_was_broken_off_goes_on_and_pays_for_no_reply_again(tmp_path: Path, end: str) -> None:
     model = HeldServer()
     with nothing_survives(), model.running() as address:
-        yard = TalkYard(tmp_path, [(model, address)], kind="cli", act="talk")
-        site = yard.site(SCENE)
-        running = yard.run(site)
+        kit = TalkKit(tmp_path, [(model, address)], kind="cli", act="talk")
+        site = kit.site(SCENE)
+        running = kit.run(site)
         assert model.reached.wait(60)
         if end == "the sandbox is killed":
             for pid in sandboxes(running):
                 with contextlib.suppress(ProcessLookupError):  # when the first one ends, so do the others
                     os.kill(pid, signal.SIGKILL)
             model.free.set()
-            assert running.wait() == 0, yard.said()
+            assert running.wait() == 0, kit.output()
         else:
-            assert yard.start("mission", "cancel", "last", cwd=site.repository).wait() == 0, yard.said()
+            assert kit.start("mission", "cancel", "last", cwd=site.repository).wait() == 0, kit.output()
             model.free.set()
             running.wait()
-            with yard.app() as app:
-                assert app.mission_reader.state(yard.mission(site)).status == "cancelled"
-                app.steering.resume(yard.mission(site))
-            yard.go_on()
-        assert check(yard, site).split() == [*WORDS]
+            with kit.app() as app:
+                assert app.mission_reader.state(kit.mission(site)).status == "cancelled"
+                app.steering.resume(kit.mission(site))
+            kit.go_on()
+        assert check(kit, site).split() == [*WORDS]
         assert sorted(model.asked) == [1, 2, 3, 3, 4]
-        assert replayed(yard, site) == [1, 2]
-        (state,) = yard.missions(site)
+        assert replayed(kit, site) == [1, 2]
+        (state,) = kit.missions(site)
         assert [attempt.status for attempt in state.attempts] == ["succeeded"]
-        yard.at_rest()
+        kit.at_rest()

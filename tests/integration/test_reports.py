@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.conftest import git
-from tests.integration.desk import Desk, repository, shell
+from tests.integration.command_line import Cli, repository, shell
 from tests.saved_state import ask
 
 from chargehand.cli.main import chargehand
@@ -33,17 +33,17 @@ class Place:
     """A person with a repository."""
 
     def __init__(self, place: Path) -> None:
-        self.desk = Desk(place)
+        self.cli = Cli(place)
         self.repository = repository(place / "repo")
 
     def report(self, mission: str = "last") -> dict[str, Any]:
-        said = self.desk.say("mission", "report", mission, cwd=self.repository)
-        assert said.code == 0, said
-        return said.document
+        result = self.cli.say("mission", "report", mission, cwd=self.repository)
+        assert result.code == 0, result
+        return result.document
 
     def markdown(self, mission: str = "last") -> str:
-        path = self.desk.place / f"{os.urandom(4).hex()}.md"
-        runner = CliRunner(env=self.desk.environ)
+        path = self.cli.place / f"{os.urandom(4).hex()}.md"
+        runner = CliRunner(env=self.cli.environ)
         before = os.getcwd()
         os.chdir(self.repository)
         try:
@@ -65,30 +65,30 @@ def place(tmp_path: Path) -> Place:
 @pytest.mark.needs_bwrap
 class TestEnds:
     def test_promoted(self, place: Place) -> None:
-        said = place.desk.run(place.repository)
+        result = place.cli.run(place.repository)
         report, text = place.report(), place.markdown()
         assert (report["status"], report["final"]) == ("promoted", True)
         assert report["files"] == [{"path": "f.txt", "added": 1, "removed": 1}]
         assert report["promoted"]["tree"] == report["promoted"]["verdict"]["tree"]
         assert report["undo"]["commands"] == [
-            f"chargehand mission rollback {said.document['mission']}",
+            f"chargehand mission rollback {result.document['mission']}",
             "git branch -D chargehand/mend",
         ]
         assert report["details"]["request"]["text"] == "mend"
-        assert f"promoted commit `{said.document['commit']}`" in text
+        assert f"promoted commit `{result.document['commit']}`" in text
         assert "verdict green on the attempt tree" in text
         check = report["promoted"]["verdict"]["checks"][0]["artifact"]
         assert check in {each["id"] for each in report["evidence"]}
         git(place.repository, "branch", "-D", "chargehand/mend")
 
     def test_the_commands_that_undo_what_was_applied_do_so(self, place: Place) -> None:
-        place.desk.run(place.repository, "--apply")
+        place.cli.run(place.repository, "--apply")
         assert (place.repository / "f.txt").read_text() != "aaa\n"
         back, revert = place.report()["undo"]["commands"]
         git(place.repository, *shlex.split(revert)[1:], "--no-edit")
         assert (place.repository / "f.txt").read_text() == "aaa\n"
         git(place.repository, "reset", "-q", "--hard", "HEAD~1")
-        assert place.desk.say(*shlex.split(back)[1:], cwd=place.repository).code == 0
+        assert place.cli.say(*shlex.split(back)[1:], cwd=place.repository).code == 0
         assert (place.repository / "f.txt").read_text() == "aaa\n"
         report = place.report()
         assert report["status"] == "rolled back"
@@ -97,7 +97,7 @@ class TestEnds:
 
     def test_refused_with_the_lines_that_say_why(self, place: Place) -> None:
         check = "echo 'E   AssertionError: 1 != 2'; false"
-        place.desk.say(
+        place.cli.say(
             "run", "mend", "--agent", shell("echo x >> f.txt"), "--only-check", check, cwd=place.repository
         )
         report, text = place.report(), place.markdown()
@@ -110,19 +110,19 @@ class TestEnds:
 
     def test_what_was_set_back(self, place: Place) -> None:
         agent = shell("sed -i s/a/b/ f.txt; rm g.txt")
-        place.desk.run(place.repository, "--forbid", "g.txt", "--partial", agent=agent)
+        place.cli.run(place.repository, "--forbid", "g.txt", "--partial", agent=agent)
         assert place.report()["attempts"][0]["reverted"] == [{"path": "g.txt", "rule": "area_forbidden"}]
         assert "reverted `g.txt` by rule `area_forbidden`" in place.markdown()
 
     def test_waiting_and_then_approved_by_a_person(self, place: Place) -> None:
-        said = place.desk.say("run", "mend", "--agent", shell("sed -i s/a/b/ f.txt"), cwd=place.repository)
-        mission = said.document["mission"]
+        result = place.cli.say("run", "mend", "--agent", shell("sed -i s/a/b/ f.txt"), cwd=place.repository)
+        mission = result.document["mission"]
         report = place.report()
         assert (report["status"], report["final"]) == ("waiting", False)
         assert report["undo"]["commands"] == [f"chargehand mission discard {mission}"]
         assert "**This is not the end of it:**" in place.markdown()
         reason = "I read it; `all` of it"
-        assert place.desk.say("mission", "promote", mission, "--reason", reason, cwd=place.repository).code == 0
+        assert place.cli.say("mission", "promote", mission, "--reason", reason, cwd=place.repository).code == 0
         report = place.report()
         (approval,) = report["decisions"]
         assert (approval["kind"], approval["text"]) == ("approval.given", reason)
@@ -132,18 +132,18 @@ class TestEnds:
         assert f"`` {reason} ``" in place.markdown() or f"``{reason}``" in place.markdown()
 
     def test_one_that_nobody_has_begun(self, place: Place) -> None:
-        said = place.desk.run(place.repository, "--detach")
-        mission = said.document["mission"]
+        result = place.cli.run(place.repository, "--detach")
+        mission = result.document["mission"]
         try:
             report = place.report(mission)
             assert report["attempts"] == [] or not report["final"] or report["status"] == "promoted"
         finally:
-            place.desk.say("mission", "cancel", mission, cwd=place.repository)
+            place.cli.say("mission", "cancel", mission, cwd=place.repository)
         assert place.report(mission)["final"]
 
     def test_a_damaged_log(self, place: Place) -> None:
-        place.desk.run(place.repository)
-        with open_store(place.desk.home) as store, store.database.write() as connection:
+        place.cli.run(place.repository)
+        with open_store(place.cli.home) as store, store.database.write() as connection:
             connection.execute("UPDATE events SET payload = '{' WHERE type = 'verdict.given'")
         report, text = place.report(), place.markdown()
         assert report["details"]["damaged"]
@@ -156,10 +156,10 @@ class TestEnds:
         evil = "\\n# Forged\\n\\n| a | b |\\n|---|---|\\n\\`\\`\\`\\n<script>x</script>\\n[a](http://e.example)\\033[31m"
         agent = shell(f"printf '{evil}'; printf '{evil}' > '# <b>x</b> `[l](u)`|' ; exit 3".replace("`", "\\`"))
         check = "printf '```\\n# Forged\\n<img src=x>\\n'; false"
-        said = place.desk.say(
+        result = place.cli.say(
             *("run", "mend\n# Forged\n</pre><h1>x", "--agent", agent, "--only-check", check), cwd=place.repository
         )
-        assert said.document["status"] in ("refused", "failed")
+        assert result.document["status"] in ("refused", "failed")
         text = place.markdown()
         assert "\033" not in text
         tokens = parser.parse(text)

@@ -6,15 +6,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from desk import repository, shell
+from command_line import repository, shell
 from test_coordinator import Crew, task
 from tests.conftest import git
-from workshop import GOLD, Workshop
 
 from chargehand.app.checkpoints import RestoreRequest, carry_out_restore, plan_restore
 from chargehand.core.errors import RefusedError
 from chargehand.core.state import MissionState
 from chargehand.workspace.rollback import Drop, plan_rollback
+from mission_kit import GOLD, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -22,15 +22,15 @@ CHANGE = f"{GOLD}; echo unwanted > unwanted.txt; chmod 644 unwanted.txt"
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
-    return Workshop(tmp_path)
+def kit(tmp_path: Path) -> MissionKit:
+    return MissionKit(tmp_path)
 
 
-def restore(workshop: Workshop, state: MissionState, *paths: str) -> str:
+def restore(kit: MissionKit, state: MissionState, *paths: str) -> str:
     """Take these files (by default all of them) back to the base, as a person; return the new tree."""
 
     async def act() -> str:
-        app = workshop.app()
+        app = kit.app()
         try:
             async with app.session() as session:
                 assert state.base is not None
@@ -44,11 +44,11 @@ def restore(workshop: Workshop, state: MissionState, *paths: str) -> str:
     return asyncio.run(act())
 
 
-def resume(workshop: Workshop, state: MissionState) -> MissionState:
+def resume(kit: MissionKit, state: MissionState) -> MissionState:
     """Resume the mission and run it."""
 
     async def act() -> MissionState:
-        app = workshop.app()
+        app = kit.app()
         try:
             app.steering.resume(state.id)
             async with app.session() as session:
@@ -59,37 +59,37 @@ def resume(workshop: Workshop, state: MissionState) -> MissionState:
     return asyncio.run(act())
 
 
-def files(workshop: Workshop, state: MissionState) -> set[str]:
+def files(kit: MissionKit, state: MissionState) -> set[str]:
     """Return the files by which the exported branch differs from the base."""
     assert state.export is not None
-    return {*git(workshop.repository, "diff", "--name-only", "main", state.export.ref).split()}
+    return {*git(kit.repository, "diff", "--name-only", "main", state.export.ref).split()}
 
 
 @pytest.mark.parametrize("stop", ["promote", "verdict", "cancelled"])
-def test_a_file_that_was_taken_back_is_not_promoted(workshop: Workshop, stop: str) -> None:
+def test_a_file_that_was_taken_back_is_not_promoted(kit: MissionKit, stop: str) -> None:
     """At every point at which the mission rests after its agent has finished."""
-    state = workshop.run(CHANGE, break_at=("step" if stop == "verdict" else "promote",))
+    state = kit.run(CHANGE, break_at=("step" if stop == "verdict" else "promote",))
     while stop == "verdict" and not state.stops[-1].endswith("attempt/1/verdict"):
-        state = resume(workshop, state)
+        state = resume(kit, state)
     assert state.status == "paused"
     if stop == "cancelled":
-        app = workshop.app()
+        app = kit.app()
         app.steering.cancel(state.id)
         app.close()
-    tree = restore(workshop, state, "unwanted.txt")
-    while (state := resume(workshop, state)).status == "paused":
+    tree = restore(kit, state, "unwanted.txt")
+    while (state := resume(kit, state)).status == "paused":
         pass
     assert (state.status, state.tree) == ("promoted", tree)
-    assert files(workshop, state) == {"calc/core.py"}
+    assert files(kit, state) == {"calc/core.py"}
     # The verdict is of this very tree, and comes after the person's decision.
     assert [(each.status, each.tree) for each in state.verdicts][-1] == ("green", tree)
     assert len(state.attempts) == 1
 
 
-def test_a_tree_that_fails_without_what_was_taken_back_is_refused(workshop: Workshop) -> None:
-    state = workshop.run(CHANGE, break_at=("promote",), attempts=3)
-    restore(workshop, state, "calc/core.py")
-    state = resume(workshop, state)
+def test_a_tree_that_fails_without_what_was_taken_back_is_refused(kit: MissionKit) -> None:
+    state = kit.run(CHANGE, break_at=("promote",), attempts=3)
+    restore(kit, state, "calc/core.py")
+    state = resume(kit, state)
     assert (state.status, [reason.code for reason in state.reasons]) == (
         "refused",
         ["check_failed", "still_failing"],
@@ -98,21 +98,21 @@ def test_a_tree_that_fails_without_what_was_taken_back_is_refused(workshop: Work
     assert (len(state.attempts), state.export) == (1, None)
 
 
-def test_nothing_is_promoted_where_all_was_taken_back(workshop: Workshop) -> None:
-    state = workshop.run(CHANGE, break_at=("promote",))
-    restore(workshop, state)
-    state = resume(workshop, state)
+def test_nothing_is_promoted_where_all_was_taken_back(kit: MissionKit) -> None:
+    state = kit.run(CHANGE, break_at=("promote",))
+    restore(kit, state)
+    state = resume(kit, state)
     assert (state.status, [reason.code for reason in state.reasons]) == ("refused", ["no_change"])
     assert "a person took back the whole change" in state.reasons[0].message
 
 
-def test_what_was_taken_back_and_put_there_again_is_promoted(workshop: Workshop) -> None:
-    state = workshop.run(CHANGE, break_at=("promote",))
+def test_what_was_taken_back_and_put_there_again_is_promoted(kit: MissionKit) -> None:
+    state = kit.run(CHANGE, break_at=("promote",))
     judged = state.checkpoints[-1]
-    restore(workshop, state, "unwanted.txt")
+    restore(kit, state, "unwanted.txt")
 
     async def undo() -> None:
-        app = workshop.app()
+        app = kit.app()
         try:
             async with app.session() as session:
                 await session.missions.restore(state.id, judged.commit)
@@ -120,20 +120,20 @@ def test_what_was_taken_back_and_put_there_again_is_promoted(workshop: Workshop)
             app.close()
 
     asyncio.run(undo())
-    done = resume(workshop, state)
+    done = resume(kit, state)
     assert (done.status, done.tree) == ("promoted", judged.tree)
 
 
-def test_an_agent_that_does_again_what_was_taken_back_needs_a_person(workshop: Workshop) -> None:
-    state = workshop.run(CHANGE, break_at=("promote",))
-    restore(workshop, state, "unwanted.txt")
-    app = workshop.app()
+def test_an_agent_that_does_again_what_was_taken_back_needs_a_person(kit: MissionKit) -> None:
+    state = kit.run(CHANGE, break_at=("promote",))
+    restore(kit, state, "unwanted.txt")
+    app = kit.app()
     app.steering.cancel(state.id)
     app.steering.follow_up(state.id, "once more", attempts=1, seconds=60.0)
     app.close()
 
     async def go_on() -> MissionState:
-        app = workshop.app()
+        app = kit.app()
         try:
             async with app.session() as session:
                 return await session.missions.run(state.id)
@@ -146,33 +146,33 @@ def test_an_agent_that_does_again_what_was_taken_back_needs_a_person(workshop: W
     assert [reason.code for reason in state.reasons] == ["rejected_again"]
     assert "unwanted.txt" in state.reasons[0].message
     # A person may want it after all.
-    assert workshop.promote(state.id).status == "promoted"
+    assert kit.promote(state.id).status == "promoted"
 
 
-def test_what_is_taken_back_after_a_blocked_export_is_not_exported_later(workshop: Workshop) -> None:
-    git(workshop.repository, "branch", "chargehand")  # no branch can have a name below it
-    state = workshop.run(CHANGE)
+def test_what_is_taken_back_after_a_blocked_export_is_not_exported_later(kit: MissionKit) -> None:
+    git(kit.repository, "branch", "chargehand")  # no branch can have a name below it
+    state = kit.run(CHANGE)
     assert state.export is not None
     assert (state.status, state.export.state) == ("promoted", "blocked")
-    restore(workshop, state, "unwanted.txt")
-    git(workshop.repository, "branch", "-D", "chargehand")
+    restore(kit, state, "unwanted.txt")
+    git(kit.repository, "branch", "-D", "chargehand")
     with pytest.raises(RefusedError) as refused:
-        workshop.promote(state.id)
+        kit.promote(state.id)
     assert refused.value.code == "no_change"
     assert "mission rollback" in refused.value.hint
-    assert "unwanted" not in git(workshop.repository, "log", "--all", "--format=", "--name-only")
+    assert "unwanted" not in git(kit.repository, "log", "--all", "--format=", "--name-only")
 
 
-def test_a_branch_that_moved_gets_what_was_left(workshop: Workshop) -> None:
-    state = workshop.run(CHANGE, break_at=("promote",), apply=True)
-    restore(workshop, state, "unwanted.txt")
-    (workshop.repository / "README.md").write_text("moved\n")
-    git(workshop.repository, "commit", "-qam", "moved")
-    state = resume(workshop, state)
+def test_a_branch_that_moved_gets_what_was_left(kit: MissionKit) -> None:
+    state = kit.run(CHANGE, break_at=("promote",), apply=True)
+    restore(kit, state, "unwanted.txt")
+    (kit.repository / "README.md").write_text("moved\n")
+    git(kit.repository, "commit", "-qam", "moved")
+    state = resume(kit, state)
     assert state.applied is not None
     assert (state.status, state.applied.state) == ("promoted", "done")
-    assert {*git(workshop.repository, "diff", "--name-only", "HEAD~1", "HEAD").split()} == {"calc/core.py"}
-    assert (workshop.repository / "README.md").read_text() == "moved\n"
+    assert {*git(kit.repository, "diff", "--name-only", "HEAD~1", "HEAD").split()} == {"calc/core.py"}
+    assert (kit.repository / "README.md").read_text() == "moved\n"
 
 
 def test_a_task_is_merged_without_what_was_taken_back_of_its_result(tmp_path: Path) -> None:

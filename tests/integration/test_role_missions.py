@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.workshop import FILES
-from tests.native_kit import FINISH, NativeShop, call, edit, says, scripted
+from tests.integration.mission_kit import FILES
+from tests.native_kit import FINISH, NativeKit, call, edit, says, scripted
 
 from chargehand.agents.roles import shipped_roles
 from chargehand.core.attempt_events import ActionJudged, RoleChosen
@@ -20,66 +20,66 @@ REPORT = "calc/core.py:2: add() subtracts"
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> NativeShop:
-    return NativeShop(tmp_path)
+def kit(tmp_path: Path) -> NativeKit:
+    return NativeKit(tmp_path)
 
 
-def role_of(name: str, *, shop: NativeShop, text: str | None = None) -> dict[str, Any]:
+def role_of(name: str, *, kit: NativeKit, text: str | None = None) -> dict[str, Any]:
     """Return the fields of a request that describe a role, and keep the role's file as an artifact."""
     content = (text or shipped_roles()[name]).encode()
-    with shop.opened() as app:
+    with kit.opened() as app:
         kept = app.store.artifacts.put(content, kind="role")
     return {"role": name, "role_text": kept, "role_from": f"shipped {name}.toml"}
 
 
-def run(shop: NativeShop, name: str, *attempts: Any, text: str | None = None, **wanted: Any) -> MissionState:
-    shop.model("scripted", scripted(*attempts))
-    return shop.native(**role_of(name, shop=shop, text=text), **wanted)
+def run(kit: NativeKit, name: str, *attempts: Any, text: str | None = None, **wanted: Any) -> MissionState:
+    kit.model("scripted", scripted(*attempts))
+    return kit.native(**role_of(name, kit=kit, text=text), **wanted)
 
 
 def new(path: str, text: str) -> Any:
     return call("edit", path=path, old="", new=text)
 
 
-def payloads(shop: NativeShop, mission: str, kind: type[Any]) -> list[Any]:
-    with shop.opened() as app:
+def payloads(kit: NativeKit, mission: str, kind: type[Any]) -> list[Any]:
+    with kit.opened() as app:
         lines = app.store.log.read(mission)
     return [decode(line.type, line.payload) for line in lines if line.type == kind.type and line.payload]
 
 
-def test_a_reviewer_reports_and_writes_nothing_however_it_tries(shop: NativeShop) -> None:
+def test_a_reviewer_reports_and_writes_nothing_however_it_tries(kit: NativeKit) -> None:
     tries = says(
         "",
         call("bash", command="echo x >> calc/core.py; touch new.py; git commit -m x --allow-empty; echo done"),
         edit("a - b", "a + b"),
         call("bash", command="echo x > /tmp/scratch && cat /tmp/scratch"),
     )
-    ended = run(shop, "reviewer", [tries, says("", call("finish", summary=REPORT, evidence=[]))], attempts=1)
+    ended = run(kit, "reviewer", [tries, says("", call("finish", summary=REPORT, evidence=[]))], attempts=1)
     assert (ended.status, [reason.code for reason in ended.reasons]) == ("promoted", ["report"])
     assert (ended.commit, ended.export, ended.checkpoints) == (None, None, [])
     assert [made.text for made in ended.reports] == [REPORT]
     (attempt,) = ended.attempts
     assert attempt.status == "succeeded"
-    results = [str(shop_call) for shop_call in _results(shop, ended.id)]
+    results = [str(kit_call) for kit_call in _results(kit, ended.id)]
     assert "Read-only file system" in results[0]
     assert "the role reviewer has no tool 'edit'" in results[1]
     assert "x" in results[2]
     assert "exit code 0" in results[2]
-    refused = [each for each in payloads(shop, ended.id, ActionJudged) if each.kind == "tool"]
+    refused = [each for each in payloads(kit, ended.id, ActionJudged) if each.kind == "tool"]
     assert [(each.text, each.effect, each.rule) for each in refused] == [("edit", "deny", "role_tool")]
-    (chosen,) = payloads(shop, ended.id, RoleChosen)
+    (chosen,) = payloads(kit, ended.id, RoleChosen)
     assert (chosen.role, chosen.digest, chosen.writes) == (
         "reviewer",
         hashlib.sha256(shipped_roles()["reviewer"].encode()).hexdigest(),
         False,
     )
-    with shop.opened() as app:
+    with kit.opened() as app:
         assert app.store.artifacts.get(chosen.artifact).decode() == shipped_roles()["reviewer"]
         assert app.store.artifacts.get(ended.reports[0].artifact).decode() == REPORT
 
 
-def _results(shop: NativeShop, mission: str) -> list[str]:
-    with shop.opened() as app:
+def _results(kit: NativeKit, mission: str) -> list[str]:
+    with kit.opened() as app:
         state = app.mission_reader.state(mission)
     return [
         step.output.get("output", step.output)["text"]
@@ -88,18 +88,18 @@ def _results(shop: NativeShop, mission: str) -> list[str]:
     ]
 
 
-def test_a_report_that_says_nothing_is_asked_for_again_then_refused(shop: NativeShop) -> None:
+def test_a_report_that_says_nothing_is_asked_for_again_then_refused(kit: NativeKit) -> None:
     empty = [says("", call("finish", summary=" ", evidence=[]))]
-    ended = run(shop, "reviewer", empty, empty, attempts=2)
+    ended = run(kit, "reviewer", empty, empty, attempts=2)
     assert (ended.status, [reason.code for reason in ended.reasons]) == ("refused", ["report_empty"])
     assert len(ended.attempts) == 2
     assert ended.reports == []
 
 
-def test_another_program_in_a_reading_role_cannot_write_either(shop: NativeShop) -> None:
+def test_another_program_in_a_reading_role_cannot_write_either(kit: NativeKit) -> None:
     command = ["sh", "-c", 'echo y >> calc/core.py; echo "$CHARGEHAND_ROLE: ${CHARGEHAND_ROLE_PROMPT%%.*}"']
     words = f"command:{command[0]} {command[1]} '{command[2]}'"
-    ended = shop.native(agent=words, model=None, attempts=1, **role_of("reviewer", shop=shop))
+    ended = kit.native(agent=words, model=None, attempts=1, **role_of("reviewer", kit=kit))
     assert (ended.status, ended.reasons[0].code) == ("promoted", "report")
     assert ended.reports[0].text.strip() == "reviewer: You review"
 
@@ -116,11 +116,11 @@ UNLOADED = "from calc.core import triple\n" + FAILS
 
 
 def test_a_tester_is_told_what_is_missing_until_its_test_fails_on_the_base(tmp_path: Path) -> None:
-    shop = NativeShop(tmp_path, GREEN)
+    kit = NativeKit(tmp_path, GREEN)
     path = "tests/test_more.py"
     away = call("bash", command=f"rm {path}")
     ended = run(
-        shop,
+        kit,
         "tester",
         [says("", new(path, PASSES)), FINISH],
         [says("", away, new(path, UNLOADED)), FINISH],
@@ -137,16 +137,16 @@ def test_a_tester_is_told_what_is_missing_until_its_test_fails_on_the_base(tmp_p
     assert "cannot be collected" in heard[2]
 
 
-def test_a_tester_on_a_red_base_is_told_that_nobody_can_tell(shop: NativeShop) -> None:
-    ended = run(shop, "tester", [says("", new("tests/test_more.py", FAILS)), FINISH], attempts=1)
+def test_a_tester_on_a_red_base_is_told_that_nobody_can_tell(kit: NativeKit) -> None:
+    ended = run(kit, "tester", [says("", new("tests/test_more.py", FAILS)), FINISH], attempts=1)
     assert (ended.status, ended.reasons[-1].code) == ("refused", "tests_untold")
 
 
 def test_an_architect_leaves_a_decision_record_and_no_code(tmp_path: Path) -> None:
-    shop = NativeShop(tmp_path, GREEN)
+    kit = NativeKit(tmp_path, GREEN)
     record = "# 0001: triple\n\n" + "We decided to add triple beside double, for the same callers. " * 5
     ended = run(
-        shop,
+        kit,
         "architect",
         [says("", new("calc/new.py", "x = 1\n"), new("docs/decisions/0001-triple.md", record)), FINISH],
         [says("", call("bash", command="rm -r docs"), new("docs/triple.md", record)), FINISH],
@@ -158,12 +158,12 @@ def test_an_architect_leaves_a_decision_record_and_no_code(tmp_path: Path) -> No
     assert ended.status == "promoted"
 
 
-def test_a_role_file_that_was_changed_counts_for_the_next_mission_alone(shop: NativeShop) -> None:
+def test_a_role_file_that_was_changed_counts_for_the_next_mission_alone(kit: NativeKit) -> None:
     """A mission keeps the role text that it was requested with, even if the file changes."""
     text = shipped_roles()["developer"].replace('"bash", ', "")
     tries = [says("", call("bash", command="touch new.py"), edit("a - b", "a + b")), FINISH]
-    ended = run(shop, "developer", tries, attempts=1, text=text)
+    ended = run(kit, "developer", tries, attempts=1, text=text)
     assert ended.status == "promoted"
-    (refused,) = [each for each in payloads(shop, ended.id, ActionJudged) if each.kind == "tool"]
+    (refused,) = [each for each in payloads(kit, ended.id, ActionJudged) if each.kind == "tool"]
     assert refused.text == "bash"
     assert "its tools are read, edit" in refused.reason

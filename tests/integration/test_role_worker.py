@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import Desk, finish, repository
+from command_line import Cli, finish, repository
 
 pytestmark = pytest.mark.needs_bwrap
 WAIT = 120.0
@@ -17,8 +17,8 @@ ROLE = 'summary = "writes"\nprompt = "Write."\ntools = ["edit"]\nwrites = true\n
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
 
 
 @pytest.fixture
@@ -27,29 +27,29 @@ def repo(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def worker(desk: Desk, repo: Path) -> Iterator[Any]:
-    running = desk.start("worker", cwd=repo)
+def worker(cli: Cli, repo: Path) -> Iterator[Any]:
+    running = cli.start("worker", cwd=repo)
     yield running
     assert running.poll() is None  # the same worker runs to the end
     running.terminate()
     running.communicate(timeout=WAIT)
 
 
-def configure(desk: Desk, *lines: str) -> Path:
-    directory = desk.place / ".config" / "chargehand"
+def configure(cli: Cli, *lines: str) -> Path:
+    directory = cli.place / ".config" / "chargehand"
     (directory / "roles").mkdir(parents=True, exist_ok=True)
     agents = [f'[agents.{name}]\ncommand = ["touch", "{name}.txt"]\n' for name in ("one", "two")]
     (directory / "config.toml").write_text("\n".join([*agents, *lines]))
     return directory / "roles"
 
 
-def detached(desk: Desk, repo: Path, *words: str) -> dict[str, Any]:
+def detached(cli: Cli, repo: Path, *words: str) -> dict[str, Any]:
     """Leave a mission to the worker and return its document once it is settled."""
-    said = desk.say("run", "write", "--detach", "--only-check", "true", *words, cwd=repo)
-    assert said.code == 0, said
-    mission, deadline = said.document["mission"], time.monotonic() + WAIT
+    reported = cli.say("run", "write", "--detach", "--only-check", "true", *words, cwd=repo)
+    assert reported.code == 0, reported
+    mission, deadline = reported.document["mission"], time.monotonic() + WAIT
     while True:
-        shown = desk.say("mission", "show", mission, cwd=repo).document
+        shown = cli.say("mission", "show", mission, cwd=repo).document
         if shown["status"] not in ("planned", "running"):
             return shown
         assert time.monotonic() < deadline, shown
@@ -57,16 +57,16 @@ def detached(desk: Desk, repo: Path, *words: str) -> dict[str, Any]:
 
 
 def test_an_edited_map_and_a_dropped_role_count_from_the_next_task_on_in_a_worker_that_runs(
-    desk: Desk, repo: Path, worker: Any
+    cli: Cli, repo: Path, worker: Any
 ) -> None:
-    roles = configure(desk, '[roles.developer]\nagent = "one"')
-    first = detached(desk, repo)
-    configure(desk, '[roles.developer]\nagent = "two"')
-    second = detached(desk, repo)
+    roles = configure(cli, '[roles.developer]\nagent = "one"')
+    first = detached(cli, repo)
+    configure(cli, '[roles.developer]\nagent = "two"')
+    second = detached(cli, repo)
     (roles / "scribe.toml").write_text(ROLE.format(agent="one"))
-    third = detached(desk, repo, "--role", "scribe")
+    third = detached(cli, repo, "--role", "scribe")
     (roles / "scribe.toml").write_text(ROLE.format(agent="two"))
-    fourth = detached(desk, repo, "--role", "scribe")
+    fourth = detached(cli, repo, "--role", "scribe")
     missions = (first, second, third, fourth)
     assert [each["status"] for each in missions] == ["promoted"] * 4
     assert [each["attempts"][0]["agent"] for each in missions] == ["one", "two", "one", "two"]
@@ -75,25 +75,25 @@ def test_an_edited_map_and_a_dropped_role_count_from_the_next_task_on_in_a_worke
     assert third["role_chosen"]["digest"] != fourth["role_chosen"]["digest"]
 
 
-def test_a_report_is_a_result_with_nothing_to_promote(desk: Desk, repo: Path) -> None:
-    configure(desk)
-    before = finish(desk.start("role", "list", cwd=repo)).document
+def test_a_report_is_a_result_with_nothing_to_promote(cli: Cli, repo: Path) -> None:
+    configure(cli)
+    before = finish(cli.start("role", "list", cwd=repo)).document
     assert "reviewer" in [each["name"] for each in before["roles"]]
-    said = desk.run(repo, "--role", "reviewer", agent="command:echo 'f.txt:1: it says aaa'", text="review it")
-    assert said.code == 0, said
-    result = said.document
+    reported = cli.run(repo, "--role", "reviewer", agent="command:echo 'f.txt:1: it says aaa'", text="review it")
+    assert reported.code == 0, reported
+    result = reported.document
     assert (result["status"], result["commit"], result["branch"]) == ("promoted", result["base"], None)
     assert (result["export"]["state"], result["role"]) == ("done", "reviewer")
     assert [reason["code"] for reason in result["reasons"]] == ["report"]
     assert result["report"]["text"].strip() == "f.txt:1: it says aaa"
     mission = result["mission"]
-    kept = desk.say("artifact", "show", result["report"]["artifact"], cwd=repo)
+    kept = cli.say("artifact", "show", result["report"]["artifact"], cwd=repo)
     assert "it says aaa" in kept.stdout
-    refused = desk.say("mission", "rollback", mission, cwd=repo)
+    refused = cli.say("mission", "rollback", mission, cwd=repo)
     assert refused.error["code"] == "not_promoted"
-    lines = [json.loads(line) for line in desk.say("mission", "log", mission, cwd=repo).stdout.splitlines()]
+    lines = [json.loads(line) for line in cli.say("mission", "log", mission, cwd=repo).stdout.splitlines()]
     steps = [line["step"] for line in lines if line["step"]]
     assert {"analyse", "repository", "selection", "execution", "validation", "promotion"} <= set(steps)
     assert [line["step"] for line in lines if line["type"] == "role.chosen"] == ["selection"]
-    wrote = desk.run(repo, "--role", "reviewer", agent="command:touch new.txt", text="review it")
+    wrote = cli.run(repo, "--role", "reviewer", agent="command:touch new.txt", text="review it")
     assert (wrote.code, wrote.document["status"]) == (1, "failed")  # the file system refused touch

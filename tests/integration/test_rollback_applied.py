@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository
+from command_line import Cli, repository
 from tests.conftest import git
 
 pytestmark = pytest.mark.needs_bwrap
@@ -13,18 +13,18 @@ pytestmark = pytest.mark.needs_bwrap
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_the_persons_branch_is_undone_by_a_new_commit_or_they_are_told_how(tmp_path: Path, moved: bool) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     start = git(repo, "rev-parse", "HEAD^{tree}")
-    said = desk.run(repo, "--apply")
-    assert said.document["status"] == "promoted", said
+    result = cli.run(repo, "--apply")
+    assert result.document["status"] == "promoted", result
     applied = git(repo, "rev-parse", "HEAD")
     assert (repo / "f.txt").read_text() == "baa\n"
     if moved:
         git(repo, "commit", "--allow-empty", "-qm", "mine")
     mine = git(repo, "rev-parse", "HEAD")
-    said = desk.say("mission", "rollback", said.document["mission"], cwd=repo)
-    assert said.code == 0, said
-    shown = desk.state(said).applied
+    result = cli.say("mission", "rollback", result.document["mission"], cwd=repo)
+    assert result.code == 0, result
+    shown = cli.state(result).applied
     assert shown is not None
     if moved:
         assert git(repo, "rev-parse", "HEAD") == mine

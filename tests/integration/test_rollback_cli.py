@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 from tests.conftest import git
 
 from chargehand.app.checkpoints import parse_hunk, preview_roll_back
@@ -26,8 +26,8 @@ EDITS = shell(
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 @pytest.fixture(scope="module")
@@ -37,34 +37,34 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def refused(desk: Desk, repo: Path) -> Said:
+def refused(cli: Cli, repo: Path) -> Completed:
     """Return a mission whose f.txt was set back as a whole, since it held a secret."""
-    said = desk.run(repo, agent=EDITS)
-    assert (said.code, said.reasons) == (1, {"secret"}), said
-    return said
+    result = cli.run(repo, agent=EDITS)
+    assert (result.code, result.reasons) == (1, {"secret"}), result
+    return result
 
 
-def content(desk: Desk, said: Said, path: str) -> str:
+def content(cli: Cli, result: Completed, path: str) -> str:
     """Return a file of a mission's last checkpoint."""
-    depots = list(desk.home.rglob("depot.git"))
-    tree = desk.state(said).checkpoints[-1].tree
+    depots = list(cli.home.rglob("depot.git"))
+    tree = cli.state(result).checkpoints[-1].tree
     show = ["git", "--git-dir", str(depots[0]), "show", f"{tree}:{path}"]
     return subprocess.run(show, capture_output=True, check=True).stdout.decode(errors="replace")
 
 
 @pytest.fixture
-def here(desk: Desk, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Act as the person at that desk, in that repository, so that commands need no separate process."""
-    for name, value in desk.environ.items():
+def here(cli: Cli, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Act as the person at that command line, in that repository, so that commands need no separate process."""
+    for name, value in cli.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(repo)
 
 
-def say(*words: str, code: int = 0) -> Said:
+def say(*words: str, code: int = 0) -> Completed:
     """Run a `checkpoint` command with --json."""
     done = CliRunner().invoke(chargehand, ["--json", "checkpoint", *words])
     assert done.exit_code == code, done.output
-    return Said(code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+    return Completed(code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
 
 
 def text(*words: str) -> bytes:
@@ -75,34 +75,34 @@ def text(*words: str) -> bytes:
 
 
 @pytest.mark.usefixtures("here")
-def test_going_back_by_hunk_and_undoing_it(desk: Desk, repo: Path, refused: Said) -> None:
+def test_going_back_by_hunk_and_undoing_it(cli: Cli, repo: Path, refused: Completed) -> None:
     mission = refused.document["mission"]
-    first, reverted = desk.state(refused).checkpoints
-    assert content(desk, refused, "f.txt") == TWENTY
+    first, reverted = cli.state(refused).checkpoints
+    assert content(cli, refused, "f.txt") == TWENTY
     undone = say("undo", mission)
     assert undone.document["checkpoint"]["tree"] == first.tree
     assert undone.document["checkpoint"]["changed"] == 1
     shown = say("restore", mission, "base", "--smart", "--dry-run").document
-    assert desk.state(refused).checkpoints[-1].tree == first.tree
+    assert cli.state(refused).checkpoints[-1].tree == first.tree
     actions = {path["path"]: path["action"] for path in shown["plan"]["paths"]}
     assert actions == {"bin": "kept", "f.txt": "partly", "g.txt": "kept", "moved.txt": "kept", "sub/new": "kept"}
     done = say("restore", mission, "base", "--smart").document
     assert done["plan"] == shown["plan"]
     assert done["checkpoint"]["tree"] == shown["plan"]["result"]
-    assert content(desk, refused, "f.txt") == TWENTY.replace("3\n", "three\n", 1).replace("18", "eighteen")
+    assert content(cli, refused, "f.txt") == TWENTY.replace("3\n", "three\n", 1).replace("18", "eighteen")
     again = say("restore", mission, "base", "--smart", code=2)
     assert "breaks a rule" in again.error["message"]
     by_hand = say(
         "restore", mission, "base", "--hunk", "f.txt:1-5", "--file", "sub", "--file", "moved.txt"
     ).document
-    assert content(desk, refused, "f.txt") == TWENTY.replace("18", "eighteen")
+    assert content(cli, refused, "f.txt") == TWENTY.replace("18", "eighteen")
     moved = next(path for path in by_hand["plan"]["paths"] if path["path"] == "moved.txt")
     assert (moved["action"], moved["renamed_from"]) == ("deleted", "g.txt")
     assert say("restore", mission, "last").document["plan"]["changes"] is False
-    count = len(desk.state(refused).checkpoints)
+    count = len(cli.state(refused).checkpoints)
     assert say("undo", mission).document["checkpoint"]["tree"] == done["checkpoint"]["tree"]
     assert say("undo", mission).document["checkpoint"]["tree"] == by_hand["checkpoint"]["tree"]
-    points = desk.state(refused).checkpoints
+    points = cli.state(refused).checkpoints
     assert len(points) == count + 2
     assert {first.tree, reverted.tree} <= {point.tree for point in points}
     for words, code in (
@@ -111,15 +111,15 @@ def test_going_back_by_hunk_and_undoing_it(desk: Desk, repo: Path, refused: Said
         (("restore", mission, "base", "--file", "nosuch"), "not_found"),
     ):
         assert say(*words, code=2).error["code"] == code
-    promoted = desk.say("mission", "promote", mission, cwd=repo)
+    promoted = cli.say("mission", "promote", mission, cwd=repo)
     assert promoted.code == 0, promoted
     tip = promoted.document["branch"]
     assert git(repo, "diff", "--name-only", "main", tip) == "bin\nf.txt\ng.txt"
 
 
 @pytest.mark.usefixtures("here")
-def test_text_tells_the_plan(desk: Desk, refused: Said) -> None:
-    first = desk.state(refused).checkpoints[0].commit
+def test_text_tells_the_plan(cli: Cli, refused: Completed) -> None:
+    first = cli.state(refused).checkpoints[0].commit
     told = text("restore", refused.document["mission"], first, "--dry-run").decode()
     assert "Nothing was done" in told
     assert any(line.split() == ["restored", "f.txt"] for line in told.splitlines())
@@ -127,13 +127,13 @@ def test_text_tells_the_plan(desk: Desk, refused: Said) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_any_two_checkpoints_of_a_project_compare_and_apply_both_ways(
-    desk: Desk, repo: Path, refused: Said, tmp_path: Path
+    cli: Cli, repo: Path, refused: Completed, tmp_path: Path
 ) -> None:
-    other = desk.run(repo, agent=shell("printf '\\377\\n' > latin; ln -s f.txt link; chmod +x f.txt; rm -r sub"))
+    other = cli.run(repo, agent=shell("printf '\\377\\n' > latin; ln -s f.txt link; chmod +x f.txt; rm -r sub"))
     assert other.code == 0, other
-    one_end = f"{refused.document['mission']}:{desk.state(refused).checkpoints[0].commit}"
+    one_end = f"{refused.document['mission']}:{cli.state(refused).checkpoints[0].commit}"
     there = other.document["mission"]
-    depot = next(iter(desk.home.rglob("depot.git")))
+    depot = next(iter(cli.home.rglob("depot.git")))
 
     def tree() -> str:
         git(place, "add", "-A")
@@ -141,7 +141,7 @@ def test_any_two_checkpoints_of_a_project_compare_and_apply_both_ways(
 
     place = tmp_path / "there"
     git(tmp_path, "init", "-q", str(place))
-    one, two = desk.state(refused).checkpoints[0].tree, desk.state(other).checkpoints[-1].tree
+    one, two = cli.state(refused).checkpoints[0].tree, cli.state(other).checkpoints[-1].tree
     archive = subprocess.run(
         ["git", "--git-dir", str(depot), "archive", one], capture_output=True, check=True
     ).stdout
@@ -156,7 +156,7 @@ def test_any_two_checkpoints_of_a_project_compare_and_apply_both_ways(
     assert (document["old"], document["new"], document["patch_encoding"]) == (two, one, "base64")
     plain = say("diff", "base", "last", "--mission", one_end.split(":")[0]).document
     assert plain["patch_encoding"] == "utf-8"
-    foreign = desk.run(repository(tmp_path / "foreign"))
+    foreign = cli.run(repository(tmp_path / "foreign"))
     named = f"{foreign.document['mission']}:last"
     wrong = say("diff", one_end, named, code=2)
     assert wrong.error["code"] == "usage"
@@ -164,16 +164,16 @@ def test_any_two_checkpoints_of_a_project_compare_and_apply_both_ways(
 
 
 @pytest.mark.usefixtures("here")
-def test_a_roll_back_is_shown_before_it_is_done(desk: Desk, tmp_path: Path) -> None:
+def test_a_roll_back_is_shown_before_it_is_done(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
-    promoted = desk.run(repo)
+    promoted = cli.run(repo)
     mission = promoted.document["mission"]
-    document = desk.say("mission", "rollback", mission, "--dry-run", cwd=repo).document
+    document = cli.say("mission", "rollback", mission, "--dry-run", cwd=repo).document
     assert (document["dry_run"], document["commit"]) == (True, promoted.document["commit"])
     assert [(path["path"], path["action"]) for path in document["plan"]["paths"]] == [("f.txt", "restored")]
-    assert desk.state(promoted).commit == promoted.document["commit"]
-    assert desk.say("mission", "rollback", mission, cwd=repo).code == 0
-    assert desk.state(promoted).tree == document["plan"]["result"]
+    assert cli.state(promoted).commit == promoted.document["commit"]
+    assert cli.say("mission", "rollback", mission, cwd=repo).code == 0
+    assert cli.state(promoted).tree == document["plan"]["result"]
     with StateReader.open() as reader, pytest.raises(RefusedError) as caught:
         preview_roll_back(reader, mission)
     assert caught.value.code == "rolled_back"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from desk import FILES, Desk, repository, shell
+from command_line import FILES, Cli, repository, shell
 
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.rendering import show_result
@@ -20,10 +20,10 @@ CHANGE = (
 
 
 def test_what_inspection_warns_of_is_in_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    desk = Desk(tmp_path / "desk")
-    said = desk.run(repository(tmp_path / "repo", LOCKED), agent=shell(CHANGE))
-    assert said.document["status"] == "promoted", said
-    warned = {(each["rule"], each["path"]) for each in said.document["warnings"]}
+    cli = Cli(tmp_path / "person")
+    result = cli.run(repository(tmp_path / "repo", LOCKED), agent=shell(CHANGE))
+    assert result.document["status"] == "promoted", result
+    warned = {(each["rule"], each["path"]) for each in result.document["warnings"]}
     assert warned >= {
         ("lock_mismatch", "package-lock.json"),
         ("binary_file", "big.bin"),
@@ -31,7 +31,7 @@ def test_what_inspection_warns_of_is_in_the_result(tmp_path: Path, capsys: pytes
         ("entry_executable", "tool.txt"),
         ("large_change", ""),
     }
-    show_result(Output(as_json=False), desk.state(said))
+    show_result(Output(as_json=False), cli.state(result))
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  warning ")]
     assert len(shown) == len(warned)
     assert "  warning   tool.txt is newly executable (entry_executable)" in shown

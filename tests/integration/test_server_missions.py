@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import git
@@ -26,20 +26,20 @@ SETTLED = ("promoted", "refused", "failed", "waiting", "cancelled", "discarded",
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    made = Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    made = Cli(tmp_path_factory.mktemp("cli"))
     yield made
     wait_until(lambda: not workers(made))
 
 
 @pytest.fixture(scope="module")
-def repo(desk: Desk) -> Path:
-    return repository(desk.place / "repo")
+def repo(cli: Cli) -> Path:
+    return repository(cli.place / "repo")
 
 
 @pytest.fixture(scope="module")
-def served(desk: Desk, repo: Path) -> Iterator[Served]:
-    with serving(desk.environ, repo, worker=True) as made:
+def served(cli: Cli, repo: Path) -> Iterator[Served]:
+    with serving(cli.environ, repo, worker=True) as made:
         yield made
 
 
@@ -51,19 +51,19 @@ def client(served: Served, repo: Path) -> httpx.Client:
 
 
 @pytest.fixture(scope="module")
-def promoted(desk: Desk, repo: Path) -> str:
-    return str(desk.run(repo).document["mission"])
+def promoted(cli: Cli, repo: Path) -> str:
+    return str(cli.run(repo).document["mission"])
 
 
 @pytest.fixture(scope="module")
-def waiting(desk: Desk, repo: Path) -> str:
-    said = desk.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py"))
-    assert said.document["status"] == "waiting", said
-    return str(said.document["mission"])
+def waiting(cli: Cli, repo: Path) -> str:
+    result = cli.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py"))
+    assert result.document["status"] == "waiting", result
+    return str(result.document["mission"])
 
 
-def workers(desk: Desk) -> list[str]:
-    with App.open(environ=desk.environ, cwd=desk.place) as app:
+def workers(cli: Cli) -> list[str]:
+    with App.open(environ=cli.environ, cwd=cli.place) as app:
         return [member.id for member in app.workers.members()]
 
 
@@ -108,18 +108,18 @@ def settled(client: httpx.Client, mission: str) -> dict[str, Any]:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_route_answers_what_its_command_prints(
-    desk: Desk, repo: Path, client: httpx.Client, promoted: str, words: tuple[str, ...], path: str
+    cli: Cli, repo: Path, client: httpx.Client, promoted: str, words: tuple[str, ...], path: str
 ) -> None:
     project = client.get(f"{API}/projects").json()["projects"][0]["id"]
     names = {"mission": promoted, "project": project}
-    said = desk.say(*(word.format(**names) for word in words), cwd=repo)
+    result = cli.say(*(word.format(**names) for word in words), cwd=repo)
     answer = client.get(API + path.format(**names))
-    assert (said.code, answer.status_code) == (0, 200), (said, answer.text)
-    assert answer.json() == said.document
+    assert (result.code, answer.status_code) == (0, 200), (result, answer.text)
+    assert answer.json() == result.document
 
 
-def test_the_log_is_the_commands_log(desk: Desk, repo: Path, client: httpx.Client, promoted: str) -> None:
-    lines = [json.loads(line) for line in desk.say("mission", "log", promoted, cwd=repo).stdout.splitlines()]
+def test_the_log_is_the_commands_log(cli: Cli, repo: Path, client: httpx.Client, promoted: str) -> None:
+    lines = [json.loads(line) for line in cli.say("mission", "log", promoted, cwd=repo).stdout.splitlines()]
     found: list[dict[str, Any]] = []
     after: int | None = 0
     while after is not None:
@@ -179,9 +179,9 @@ def test_a_file_is_compared(client: httpx.Client, promoted: str) -> None:
     assert missing.status_code == 404
 
 
-def test_a_review_names_what_a_restore_takes_back(desk: Desk, repo: Path, client: httpx.Client) -> None:
+def test_a_review_names_what_a_restore_takes_back(cli: Cli, repo: Path, client: httpx.Client) -> None:
     edit = shell("sed -i s/aaa/bbb/ f.txt; sed -i s/ggg/xxx/ g.txt; touch conftest.py")
-    mission = desk.run(repo, agent=edit).document["mission"]
+    mission = cli.run(repo, agent=edit).document["mission"]
     review = client.get(f"{API}/missions/{mission}/review").json()
     files = {file["path"]: file for file in review["files"]}
     assert review["verdict"] is not None
@@ -235,9 +235,9 @@ def test_a_waiting_result_is_looked_at_and_promoted(client: httpx.Client, waitin
     assert git(repo, "show", f"{found['branch']}:f.txt") == "aaa"
 
 
-def test_the_actor_of_a_decision_is_the_account(served: Served, desk: Desk, repo: Path) -> None:
-    said = desk.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py"))
-    mission = said.document["mission"]
+def test_the_actor_of_a_decision_is_the_account(served: Served, cli: Cli, repo: Path) -> None:
+    result = cli.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py"))
+    mission = result.document["mission"]
     viewer, operator = served.user("vera", "viewer"), served.user("olaf", "operator")
     refused = viewer.post(f"{API}/missions/{mission}/discard")
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "access_denied")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests import forked
 from tests.conftest import git
-from tests.crash_kit import MARK, SCENES, Scene, Yard, nothing_survives, sleepers, wait_until
-from tests.integration.desk import shell
+from tests.crash_kit import MARK, SCENES, CrashKit, Scene, nothing_survives, sleepers, wait_until
+from tests.integration.command_line import shell
 from tests.integration.test_coordinator import task
 from tests.integration.test_steering_tasks import Steered, asking, crew
 
@@ -27,45 +27,45 @@ def workspaces(home: Path) -> list[Path]:
     return list(home.glob("projects/*/workspaces/*"))
 
 
-def working(yard: Yard) -> App:
+def working(kit: CrashKit) -> App:
     """Open the store as a worker does, so that a person's command starts no worker behind the test's back."""
-    return App.open(environ=yard.environ, cwd=yard.place, role="worker")
+    return App.open(environ=kit.environ, cwd=kit.place, role="worker")
 
 
 def test_what_is_cancelled_while_nobody_works_on_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    site = yard.site(SCENES["second try"])
+    kit = CrashKit(tmp_path)
+    site = kit.site(SCENES["second try"])
     with nothing_survives():
-        yard.worker_dies_at("after checkpoint.made#1", site)
-        mission = yard.mission(site)
-        with working(yard) as app:
+        kit.worker_dies_at("after checkpoint.made#1", site)
+        mission = kit.mission(site)
+        with working(kit) as app:
             kept = app.mission_reader.state(mission).checkpoints
             assert kept
-            assert workspaces(yard.home)
+            assert workspaces(kit.home)
             assert cancel_mission(app, mission).status == "cancelled"
-            assert workspaces(yard.home) == []
+            assert workspaces(kit.home) == []
             depot = app.depot(app.project(site.repository)).path
             assert all(git(depot, "rev-parse", f"{each.commit}^{{tree}}") == each.tree for each in kept)
             resume_mission(app, mission)
-        yard.go_on()
-        with yard.app() as app:
+        kit.go_on()
+        with kit.app() as app:
             state = app.mission_reader.state(mission)
     assert (state.status, state.checkpoints[: len(kept)]) == ("promoted", kept)
 
 
 def test_who_was_told_to_end_and_died_of_it_is_settled_by_who_told_it(tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    site = yard.site(SLEEPS)
+    kit = CrashKit(tmp_path)
+    site = kit.site(SLEEPS)
     with nothing_survives():
-        yard.detach(site)
-        mission, worker = yard.mission(site), yard.worker(plan="after mission.cancel_asked#1")
+        kit.detach(site)
+        mission, worker = kit.mission(site), kit.worker(plan="after mission.cancel_asked#1")
         wait_until(sleepers)
-        with working(yard) as app:
+        with working(kit) as app:
             state = cancel_mission(app, mission)
             assert worker.wait() == -signal.SIGKILL
             assert (state.status, bool(state.finished)) == ("cancelled", True)
             assert [each.status for each in state.attempts] == ["cancelled"]
-            assert workspaces(yard.home) == []
+            assert workspaces(kit.home) == []
 
 
 @pytest.mark.parametrize("end", [cancel_mission, discard_mission])

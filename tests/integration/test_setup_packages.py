@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, shell
+from command_line import Cli, Completed, shell
 from mirror_packages import MODULE, serve_crate, serve_module
 from opened_tiers import TIERS
 from test_mirror_support import LocalRegistry, registry, self_signed
@@ -57,15 +57,15 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
         yield Upstream(private, public, authority)
 
 
-def events(desk: Desk, said: Said) -> list[dict[str, object]]:
+def events(cli: Cli, result: Completed) -> list[dict[str, object]]:
     """Return all logged events of a mission."""
-    log = desk.say("mission", "log", said.document["mission"], cwd=desk.place)
+    log = cli.say("mission", "log", result.document["mission"], cwd=cli.place)
     return [json.loads(line) for line in log.stdout.splitlines()]
 
 
-def requested(desk: Desk, said: Said) -> list[str]:
+def requested(cli: Cli, result: Completed) -> list[str]:
     """Return the packages that setup asked for, by the rule of each request."""
-    lines = [e["payload"] for e in events(desk, said) if e["type"] == "network.requested"]
+    lines = [e["payload"] for e in events(cli, result) if e["type"] == "network.requested"]
     return [line["entry"] for line in lines if isinstance(line, dict)]
 
 
@@ -79,7 +79,7 @@ def everything_below(place: Path) -> bytes:
 def test_cargo_fetches_in_setup_and_tests_without_network(tmp_path: Path, upstream: Upstream, tier: str) -> None:
     serve_crate(upstream.public, "greeting")
     serve_crate(upstream.private, "inner", auth=True)
-    home = tmp_path / "desk/.cargo"
+    home = tmp_path / "person/.cargo"
     home.mkdir(parents=True)
     (home / "config.toml").write_text(
         '[source.crates-io]\nreplace-with = "near"\n'
@@ -89,11 +89,11 @@ def test_cargo_fetches_in_setup_and_tests_without_network(tmp_path: Path, upstre
     )
     (home / "credentials.toml").write_text(f'[registries.own]\ntoken = "{TOKEN}"\n')
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
-    desk = Desk(tmp_path / "desk", RUSTUP_HOME=rustup)
+    cli = Cli(tmp_path / "person", RUSTUP_HOME=rustup)
     repo = make_repository(tmp_path / "repo", CRATE)
     late = "bash -c ': < /dev/tcp/127.0.0.1/8870' && echo the mirror answers an agent >> seen"
     look = shell(f"cat Cargo.lock .chargehand/cargo/config.toml > seen; env >> seen; {late}; true")
-    first = desk.say("run", "look", "--agent", look, "--sandbox", tier, cwd=repo)
+    first = cli.say("run", "look", "--agent", look, "--sandbox", tier, cwd=repo)
     assert first.code == 0, first
     seen = git(repo, "show", f"{first.document['branch']}:seen")
     # The lock file names the registries as they are named outside, so that it can be committed.
@@ -101,12 +101,12 @@ def test_cargo_fetches_in_setup_and_tests_without_network(tmp_path: Path, upstre
     assert f'source = "sparse+{upstream.private.url}/index/"' in seen
     assert "CARGO_NET_OFFLINE=true" in seen
     assert "the mirror answers" not in seen
-    asked = requested(desk, first)
+    asked = requested(cli, first)
     assert {"registry cargo-config", "registry cargo-index", "registry cargo-file"} <= set(asked)
-    second = desk.say("run", "again", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
-    assert (second.code, requested(desk, second)) == (0, []), second
+    second = cli.say("run", "again", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
+    assert (second.code, requested(cli, second)) == (0, []), second
     # The token is in no file of any sandbox, and in no log.
-    assert TOKEN.encode() not in everything_below(desk.home)
+    assert TOKEN.encode() not in everything_below(cli.home)
     assert any(headers.get("authorization") == TOKEN for _, headers in upstream.private.seen)
     assert not any("authorization" in headers for _, headers in upstream.public.seen)
 
@@ -121,12 +121,12 @@ def test_go_downloads_in_setup_and_builds_without_network(tmp_path: Path, tier: 
     authority = self_signed(tmp_path)
     with registry(certificate=authority) as upstream:
         serve_module(upstream, below="/modules")
-        desk = Desk(
-            tmp_path / "desk", GOPROXY=f"{upstream.url}/modules", SSL_CERT_FILE=str(authority), GOSUMDB="off"
+        cli = Cli(
+            tmp_path / "person", GOPROXY=f"{upstream.url}/modules", SSL_CERT_FILE=str(authority), GOSUMDB="off"
         )
         repo = make_repository(tmp_path / "repo", GO)
-        first = desk.say("run", "look", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
+        first = cli.say("run", "look", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
         assert first.code == 0, first
-        assert {"registry go-page", "registry go-file"} <= set(requested(desk, first))
-        second = desk.say("run", "again", "--agent", "command:touch newer", "--sandbox", tier, cwd=repo)
-        assert (second.code, requested(desk, second)) == (0, []), second
+        assert {"registry go-page", "registry go-file"} <= set(requested(cli, first))
+        second = cli.say("run", "again", "--agent", "command:touch newer", "--sandbox", tier, cwd=repo)
+        assert (second.code, requested(cli, second)) == (0, []), second

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, shell
+from command_line import Cli, Completed, shell
 from tests.conftest import git, make_repository
 
 pytestmark = pytest.mark.real
@@ -70,7 +70,7 @@ CASES = [
 ]
 
 
-def person(place: Path) -> Desk:
+def person(place: Path) -> Cli:
     """Return a person with this machine's registries, and a secret in the settings of each package client."""
     place.mkdir()
     (place / ".cargo").mkdir()
@@ -84,12 +84,12 @@ def person(place: Path) -> Desk:
     for name in (".config/pip/pip.conf", ".pip/pip.conf"):
         if (Path.home() / name).is_file():
             kept.setdefault("PIP_CONFIG_FILE", str(Path.home() / name))
-    return Desk(place, **kept, PIP_CANARY=CANARY, NPM_CONFIG_CANARY=CANARY, CARGO_REGISTRIES_CANARY_TOKEN=CANARY)
+    return Cli(place, **kept, PIP_CANARY=CANARY, NPM_CONFIG_CANARY=CANARY, CARGO_REGISTRIES_CANARY_TOKEN=CANARY)
 
 
-def requested(desk: Desk, said: Said) -> list[str]:
+def requested(cli: Cli, result: Completed) -> list[str]:
     """Return the kinds of requests that setup made to the mirror."""
-    log = desk.say("mission", "log", said.document["mission"], cwd=desk.place)
+    log = cli.say("mission", "log", result.document["mission"], cwd=cli.place)
     lines = [json.loads(line) for line in log.stdout.splitlines()]
     return [line["payload"]["entry"] for line in lines if line["type"] == "network.requested"]
 
@@ -99,17 +99,17 @@ def requested(desk: Desk, said: Said) -> list[str]:
 def test_setup_and_tests_of_a_project(tmp_path: Path, tier: str, files: dict[str, str], kind: str) -> None:
     if kind == "npm" and not shutil.which("npm"):
         pytest.skip("npm is not installed")
-    desk = person(tmp_path / "desk")
+    cli = person(tmp_path / "person")
     repo = make_repository(tmp_path / "repo", files)
     settings = "~/.npmrc ~/.netrc ~/.config/pip/pip.conf ~/.cargo/*"
     look = shell(f"env > seen; cat /proc/1/environ {settings} >> seen; true")
-    first = desk.say("run", "look", "--agent", look, "--sandbox", tier, cwd=repo)
+    first = cli.say("run", "look", "--agent", look, "--sandbox", tier, cwd=repo)
     assert first.code == 0, first
-    assert {f"registry {kind}-index", f"registry {kind}-file"} <= set(requested(desk, first))
-    second = desk.say("run", "again", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
-    assert (second.code, requested(desk, second)) == (0, []), second
+    assert {f"registry {kind}-index", f"registry {kind}-file"} <= set(requested(cli, first))
+    second = cli.say("run", "again", "--agent", "command:touch new", "--sandbox", tier, cwd=repo)
+    assert (second.code, requested(cli, second)) == (0, []), second
     assert CANARY not in git(repo, "show", f"{first.document['branch']}:seen")
-    below = [path for path in desk.home.rglob("*") if path.is_file() and not path.is_symlink()]
+    below = [path for path in cli.home.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in below if CANARY.encode() in path.read_bytes()]
 
 
@@ -119,63 +119,63 @@ def test_setup_and_tests_of_a_project(tmp_path: Path, tier: str, files: dict[str
 def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
     if not shutil.which("mvn"):
         pytest.skip("maven is not installed")
-    desk = person(tmp_path / "desk")
+    cli = person(tmp_path / "person")
     settings = Path.home() / ".m2/settings.xml"
     if settings.is_file():
-        (tmp_path / "desk/.m2").mkdir()
-        shutil.copy(settings, tmp_path / "desk/.m2")
+        (tmp_path / "person/.m2").mkdir()
+        shutil.copy(settings, tmp_path / "person/.m2")
     repo = make_repository(tmp_path / "repo", MAVEN)
-    half = desk.say("run", "mend", "--agent", "command:touch new", "--red-base", "go", cwd=repo)
+    half = cli.say("run", "mend", "--agent", "command:touch new", "--red-base", "go", cwd=repo)
     assert (half.code, half.reasons - {"still_failing"}) == (1, {"check_failed"}), half
-    assert "registry maven-file" in requested(desk, half)
+    assert "registry maven-file" in requested(cli, half)
     mend = shell("sed -i 's/a - b/a + b/' src/main/java/calc/Calc.java")
-    done = desk.say("run", "mend", "--agent", mend, cwd=repo)
-    assert (done.code, requested(desk, done)) == (0, []), done
-    (check,) = desk.state(done).verdicts[-1].checks
-    named = desk.say("artifact", "show", check.ran or "", cwd=repo)
+    done = cli.say("run", "mend", "--agent", mend, cwd=repo)
+    assert (done.code, requested(cli, done)) == (0, []), done
+    (check,) = cli.state(done).verdicts[-1].checks
+    named = cli.say("artifact", "show", check.ran or "", cwd=repo)
     assert "calc.CalcTest::adds" in named.stdout, named
     assert (check.name, check.status, check.tests) == ("mvn -B test", "passed", 1)
     # A missing version is never judged with the base's packages: a person may let setup look for it.
     wrong = shell("sed -i 's/a - b/a + b/' src/main/java/calc/Calc.java; sed -i s/5.10.2/5.10.99/ pom.xml")
-    waits = desk.say("run", "mend", "--agent", wrong, cwd=repo)
+    waits = cli.say("run", "mend", "--agent", wrong, cwd=repo)
     assert (waits.code, waits.reasons) == (3, {"setup_offline"}), waits
-    assert desk.refused("not_green", 1, "mission", "promote", waits.document["mission"], cwd=repo)
+    assert cli.refused("not_green", 1, "mission", "promote", waits.document["mission"], cwd=repo)
 
 
 @pytest.mark.needs_bwrap
 @pytest.mark.timeout(600)
 def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None:
-    desk = person(tmp_path / "desk")
+    cli = person(tmp_path / "person")
     # The tests of detection cover the other candidates between these two.
     files = {name: text for name, text in PYTHON.items() if name not in ("chargehand.toml", "pyproject.toml")}
     files |= {"requirements.txt": "six==1.16.0\npytest<8.4\n", "requirements-docs.txt": "six==1.15.0\n"}
     repo = make_repository(tmp_path / "repo", files)
-    done = desk.say("run", "look", "--agent", "command:touch new", cwd=repo)
+    done = cli.say("run", "look", "--agent", "command:touch new", cwd=repo)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
     log = [
         json.loads(line)
-        for line in desk.say("mission", "log", done.document["mission"], cwd=repo).stdout.splitlines()
+        for line in cli.say("mission", "log", done.document["mission"], cwd=repo).stdout.splitlines()
     ]
     tried = [line["payload"]["argv"][-1] for line in log if line["type"] == "command.finished"]
     (found,) = [line["payload"]["command"] for line in log if line["type"] == "setup.detected"]
     assert found == "pip install -r requirements.txt"
-    assert {"registry pypi-index", "registry pypi-file"} <= set(requested(desk, done))
+    assert {"registry pypi-index", "registry pypi-file"} <= set(requested(cli, done))
     assert tried.index("pip install -r requirements-docs.txt -r requirements.txt") < tried.index(found)
     # A manual command finds the same packages as the mission's checks.
-    by_hand = desk.say(
+    by_hand = cli.say(
         "exec", "--mission", done.document["mission"], "--", "sh", "-c", "python -m pytest -q", cwd=repo
     )
     assert by_hand.code == 0, by_hand
     # A failed command is not tried again if another is known to work.
-    again = desk.say("run", "look", "--agent", "command:touch newer", cwd=repo)
-    assert (again.code, requested(desk, again)) == (0, []), again
+    again = cli.say("run", "look", "--agent", "command:touch newer", cwd=repo)
+    assert (again.code, requested(cli, again)) == (0, []), again
 
 
 @pytest.mark.soak
 @pytest.mark.needs_bwrap
 @pytest.mark.timeout(600)
 def test_what_leaves_out_the_runner_gives_way_to_what_has_it(tmp_path: Path) -> None:
-    desk = person(tmp_path / "desk")
+    cli = person(tmp_path / "person")
     files = {
         "pyproject.toml": "[project]\nname = 'calc'\nversion = '1'\nrequires-python = '>=3.11'\n",
         "uv.lock": (
@@ -187,9 +187,9 @@ def test_what_leaves_out_the_runner_gives_way_to_what_has_it(tmp_path: Path) -> 
         "test_calc.py": "from calc import add\n\n\ndef test_add():\n    assert add(2, 1) == 3\n",
     }
     repo = make_repository(tmp_path / "repo", files)
-    done = desk.say("run", "look", "--agent", "command:touch new", cwd=repo)
+    done = cli.say("run", "look", "--agent", "command:touch new", cwd=repo)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
-    log = desk.say("mission", "log", done.document["mission"], cwd=repo).stdout.splitlines()
+    log = cli.say("mission", "log", done.document["mission"], cwd=repo).stdout.splitlines()
     events = [json.loads(line) for line in log]
     found = [event["payload"]["command"] for event in events if event["type"] == "setup.detected"]
     assert ["uv export" in each for each in found] == [True, False], found  # the lock names no runner
@@ -199,7 +199,7 @@ def test_what_leaves_out_the_runner_gives_way_to_what_has_it(tmp_path: Path) -> 
 @pytest.mark.needs_bwrap
 @pytest.mark.timeout(600)
 def test_a_later_setup_that_gets_no_further_replaces_no_earlier_one(tmp_path: Path) -> None:
-    desk = person(tmp_path / "desk")
+    cli = person(tmp_path / "person")
     files = {
         "setup.py": "from setuptools import setup\nsetup(name='calc', py_modules=['calc'])\n",
         "tox.ini": "[testenv]\ndeps = pytest\n",
@@ -208,7 +208,7 @@ def test_a_later_setup_that_gets_no_further_replaces_no_earlier_one(tmp_path: Pa
         "test_calc.py": "from calc import add\n\n\ndef test_add():\n    assert add(2, 1) == 3\n",
     }
     repo = make_repository(tmp_path / "repo", files)
-    done = desk.say("run", "look", "--agent", "command:touch new", cwd=repo)
+    done = cli.say("run", "look", "--agent", "command:touch new", cwd=repo)
     assert done.reasons == {"checks_blocked", "check_failed"}, done
     assert "tests could not be collected" in str(done.document["reasons"])
     assert "project.setup" in done.document["cause"]["remedy"]

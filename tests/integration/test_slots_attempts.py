@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.clock_kit import AheadClock
-from tests.integration.workshop import GOLD, REQUEST, Workshop
+from tests.integration.mission_kit import GOLD, REQUEST, MissionKit
 
 from chargehand.app.composition import App
 from chargehand.app.wiring.session import Session
@@ -28,8 +28,8 @@ LIMIT = 200.0
 class Gang:
     """Missions of one repository that run at once, each in a separate app, as several processes would."""
 
-    def __init__(self, shop: Workshop) -> None:
-        self.shop = shop
+    def __init__(self, kit: MissionKit) -> None:
+        self.kit = kit
         self.clock = AheadClock()
         self.states: dict[str, MissionState] = {}
         self._stack = contextlib.AsyncExitStack()
@@ -46,13 +46,13 @@ class Gang:
 
     async def begin(self, script: str, *, checks: Sequence[str] = (), **changes: object) -> tuple[App, str]:
         """Run a mission in a separate app; return both."""
-        app = App(environ=self.shop.environ, cwd=self.shop.repository, clock=self.clock)
+        app = App(environ=self.kit.environ, cwd=self.kit.repository, clock=self.clock)
         self._stack.callback(app.close)
         session: Session = await self._stack.enter_async_context(app.session())
         agent = f"command:sh -c {shlex.quote(script)}"
         wanted = replace(REQUEST, agent=agent, only_checks=tuple(checks), **changes)
         missions = session.missions
-        made = missions.create(wanted, repository=str(self.shop.repository), base=session.base, config={})
+        made = missions.create(wanted, repository=str(self.kit.repository), base=session.base, config={})
         self._tasks.append(asyncio.create_task(missions.run(made)))
         return app, made
 
@@ -76,8 +76,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def test_the_sixth_attempt_waits_with_a_reason_and_starts_by_itself(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    async with Gang(shop) as gang:
+    kit = MissionKit(tmp_path)
+    async with Gang(kit) as gang:
         hangs = f"{GOLD}; sleep 600"
         five = [await gang.begin(hangs, checks=["cat calc/*"], seconds=3600.0) for _ in range(5)]
         for app, made in five:
@@ -105,11 +105,11 @@ async def test_the_sixth_attempt_waits_with_a_reason_and_starts_by_itself(tmp_pa
 
 
 async def test_one_that_is_cancelled_or_paused_in_line_is_passed_over(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    shop.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"
-    async with Gang(shop) as gang:
+    kit = MissionKit(tmp_path)
+    kit.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"
+    async with Gang(kit) as gang:
         holder, _ = await gang.begin("sleep 600", checks=["cat calc/*"])
-        await until(lambda: list((shop.home / "slots/attempts").glob("place-*")))
+        await until(lambda: list((kit.home / "slots/attempts").glob("place-*")))
         cancelled, gone = await gang.begin(GOLD, checks=["cat calc/*"])
         await until(lambda: told(cancelled, gone, MissionQueued))
         paused, asleep = await gang.begin(GOLD, checks=["cat calc/*"])
@@ -127,11 +127,11 @@ async def test_one_that_is_cancelled_or_paused_in_line_is_passed_over(tmp_path: 
 
 
 async def test_verdicts_take_turns(tmp_path: Path) -> None:
-    shop = Workshop(tmp_path)
-    shop.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
-    async with Gang(shop) as gang:
+    kit = MissionKit(tmp_path)
+    kit.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
+    async with Gang(kit) as gang:
         holder, _ = await gang.begin(GOLD, checks=["sleep 600"])
-        await until(lambda: list((shop.home / "slots/checks").glob("place-*")))
+        await until(lambda: list((kit.home / "slots/checks").glob("place-*")))
         scripts = [f"{GOLD}; echo '# {name}' >> README.md" for name in "ab"]
         made = [await gang.begin(script, checks=["cat calc/*"]) for script in scripts]
         await until(lambda: all(told(app, mission, MissionQueued) for app, mission in made))

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 from tests.conftest import sampled
 from tests.integration.test_lost_tests import HAS_CARGO, encode, rewrite
 
@@ -68,32 +68,32 @@ NODE = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
-    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup)
+    return Cli(tmp_path_factory.mktemp("cli"), RUSTUP_HOME=rustup)
 
 
-def weakened(said: Said) -> list[str]:
-    return [each["message"] for each in said.document["reasons"] if each["code"] == "tests_weakened"]
+def weakened(result: Completed) -> list[str]:
+    return [each["message"] for each in result.document["reasons"] if each["code"] == "tests_weakened"]
 
 
 @pytest.mark.parametrize("how", sampled(SOFT, 4))
-def test_a_test_that_went_soft_waits_with_the_fault(desk: Desk, tmp_path: Path, how: str) -> None:
-    said = rewrite(desk, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=SOFT[how])
-    assert said.document["status"] == "waiting", said
-    assert weakened(said), said.document["reasons"]
-    assert all("calc.py:" in message and " in place of " in message for message in weakened(said))
+def test_a_test_that_went_soft_waits_with_the_fault(cli: Cli, tmp_path: Path, how: str) -> None:
+    result = rewrite(cli, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=SOFT[how])
+    assert result.document["status"] == "waiting", result
+    assert weakened(result), result.document["reasons"]
+    assert all("calc.py:" in message and " in place of " in message for message in weakened(result))
 
 
 @pytest.mark.parametrize("how", sampled(HONEST, 3))
-def test_a_test_that_means_what_it_did_asks_nobody(desk: Desk, tmp_path: Path, how: str) -> None:
-    said = rewrite(desk, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=HONEST[how])
-    assert (said.code, said.document["status"]) == (0, "promoted"), said.document["reasons"]
+def test_a_test_that_means_what_it_did_asks_nobody(cli: Cli, tmp_path: Path, how: str) -> None:
+    result = rewrite(cli, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=HONEST[how])
+    assert (result.code, result.document["status"]) == (0, "promoted"), result.document["reasons"]
 
 
-def test_by_tokens_where_there_is_no_parser(desk: Desk, tmp_path: Path) -> None:
+def test_by_tokens_where_there_is_no_parser(cli: Cli, tmp_path: Path) -> None:
     soft = NODE["calc.test.js"].replace("add(2, 1), 3", "add(2, 1), add(2, 1)")
-    (message,) = weakened(rewrite(desk, tmp_path, NODE, "npm test", calc__test__js=soft))
+    (message,) = weakened(rewrite(cli, tmp_path, NODE, "npm test", calc__test__js=soft))
     assert "calc.js:1: 'exports.add = (a, b) => a - b;' in place of 'exports.add = (a, b) => a + b;'" in message
 
 
@@ -111,21 +111,21 @@ SLOW = "python3 -c 'import time; time.sleep(1)' && python3 -m unittest -q"
     ids=["a line gone", "an early end", "added", "not wanted"],
 )
 def test_what_cannot_be_measured_in_time_is_said(
-    desk: Desk, tmp_path: Path, changed: str, seconds: str, status: str
+    cli: Cli, tmp_path: Path, changed: str, seconds: str, status: str
 ) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
     agent = shell(f"printf %s {encode(changed)} | base64 -d > test_calc.py")
     short = {"CHARGEHAND_LIMITS_FAULT_TIME": seconds}
-    said = desk.say("run", "m", "--agent", agent, "--only-check", SLOW, cwd=repo, environ=short)
-    assert said.document["status"] == status, said
-    assert "tests_unmeasured" in desk.say("mission", "show", said.document["mission"], cwd=repo).stdout
+    result = cli.say("run", "m", "--agent", agent, "--only-check", SLOW, cwd=repo, environ=short)
+    assert result.document["status"] == status, result
+    assert "tests_unmeasured" in cli.say("mission", "show", result.document["mission"], cwd=repo).stdout
 
 
-def test_code_that_no_fault_can_be_put_into_is_told(desk: Desk, tmp_path: Path) -> None:
+def test_code_that_no_fault_can_be_put_into_is_told(cli: Cli, tmp_path: Path) -> None:
     files = PYTHON | {"calc.py": CALC + "\n# " + "long " * 50_000}
     changed = TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)")
-    said = rewrite(desk, tmp_path, files, "python3 -m unittest -q", test_calc__py=changed)
-    assert (said.document["status"], said.reasons) == ("waiting", {"tests_unmeasured"}), said
+    result = rewrite(cli, tmp_path, files, "python3 -m unittest -q", test_calc__py=changed)
+    assert (result.document["status"], result.reasons) == ("waiting", {"tests_unmeasured"}), result
 
 
 RUST = {
@@ -142,29 +142,29 @@ INNER = "assert_eq!(add(2, 1), 3)"
 
 
 @HAS_CARGO
-def test_tests_inside_the_code_are_measured_too(desk: Desk, tmp_path: Path) -> None:
+def test_tests_inside_the_code_are_measured_too(cli: Cli, tmp_path: Path) -> None:
     soft = RUST["src/lib.rs"].replace(INNER, "assert_eq!(add(2, 1), add(2, 1))")
-    said = rewrite(desk, tmp_path, RUST, "cargo test", **{"src/lib__rs": soft})
-    assert said.document["status"] == "waiting", said
-    (message,) = weakened(said)
+    result = rewrite(cli, tmp_path, RUST, "cargo test", **{"src/lib__rs": soft})
+    assert result.document["status"] == "waiting", result
+    (message,) = weakened(result)
     assert "src/lib.rs:2: 'a - b' in place of 'a + b'" in message
 
 
 @HAS_CARGO
 @pytest.mark.parametrize("how", ["another form", "one more"])
-def test_tests_inside_the_code_that_mean_what_they_did_ask_nobody(desk: Desk, tmp_path: Path, how: str) -> None:
+def test_tests_inside_the_code_that_mean_what_they_did_ask_nobody(cli: Cli, tmp_path: Path, how: str) -> None:
     form = "let sum = add(2, 1);\n        assert_eq!(sum, 3)"
     new = form if how == "another form" else f"{INNER};\n        assert_eq!(add(0, 0), 0)"
-    done = rewrite(desk, tmp_path, RUST, "cargo test", **{"src/lib__rs": RUST["src/lib.rs"].replace(INNER, new)})
+    done = rewrite(cli, tmp_path, RUST, "cargo test", **{"src/lib__rs": RUST["src/lib.rs"].replace(INNER, new)})
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
 
 
 @HAS_CARGO
-def test_the_base_s_tests_inside_the_code_judge_the_tree(desk: Desk, tmp_path: Path) -> None:
+def test_the_base_s_tests_inside_the_code_judge_the_tree(cli: Cli, tmp_path: Path) -> None:
     wrong = RUST["src/lib.rs"].replace("a + b", "a + b + 1").replace(INNER, "assert_eq!(add(2, 1), 4)")
-    said = rewrite(desk, tmp_path, RUST, "cargo test", **{"src/lib__rs": wrong})
-    assert said.document["status"] == "waiting", said
-    assert [each["message"] for each in said.document["reasons"]] == [
+    result = rewrite(cli, tmp_path, RUST, "cargo test", **{"src/lib__rs": wrong})
+    assert result.document["status"] == "waiting", result
+    assert [each["message"] for each in result.document["reasons"]] == [
         "cargo test: with the changed code 1 of the base's tests fail: calc src/lib.rs::tests::adds"
     ]
 
@@ -183,16 +183,16 @@ CASES = {
 }
 
 
-def test_data_of_tests_that_says_less_waits_with_the_fault(desk: Desk, tmp_path: Path) -> None:
-    said = rewrite(desk, tmp_path, CASES, "python3 -m unittest -q", **{"tests/cases__json": "[[2, 3, 6]]"})
-    assert said.document["status"] == "waiting", said
-    assert weakened(said), said.document["reasons"]
+def test_data_of_tests_that_says_less_waits_with_the_fault(cli: Cli, tmp_path: Path) -> None:
+    result = rewrite(cli, tmp_path, CASES, "python3 -m unittest -q", **{"tests/cases__json": "[[2, 3, 6]]"})
+    assert result.document["status"] == "waiting", result
+    assert weakened(result), result.document["reasons"]
 
 
 @pytest.mark.parametrize("path", ["tests/cases__json", "tests/notes__txt"])
-def test_data_that_says_more_or_is_not_read_asks_nobody(desk: Desk, tmp_path: Path, path: str) -> None:
+def test_data_that_says_more_or_is_not_read_asks_nobody(cli: Cli, tmp_path: Path, path: str) -> None:
     changed = json.dumps([[2, 3, 6], [11, 2, 17], [0, 1, 0]]) if "json" in path else "Prices as of tomorrow.\n"
-    done = rewrite(desk, tmp_path, CASES, "python3 -m unittest -q", **{path: changed})
+    done = rewrite(cli, tmp_path, CASES, "python3 -m unittest -q", **{path: changed})
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
     looked = json.loads(done.stdout)["attempts"][0]
     assert looked["verdict"] == "green"
@@ -221,12 +221,10 @@ REWRITTEN = {
 
 
 @pytest.mark.parametrize("how", sampled(REWRITTEN, 2))
-def test_goldens_and_helpers_elsewhere_are_not_rewritten_by_themselves(
-    desk: Desk, tmp_path: Path, how: str
-) -> None:
-    said = rewrite(desk, tmp_path, GOLDEN, "python3 -m unittest -q", **REWRITTEN[how])
-    assert said.document["status"] in ("waiting", "refused"), said
-    assert said.reasons & {"base_tests_fail", "check_failed", "tests_weakened"}, said
+def test_goldens_and_helpers_elsewhere_are_not_rewritten_by_themselves(cli: Cli, tmp_path: Path, how: str) -> None:
+    result = rewrite(cli, tmp_path, GOLDEN, "python3 -m unittest -q", **REWRITTEN[how])
+    assert result.document["status"] in ("waiting", "refused"), result
+    assert result.reasons & {"base_tests_fail", "check_failed", "tests_weakened"}, result
 
 
 @pytest.mark.parametrize(
@@ -238,8 +236,6 @@ def test_goldens_and_helpers_elsewhere_are_not_rewritten_by_themselves(
     ],
     ids=["the code", "one more case", "one more helper"],
 )
-def test_goldens_and_helpers_that_say_as_much_ask_nobody(
-    desk: Desk, tmp_path: Path, change: dict[str, str]
-) -> None:
-    done = rewrite(desk, tmp_path, GOLDEN, "python3 -m unittest -q", **change)
+def test_goldens_and_helpers_that_say_as_much_ask_nobody(cli: Cli, tmp_path: Path, change: dict[str, str]) -> None:
+    done = rewrite(cli, tmp_path, GOLDEN, "python3 -m unittest -q", **change)
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from desk import repository, shell
+from command_line import repository, shell
 from test_coordinator import Crew, branch, task
 from tests.conftest import git
 from tests.native_kit import FINISH, call, says, scripted

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.native_kit import FINISH, NativeShop, call, says, scripted
+from tests.native_kit import FINISH, NativeKit, call, says, scripted
 
 from chargehand.app.composition import App
 from chargehand.core.errors import RefusedError
@@ -59,19 +59,19 @@ def kept(app: App, mission: str) -> str:
     return "" if entry is None else depot.read_blob(entry.id).decode()
 
 
-def began(shop: NativeShop) -> Callable[[], bool]:
+def began(kit: NativeKit) -> Callable[[], bool]:
     """Return a condition: the agent has written its files and waits."""
     places = "projects/*/workspaces/w-*-attempt-*/generations/*/upper/began"
-    return lambda: any(shop.home.glob(places))
+    return lambda: any(kit.home.glob(places))
 
 
-async def stopped(shop: NativeShop, stop: Stop, **wanted: object) -> MissionState:
+async def stopped(kit: NativeKit, stop: Stop, **wanted: object) -> MissionState:
     """Run a mission and stop it once its agent has written something."""
-    with contextlib.closing(shop.app()) as app:
+    with contextlib.closing(kit.app()) as app:
         async with app.session() as session:
-            mission = shop.create(session, only_checks=("true",), attempts=1, **wanted)
+            mission = kit.create(session, only_checks=("true",), attempts=1, **wanted)
             running = asyncio.create_task(session.missions.run(mission))
-            while not began(shop)():
+            while not began(kit)():
                 assert not running.done(), running
                 await asyncio.sleep(0.02)
             await stop(app, mission)
@@ -80,47 +80,47 @@ async def stopped(shop: NativeShop, stop: Stop, **wanted: object) -> MissionStat
             return app.mission_reader.state(mission)
 
 
-def resumed(shop: NativeShop, mission: str) -> MissionState:
-    with shop.opened() as app:
+def resumed(kit: NativeKit, mission: str) -> MissionState:
+    with kit.opened() as app:
         app.steering.resume(mission)
-    return shop.work(mission)
+    return kit.work(mission)
 
 
 @pytest.mark.parametrize("name", STOPS)
 def test_a_program_that_was_stopped_resumes_from_what_it_had_written(tmp_path: Path, name: str) -> None:
-    shop = NativeShop(tmp_path)
+    kit = NativeKit(tmp_path)
     stop, status = STOPS[name]
-    state = asyncio.run(stopped(shop, stop, agent="command:sh -c '" + RESUMED + "'"))
+    state = asyncio.run(stopped(kit, stop, agent="command:sh -c '" + RESUMED + "'"))
     assert state.status == status
-    with shop.opened() as app:
+    with kit.opened() as app:
         assert kept(app, state.id) == "half\n"
-    state = resumed(shop, state.id)
+    state = resumed(kit, state.id)
     assert (state.status, [each.status for each in state.attempts]) == ("promoted", ["succeeded"])
-    with shop.opened() as app:
-        depot = app.depot(app.project(shop.repository))
+    with kit.opened() as app:
+        depot = app.depot(app.project(kit.repository))
         assert state.tree is not None
         assert depot.lookup(state.tree, "calc/kept.txt") is not None
 
 
 def test_an_agent_that_is_stopped_in_the_middle_of_an_act_loses_nothing(tmp_path: Path) -> None:
-    shop = NativeShop(tmp_path)
+    kit = NativeKit(tmp_path)
     act = call("bash", command="test -e /tmp/x || { echo half > done.txt; touch began; sleep 600; }", timeout=600)
-    shop.model("scripted", scripted([says("", act), FINISH]))
-    state = asyncio.run(stopped(shop, cancel, agent="native", model="scripted"))
-    with shop.opened() as app:
+    kit.model("scripted", scripted([says("", act), FINISH]))
+    state = asyncio.run(stopped(kit, cancel, agent="native", model="scripted"))
+    with kit.opened() as app:
         assert (state.status, kept(app, state.id)) == ("cancelled", "half\n")
 
 
 def test_what_a_dead_worker_left_is_kept_before_a_person_ends_its_mission(tmp_path: Path) -> None:
     """The end of a mission whose worker died removes its workspace, but not the content."""
-    shop = NativeShop(tmp_path)
+    kit = NativeKit(tmp_path)
 
     async def die(app: App, mission: str) -> None:
         app.controls.stop_all("lost")  # as after a crash: nothing more is recorded or kept
 
-    state = asyncio.run(stopped(shop, die, agent="command:sh -c '" + RESUMED + "'"))
+    state = asyncio.run(stopped(kit, die, agent="command:sh -c '" + RESUMED + "'"))
     assert (state.status, state.checkpoints) == ("paused", [])
-    with shop.opened() as app:
+    with kit.opened() as app:
         assert app.steering.cancel(state.id).status == "cancelled"
         assert kept(app, state.id) == "half\n"
-        assert list(shop.home.glob("projects/*/workspaces/w-*-attempt-*")) == []
+        assert list(kit.home.glob("projects/*/workspaces/w-*-attempt-*")) == []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -64,41 +64,41 @@ HONEST = [
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
-def work(desk: Desk, place: Path, files: Mapping[str, str], check: str, script: str) -> Said:
+def work(cli: Cli, place: Path, files: Mapping[str, str], check: str, script: str) -> Completed:
     repo = repository(place / "repo", files)
-    desk.say("project", "trust", "--yes", cwd=repo)
-    return desk.say("run", "m", "--agent", shell(script), "--only-check", check, cwd=repo)
+    cli.say("project", "trust", "--yes", cwd=repo)
+    return cli.say("run", "m", "--agent", shell(script), "--only-check", check, cwd=repo)
 
 
 @pytest.mark.parametrize(("files", "check", "script"), CHEATS)
 def test_a_green_cheat_waits_for_a_person(
-    desk: Desk, tmp_path: Path, files: dict[str, str], check: str, script: str
+    cli: Cli, tmp_path: Path, files: dict[str, str], check: str, script: str
 ) -> None:
-    said = work(desk, tmp_path, files, check, script)
-    own = [check for check in desk.state(said).verdicts[-1].checks if not check.base_tests]
+    result = work(cli, tmp_path, files, check, script)
+    own = [check for check in cli.state(result).verdicts[-1].checks if not check.base_tests]
     assert [check.status for check in own] == ["passed"], "without the rule it would have been green"
-    assert "check_surface" in said.reasons or said.document["status"] == "refused", said
-    assert said.document["status"] != "promoted"
-    found = {f.rule for f in desk.state(said).verdicts[-1].findings if f.needs_person}
+    assert "check_surface" in result.reasons or result.document["status"] == "refused", result
+    assert result.document["status"] != "promoted"
+    found = {f.rule for f in cli.state(result).verdicts[-1].findings if f.needs_person}
     assert "check_surface" in found
 
 
 @pytest.mark.parametrize(("files", "check", "script"), HONEST)
 def test_an_honest_fix_lands_unasked(
-    desk: Desk, tmp_path: Path, files: dict[str, str], check: str, script: str
+    cli: Cli, tmp_path: Path, files: dict[str, str], check: str, script: str
 ) -> None:
-    said = work(desk, tmp_path, files, check, script)
-    assert (said.code, said.document["status"]) == (0, "promoted"), said
+    result = work(cli, tmp_path, files, check, script)
+    assert (result.code, result.document["status"]) == (0, "promoted"), result
 
 
-def test_what_runs_later_is_shown_and_waits(desk: Desk, tmp_path: Path) -> None:
+def test_what_runs_later_is_shown_and_waits(cli: Cli, tmp_path: Path) -> None:
     script = f"{FIX}; mkdir .githooks; echo evil > .githooks/post-checkout; echo evil > AGENTS.md"
-    said = work(desk, tmp_path, MAKE, "make test", script)
-    assert (said.code, said.document["status"], said.reasons) == (3, "waiting", {"runs_later"}), said
-    shown = " ".join(reason["message"] for reason in said.document["reasons"])
+    result = work(cli, tmp_path, MAKE, "make test", script)
+    assert (result.code, result.document["status"], result.reasons) == (3, "waiting", {"runs_later"}), result
+    shown = " ".join(reason["message"] for reason in result.document["reasons"])
     assert ".githooks/post-checkout" in shown
     assert "AGENTS.md" in shown

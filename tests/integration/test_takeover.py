@@ -15,9 +15,9 @@ import pytest
 from tests.crash_kit import (
     MARK,
     SCENES,
+    CrashKit,
     Scene,
     Site,
-    Yard,
     nothing_survives,
     sleepers,
     undisturbed_run,
@@ -37,74 +37,74 @@ HELD = Scene(name="held", script=f"touch begun; sleep {MARK}; rm begun; sed -i s
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
+def kit(tmp_path: Path) -> Iterator[CrashKit]:
     with nothing_survives():
-        yield Yard(tmp_path)
+        yield CrashKit(tmp_path)
 
 
-def agent_began(yard: Yard) -> bool:
-    return any(yard.home.glob("projects/*/workspaces/w-*-attempt-1-*/generations/*/upper/begun"))
+def agent_began(kit: CrashKit) -> bool:
+    return any(kit.home.glob("projects/*/workspaces/w-*-attempt-1-*/generations/*/upper/begun"))
 
 
-def begun(yard: Yard, site: Site) -> subprocess.Popen[bytes]:
+def begun(kit: CrashKit, site: Site) -> subprocess.Popen[bytes]:
     """Start a worker on a mission and wait until its agent works."""
-    yard.detach(site)
-    worker = yard.worker()
-    wait_until(lambda: agent_began(yard) and sleepers())
+    kit.detach(site)
+    worker = kit.worker()
+    wait_until(lambda: agent_began(kit) and sleepers())
     return worker
 
 
-def state_of(yard: Yard, site: Site) -> MissionState:
-    (state,) = yard.missions(site)
+def state_of(kit: CrashKit, site: Site) -> MissionState:
+    (state,) = kit.missions(site)
     return state
 
 
-def has_worked(yard: Yard, site: Site, seconds: float) -> bool:
-    return state_of(yard, site).worked_seconds >= seconds
+def has_worked(kit: CrashKit, site: Site, seconds: float) -> bool:
+    return state_of(kit, site).worked_seconds >= seconds
 
 
-def promoted_once(yard: Yard, site: Site) -> MissionState:
+def promoted_once(kit: CrashKit, site: Site) -> MissionState:
     """Check that the mission is promoted with everything that this promises; return its state."""
-    outcome = yard.examine(site)
+    outcome = kit.examine(site)
     assert outcome is not None
-    assert (outcome.status, outcome.reasons) == ("promoted", ()), yard.said()
+    assert (outcome.status, outcome.reasons) == ("promoted", ()), kit.output()
     assert outcome.attempts == ((1, "succeeded", "green"),)
-    yard.at_rest()
-    return state_of(yard, site)
+    kit.at_rest()
+    return state_of(kit, site)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_told_to_end_lets_go(yard: Yard, number: int) -> None:
-    site = yard.site(HELD)
-    worker = begun(yard, site)
+def test_a_worker_that_is_told_to_end_lets_go(kit: CrashKit, number: int) -> None:
+    site = kit.site(HELD)
+    worker = begun(kit, site)
     worker.send_signal(number)
-    assert worker.wait(60) == 0, yard.said()
-    left = state_of(yard, site)
+    assert worker.wait(60) == 0, kit.output()
+    left = state_of(kit, site)
     assert (left.status, left.reasons, left.attempts[0].status) == ("planned", (), "lost")
-    with yard.app() as app:
+    with kit.app() as app:
         row = app.store.log.get(left.id)
         assert (row.owner, row.runnable) == (None, True)
-    second = yard.worker()
-    wait_until(lambda: state_of(yard, site).status == "running" and agent_began(yard))
+    second = kit.worker()
+    wait_until(lambda: state_of(kit, site).status == "running" and agent_began(kit))
     wait_until(wake)
-    assert second.wait(60) == 0, yard.said()
-    assert promoted_once(yard, site).claims == 2
+    assert second.wait(60) == 0, kit.output()
+    assert promoted_once(kit, site).claims == 2
 
 
-def test_a_time_limit_does_not_start_again_with_another_worker(yard: Yard) -> None:
+def test_a_time_limit_does_not_start_again_with_another_worker(kit: CrashKit) -> None:
     """An agent without output or steps: only the recorded time shows how long it has worked."""
-    site = yard.site(Scene(name="silent", script=f"sleep {MARK}", words=("--time", "12s", "--attempts", "1")))
-    yard.detach(site)
+    site = kit.site(Scene(name="silent", script=f"sleep {MARK}", words=("--time", "12s", "--attempts", "1")))
+    kit.detach(site)
     for number, seconds in ((signal.SIGKILL, 2.0), (signal.SIGTERM, 4.0), (signal.SIGKILL, 6.0)):
-        worker = yard.worker()
-        wait_until(partial(has_worked, yard, site, seconds))
+        worker = kit.worker()
+        wait_until(partial(has_worked, kit, site, seconds))
         worker.send_signal(number)
         worker.wait(60)
-    assert yard.worker().wait(60) == 0, yard.said()
-    state = state_of(yard, site)
+    assert kit.worker().wait(60) == 0, kit.output()
+    state = state_of(kit, site)
     assert (state.status, state.claims, sleepers()) == ("exhausted", 4, [])
     noted: list[tuple[int, float]] = []
-    with yard.app() as app:
+    with kit.app() as app:
         for line in app.store.log.read(state.id):
             match decode(line.type, line.payload or b""):
                 case MissionClaimed(epoch=epoch):
@@ -117,45 +117,45 @@ def test_a_time_limit_does_not_start_again_with_another_worker(yard: Yard) -> No
     assert noted[-1][1] <= 12.0 + GRACE_SECONDS
 
 
-def test_a_worker_that_stands_still_keeps_its_mission(yard: Yard) -> None:
-    site = yard.site(HELD)
-    worker = begun(yard, site)
+def test_a_worker_that_stands_still_keeps_its_mission(kit: CrashKit) -> None:
+    site = kit.site(HELD)
+    worker = begun(kit, site)
     worker.send_signal(signal.SIGSTOP)
     try:
-        assert yard.worker().wait(60) == 0, yard.said()
-        assert state_of(yard, site).claims == 1
-        assert state_of(yard, site).status == "running"
+        assert kit.worker().wait(60) == 0, kit.output()
+        assert state_of(kit, site).claims == 1
+        assert state_of(kit, site).status == "running"
     finally:
         worker.send_signal(signal.SIGCONT)
     assert wake()
-    assert worker.wait(60) == 0, yard.said()
-    assert promoted_once(yard, site).claims == 1
+    assert worker.wait(60) == 0, kit.output()
+    assert promoted_once(kit, site).claims == 1
 
 
-def test_a_mission_that_kills_its_workers_is_given_up(yard: Yard) -> None:
-    site = yard.site(SCENES["second try"])
-    yard.detach(site)
+def test_a_mission_that_kills_its_workers_is_given_up(kit: CrashKit) -> None:
+    site = kit.site(SCENES["second try"])
+    kit.detach(site)
     deaths = 0
-    while yard.worker(plan="environment#1").wait(60) == -signal.SIGKILL:
+    while kit.worker(plan="environment#1").wait(60) == -signal.SIGKILL:
         deaths += 1
         assert deaths < 7
-    state = state_of(yard, site)
-    assert (state.status, [reason.code for reason in state.reasons]) == ("failed", ["worker_lost"]), yard.said()
+    state = state_of(kit, site)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("failed", ["worker_lost"]), kit.output()
     assert deaths in (5, 6)
-    assert yard.examine(site) is not None
-    yard.at_rest()
+    assert kit.examine(site) is not None
+    kit.at_rest()
 
 
 @pytest.mark.soak
-def test_deaths_between_steps_that_are_done_do_not_count(yard: Yard) -> None:
-    site = yard.site(SCENES["second try"])
-    yard.detach(site)
+def test_deaths_between_steps_that_are_done_do_not_count(kit: CrashKit) -> None:
+    site = kit.site(SCENES["second try"])
+    kit.detach(site)
     for point in (*["after mission.claimed#1"] * 3, "verdict#1", *["after mission.claimed#1"] * 4):
-        assert yard.worker(plan=point).wait(60) == -signal.SIGKILL, yard.said()
-    yard.go_on()
-    assert state_of(yard, site).status == "promoted"
-    assert yard.examine(site) is not None
-    yard.at_rest()
+        assert kit.worker(plan=point).wait(60) == -signal.SIGKILL, kit.output()
+    kit.go_on()
+    assert state_of(kit, site).status == "promoted"
+    assert kit.examine(site) is not None
+    kit.at_rest()
 
 
 TORN = ("after sandbox.opened#3", "after verdict.given+step.finished#2", "after checkpoint.made#2", "prepared#1")
@@ -168,35 +168,35 @@ def test_a_torn_last_write(tmp_path: Path, points: tuple[str, ...]) -> None:
     scene = SCENES["second try"]
     with nothing_survives():
         expected, _, like = undisturbed_run(tmp_path / "like", scene, by="command")
-        yard = Yard(tmp_path / "torn", like=like)
+        kit = CrashKit(tmp_path / "torn", like=like)
         for point in points:
-            site = yard.site(scene)
-            yard.die_at(point, site)
-            kept = tear(yard, chance)
-            with yard.app() as app:
+            site = kit.site(scene)
+            kit.die_at(point, site)
+            kept = tear(kit, chance)
+            with kit.app() as app:
                 found = verify(app.store)
                 assert found.ok, (point, kept, found)
-            yard.go_on()
-            yard.examine(site, expected)
-        yard.at_rest()
+            kit.go_on()
+            kit.examine(site, expected)
+        kit.at_rest()
 
 
-def test_a_torn_last_write_of_a_refusal(yard: Yard) -> None:
+def test_a_torn_last_write_of_a_refusal(kit: CrashKit) -> None:
     """The end of a refused mission is not a durable write: if it is lost, the mission ends again."""
-    site = yard.site(SCENES["refused"])
-    yard.worker_dies_at("before release#1", site)
-    tear(yard, None)
-    assert state_of(yard, site).status == "planned"
-    yard.go_on()
-    assert state_of(yard, site).status == "refused"
-    yard.examine(site)
-    yard.at_rest()
+    site = kit.site(SCENES["refused"])
+    kit.worker_dies_at("before release#1", site)
+    tear(kit, None)
+    assert state_of(kit, site).status == "planned"
+    kit.go_on()
+    assert state_of(kit, site).status == "refused"
+    kit.examine(site)
+    kit.at_rest()
 
 
-def tear(yard: Yard, chance: random.Random | None) -> int:
+def tear(kit: CrashKit, chance: random.Random | None) -> int:
     """Cut the write-ahead log somewhere after the last durable write (right there without `chance`)."""
-    wal = yard.home / "store.db-wal"
-    durable, size = int((yard.home / "durable").read_text()), wal.stat().st_size
+    wal = kit.home / "store.db-wal"
+    durable, size = int((kit.home / "durable").read_text()), wal.stat().st_size
     kept = durable if chance is None else chance.randint(durable, size)
     os.truncate(wal, kept)
     return kept
@@ -223,26 +223,26 @@ def test_a_disk_that_is_full_while_a_worker_works(tmp_path: Path, spare_kib: int
 
 def disk_fills_up(place: Path, spare_kib: int) -> None:
     """Let a worker run into a full disk, free it again, and check the mission's promises."""
-    yard = Yard(place)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=700", "none", str(yard.home)], check=True)
-    site = yard.site(SCENES["second try"])
-    yard.detach(site)
-    ballast = yard.home / "ballast"
-    free = os.statvfs(yard.home)
+    kit = CrashKit(place)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=700", "none", str(kit.home)], check=True)
+    site = kit.site(SCENES["second try"])
+    kit.detach(site)
+    ballast = kit.home / "ballast"
+    free = os.statvfs(kit.home)
     ballast.write_bytes(bytes(max(0, free.f_bavail * free.f_bsize - spare_kib * 1024)))
-    worker = yard.worker()
+    worker = kit.worker()
     try:
         worker.wait(15)
     except subprocess.TimeoutExpired:
         worker.kill()
         worker.wait()
-    yard.undisturbed(site)
+    kit.undisturbed(site)
     ballast.unlink()
-    yard.go_on()
-    state = state_of(yard, site)
-    assert state.status == "promoted" or {reason.code for reason in state.reasons} <= NO_SPACE, yard.said()
-    yard.examine(site)
-    yard.at_rest()
+    kit.go_on()
+    state = state_of(kit, site)
+    assert state.status == "promoted" or {reason.code for reason in state.reasons} <= NO_SPACE, kit.output()
+    kit.examine(site)
+    kit.at_rest()
 
 
 NO_SPACE = {"no_space", "store_full"}

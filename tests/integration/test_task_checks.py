@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import repository, shell
+from command_line import repository, shell
 from test_coordinator import Crew
 from tests.conftest import git
 

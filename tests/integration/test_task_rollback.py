@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from desk import shell
+from command_line import shell
 from test_coordinator import branch, task
 from test_steering_tasks import Steered, crew
 from tests.conftest import git

@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import MEND, PASSES, Desk, repository, shell
+from command_line import MEND, PASSES, Cli, repository, shell
 
 pytestmark = pytest.mark.needs_bwrap
 
 HOLD = "python3 -c 'held = bytes(b\\'x\\') * (400 << 20)'"
 
 
-def run(desk: Desk, repo: Path, script: str, code: int = 1, **keys: str) -> dict[str, Any]:
+def run(cli: Cli, repo: Path, script: str, code: int = 1, **keys: str) -> dict[str, Any]:
     """Run a mission of one attempt under these keys of the configuration; return the output of `mission show`."""
     environ = {f"CHARGEHAND_{name.upper()}": value for name, value in keys.items()}
-    done = desk.say("run", "Do it", "--agent", shell(script), *PASSES, cwd=repo, environ=environ)
+    done = cli.say("run", "Do it", "--agent", shell(script), *PASSES, cwd=repo, environ=environ)
     assert done.code == code, done
-    shown: dict[str, Any] = desk.say("mission", "show", done.document["mission"], cwd=repo).document
+    shown: dict[str, Any] = cli.say("mission", "show", done.document["mission"], cwd=repo).document
     return shown
 
 
@@ -34,8 +34,8 @@ def run(desk: Desk, repo: Path, script: str, code: int = 1, **keys: str) -> dict
 def test_an_attempt_that_meets_a_limit_says_which(
     script: str, keys: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
-    shown = run(desk, repo, script, code=4 if reason == "time" else 1, **keys)
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
+    shown = run(cli, repo, script, code=4 if reason == "time" else 1, **keys)
     (attempt,) = shown["attempts"]
     assert [each["code"] for each in attempt["reasons"]] == [reason]
     assert (attempt["cause"]["class"], attempt["cause"]["code"]) == ("budget", reason)
@@ -44,12 +44,12 @@ def test_an_attempt_that_meets_a_limit_says_which(
 
 
 def test_what_an_attempt_took_is_told(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     burn = (
         "sed -i s/a/b/ f.txt; head -c 3000000 /dev/zero > g.txt; i=0; while [ $i -lt 99999 ]; do i=$((i+1)); done"
     )
     # If only our samples count processes, a shorter command may end between two of them.
-    done = desk.say("run", "Mend f", "--agent", shell(f"{burn}; sleep 3; echo 12345"), *PASSES, cwd=repo)
+    done = cli.say("run", "Mend f", "--agent", shell(f"{burn}; sleep 3; echo 12345"), *PASSES, cwd=repo)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
     (attempt,) = done.document["attempts"]
     used = attempt["usage"]
@@ -60,13 +60,13 @@ def test_what_an_attempt_took_is_told(tmp_path: Path) -> None:
     for name, least in (("cpu_seconds", 0.05), ("peak_memory", 1 << 20), ("peak_processes", 2)):
         assert used[name] is None or used[name] >= least, name
     assert used["disk_written"] is None or used["disk_written"] >= 3_000_000
-    shown = desk.say("mission", "show", done.document["mission"], cwd=repo)
+    shown = cli.say("mission", "show", done.document["mission"], cwd=repo)
     assert shown.document["attempts"][0]["usage"] == used
     assert shown.document["tier"]["tier"] == "process"
     assert shown.document["tier"]["reason"].startswith("it is the default")
-    stats = desk.say("stats", cwd=repo).document
+    stats = cli.say("stats", cwd=repo).document
     assert stats["sandboxes"]["cpu"]["known"] + stats["sandboxes"]["cpu"]["unknown"] == 1
-    log = desk.say("mission", "log", done.document["mission"], cwd=repo).stdout
+    log = cli.say("mission", "log", done.document["mission"], cwd=repo).stdout
     assert '"tier.chosen"' in log
 
 
@@ -74,48 +74,46 @@ AUTO = {"CHARGEHAND_SANDBOX_TIER": "auto", "CHARGEHAND_SANDBOX_CONTAINER_PROGRAM
 
 
 def test_auto_takes_no_weaker_tier_until_a_person_trusts_the_repository(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path, **AUTO), repository(tmp_path / "repo")
-    refused = desk.say("run", "Mend f", "--agent", MEND, *PASSES, cwd=repo)
+    cli, repo = Cli(tmp_path, **AUTO), repository(tmp_path / "repo")
+    refused = cli.say("run", "Mend f", "--agent", MEND, *PASSES, cwd=repo)
     assert (refused.code, refused.error["code"]) == (5, "sandbox_unavailable")
     assert "'container' or stronger (the repository is not trusted yet)" in refused.error["message"]
     assert "chargehand project trust" in refused.error["hint"]
-    assert desk.say("exec", "--", "true", cwd=repo).code == 125
+    assert cli.say("exec", "--", "true", cwd=repo).code == 125
 
-    own_word = desk.say("exec", "--sandbox", "process", "--", "true", cwd=repo)
-    documentation = desk.say(
+    own_word = cli.say("exec", "--sandbox", "process", "--", "true", cwd=repo)
+    documentation = cli.say(
         "run", "Mend f", "--agent", shell("echo x >> README.md"), *PASSES, "--allow", "*.md", cwd=repo
     )
     assert documentation.code == 0, documentation
-    tier = desk.say("mission", "show", documentation.document["mission"], cwd=repo).document["tier"]
+    tier = cli.say("mission", "show", documentation.document["mission"], cwd=repo).document["tier"]
     assert (tier["tier"], tier["facts"]["documentation"]) == ("process", True)
     assert own_word.code in (0, 2)
 
-    assert desk.say("project", "trust", "--yes", cwd=repo).document["trusted"]
-    ran = desk.say("exec", "--", "echo", "x", cwd=repo).document
+    assert cli.say("project", "trust", "--yes", cwd=repo).document["trusted"]
+    ran = cli.say("exec", "--", "echo", "x", cwd=repo).document
     assert (ran["tier"], ran["tier_reason"], ran["stdout"]) == ("process", "a person trusts the repository", "x\n")
-    done = desk.say("run", "Mend f", "--agent", MEND, *PASSES, "--detach", cwd=repo)
+    done = cli.say("run", "Mend f", "--agent", MEND, *PASSES, "--detach", cwd=repo)
     assert done.code == 0
-    shown = desk.say("mission", "watch", done.document["mission"], cwd=repo)
+    shown = cli.say("mission", "watch", done.document["mission"], cwd=repo)
     assert shown.code == 0, shown
-    tier = desk.say("mission", "show", done.document["mission"], cwd=repo).document["tier"]
+    tier = cli.say("mission", "show", done.document["mission"], cwd=repo).document["tier"]
     assert (tier["tier"], tier["facts"]["trusted"]) == ("process", True)
     assert [each["tier"] for each in tier["candidates"]] == ["none", "process", "container", "vm"]
     assert tier["candidates"][1]["offered"] is True
 
 
 def test_a_changed_file_of_the_repository_is_trusted_no_longer(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path, **AUTO), repository(tmp_path / "repo")
-    assert desk.say("project", "trust", "--yes", cwd=repo).document["trusted"]
+    cli, repo = Cli(tmp_path, **AUTO), repository(tmp_path / "repo")
+    assert cli.say("project", "trust", "--yes", cwd=repo).document["trusted"]
     (repo / "chargehand.toml").write_text("[project]\nchecks = []\n")
-    assert desk.say("exec", "--", "true", cwd=repo).code == 125
+    assert cli.say("exec", "--", "true", cwd=repo).code == 125
 
 
 def test_doctor_and_configuration_name_the_profile(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     tight = {"CHARGEHAND_ENGINE_MEMORY_MB": "3000"}
-    shown = desk.say("config", "show", "--origin", cwd=repo, environ=tight).stdout
+    shown = cli.say("config", "show", "--origin", cwd=repo, environ=tight).stdout
     assert "profile small: " in shown
-    own = desk.say(
-        "config", "show", "--origin", cwd=repo, environ={**tight, "CHARGEHAND_SANDBOX_MEMORY_MB": "777"}
-    )
+    own = cli.say("config", "show", "--origin", cwd=repo, environ={**tight, "CHARGEHAND_SANDBOX_MEMORY_MB": "777"})
     assert "777" in own.stdout

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, shell
+from command_line import Cli, Completed, shell
 from test_mirror_support import Answer, document, registry, tarball
 from tests.conftest import git, make_repository, repository_state, write_files
 
@@ -70,33 +70,33 @@ MAKE = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
 def mend(file: str) -> str:
     return shell(f"sed -i 's/a - b/a + b/; s/1 - /1 + /' {file}")
 
 
-def run(desk: Desk, repo: Path, agent: str, *words: str) -> Said:
+def run(cli: Cli, repo: Path, agent: str, *words: str) -> Completed:
     """Run a mission with the project's own checks."""
-    return desk.say("run", "mend", "--agent", agent, *words, cwd=repo)
+    return cli.say("run", "mend", "--agent", agent, *words, cwd=repo)
 
 
-def checks(desk: Desk, said: Said, scope: str = "attempt") -> tuple[CheckResult, ...]:
+def checks(cli: Cli, result: Completed, scope: str = "attempt") -> tuple[CheckResult, ...]:
     """Return the checks of the last verdict of a scope."""
-    return [verdict for verdict in desk.state(said).verdicts if verdict.scope == scope][-1].checks
+    return [verdict for verdict in cli.state(result).verdicts if verdict.scope == scope][-1].checks
 
 
-def mended(desk: Desk, repo: Path, file: str, command: str, *, tests: int | None) -> Said:
+def mended(cli: Cli, repo: Path, file: str, command: str, *, tests: int | None) -> Completed:
     """Check that the found check is red on the base, refuses half a change and accepts the whole."""
     before = repository_state(repo)
-    half = run(desk, repo, shell(f"echo >> {file}"), "--red-base", "go")
+    half = run(cli, repo, shell(f"echo >> {file}"), "--red-base", "go")
     assert (half.code, half.reasons - {"still_failing"}) == (1, {"check_failed"}), half.stdout
-    assert [check.status for check in checks(desk, half, scope="base")] == ["failed"]
-    done = run(desk, repo, mend(file))
+    assert [check.status for check in checks(cli, half, scope="base")] == ["failed"]
+    done = run(cli, repo, mend(file))
     assert done.code == 0, done
-    [check] = checks(desk, done)
+    [check] = checks(cli, done)
     assert (check.name, check.status, check.tests) == (command, "passed", tests), check
     assert git(repo, "diff", "--name-only", "main", done.document["branch"]) == file
     assert repository_state(repo) == before
@@ -112,9 +112,9 @@ def needs(*programs: str) -> pytest.MarkDecorator:
 class TestPython:
     """Python projects, for every name of the host's interpreter."""
 
-    def test_unittest(self, desk: Desk, tmp_path: Path) -> None:
+    def test_unittest(self, cli: Cli, tmp_path: Path) -> None:
         repo = make_repository(tmp_path / "repo", UNITTEST)
-        mended(desk, repo, "calc.py", "python -m unittest discover", tests=1)
+        mended(cli, repo, "calc.py", "python -m unittest discover", tests=1)
 
     @pytest.mark.parametrize("only", ["one of their own", "that of the system"])
     def test_both_names_where_the_host_has_only_python3(self, tmp_path: Path, only: str) -> None:
@@ -122,12 +122,12 @@ class TestPython:
         own.mkdir()
         if only == "one of their own":
             (own / "python3").symlink_to(os.path.realpath(sys.executable))
-        desk = Desk(tmp_path / "desk", PATH=f"{own}:/usr/bin:/bin")
+        cli = Cli(tmp_path / "person", PATH=f"{own}:/usr/bin:/bin")
         repo = make_repository(tmp_path / "repo", UNITTEST)
         names = ("--only-check", "python -c pass", "--only-check", "python3 -c pass")
-        said = run(desk, repo, mend("calc.py"), *names, "--check", "python -m unittest discover")
-        assert said.code == 0, said
-        assert [check.status for check in checks(desk, said)] == ["passed"] * 3
+        result = run(cli, repo, mend("calc.py"), *names, "--check", "python -m unittest discover")
+        assert result.code == 0, result
+        assert [check.status for check in checks(cli, result)] == ["passed"] * 3
 
 
 # The languages of pygments that pytest colours; all of them are three quarters of what pip installs and compiles.
@@ -162,9 +162,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def commands(desk: Desk, said: Said) -> list[str]:
+def commands(cli: Cli, result: Completed) -> list[str]:
     """Return the commands that a mission ran to make its environment."""
-    log = desk.say("mission", "log", said.document["mission"], cwd=desk.place)
+    log = cli.say("mission", "log", result.document["mission"], cwd=cli.place)
     payloads = [
         line["payload"] for line in map(json.loads, log.stdout.splitlines()) if line["type"] == "command.finished"
     ]
@@ -175,30 +175,30 @@ class TestSetup:
     """Setup's files are below every workspace, made once per key, and never in the result."""
 
     def test_pytest_from_a_local_index(self, wheels: Path, tmp_path: Path) -> None:
-        desk = Desk(tmp_path / "desk", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels))
+        cli = Cli(tmp_path / "person", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels))
         repo = make_repository(tmp_path / "repo", PYTEST)
-        done = mended(desk, repo, "calc.py", "python -m pytest -q", tests=2)
-        assert commands(desk, done) == [], "the environment of the first mission serves the second"
+        done = mended(cli, repo, "calc.py", "python -m pytest -q", tests=2)
+        assert commands(cli, done) == [], "the environment of the first mission serves the second"
 
-    def test_layer_is_keyed_by_its_inputs_and_leaves_tracked_files_alone(self, desk: Desk, tmp_path: Path) -> None:
+    def test_layer_is_keyed_by_its_inputs_and_leaves_tracked_files_alone(self, cli: Cli, tmp_path: Path) -> None:
         setup = "mkdir -p .env && cp deps.in .env/stamp && echo made >> f.txt && echo more >> .env/stamp"
         config = f"[project]\nsetup = '{setup}'\nsetup_inputs = ['deps.in']\nchecks = ['test -f .env/stamp']\n"
         files = {"chargehand.toml": config, "deps.in": "one\n", "f.txt": "f\n", ".gitignore": ".env/\n"}
         repo = make_repository(tmp_path / "repo", files)
         agent = shell("cat f.txt .env/stamp > seen.txt; echo agent >> .env/stamp")
-        first = run(desk, repo, agent)
+        first = run(cli, repo, agent)
         assert first.code == 0, first
-        assert commands(desk, first) == [setup]
+        assert commands(cli, first) == [setup]
         assert first.document["reverted"] == [{"path": "f.txt", "rule": "setup_tracked"}]
         assert git(repo, "show", f"{first.document['branch']}:seen.txt") == "f\none\nmore"
         assert git(repo, "diff", "--name-only", "main", first.document["branch"]) == "seen.txt"
-        second = run(desk, repo, agent)
-        assert (second.code, commands(desk, second)) == (0, []), second
+        second = run(cli, repo, agent)
+        assert (second.code, commands(cli, second)) == (0, []), second
         assert git(repo, "diff", first.document["branch"], second.document["branch"]) == ""
         write_files(repo, {"deps.in": "two\n"})
         git(repo, "commit", "-qam", "other inputs")
-        third = run(desk, repo, agent)
-        assert (third.code, commands(desk, third)) == (0, [setup]), third
+        third = run(cli, repo, agent)
+        assert (third.code, commands(cli, third)) == (0, [setup]), third
         assert git(repo, "show", f"{third.document['branch']}:seen.txt") == "f\ntwo\nmore"
 
     @pytest.mark.parametrize(
@@ -208,14 +208,14 @@ class TestSetup:
             ("exit 4", "code 4"),
         ],
     )
-    def test_failing_setup_fails_the_mission(self, desk: Desk, tmp_path: Path, setup: str, told: str) -> None:
+    def test_failing_setup_fails_the_mission(self, cli: Cli, tmp_path: Path, setup: str, told: str) -> None:
         config = f"[project]\nsetup = '{setup}'\nchecks = ['true']\n"
         repo = make_repository(tmp_path / "repo", {"chargehand.toml": config, "f.txt": "a\n"})
         before = repository_state(repo, without="\0")
-        said = run(desk, repo, "command:touch new")
-        assert (said.code, said.document["status"], said.reasons) == (1, "failed", {"setup_failed"}), said
-        assert told in said.document["reasons"][0]["message"]
-        assert said.document["attempts"] == []
+        result = run(cli, repo, "command:touch new")
+        assert (result.code, result.document["status"], result.reasons) == (1, "failed", {"setup_failed"}), result
+        assert told in result.document["reasons"][0]["message"]
+        assert result.document["attempts"] == []
         assert repository_state(repo, without="\0") == before
 
 
@@ -223,8 +223,8 @@ class TestSetup:
 class TestNode:
     """npm projects, with and without dependencies."""
 
-    def test_npm_test(self, desk: Desk, tmp_path: Path) -> None:
-        mended(desk, make_repository(tmp_path / "repo", NODE), "calc.js", "npm test", tests=1)
+    def test_npm_test(self, cli: Cli, tmp_path: Path) -> None:
+        mended(cli, make_repository(tmp_path / "repo", NODE), "calc.js", "npm test", tests=1)
 
     def test_npm_ci_through_the_users_registry(self, tmp_path: Path) -> None:
         content = tarball("plain")
@@ -242,35 +242,35 @@ class TestNode:
         }
         repo = make_repository(tmp_path / "repo", files)
         with registry() as upstream:
-            desk = Desk(tmp_path / "desk", npm_config_registry=upstream.url)
+            cli = Cli(tmp_path / "person", npm_config_registry=upstream.url)
             path = "/plain/-/plain-1.0.0.tgz"
             page = json.dumps(document("plain", upstream.url + path, content)).encode()
             upstream.pages["/plain"] = Answer(page, "application/json")
             upstream.pages[path] = Answer(content, "application/gzip")
-            said = run(desk, repo, "command:touch new")
-        assert said.code == 0, said
-        assert [check.name for check in checks(desk, said)] == ["npm test"]
-        assert git(repo, "diff", "--name-only", "main", said.document["branch"]) == "new"
+            result = run(cli, repo, "command:touch new")
+        assert result.code == 0, result
+        assert [check.name for check in checks(cli, result)] == ["npm test"]
+        assert git(repo, "diff", "--name-only", "main", result.document["branch"]) == "new"
 
 
 @needs("cargo")
 def test_cargo(tmp_path: Path) -> None:
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
-    desk = Desk(tmp_path / "desk", RUSTUP_HOME=rustup)
-    mended(desk, make_repository(tmp_path / "repo", CARGO), "src/lib.rs", "cargo test", tests=1)
+    cli = Cli(tmp_path / "person", RUSTUP_HOME=rustup)
+    mended(cli, make_repository(tmp_path / "repo", CARGO), "src/lib.rs", "cargo test", tests=1)
 
 
 # Go builds its standard library again here; the suite covers go with warm checks and with modules.
 @pytest.mark.soak
 @needs("go")
-def test_go(desk: Desk, tmp_path: Path) -> None:
+def test_go(cli: Cli, tmp_path: Path) -> None:
     # go names passing tests only under -v, so their number is unknown.
-    mended(desk, make_repository(tmp_path / "repo", GO), "calc.go", "go test ./...", tests=1)
+    mended(cli, make_repository(tmp_path / "repo", GO), "calc.go", "go test ./...", tests=1)
 
 
 @needs("make")
-def test_make(desk: Desk, tmp_path: Path) -> None:
+def test_make(cli: Cli, tmp_path: Path) -> None:
     repo = make_repository(tmp_path / "repo", MAKE)
     (repo / "add").chmod(0o755)
     git(repo, "commit", "-qam", "executable")
-    mended(desk, repo, "add", "make test", tests=None)
+    mended(cli, repo, "add", "make test", tests=None)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from command_line import Cli
 
 from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox.contract import ExecResult, SandboxLimits, SandboxSpec
@@ -178,10 +178,10 @@ class TestPython:
         console(environment / "bin", "greet", trick)
         found = host.toolchain("work/a long project name/.venv/bin", ".local/bin")
         assert str(base) in {str(bind.source) for bind in found.binds}
-        said = host.says(found, f"greet; python3 -c '{SAYS}'; ls -A '{environment.parent}'")
-        assert said[0] == f"greet {environment}"
-        assert said[1].startswith(f'["{environment}", ')
-        assert said[2:] == [".venv"]
+        result = host.says(found, f"greet; python3 -c '{SAYS}'; ls -A '{environment.parent}'")
+        assert result[0] == f"greet {environment}"
+        assert result[1].startswith(f'["{environment}", ')
+        assert result[2:] == [".venv"]
 
     def test_tool_environments_of_two_interpreters(self, host: Host) -> None:
         for tool, python in (("greet", "cpython-a"), ("shout", "cpython-b")):
@@ -195,8 +195,8 @@ class TestPython:
         host.script(".local/bin/mine", f"#!/bin/sh\necho {SECRET}\n")
         found = host.toolchain(".local/bin")
         tools = host.home / ".local/share/uv/tools"
-        said = host.says(found, f"greet; shout; ! command -v mine; ls -A {host.home}")
-        assert said == [f"greet {tools}/greet", f"shout {tools}/shout", ".local"]
+        result = host.says(found, f"greet; shout; ! command -v mine; ls -A {host.home}")
+        assert result == [f"greet {tools}/greet", f"shout {tools}/shout", ".local"]
         assert [each.names for each in found.not_shown] == [("mine",)]
 
     def test_an_environment_that_a_person_lists(self, host: Host) -> None:
@@ -211,9 +211,9 @@ class TestPython:
         for search in ("/usr/bin:/bin", f"{environment}/bin:/usr/bin:/bin"):
             listed = [str(host.link(f"link-{len(search)}", environment)), str(other)]
             found = discover(search=search, environ={"HOME": str(host.home)}, extra=listed)
-            said = host.says(found, "greet; mine; ls -A /opt/toolchain 2>/dev/null || :")
-            assert said[:2] == [f"greet {environment}", "mine"]
-            assert not [line for line in said if line.startswith("extra")]
+            result = host.says(found, "greet; mine; ls -A /opt/toolchain 2>/dev/null || :")
+            assert result[:2] == [f"greet {environment}", "mine"]
+            assert not [line for line in result if line.startswith("extra")]
 
     def test_this_machines_own(self, tmp_path: Path) -> None:
         found = discover(search=os.environ["PATH"])
@@ -273,8 +273,8 @@ class TestNode:
         self.install(host, prefix)
         found = host.toolchain(".nvm/versions/node/v99.0.0/bin")
         script = "agent; npm config get cache; npx --version >/dev/null; npm init -y >/dev/null"
-        said = host.says(found, f"{script}; npm pkg set scripts.test='node -p 6*7'; npm test --silent")
-        assert said == [f"agent 7.8.9 {prefix}/bin/node", "/home/agent/.npm", "42"]
+        result = host.says(found, f"{script}; npm pkg set scripts.test='node -p 6*7'; npm test --silent")
+        assert result == [f"agent 7.8.9 {prefix}/bin/node", "/home/agent/.npm", "42"]
 
     def test_fnm_gives_each_shell_a_path_of_its_own(self, host: Host, prefix: Path) -> None:
         ids = set()
@@ -337,9 +337,9 @@ def test_go_and_its_installed_tools(host: Host) -> None:
         found = host.toolchain("sdk/go1.99/bin")
     else:
         found = discover(search=os.environ["PATH"])
-    said = host.says(found, "go version; echo $GOPATH $GOTOOLCHAIN")
-    assert said[0].startswith("go version go1.")
-    assert said[1] == "/home/agent/go local"
+    result = host.says(found, "go version; echo $GOPATH $GOTOOLCHAIN")
+    assert result[0].startswith("go version go1.")
+    assert result[1] == "/home/agent/go local"
     (host.home / "go/bin").mkdir(parents=True)
     shutil.copy2("/usr/bin/true", host.home / "go/bin/lint")
     assert host.says(host.toolchain("go/bin"), "lint; command -v lint")[0].startswith("/opt/toolchain/bin-")
@@ -360,8 +360,8 @@ def test_java_from_a_prefix(host: Host) -> None:
         ' System.out.println(System.getProperty("java.home") + " " + System.getProperty("user.home")); '
         ' java.security.MessageDigest.getInstance("SHA-256"); } }\n'
     )
-    said = host.says(found, "javac A.java && java A; echo $JAVA_HOME")
-    assert said == [f"{jdk} /home/agent", str(jdk)]
+    result = host.says(found, "javac A.java && java A; echo $JAVA_HOME")
+    assert result == [f"{jdk} /home/agent", str(jdk)]
 
 
 @needs("mvn", "java")
@@ -371,8 +371,8 @@ def test_maven_from_an_odd_place(host: Host) -> None:
     subprocess.run(["cp", "-rL", system, host.home / "tools/maven"], check=True)
     host.file("tools/maven/conf/settings.xml", f"<settings><!-- {SECRET} --></settings>")
     host.link("bin/mvn", host.home / "tools/maven/bin/mvn")
-    said = host.says(host.toolchain("bin"), "mvn --version")
-    assert f"Maven home: {host.home}/tools/maven" in said[1:3]
+    result = host.says(host.toolchain("bin"), "mvn --version")
+    assert f"Maven home: {host.home}/tools/maven" in result[1:3]
 
 
 @needs("gcc", "make", "cmake")
@@ -397,11 +397,11 @@ def test_the_doctor_tells_of_each_tool(tmp_path: Path) -> None:
     (prefix / "bin/pip").write_text("#!/no/such/python\n")
     (prefix / "bin/pip").chmod(0o755)
     path = f"{host.home}/broken/bin:{host.home}/bin:/usr/local/bin:/usr/bin:/bin"
-    desk = Desk(tmp_path / "desk", PATH=path)
-    said = subprocess.run(desk.argv("doctor"), env=desk.environ, capture_output=True, text=True, check=True).stdout
-    assert f"pip ({prefix}/bin/pip) does not start inside" in said
-    assert f"not in sandboxes: deploy in {host.home}/bin: a script of your own" in said
-    rows = {words[0]: words[1:] for line in said.splitlines() if (words := line.split())}
+    cli = Cli(tmp_path / "person", PATH=path)
+    result = subprocess.run(cli.argv("doctor"), env=cli.environ, capture_output=True, text=True, check=True).stdout
+    assert f"pip ({prefix}/bin/pip) does not start inside" in result
+    assert f"not in sandboxes: deploy in {host.home}/bin: a script of your own" in result
+    rows = {words[0]: words[1:] for line in result.splitlines() if (words := line.split())}
     version = ".".join(map(str, sys.version_info[:3]))
     assert rows["python3"] == [version, f"{prefix}/bin/python3", *["shown", "at", "its", "own", "path"]]
     assert rows["git"][-3:] == ["of", "the", "system"]

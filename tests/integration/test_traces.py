@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import Desk
+from command_line import Cli
 from google.protobuf import json_format
 from msgspec.structs import replace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from test_native_crashes import SCENE, NativeYard, servers
-from tests.crash_kit import SCENES, Site, Yard, nothing_survives
+from test_native_crashes import SCENE, NativeCrashKit, servers
+from tests.crash_kit import SCENES, CrashKit, Site, nothing_survives
 from tests.server_kit import environment, record_missions, serving
 
 from chargehand.app.reading import StateReader
@@ -121,10 +121,10 @@ def opened(place: Path, environ: Mapping[str, str], collector: Collector, **more
     return StateReader(environ={**environ, "CHARGEHAND_TRACES_ENDPOINT": collector.url, **more}, cwd=place)
 
 
-def finish(yard: Yard, site: Site, collector: Collector) -> Tree:
+def finish(kit: CrashKit, site: Site, collector: Collector) -> Tree:
     """Send the spans of a site's mission, and return the tree."""
-    mission = yard.mission(site)
-    reader = opened(yard.place, yard.environ, collector)
+    mission = kit.mission(site)
+    reader = opened(kit.place, kit.environ, collector)
     assert TraceExporter(reader).export() > 0
     lines = reader.store.log.read(mission)
     reader.close()
@@ -140,13 +140,13 @@ def finish(yard: Yard, site: Site, collector: Collector) -> Tree:
 @pytest.mark.needs_bwrap
 def test_a_mission_with_two_attempts(tmp_path: Path, collector: Collector) -> None:
     with nothing_survives():
-        yard = Yard(tmp_path)
-        reader = opened(tmp_path, yard.environ, collector)
+        kit = CrashKit(tmp_path)
+        reader = opened(tmp_path, kit.environ, collector)
         assert TraceExporter(reader).export() == 0  # exports start now
         reader.close()
-        site = yard.site(SCENES["second try"])
-        assert yard.run(site).wait() == 0, yard.said()
-    tree = finish(yard, site, collector)
+        site = kit.site(SCENES["second try"])
+        assert kit.run(site).wait() == 0, kit.output()
+    tree = finish(kit, site, collector)
     assert attributes(tree.root)["chargehand.status"] == "promoted"
     assert tree.root.status.code == 0
     first, second = tree.below(tree.root, "attempt")
@@ -162,7 +162,7 @@ def test_a_mission_with_two_attempts(tmp_path: Path, collector: Collector) -> No
     assert attributes(base)["chargehand.step"] == "repository"
     (promotion,) = tree.below(tree.root, "promotion")
     assert promotion.start_time_unix_nano >= second.end_time_unix_nano
-    reader = opened(tmp_path, yard.environ, collector)
+    reader = opened(tmp_path, kit.environ, collector)
     sent = len(collector.spans)
     assert TraceExporter(reader).export() == 0  # after a restart nothing is sent twice
     assert len(collector.spans) == sent
@@ -172,20 +172,20 @@ def test_a_mission_with_two_attempts(tmp_path: Path, collector: Collector) -> No
 @pytest.mark.needs_bwrap
 def test_a_mission_whose_worker_was_killed(tmp_path: Path, collector: Collector) -> None:
     with nothing_survives(), servers(1) as one:
-        yard = NativeYard(tmp_path, one)
-        reader = opened(tmp_path, yard.environ, collector)
+        kit = NativeCrashKit(tmp_path, one)
+        reader = opened(tmp_path, kit.environ, collector)
         TraceExporter(reader).export()
         reader.close()
-        site = yard.site(SCENE)
-        yard.worker_dies_at("after checkpoint.made+step.finished#2", site)
-        reader = opened(tmp_path, yard.environ, collector)
+        site = kit.site(SCENE)
+        kit.worker_dies_at("after checkpoint.made+step.finished#2", site)
+        reader = opened(tmp_path, kit.environ, collector)
         assert TraceExporter(reader).export() > 0
         reader.close()
         names = {span.name for span in collector.spans}
         assert "chat served-1" in names
         assert names.isdisjoint({"attempt", "mission"})
-        yard.go_on()
-        tree = finish(yard, site, collector)
+        kit.go_on()
+        tree = finish(kit, site, collector)
     claims = [event for event in tree.root.events if event.name == "mission.claimed"]
     assert len({attributes(each)["worker"] for each in claims}) == 2
     (attempt,) = tree.below(tree.root, "attempt")
@@ -375,11 +375,11 @@ def test_a_key_that_a_person_typed_goes_nowhere(tmp_path: Path, collector: Colle
 
 
 def test_the_command_prints_the_trace_of_one_mission(tmp_path: Path, collector: Collector) -> None:
-    desk = Desk(tmp_path)
-    with StateReader.open(environ=desk.environ, cwd=tmp_path) as reader:
+    cli = Cli(tmp_path)
+    with StateReader.open(environ=cli.environ, cwd=tmp_path) as reader:
         (mission,) = record_missions(reader, 1)
         reader.store.log.append(mission, MissionFinished(status="failed"))
-    said = desk.say("mission", "report", mission, "--otlp", cwd=tmp_path)
-    collector.take(said.stdout.encode())
+    result = cli.say("mission", "report", mission, "--otlp", cwd=tmp_path)
+    collector.take(result.stdout.encode())
     (span,) = collector.spans
     assert (span.name, span.status.message) == ("mission", "failed")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 from test_lost_tests import encode
 from test_setup_real import person
 from tests.conftest import git, sampled
@@ -272,40 +272,40 @@ HONEST = [f"{runner}: {name}" for runner, (_, _, _, honest) in RUNNERS.items() f
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return person(tmp_path_factory.mktemp("place") / "desk")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return person(tmp_path_factory.mktemp("place") / "cli")
 
 
-def work(desk: Desk, repo: Path, check: str, new: Mapping[str, str]) -> Said:
+def work(cli: Cli, repo: Path, check: str, new: Mapping[str, str]) -> Completed:
     """Let an agent write files."""
     if check == "npm test" and not shutil.which("npm"):
         pytest.skip("npm is not on this machine")
     lines = (
         f"mkdir -p $(dirname {path}); printf %s {encode(text)} | base64 -d > {path}" for path, text in new.items()
     )
-    return desk.say("run", "m", "--agent", shell("; ".join(lines)), "--only-check", check, cwd=repo)
+    return cli.say("run", "m", "--agent", shell("; ".join(lines)), "--only-check", check, cwd=repo)
 
 
 @pytest.mark.parametrize("case", sampled(CHEATS, 3))
-def test_two_missions_land_no_broken_code(desk: Desk, tmp_path: Path, case: str) -> None:
+def test_two_missions_land_no_broken_code(cli: Cli, tmp_path: Path, case: str) -> None:
     runner, _, name = case.partition(": ")
     files, check, cheats, _ = RUNNERS[runner]
     repo = repository(tmp_path / "repo", files)
-    first = work(desk, repo, check, cheats[name])
+    first = work(cli, repo, check, cheats[name])
     assert first.document["status"] in ("promoted", "waiting", "refused"), first
     if first.document["status"] == "promoted":
         git(repo, "merge", "--quiet", "--ff-only", first.document["branch"])
         (code,) = (path for path in files if path in ("calc.py", "calc.js"))
-        second = work(desk, repo, check, {code: files[code].replace("a + b", "a - b")})
+        second = work(cli, repo, check, {code: files[code].replace("a + b", "a - b")})
         assert second.document["status"] == "refused", second
 
 
 @pytest.mark.parametrize("case", sampled(HONEST, 1))
-def test_a_new_test_asks_no_one(desk: Desk, tmp_path: Path, case: str) -> None:
+def test_a_new_test_asks_no_one(cli: Cli, tmp_path: Path, case: str) -> None:
     runner, _, name = case.partition(": ")
     files, check, _, honest = RUNNERS[runner]
-    said = work(desk, repository(tmp_path / "repo", files), check, honest[name])
-    assert (said.code, said.document["status"]) == (0, "promoted"), said
+    result = work(cli, repository(tmp_path / "repo", files), check, honest[name])
+    assert (result.code, result.document["status"]) == (0, "promoted"), result
 
 
 SETTINGS = (
@@ -367,7 +367,7 @@ GATES: dict[str, tuple[dict[str, str], set[str]]] = {
 
 
 @pytest.mark.parametrize("how", sampled(GATES, 2))
-def test_code_without_tests_passes_no_gate_of_coverage_unasked(desk: Desk, tmp_path: Path, how: str) -> None:
+def test_code_without_tests_passes_no_gate_of_coverage_unasked(cli: Cli, tmp_path: Path, how: str) -> None:
     new, reasons = GATES[how]
-    said = work(desk, repository(tmp_path / "repo", GATED), PYTEST_CHECK, new)
-    assert (said.document["status"], said.reasons) == ("waiting" if reasons else "promoted", reasons), said
+    result = work(cli, repository(tmp_path / "repo", GATED), PYTEST_CHECK, new)
+    assert (result.document["status"], result.reasons) == ("waiting" if reasons else "promoted", reasons), result

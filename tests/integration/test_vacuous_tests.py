@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 from tests.conftest import sampled
 from tests.integration.test_lost_tests import encode
 
@@ -47,11 +47,11 @@ ADDED = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("desk"))
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    return Cli(tmp_path_factory.mktemp("cli"))
 
 
-def write(desk: Desk, place: Path, files: dict[str, str], check: str, **new: str) -> Said:
+def write(cli: Cli, place: Path, files: dict[str, str], check: str, **new: str) -> Completed:
     """Run a mission that writes files, in whose names `__D` means a dot and `_S_` a slash."""
     named = {name.replace("_S_", "/").replace("__D", "."): text for name, text in new.items()}
     lines = [
@@ -59,29 +59,29 @@ def write(desk: Desk, place: Path, files: dict[str, str], check: str, **new: str
         for path, text in named.items()
     ]
     repo = repository(place / "repo", files)
-    return desk.say("run", "m", "--agent", shell("; ".join(lines)), "--only-check", check, cwd=repo)
+    return cli.say("run", "m", "--agent", shell("; ".join(lines)), "--only-check", check, cwd=repo)
 
 
 @pytest.mark.parametrize("how", sampled(ADDED, 3))
-def test_a_new_test_file_that_disarms_the_old_tests_waits(desk: Desk, tmp_path: Path, how: str) -> None:
-    said = write(desk, tmp_path, PYTHON, UNITTEST, tests_S_test_a__Dpy=ADDED[how])
-    assert (said.code, said.reasons) == (3, {"tests_weakened"}), said
+def test_a_new_test_file_that_disarms_the_old_tests_waits(cli: Cli, tmp_path: Path, how: str) -> None:
+    result = write(cli, tmp_path, PYTHON, UNITTEST, tests_S_test_a__Dpy=ADDED[how])
+    assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
-def test_a_new_package_of_tests_that_disarms_the_old_ones_waits(desk: Desk, tmp_path: Path) -> None:
+def test_a_new_package_of_tests_that_disarms_the_old_ones_waits(cli: Cli, tmp_path: Path) -> None:
     quiet = (
         "import calc\nfor name, value in (('add', 3), ('price', 1)):\n"
         "    type(calc).__setattr__(calc, name, lambda *a, v=value: v)\n"
     )
     new = {"tests_S_aa_S___init____Dpy": quiet, "tests_S_aa_S_test_b__Dpy": CASE}
-    said = write(desk, tmp_path, PYTHON, UNITTEST, **new)
-    assert (said.code, said.reasons) == (3, {"tests_weakened"}), said
+    result = write(cli, tmp_path, PYTHON, UNITTEST, **new)
+    assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
-def test_a_new_test_file_that_only_tests_asks_nobody(desk: Desk, tmp_path: Path) -> None:
+def test_a_new_test_file_that_only_tests_asks_nobody(cli: Cli, tmp_path: Path) -> None:
     honest = HONEST.format("self.assertEqual(calc.add(0, 0), 0)")
-    said = write(desk, tmp_path, PYTHON, UNITTEST, tests_S_test_more__Dpy=honest)
-    assert (said.code, said.document["status"]) == (0, "promoted"), said
+    result = write(cli, tmp_path, PYTHON, UNITTEST, tests_S_test_more__Dpy=honest)
+    assert (result.code, result.document["status"]) == (0, "promoted"), result
 
 
 NODE = {
@@ -139,18 +139,16 @@ GO_VARIABLE = (
 
 
 @pytest.mark.parametrize("how", sampled(IN_NODE, 1))
-def test_a_new_test_file_of_one_process_that_disarms_the_others_waits(
-    desk: Desk, tmp_path: Path, how: str
-) -> None:
-    said = write(desk, tmp_path, TOGETHER, "npm test", test_S_a__Djs=IN_NODE[how])
-    assert (said.code, said.reasons) == (3, {"tests_weakened"}), said
+def test_a_new_test_file_of_one_process_that_disarms_the_others_waits(cli: Cli, tmp_path: Path, how: str) -> None:
+    result = write(cli, tmp_path, TOGETHER, "npm test", test_S_a__Djs=IN_NODE[how])
+    assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
-def test_a_new_go_file_that_sets_what_is_tested_waits(desk: Desk, tmp_path: Path) -> None:
+def test_a_new_go_file_that_sets_what_is_tested_waits(cli: Cli, tmp_path: Path) -> None:
     if not shutil.which("go"):
         pytest.skip("go is not on this machine")
-    said = write(desk, tmp_path, VARIABLE, "go test ./...", a_test__Dgo=GO_VARIABLE)
-    assert (said.code, said.reasons) == (3, {"tests_weakened"}), said
+    result = write(cli, tmp_path, VARIABLE, "go test ./...", a_test__Dgo=GO_VARIABLE)
+    assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
 ENDS = {
@@ -167,10 +165,10 @@ ENDS = {
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_a_process_that_ends_before_its_tests_is_not_green(desk: Desk, tmp_path: Path, case: str) -> None:
+def test_a_process_that_ends_before_its_tests_is_not_green(cli: Cli, tmp_path: Path, case: str) -> None:
     files, check, new = ENDS[case]
     if check.startswith("go") and not shutil.which("go"):
         pytest.skip("go is not on this machine")
-    said = write(desk, tmp_path, files, check, **new)
-    assert said.document["status"] in ("waiting", "refused"), said
-    assert said.reasons & {"tests_lost", "check_failed", "check_error"}, said
+    result = write(cli, tmp_path, files, check, **new)
+    assert result.document["status"] in ("waiting", "refused"), result
+    assert result.reasons & {"tests_lost", "check_failed", "check_error"}, result

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from desk import MEND, PASSES, Desk, repository
+from command_line import MEND, PASSES, Cli, repository
 from tests import vm_kit
 
 
@@ -14,14 +14,14 @@ from tests import vm_kit
 @pytest.mark.timeout(1500)
 @pytest.mark.soak
 def test_a_mission_in_virtual_machines_is_promoted_and_says_where_it_was(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
-    vm_kit.provide(Path(desk.environ["CHARGEHAND_HOME"]) / "vm")
-    done = desk.say("exec", "--sandbox", "vm", "--", "sh", "-c", "cat f.txt; uname -r", cwd=repo)
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
+    vm_kit.provide(Path(cli.environ["CHARGEHAND_HOME"]) / "vm")
+    done = cli.say("exec", "--sandbox", "vm", "--", "sh", "-c", "cat f.txt; uname -r", cwd=repo)
     assert done.code == 0, done
     assert vm_kit.guest().version in done.document["stdout"]
-    done = desk.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "vm", cwd=repo)
+    done = cli.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "vm", cwd=repo)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
-    shown = desk.say("mission", "show", done.document["mission"], cwd=repo).document
+    shown = cli.say("mission", "show", done.document["mission"], cwd=repo).document
     assert shown["places"] == [{"tier": "vm", "driver": "overlay"}]
     seen = subprocess.run(
         ["git", "-C", str(repo), "show", "chargehand/mend-f:f.txt"], capture_output=True, text=True, check=True
@@ -30,7 +30,7 @@ def test_a_mission_in_virtual_machines_is_promoted_and_says_where_it_was(tmp_pat
 
 
 def test_without_a_kernel_the_command_that_gets_one_is_named(tmp_path: Path) -> None:
-    desk, repo = Desk(tmp_path), repository(tmp_path / "repo")
-    done = desk.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "vm", cwd=repo)
+    cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
+    done = cli.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "vm", cwd=repo)
     assert done.code == 5
     assert "chargehand sandbox setup vm" in done.error["hint"] or "install QEMU" in done.error["hint"]

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from desk import Desk, Said, repository, shell
+from command_line import Cli, Completed, repository, shell
 
 from chargehand.core.records import CheckResult
 
@@ -35,9 +35,9 @@ GO = {
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def cli(tmp_path: Path) -> Cli:
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
-    return Desk(tmp_path / "desk", RUSTUP_HOME=rustup)
+    return Cli(tmp_path / "person", RUSTUP_HOME=rustup)
 
 
 def needs(program: str) -> pytest.MarkDecorator:
@@ -48,21 +48,21 @@ def write(path: str, text: str) -> str:
     return f"printf %s {base64.b64encode(text.encode()).decode()} | base64 -d > {path}"
 
 
-def judged(desk: Desk, repo: Path, check: str, script: str) -> tuple[str, list[CheckResult]]:
+def judged(cli: Cli, repo: Path, check: str, script: str) -> tuple[str, list[CheckResult]]:
     """Run a mission; return how it ended, and the results of its last checks."""
-    said: Said = desk.say("run", "m", "--agent", shell(script), "--only-check", check, cwd=repo)
-    return said.document["status"], list(desk.state(said).verdicts[-1].checks)
+    result: Completed = cli.say("run", "m", "--agent", shell(script), "--only-check", check, cwd=repo)
+    return result.document["status"], list(cli.state(result).verdicts[-1].checks)
 
 
 @needs("cargo")
-def test_cargo(desk: Desk, tmp_path: Path) -> None:
+def test_cargo(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", CARGO)
     wrong, right = CARGO["src/lib.rs"].replace("a + b", "a - b"), CARGO["src/lib.rs"].replace("a + b", "b + a")
     # With times as old as an agent can make them: the base's build output is older all the same.
     old = "touch -d 2001-01-01 src/lib.rs"
-    status, checks = judged(desk, repo, "cargo test", f"{write('src/lib.rs', wrong)}; {old}")
+    status, checks = judged(cli, repo, "cargo test", f"{write('src/lib.rs', wrong)}; {old}")
     assert (status, checks[0].warm) == ("refused", True)
-    status, checks = judged(desk, repo, "cargo test", f"{write('src/lib.rs', right)}; {old}")
+    status, checks = judged(cli, repo, "cargo test", f"{write('src/lib.rs', right)}; {old}")
     assert (status, [check.warm for check in checks]) == ("promoted", [True])
     # A test that writes into caches: neither the base's caches nor any other tree's checks see its files.
     forging = (
@@ -71,27 +71,27 @@ def test_cargo(desk: Desk, tmp_path: Path) -> None:
         '        let _ = std::fs::write(&path, "#!/bin/sh\\nexit 0\\n");\n    }\n}\n'
     )
     status, checks = judged(
-        desk, repo, "cargo test", f"{write('tests/forge.rs', forging)}; {write('src/lib.rs', right)}"
+        cli, repo, "cargo test", f"{write('tests/forge.rs', forging)}; {write('src/lib.rs', right)}"
     )
     assert checks[0].warm
-    status, checks = judged(desk, repo, "cargo test", write("src/lib.rs", wrong.replace("a - b", "a * b")))
+    status, checks = judged(cli, repo, "cargo test", write("src/lib.rs", wrong.replace("a - b", "a * b")))
     assert (status, checks[0].warm) == ("refused", True)
     # A deletion leaves no newer file, so no cache is used.
-    status, checks = judged(desk, repo, "cargo test", f"{write('src/lib.rs', right)}; rm src/unused.txt")
+    status, checks = judged(cli, repo, "cargo test", f"{write('src/lib.rs', right)}; rm src/unused.txt")
     assert not any(check.warm for check in checks)
     # A project that turns caches off has no warm checks.
-    assert desk.say("config", "set", "project.warm_checks", "false", cwd=repo).code == 0
-    status, checks = judged(desk, repo, "cargo test", write("src/lib.rs", right.replace("b + a", "b + a + 0")))
+    assert cli.say("config", "set", "project.warm_checks", "false", cwd=repo).code == 0
+    status, checks = judged(cli, repo, "cargo test", write("src/lib.rs", right.replace("b + a", "b + a + 0")))
     assert (status, [check.warm for check in checks]) == ("promoted", [False])
 
 
 @needs("go")
 @pytest.mark.soak  # it compiles half of the standard library; cargo shows the same in the suite
-def test_go(desk: Desk, tmp_path: Path) -> None:
+def test_go(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", GO)
     # A check for a clean tree does not see the cache.
     check = "go test ./... && ! git status --porcelain | grep chargehand"
-    status, checks = judged(desk, repo, check, write("answer.sh", "echo 4\n"))
+    status, checks = judged(cli, repo, check, write("answer.sh", "echo 4\n"))
     assert (status, checks[0].warm, checks[0].status) == ("refused", True, "failed")
-    status, checks = judged(desk, repo, check, write("calc.go", GO["calc.go"].replace("a + b", "b + a")))
+    status, checks = judged(cli, repo, check, write("calc.go", GO["calc.go"].replace("a + b", "b + a")))
     assert (status, [check.warm for check in checks]) == ("promoted", [True])

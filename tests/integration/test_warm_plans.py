@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from desk import Desk, repository, shell
+from command_line import Cli, repository, shell
 from tests.conftest import git
 from tests.integration.test_coordinator import Crew, task
 from tests.integration.test_warm_checks import write
@@ -112,14 +112,14 @@ def test_checks_that_run_on_a_plans_branch_itself_keep_no_caches(tmp_path: Path)
 
 
 def test_a_mission_on_a_merged_result_finds_the_caches_of_the_base_before(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "desk")
+    cli = Cli(tmp_path / "person")
     repo = repository(tmp_path / "repo", FILES)
 
     def run(script: str) -> list[CheckResult]:
-        said = desk.say("run", "m", "--agent", shell(script), "--only-check", CHECK, cwd=repo)
-        assert said.document["status"] == "promoted", said
-        git(repo, "merge", "--quiet", said.document["export"]["ref"])
-        return list(desk.state(said).verdicts[-1].checks)
+        result = cli.say("run", "m", "--agent", shell(script), "--only-check", CHECK, cwd=repo)
+        assert result.document["status"] == "promoted", result
+        git(repo, "merge", "--quiet", result.document["export"]["ref"])
+        return list(cli.state(result).verdicts[-1].checks)
 
     run("echo C = 3 > src/c.py")
     for script in ("echo D = 3 > src/d.py", "rm src/gone.py"):

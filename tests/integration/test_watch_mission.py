@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.crash_kit import MARK, wake
-from tests.integration.workshop import GOLD, Workshop
+from tests.integration.mission_kit import GOLD, MissionKit
 
 import chargehand.missions.attempt.watching as watching
 from chargehand.app.composition import App
@@ -33,17 +33,17 @@ def ran(
         "__init__",
         lambda self, *given, **more: made(self, *given, **{**more, "pace": pace}),
     )
-    workshop = Workshop(place)
+    kit = MissionKit(place)
 
     async def work(app: App) -> MissionState:
-        running = asyncio.create_task(workshop.run_async(script, checks=("true",)))
+        running = asyncio.create_task(kit.run_async(script, checks=("true",)))
         while not running.done():
             if any(state.checkpoints for state in app.mission_reader.all()):
                 wake()
             await asyncio.sleep(0.05)
         return await running
 
-    with contextlib.closing(workshop.app()) as app:
+    with contextlib.closing(kit.app()) as app:
         lines = app.store.log.read(asyncio.run(work(app)).id)
     return [decode(line.type, line.payload or b"{}") for line in lines]
 

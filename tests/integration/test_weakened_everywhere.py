@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from command_line import Cli
 from test_setup_real import MAVEN
 from tests.conftest import make_repository
 
@@ -154,13 +154,13 @@ CHEATS = {
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     rustup = os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup"))
     kept = {name: value for name, value in os.environ.items() if name.upper().startswith("PIP_")}
-    return Desk(tmp_path_factory.mktemp("desk"), RUSTUP_HOME=rustup, **kept)
+    return Cli(tmp_path_factory.mktemp("cli"), RUSTUP_HOME=rustup, **kept)
 
 
-def mend(desk: Desk, repo: Path, ecosystem: str, change: tuple[str, str]) -> str:
+def mend(cli: Cli, repo: Path, ecosystem: str, change: tuple[str, str]) -> str:
     """Let an agent fix the code and change the tests; return how the mission ended."""
     files, check, code, tests = ECOSYSTEMS[ecosystem]
     old, new = change
@@ -173,17 +173,17 @@ def mend(desk: Desk, repo: Path, ecosystem: str, change: tuple[str, str]) -> str
     ]
     agent = "command:" + shlex.join(["sh", "-c", "; ".join(lines)])
     words = ("run", "mend", "--agent", agent, "--red-base", "go", "--only-check", check)
-    status: str = desk.say(*words, cwd=repo).document["status"]
+    status: str = cli.say(*words, cwd=repo).document["status"]
     return status
 
 
 @pytest.mark.parametrize("ecosystem", ECOSYSTEMS)
-def test_a_guard_that_is_taken_away_beside_a_right_fix(desk: Desk, tmp_path: Path, ecosystem: str) -> None:
+def test_a_guard_that_is_taken_away_beside_a_right_fix(cli: Cli, tmp_path: Path, ecosystem: str) -> None:
     program = PROGRAMS.get(ecosystem)
     if program and not shutil.which(program):
         pytest.skip(f"{program} is not on this machine")
     repo = make_repository(tmp_path / "repo", ECOSYSTEMS[ecosystem][0])
-    honest = {change: mend(desk, repo, ecosystem, change) for change in HONEST[ecosystem]}
+    honest = {change: mend(cli, repo, ecosystem, change) for change in HONEST[ecosystem]}
     assert set(honest.values()) == {"promoted"}, honest
-    cheats = {change: mend(desk, repo, ecosystem, change) for change in CHEATS[ecosystem]}
+    cheats = {change: mend(cli, repo, ecosystem, change) for change in CHEATS[ecosystem]}
     assert set(cheats.values()) <= {"waiting", "refused"}, cheats

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.conftest import examples, git
 from tests.trees_kit import EXECUTABLE, FILE, GITLINK, LINK, File, make_commit, make_tree
-from tests.workspace_kit import Yard, agent, cloning_disk
+from tests.workspace_kit import WorkspaceKit, agent, cloning_disk
 
 from chargehand.core.ports import DriverName
 from chargehand.workspace.head import Head
@@ -128,37 +128,37 @@ git archive --format=tar HEAD src 2>&1 | sha1sum
 @pytest.fixture(
     scope="module", params=["overlay", "worktree", pytest.param("reflink", marks=pytest.mark.needs_root)]
 )
-def yard(
+def kit(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Yard, DriverName]]:
+) -> Iterator[tuple[WorkspaceKit, DriverName]]:
     place = tmp_path_factory.mktemp("judged")
     if request.param != "reflink":
-        yield _make(place / "yard"), request.param
+        yield _make(place / "crashes"), request.param
         return
     with cloning_disk("btrfs", place) as disk:
-        yield _make(disk / "yard"), request.param
+        yield _make(disk / "crashes"), request.param
 
 
-def _make(place: Path) -> Yard:
-    """Return a yard whose base has every kind of index entry, tags, and a history with a merge."""
+def _make(place: Path) -> WorkspaceKit:
+    """Return a kit whose base has every kind of index entry, tags, and a history with a merge."""
     place.mkdir()
-    yard = Yard(place, {"first": "1\n"})
-    git(yard.repository, "tag", "-a", "-m", "one", "v1")
-    depot = yard.depot()
-    first = yard.base().commit
+    kit = WorkspaceKit(place, {"first": "1\n"})
+    git(kit.repository, "tag", "-a", "-m", "one", "v1")
+    depot = kit.depot()
+    first = kit.base().commit
     side = make_commit(depot, {"first": b"1\n", "side": b"2\n"}, first)
     base = make_commit(depot, _BASE, first, side)
-    git(yard.repository, "fetch", "-q", str(depot.path), f"{base}:refs/heads/base")
-    git(yard.repository, "symbolic-ref", "HEAD", "refs/heads/base")
-    git(yard.repository, "tag", "v2-light", "base")
-    yard._base = None
-    return yard
+    git(kit.repository, "fetch", "-q", str(depot.path), f"{base}:refs/heads/base")
+    git(kit.repository, "symbolic-ref", "HEAD", "refs/heads/base")
+    git(kit.repository, "tag", "v2-light", "base")
+    kit._base = None
+    return kit
 
 
-def clone(yard: Yard, commit: str, branch: str, place: Path) -> Path:
+def clone(kit: WorkspaceKit, commit: str, branch: str, place: Path) -> Path:
     """Fetch the commit into the person's repository as a branch, as an export does, and clone that branch."""
-    git(yard.repository, "fetch", "-q", str(yard.depot().path), f"+{commit}:refs/heads/{branch}")
-    git(place, "clone", "-q", "-b", branch, f"file://{yard.repository}", "clone")
+    git(kit.repository, "fetch", "-q", str(kit.depot().path), f"+{commit}:refs/heads/{branch}")
+    git(place, "clone", "-q", "-b", branch, f"file://{kit.repository}", "clone")
     return place / "clone"
 
 
@@ -194,9 +194,9 @@ def edit(files: Mapping[str, bytes | File], edits: Mapping[str, File | None]) ->
 @example(edits={"src/lib": (FILE, b"now a file\n"), "link": (FILE, b"x")}, attributes=None)
 @given(edits=_EDITS, attributes=st.none() | _ATTRIBUTES)
 def test_git_answers_as_in_a_clone_of_the_branch(
-    yard: tuple[Yard, DriverName], edits: dict[str, File | None], attributes: bytes | None
+    kit: tuple[WorkspaceKit, DriverName], edits: dict[str, File | None], attributes: bytes | None
 ) -> None:
-    there, driver = yard
+    there, driver = kit
     depot, base = there.depot(), there.base()
     wanted = edits if attributes is None else {**edits, ".gitattributes": (FILE, attributes)}
     tree = make_tree(depot, edit(_BASE, wanted))
@@ -218,5 +218,5 @@ def test_git_answers_as_in_a_clone_of_the_branch(
     assert {*objects} <= {*reachable, *_tags(there)}
 
 
-def _tags(yard: Yard) -> list[str]:
-    return git(yard.repository, "for-each-ref", "--format=%(objectname)", "refs/tags").split()
+def _tags(kit: WorkspaceKit) -> list[str]:
+    return git(kit.repository, "for-each-ref", "--format=%(objectname)", "refs/tags").split()

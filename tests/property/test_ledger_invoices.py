@@ -81,13 +81,13 @@ LIMITS = st.none() | st.integers(1, 12).map(lambda part: part / 10)
 
 
 async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: SpendingLimits) -> list[CallRecord]:
-    """Make all calls at once; each gateway has its own desk, and all share one ledger."""
+    """Make all calls at once; each gateway has its own client, and all share one ledger."""
     records: list[CallRecord] = []
     served = ServedModel(name="m", dialect="openai", model="up", upstream=Scripted(), price=PRICE)
-    desks = {}
+    gateways = {}
     for attempt, mission in MISSIONS.items():
         money = store.spending.ledger(mission=mission, attempt=attempt, limits=limits, user=USERS[mission])
-        desks[attempt] = BudgetAdmission(
+        gateways[attempt] = BudgetAdmission(
             money,
             clock,
             attempt=attempt,
@@ -98,7 +98,7 @@ async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: S
     async def call(scene: Scene) -> None:
         bound = CallBound(input=1_000, output=scene.asked, asked=True)
         try:
-            bill = await desks[scene.attempt].open(served, bound, turn=1)
+            bill = await gateways[scene.attempt].open(served, bound, turn=1)
         except GatewayFault as fault:
             refused.add(fault.code)
             return
@@ -116,8 +116,8 @@ async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: S
     invoices: dict[str, float] = {}
     tells: dict[str, bool] = {}
     await asyncio.gather(*map(call, scenes))
-    for desk in desks.values():
-        await desk.close()
+    for running in gateways.values():
+        await running.close()
     assert refused <= {"budget_exhausted"}
     made = {record.call: record for record in records if record.status != "refused"}
     assert made.keys() == invoices.keys()
@@ -212,12 +212,12 @@ async def test_bookings_equal_the_providers_invoice_to_the_cent(tmp_path: Path, 
     provider, clock = InvoicingProvider(seed=calls), SteppedClock()
     with open_store(tmp_path / "home", clock=clock) as store:
         ledger = store.spending.ledger(mission="m-1", attempt="a-1", limits=SpendingLimits(mission_usd=1e6))
-        async with gateway(tmp_path, provider.answer, price=TIERED, dialect="anthropic", ledger=ledger) as desk:
+        async with gateway(tmp_path, provider.answer, price=TIERED, dialect="anthropic", ledger=ledger) as running:
             ask: dict[str, Any] = {"model": "m", "max_tokens": 4_000, "messages": []}
 
             async def take(numbers: Iterator[int]) -> None:
                 for number in numbers:
-                    reply = await desk.post({**ask, "stream": number % 2 == 0}, "/v1/messages")
+                    reply = await running.post({**ask, "stream": number % 2 == 0}, "/v1/messages")
                     assert reply.status_code == 200
 
             left = iter(range(calls))
@@ -225,5 +225,5 @@ async def test_bookings_equal_the_providers_invoice_to_the_cent(tmp_path: Path, 
         booked = store.spending.total()
     assert abs(Decimal(str(booked.known_usd)) - provider.invoice) < Decimal("0.005")
     assert booked.known_usd == booked.booked_usd
-    assert sum(record.cost_usd or 0.0 for record in desk.records) == pytest.approx(float(provider.invoice))
-    assert len(desk.records) == calls
+    assert sum(record.cost_usd or 0.0 for record in running.records) == pytest.approx(float(provider.invoice))
+    assert len(running.records) == calls

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.trees_kit import EXECUTABLE, FILE, LINK, File, files_of, make_tree
-from tests.workspace_kit import Yard
+from tests.workspace_kit import WorkspaceKit
 
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.hunks import Hunk, LineRange, find_hunks, keep_hunks
@@ -131,7 +131,7 @@ def test_any_kept_hunks_are_what_git_applies(contents: tuple[bytes, bytes], choi
 
 @pytest.fixture(scope="module")
 def depot(tmp_path_factory: pytest.TempPathFactory) -> Depot:
-    return Yard(tmp_path_factory.mktemp("yard")).depot()
+    return WorkspaceKit(tmp_path_factory.mktemp("kit")).depot()
 
 
 _NAMES = ["a", "b", "d", "a/x", "d/x", "d/e/y", "d/e", "é", "ab"]

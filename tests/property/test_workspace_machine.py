@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.workspace_kit import Operation, Yard, cloning_disk, operate, oracle, write
+from tests.workspace_kit import Operation, WorkspaceKit, cloning_disk, operate, oracle, write
 
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Checkpoint
@@ -69,8 +69,8 @@ class Work(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.yard = Yard(Path(self._scratch.name))
-        self.workspace = self.yard.workspace(self.driver)
+        self.kit = WorkspaceKit(Path(self._scratch.name))
+        self.workspace = self.kit.workspace(self.driver)
 
     def teardown(self) -> None:
         if hasattr(self, "workspace"):
@@ -86,7 +86,7 @@ class Work(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         tree = self.workspace.scan().tree
         made = self.workspace.checkpoint("work")
-        assert made.tree == tree == oracle(self.workspace, self.yard.depot())
+        assert made.tree == tree == oracle(self.workspace, self.kit.depot())
         self.kept[made.commit] = made
 
     @precondition(lambda self: self.kept)
@@ -96,7 +96,7 @@ class Work(RuleBasedStateMachine):
         before = self.workspace.scan().tree
         tree = self.kept[target].tree
         back = self.workspace.reset(tree, "rollback")
-        assert self.workspace.scan().tree == back.tree == tree == oracle(self.workspace, self.yard.depot())
+        assert self.workspace.scan().tree == back.tree == tree == oracle(self.workspace, self.kit.depot())
         assert before in {checkpoint.tree for checkpoint in self.workspace.checkpoints()}
         self.kept[back.commit] = back
 
@@ -104,7 +104,7 @@ class Work(RuleBasedStateMachine):
     @rule(data=st.data(), paths=st.lists(_PATHS, min_size=1, max_size=3))
     def roll_back_files(self, data: Any, paths: list[str]) -> None:
         target = data.draw(st.sampled_from(list(self.kept)))
-        depot, source = self.yard.depot(), self.kept[target].tree
+        depot, source = self.kit.depot(), self.kept[target].tree
         before = self.workspace.scan().tree
         expected = depot.replace_paths(before, paths, source)
         back = self.workspace.reset_paths(paths, source)
@@ -114,7 +114,7 @@ class Work(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        self.workspace = Workspace.load(self.yard.open(), self.workspace.id)
+        self.workspace = Workspace.load(self.kit.open(), self.workspace.id)
 
     @rule()
     def tidy(self) -> None:
@@ -125,12 +125,12 @@ class Work(RuleBasedStateMachine):
         if hasattr(self, "workspace"):
             found = self.workspace.scan()
             assert self.workspace.scan(trust_cache=False) == found
-            assert found.changes == self.yard.depot().diff(self.workspace.base.tree, found.tree)
+            assert found.changes == self.kit.depot().diff(self.workspace.base.tree, found.tree)
             assert not [f for f in found.findings if f.severity in ("critical", "error")]
 
     def _all_can_be_restored(self) -> None:
         for checkpoint in list(self.kept.values())[-3:]:
-            again = self.yard.workspace(self.driver, tree=checkpoint.tree)
+            again = self.kit.workspace(self.driver, tree=checkpoint.tree)
             assert again.scan().tree == checkpoint.tree
             again.discard()
 

@@ -259,7 +259,7 @@ class Promises(RuleBasedStateMachine):
         if point:
             name = f"w-killed{len(self.world.told)}"
             self.world.die_at(f"{point}#1", "fork", workspace=lane.workspace.id, tree=tree, id=name)
-            assert not (self.world.yard.root / "workspaces" / name).exists()
+            assert not (self.world.kit.root / "workspaces" / name).exists()
         made = Lane(workspace=self.world.fork(tree), tree=tree)
         self.world.lanes.append(made)
         self.world.shows(made, tree)
@@ -288,14 +288,14 @@ class Promises(RuleBasedStateMachine):
     @rule(data=st.data(), slug=st.sampled_from(MISSIONS), point=st.sampled_from(_PROMOTION_POINTS[:3]))
     def promote_while_another_does(self, data: st.DataObject, slug: str, point: str) -> None:
         tree, other, world = self.told(data), self.told(data), self.world
-        roots = {"root": str(world.yard.root), "repository": str(world.yard.repository)}
+        roots = {"root": str(world.kit.root), "repository": str(world.kit.repository)}
         job = {"act": "promote", "point": "", "mission": world.missions[slug], "tree": other, **roots}
         world.seam.plan[point] = lambda: event(f"another at {point}: {world.side.act(job)}")
         self.promote_while(slug, tree)
 
     def promote_while(self, slug: str, tree: str) -> None:
         try:
-            self.world.run(self.world.desk(slug).promote(tree))
+            self.world.run(self.world.promoter(slug).promote(tree))
             event("promoted")
         except ChargehandError as error:
             event(f"refused: {error.code}")
@@ -314,14 +314,14 @@ class Promises(RuleBasedStateMachine):
         world = self.world
         code = world.die_at(f"{point}#1", act, mission=world.missions[slug], **words)
         event(f"{act} killed at {point}: {code}")
-        desk = world.desk(slug)
+        promoter = world.promoter(slug)
         there = world.depot.read_ref(f"refs/chargehand/missions/{world.missions[slug]}")
-        prepared = desk.state.prepared
+        prepared = promoter.state.prepared
         if prepared is not None:
             assert there in (prepared.old or None, prepared.new)
         world.examine()
-        world.run(desk.recover())
-        assert desk.state.commit == there
+        world.run(promoter.recover())
+        assert promoter.state.commit == there
         if code == REFUSED and point == "":
             event(f"{act} refused")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git
-from tests.integration.actions_kit import Yard
+from tests.integration.actions_kit import ActionsKit
 from tests.security.test_git_vectors import VECTORS, Canary, plant
 from tests.workspace_kit import FILES
 
@@ -26,50 +26,50 @@ def canary(tmp_path: Path) -> Canary:
 
 
 def test_nothing_planted_runs(canary: Canary, tmp_path: Path) -> None:
-    yard = Yard(tmp_path / "yard", FILES)
-    mission = yard.run("echo more >> README.md", checks=("true",))
+    kit = ActionsKit(tmp_path / "crashes", FILES)
+    mission = kit.run("echo more >> README.md", checks=("true",))
     assert mission.status == "promoted", mission.reasons
-    subprocess.run(["sh", "-ec", plant(PLANTED, canary)], cwd=yard.repository, check=True)
+    subprocess.run(["sh", "-ec", plant(PLANTED, canary)], cwd=kit.repository, check=True)
     more = (
         f'[remote "origin"]\n\tuploadpack = {canary.run("uploadpack")}\n\treceivepack = {canary.run("hooks")}\n'
         f'\tvcs = {canary.run("ext-remote")}\n[credential]\n\thelper = "!{canary.run("credential")}"\n'
     )
-    with (yard.repository / ".git/config").open("a") as config:
+    with (kit.repository / ".git/config").open("a") as config:
         config.write(more)
     assert canary.fired() == set()
-    fetched = yard.act("fetch", remote="origin")
+    fetched = kit.act("fetch", remote="origin")
     assert fetched.status == "done", fetched
-    pushed = yard.act("push", mission.id, remote="origin")
+    pushed = kit.act("push", mission.id, remote="origin")
     assert pushed.status == "done", pushed
-    assert yard.act("merge", mission.id, tip="origin/main").status == "done"
-    asked = yard.act("push", mission.id, remote="origin", delete=True)
-    assert yard.answered(asked.id, yes=True).status == "done"
+    assert kit.act("merge", mission.id, tip="origin/main").status == "done"
+    asked = kit.act("push", mission.id, remote="origin", delete=True)
+    assert kit.answered(asked.id, yes=True).status == "done"
     assert canary.fired() == set()
 
 
 @pytest.mark.parametrize("scheme", ["ext::sh -c '{run}'", "sh -c '{run}'::x"])
 def test_an_address_is_never_a_program(canary: Canary, tmp_path: Path, scheme: str) -> None:
-    yard = Yard(tmp_path / "yard", FILES)
+    kit = ActionsKit(tmp_path / "crashes", FILES)
     evil = scheme.format(run=canary.run("ext-remote"))
-    git(yard.repository, "config", f"url.{evil}.insteadOf", f"file://{yard.origin}")
-    assert yard.act("fetch", remote="origin").status == "failed"
+    git(kit.repository, "config", f"url.{evil}.insteadOf", f"file://{kit.origin}")
+    assert kit.act("fetch", remote="origin").status == "failed"
     assert canary.fired() == set()
 
 
 def test_the_remotes_own_hooks_are_the_remotes(canary: Canary, tmp_path: Path) -> None:
     """The control: a hook of the remote runs, as for any push; a hook among the project's files does not."""
-    yard = Yard(tmp_path / "yard", FILES)
-    mission = yard.run("echo more >> README.md", checks=("true",))
-    for place in (yard.origin, yard.repository / "inner.git"):
+    kit = ActionsKit(tmp_path / "crashes", FILES)
+    mission = kit.run("echo more >> README.md", checks=("true",))
+    for place in (kit.origin, kit.repository / "inner.git"):
         if not place.exists():
-            git(yard.place, "clone", "-q", "--bare", str(yard.origin), str(place))
+            git(kit.place, "clone", "-q", "--bare", str(kit.origin), str(place))
         hook = place / "hooks/pre-receive"
         hook.parent.mkdir(exist_ok=True)
         hook.write_text(f"#!/bin/sh\n{canary.run('hooks')}\nexit 0\n")
         os.chmod(hook, 0o755)
-    git(yard.repository, "remote", "add", "inner", str(yard.repository / "inner.git"))
-    refused = yard.act("push", mission.id, remote="inner")
+    git(kit.repository, "remote", "add", "inner", str(kit.repository / "inner.git"))
+    refused = kit.act("push", mission.id, remote="inner")
     assert [reason.code for reason in refused.reasons] == ["remote_inside"]
     assert canary.fired() == set()
-    assert yard.act("push", mission.id, remote="origin").status == "done"
+    assert kit.act("push", mission.id, remote="origin").status == "done"
     assert canary.fired() == {"hooks"}

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.conftest import git
 from tests.crash_kit import wait_until
-from tests.integration.desk import Desk, Said, repository
+from tests.integration.command_line import Cli, Completed, repository
 from tests.native_kit import FINISH, ModelServer, call, edit, says
 
 from chargehand.app.composition import App
@@ -105,7 +105,7 @@ def objects(directory: Path) -> bytes:
     return subprocess.run(words, capture_output=True, check=True).stdout
 
 
-class Office(Desk):
+class Office(Cli):
     """A person with two keys, one in the environment and one in a file, and agents of both kinds."""
 
     def __init__(self, place: Path, address: str) -> None:
@@ -131,13 +131,13 @@ class Office(Desk):
         self.secrets.write_text(json.dumps({"secrets": {"KEPT_KEY": self.kept.text}, "keyring": []}))
         self.secrets.chmod(0o600)
         self.repository = repository(place / "repo")
-        self.heard: list[Said] = []
+        self.heard: list[Completed] = []
 
-    def hear(self, *words: str) -> Said:
+    def hear(self, *words: str) -> Completed:
         """Run the program with `--json` and keep its output."""
-        said = self.say(*words, cwd=self.repository)
-        self.heard.append(said)
-        return said
+        result = self.say(*words, cwd=self.repository)
+        self.heard.append(result)
+        return result
 
     def tell(self, *words: str) -> str:
         """Run the program as for a person and return all its output."""
@@ -145,7 +145,7 @@ class Office(Desk):
         done = subprocess.run(
             argv, cwd=self.repository, env=self.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
-        self.heard.append(Said(code=done.returncode, stdout=done.stdout, stderr=done.stderr))
+        self.heard.append(Completed(code=done.returncode, stdout=done.stdout, stderr=done.stderr))
         return done.stdout + done.stderr
 
     def workers(self) -> list[str]:
@@ -162,7 +162,7 @@ class Office(Desk):
         found: list[object] = []
         for canary in (self.exported, self.kept):
             found += [path for path in canary.below(self.place) if path != str(self.secrets)]
-            found += [said for said in self.heard if canary.inside((said.stdout + said.stderr).encode())]
+            found += [result for result in self.heard if canary.inside((result.stdout + result.stderr).encode())]
             found += [body for body in server.bodies if canary.inside(json.dumps(body).encode())]
         return found
 
@@ -226,10 +226,10 @@ def test_a_probe_of_a_provider_that_sends_the_key_back(office: Office, server: E
     assert office.leaks(server) == []
 
 
-def looked(office: Office, said: Said) -> str:
+def looked(office: Office, result: Completed) -> str:
     """Return the output of a command agent's program."""
     with App.open(environ=office.environ, cwd=office.place) as app:
-        rows = app.store.artifacts.list(said.document["mission"])
+        rows = app.store.artifacts.list(result.document["mission"])
         return "".join(
             app.store.artifacts.get(row.id).decode(errors="replace") for row in rows if row.kind == "agent"
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import GIT_IDENTITY, git, make_repository, repository_state
-from tests.workspace_kit import FILES, Yard, agent
+from tests.workspace_kit import FILES, WorkspaceKit, agent
 
 from chargehand.core.ports import DriverName
 from chargehand.workspace.checkout import fast_forward
@@ -315,24 +315,24 @@ def test_nothing_fires_on_the_host(
         "no-gitdir": lambda vector: not vector.gitdir,
     }
     monkeypatch.chdir(tmp_path)
-    yard = Yard(tmp_path / "yard")
-    depot, before = yard.depot(), repository_state(yard.repository)
-    workspace = yard.workspace(driver)
+    kit = WorkspaceKit(tmp_path / "crashes")
+    depot, before = kit.depot(), repository_state(kit.repository)
+    workspace = kit.workspace(driver)
     names = [name for name, vector in VECTORS.items() if chosen[part](vector)]
     agent(workspace, f"{CHANGE}\n{plant(names, canary)}\n{CHANGE}")
     refused = {found.path for found in workspace.scan(trust_cache=False).findings if found.severity == "critical"}
     commit = work_through(depot, workspace, branch="x")
     assert canary.fired() == set()
-    assert repository_state(yard.repository) == before
+    assert repository_state(kit.repository) == before
     assert not list(tmp_path.glob("fired-*"))
     assert refused == REFUSED.get(part, set())
     if part != "config":
         return
-    assert fast_forward(depot, commit, branch="main", at=yard.base().commit).state == "done"
-    back = depot.commit(yard.base().tree, (commit,), "rolled back\n")
+    assert fast_forward(depot, commit, branch="main", at=kit.base().commit).state == "done"
+    back = depot.commit(kit.base().tree, (commit,), "rolled back\n")
     assert export_branch(depot, back, branch="chargehand/x", expected_old=commit).state == "done"
     assert fast_forward(depot, back, branch="main", at=commit).state == "done"
-    assert git(yard.repository, "status", "--porcelain") == ""
+    assert git(kit.repository, "status", "--porcelain") == ""
     assert canary.fired() == set()
 
 
@@ -352,11 +352,11 @@ def test_what_fires_of_the_users_own_configuration(canary: Canary, tmp_path: Pat
 
 def _worked_on_as_the_users_own(place: Path, canary: Canary, names: Iterable[str]) -> str:
     """Export and apply a change in a repository whose owner configured these vectors; return how that ended."""
-    yard = Yard(place)
-    subprocess.run(["sh", "-ec", plant(names, canary)], cwd=yard.repository, check=True)
-    (yard.repository / "README.md").write_text("HELLO\n")  # of the same size, so that git reads the content
-    (yard.repository / "src/app.py").write_text("print('APP')\n")
-    depot = yard.depot()
+    kit = WorkspaceKit(place)
+    subprocess.run(["sh", "-ec", plant(names, canary)], cwd=kit.repository, check=True)
+    (kit.repository / "README.md").write_text("HELLO\n")  # of the same size, so that git reads the content
+    (kit.repository / "src/app.py").write_text("print('APP')\n")
+    depot = kit.depot()
     base = depot.resolve_base()
     assert base.dirty
     workspace = Workspace.create(depot, base, driver="worktree")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git, repository_state
-from tests.integration.desk import Desk, Said, repository
+from tests.integration.command_line import Cli, Completed, repository
 from tests.security.test_git_vectors import CHANGE, VECTORS, Canary, naive, plant
 from tests.workspace_kit import FILES
 
@@ -35,8 +35,8 @@ def canary(tmp_path: Path) -> Canary:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
 
 
 def planting(place: Path, script: str) -> Path:
@@ -44,22 +44,22 @@ def planting(place: Path, script: str) -> Path:
     return repository(place, {**FILES, "plant.sh": script})
 
 
-def test_no_command_runs_what_an_agent_planted(desk: Desk, canary: Canary, tmp_path: Path) -> None:
+def test_no_command_runs_what_an_agent_planted(cli: Cli, canary: Canary, tmp_path: Path) -> None:
     assert set(DANGEROUS) <= VECTORS.keys()
     repo = planting(tmp_path / "repo", f"{CHANGE}\n{plant(DANGEROUS, canary)}\n{CHANGE}\n")
 
-    def quiet(*words: str, codes: tuple[int, ...] = (0,)) -> Said:
-        said = desk.say(*words, cwd=repo)
-        assert said.code in codes, said
+    def quiet(*words: str, codes: tuple[int, ...] = (0,)) -> Completed:
+        result = cli.say(*words, cwd=repo)
+        assert result.code in codes, result
         assert canary.fired() == set(), words
-        return said
+        return result
 
     agent = ("--agent", "command:sh plant.sh", "--only-check", "true")
     ran = quiet("run", "plant", *agent, "--apply", codes=(0, 3))
     mission = ran.document["mission"]
     if ran.document["status"] == "waiting":
         quiet("mission", "promote", mission)
-    state = desk.state(ran)
+    state = cli.state(ran)
     assert state.status == "promoted"
     assert git(repo, "rev-parse", "main") == state.commit
     point = state.checkpoints[-1].commit
@@ -75,11 +75,11 @@ def test_no_command_runs_what_an_agent_planted(desk: Desk, canary: Canary, tmp_p
     assert canary.fired()
 
 
-def test_what_is_critical_is_refused_and_runs_nowhere(desk: Desk, canary: Canary, tmp_path: Path) -> None:
+def test_what_is_critical_is_refused_and_runs_nowhere(cli: Cli, canary: Canary, tmp_path: Path) -> None:
     for names in CRITICAL:
         repo = planting(tmp_path / names[0], f"{plant(names, canary)}\n")
         before = repository_state(repo)
-        said = desk.say("run", "plant", "--agent", "command:sh plant.sh", "--only-check", "true", cwd=repo)
-        assert (said.code, said.document["status"]) == (1, "refused"), said
+        result = cli.say("run", "plant", "--agent", "command:sh plant.sh", "--only-check", "true", cwd=repo)
+        assert (result.code, result.document["status"]) == (1, "refused"), result
         assert canary.fired() == set()
         assert repository_state(repo) == before

@@ -164,8 +164,8 @@ def test_inside_it_is_refused(attempt: Attempt, ground: Ground, jail: Jail) -> N
 
 
 @pytest.fixture(scope="module")
-def yard(jail: Jail, tmp_path_factory: pytest.TempPathFactory) -> DriverHarness:
-    place = tmp_path_factory.mktemp("yard")
+def harness(jail: Jail, tmp_path_factory: pytest.TempPathFactory) -> DriverHarness:
+    place = tmp_path_factory.mktemp("harness")
     return DriverHarness(place, driver="overlay", run=lambda workspace, script: run(jail, workspace, script))
 
 
@@ -187,15 +187,15 @@ def run(jail: Jail, workspace: Workspace, script: str) -> str:
 
 
 @pytest.mark.parametrize("planted", TREES, ids=lambda planted: planted.name)
-def test_what_is_planted_in_the_tree_is_found(planted: Planted, yard: DriverHarness, jail: Jail) -> None:
-    workspace = yard.workspace(limits=LIMITS)
+def test_what_is_planted_in_the_tree_is_found(planted: Planted, harness: DriverHarness, jail: Jail) -> None:
+    workspace = harness.workspace(limits=LIMITS)
     if jail.kind in planted.impossible:
         with pytest.raises(ScriptFailedError, match=planted.impossible[jail.kind]):
-            yard.run(workspace, planted.script)
+            harness.run(workspace, planted.script)
         assert workspace.scan().changes == ()
         workspace.discard()
         return
-    yard.run(workspace, planted.script)
+    harness.run(workspace, planted.script)
     scan = workspace.scan()
     found = {finding.path: finding for finding in scan.findings}
     changed = {change.path for change in scan.changes}
@@ -208,9 +208,9 @@ def test_what_is_planted_in_the_tree_is_found(planted: Planted, yard: DriverHarn
     workspace.discard()
 
 
-def test_a_tree_without_any_of_it_has_no_findings(yard: DriverHarness) -> None:
-    workspace = yard.workspace(limits=LIMITS)
-    yard.run(workspace, "echo more >> README.md; mkdir new; ln -s ../README.md new/link; echo x > new/'ü b'")
+def test_a_tree_without_any_of_it_has_no_findings(harness: DriverHarness) -> None:
+    workspace = harness.workspace(limits=LIMITS)
+    harness.run(workspace, "echo more >> README.md; mkdir new; ln -s ../README.md new/link; echo x > new/'ü b'")
     assert [finding for finding in workspace.scan().findings if finding.severity == "critical"] == []
     workspace.discard()
 

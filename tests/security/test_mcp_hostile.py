@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.conftest import make_repository
-from tests.integration.desk import Desk
+from tests.integration.command_line import Cli
 from tests.mcp_kit import Service
 
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
@@ -32,8 +32,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(place: Path) -> Iterator[Service]:
-    desk = Desk(place)
-    made = Service(environ=desk.environ, cwd=place / "repo", token_file=place / "token")
+    cli = Cli(place)
+    made = Service(environ=cli.environ, cwd=place / "repo", token_file=place / "token")
     made.start()
     yield made
     assert made.stop() == 0
@@ -176,7 +176,7 @@ def test_no_client_grants_trust(hostile: Hostile, tmp_path: Path, content: str) 
 
 
 def test_over_stdio_what_is_no_message_is_answered_and_eof_ends_it(place: Path) -> None:
-    desk = Desk(place)
+    cli = Cli(place)
     lines = [
         b"{nope",
         b'{"jsonrpc":"2.0"}',
@@ -189,7 +189,7 @@ def test_over_stdio_what_is_no_message_is_answered_and_eof_ends_it(place: Path) 
     with subprocess.Popen(
         [sys.executable, "-m", "chargehand", "mcp"],
         cwd=place / "repo",
-        env=desk.environ,
+        env=cli.environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -200,10 +200,10 @@ def test_over_stdio_what_is_no_message_is_answered_and_eof_ends_it(place: Path) 
         process.stdin.flush()
         answers = [json.loads(process.stdout.readline()) for _ in range(5)]
         process.stdin.close()
-        rest, said = process.stdout.read(), process.stderr.read() if process.stderr else b""
-        assert process.wait() == 0, said
+        rest, result = process.stdout.read(), process.stderr.read() if process.stderr else b""
+        assert process.wait() == 0, result
     assert rest == b""
     assert [answer.get("error", {}).get("code") for answer in answers[:3]] == [-32700, -32600, -32600]
     assert [answer["id"] for answer in answers] == [None, None, None, 7, 8]
     assert answers[4]["result"]["structuredContent"]["error"]["code"] == "not_found"
-    assert said == b""
+    assert result == b""

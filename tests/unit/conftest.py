@@ -1,4 +1,4 @@
-"""Fixtures that most tests use: a person in a repository, a store, a yard of workspaces."""
+"""Fixtures that most tests use: a person in a repository, a store, workspaces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import make_repository
-from tests.workspace_kit import Yard
+from tests.workspace_kit import WorkspaceKit
 
 from chargehand.app.composition import App
 from chargehand.core.clock import SteppedClock
@@ -36,5 +36,5 @@ def store(tmp_path: Path, clock: SteppedClock) -> Iterator[Store]:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
+def kit(tmp_path: Path) -> WorkspaceKit:
+    return WorkspaceKit(tmp_path)

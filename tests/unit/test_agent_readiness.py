@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.conftest import git
-from tests.integration.desk import FILES, Desk, repository
+from tests.integration.command_line import FILES, Cli, repository
 
 from chargehand.app.composition import App
 from chargehand.app.missions import resume_mission
@@ -22,8 +22,8 @@ LATER = {"requirements.txt": "ruff\n"}
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "desk")
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path / "person")
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def repo(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def app(desk: Desk, repo: Path) -> Iterator[App]:
-    with App.open(environ=desk.environ, cwd=repo) as opened:
+def app(cli: Cli, repo: Path) -> Iterator[App]:
+    with App.open(environ=cli.environ, cwd=repo) as opened:
         yield opened
 
 
-def configure(desk: Desk, text: str) -> None:
+def configure(cli: Cli, text: str) -> None:
     """Write the person's configuration."""
-    file = desk.place / ".config/chargehand/config.toml"
+    file = cli.place / ".config/chargehand/config.toml"
     file.parent.mkdir(parents=True)
     file.write_text(text)
 
@@ -109,10 +109,10 @@ FAULTS: list[tuple[dict[str, str], str, str, str]] = [
     ("options", "code", "value", "way_out"), FAULTS, ids=[" ".join(fault[0].values()) for fault in FAULTS]
 )
 def test_it_is_told_before_anything_is_recorded(
-    desk: Desk, repo: Path, options: dict[str, Any], code: str, value: str, way_out: str
+    cli: Cli, repo: Path, options: dict[str, Any], code: str, value: str, way_out: str
 ) -> None:
-    configure(desk, CONFIGURATION)
-    with App.open(environ=desk.environ, cwd=repo) as app:
+    configure(cli, CONFIGURATION)
+    with App.open(environ=cli.environ, cwd=repo) as app:
         with pytest.raises(ChargehandError) as refused:
             record_mission(app, RunRequest(text="mend", only_checks=("true",), **options))
         error = refused.value
@@ -136,8 +136,8 @@ def test_a_program_that_is_there_is_taken(app: App, program: str) -> None:
     assert record_mission(app, RunRequest(text="mend", agent=f"command:{program}"))
 
 
-def test_a_program_of_the_directory_where_work_starts_is_taken(desk: Desk, repo: Path) -> None:
-    with App.open(environ=desk.environ, cwd=repo) as app:
+def test_a_program_of_the_directory_where_work_starts_is_taken(cli: Cli, repo: Path) -> None:
+    with App.open(environ=cli.environ, cwd=repo) as app:
         with pytest.raises(ChargehandError, match="is not a file of the base"):
             record_mission(app, RunRequest(text="mend", agent="command:../tool"))
         (repo / "sub/chargehand.toml").write_text("")
@@ -147,22 +147,20 @@ def test_a_program_of_the_directory_where_work_starts_is_taken(desk: Desk, repo:
 
 
 @pytest.mark.parametrize("configured", [False, True])
-def test_what_a_setup_may_install_is_looked_for_in_the_sandbox(
-    tmp_path: Path, desk: Desk, configured: bool
-) -> None:
+def test_what_a_setup_may_install_is_looked_for_in_the_sandbox(tmp_path: Path, cli: Cli, configured: bool) -> None:
     if configured:
-        configure(desk, '[project]\nsetup = "make tools"\n')
+        configure(cli, '[project]\nsetup = "make tools"\n')
     place = repository(tmp_path / "other", FILES if configured else {**FILES, **LATER})
-    with App.open(environ=desk.environ, cwd=place) as app:
+    with App.open(environ=cli.environ, cwd=place) as app:
         assert record_mission(app, RunRequest(text="mend", agent=f"command:{ABSENT}"))
         # No setup installs these: their vendors do.
         with pytest.raises(ChargehandError, match="'opencode'"):
             record_mission(app, RunRequest(text="mend", agent="cli:opencode", model="ollama:x"))
 
 
-def test_the_programs_of_an_image_are_known_once_it_runs(desk: Desk, repo: Path) -> None:
-    configure(desk, '[sandbox]\ntier = "container"\ncontainer_image = "mine"\n')
-    with App.open(environ=desk.environ, cwd=repo) as app:
+def test_the_programs_of_an_image_are_known_once_it_runs(cli: Cli, repo: Path) -> None:
+    configure(cli, '[sandbox]\ntier = "container"\ncontainer_image = "mine"\n')
+    with App.open(environ=cli.environ, cwd=repo) as app:
         found = app.configured(None)
         app.require_ready_agent(found, found.resolved, f"command:{ABSENT}", ())
 
@@ -176,12 +174,12 @@ def test_a_tier_that_this_machine_lacks_is_told(app: App) -> None:
     assert app.store.log.missions() == ()
 
 
-def test_a_key_that_is_gone_is_told_by_resume_and_fork(desk: Desk, repo: Path) -> None:
-    with_key = {**desk.environ, "OPENAI_API_KEY": "sk-of-a-test"}
+def test_a_key_that_is_gone_is_told_by_resume_and_fork(cli: Cli, repo: Path) -> None:
+    with_key = {**cli.environ, "OPENAI_API_KEY": "sk-of-a-test"}
     with App.open(environ=with_key, cwd=repo) as app:
         mission = record_mission(app, RunRequest(text="mend", agent="native:openai:x"))
         app.steering.pause(mission)
-    with App.open(environ=desk.environ, cwd=repo) as app:
+    with App.open(environ=cli.environ, cwd=repo) as app:
         before = app.store.log.read(mission)
         for act in (
             lambda: resume_mission(app, mission),
@@ -199,7 +197,7 @@ def test_a_key_that_is_gone_is_told_by_resume_and_fork(desk: Desk, repo: Path) -
 
 
 @pytest.mark.parametrize("words", [(), ("--detach",), ("--detach", "--idempotency-key", "k")])
-def test_the_command_line_says_so(desk: Desk, repo: Path, words: tuple[str, ...]) -> None:
+def test_the_command_line_says_so(cli: Cli, repo: Path, words: tuple[str, ...]) -> None:
     asked = ("run", "mend", "--agent", f"command:{ABSENT}", *words)
-    assert ABSENT in desk.refused("agent_missing", 2, *asked, cwd=repo)["message"]
-    assert desk.missions(repo) == []
+    assert ABSENT in cli.refused("agent_missing", 2, *asked, cwd=repo)["message"]
+    assert cli.missions(repo) == []

@@ -19,7 +19,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
-from test_cli_commands import Desk
+from test_cli_commands import Cli
 from test_cli_help import COMMANDS
 
 from chargehand.app.composition import App
@@ -32,10 +32,10 @@ _END = "\x04"
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
-    return Desk(tmp_path, monkeypatch)
+    return Cli(tmp_path, monkeypatch)
 
 
 class Screen:
@@ -108,14 +108,14 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
     ],
 )
 def test_colours_are_for_terminals_that_want_them(
-    desk: Desk,
+    cli: Cli,
     screen: Screen,
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
     words: tuple[str, ...],
     coloured: bool,
 ) -> None:
-    desk.mission("first")
+    cli.mission("first")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert (ESCAPE in screen.say(*words, code=2 if "nosuch" in words else 0)) == coloured
@@ -133,16 +133,16 @@ LONG = "make the totals of every cart right, fractions of a cent included, whate
 @pytest.mark.parametrize(
     "words", [("mission", "list"), ("model", "stats"), ("agent", "list"), ("project", "list")]
 )
-def test_tables_fit_the_terminal(desk: Desk, screen: Screen, columns: int, words: tuple[str, ...]) -> None:
-    desk.mission(LONG, id="m-1m8455nrdyh2yn")
-    desk("config", "set", "agents.fixer.command", '["ruff", "check", "--fix", "."]')
+def test_tables_fit_the_terminal(cli: Cli, screen: Screen, columns: int, words: tuple[str, ...]) -> None:
+    cli.mission(LONG, id="m-1m8455nrdyh2yn")
+    cli("config", "set", "agents.fixer.command", '["ruff", "check", "--fix", "."]')
     shown = screen.say(*words, "--no-color", columns=columns)
     assert [line for line in shown.splitlines() if len(line) > columns] == []
 
 
 @pytest.mark.parametrize("columns", [80, 140])
-def test_long_lines_are_wrapped_at_words_below_their_own_text(desk: Desk, screen: Screen, columns: int) -> None:
-    desk.mission(LONG.strip(), id="m-1m8455nrdyh2yn")
+def test_long_lines_are_wrapped_at_words_below_their_own_text(cli: Cli, screen: Screen, columns: int) -> None:
+    cli.mission(LONG.strip(), id="m-1m8455nrdyh2yn")
     lines = screen.say("mission", "show", "--no-color", columns=columns).splitlines()
     # A path is one word, and is not broken.
     assert [line for line in lines if len(line) > columns and not line.startswith("project")] == []
@@ -153,17 +153,17 @@ def test_long_lines_are_wrapped_at_words_below_their_own_text(desk: Desk, screen
     assert " ".join(line[10:] for line in lines[first:last]) == LONG.strip()
 
 
-def test_commands_are_not_wrapped_since_they_are_copied(desk: Desk, screen: Screen) -> None:
-    desk.mission("first")
-    desk("init", "--yes")
-    (desk.repository / "chargehand.toml").unlink()
+def test_commands_are_not_wrapped_since_they_are_copied(cli: Cli, screen: Screen) -> None:
+    cli.mission("first")
+    cli("init", "--yes")
+    (cli.repository / "chargehand.toml").unlink()
     shown = screen.say("init", "--yes", "--no-color", columns=30)
     assert "          chargehand run --agent " in shown
     assert [line for line in shown.splitlines() if "git add" in line and "git commit" not in line] == []
 
 
-def test_the_branch_gives_way_where_there_is_no_room(desk: Desk, screen: Screen) -> None:
-    desk.mission("make the totals of every cart right", id="m-1m8455nrdyh2yn")
+def test_the_branch_gives_way_where_there_is_no_room(cli: Cli, screen: Screen) -> None:
+    cli.mission("make the totals of every cart right", id="m-1m8455nrdyh2yn")
     assert "BRANCH" not in screen.say("mission", "list", columns=80)
     assert "BRANCH" in screen.say("mission", "list", columns=140)
 
@@ -196,14 +196,14 @@ def _questions(path: Sequence[str]) -> int:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu", "America/New_York"])
-def test_times_have_their_zone(desk: Desk, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+def test_times_have_their_zone(cli: Cli, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        desk.mission("first")
+        cli.mission("first")
         name = time.strftime("%Z")
         for words in (("mission", "list"), ("mission", "log", "last"), ("mission", "show", "last")):
-            assert name in desk(*words).stdout, words
+            assert name in cli(*words).stdout, words
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -212,55 +212,55 @@ def test_times_have_their_zone(desk: Desk, monkeypatch: pytest.MonkeyPatch, zone
 # --- verbosity
 
 
-def test_watching_tells_the_result_its_story_or_every_event(desk: Desk) -> None:
-    desk.mission("first")
-    watched = {way: desk("mission", "watch", "last", *way).stdout for way in ((), ("--quiet",), ("--verbose",))}
+def test_watching_tells_the_result_its_story_or_every_event(cli: Cli) -> None:
+    cli.mission("first")
+    watched = {way: cli("mission", "watch", "last", *way).stdout for way in ((), ("--quiet",), ("--verbose",))}
     assert all("no_change: nothing" in shown for shown in watched.values())
     assert [("requested" in shown, "mission   m-first" in shown) for shown in watched.values()] == [
         (False, True),
         (False, False),
         (True, True),
     ]
-    assert desk.error("mission", "watch", "last", "-q", "-v", code=2)["code"] == "usage"
+    assert cli.error("mission", "watch", "last", "-q", "-v", code=2)["code"] == "usage"
 
 
 # --- listed missions, and the delivery of a message
 
 
-def listed(desk: Desk, *words: str) -> list[str]:
+def listed(cli: Cli, *words: str) -> list[str]:
     """Return the missions that a person sees, in order."""
-    return [line.split()[0] for line in desk("mission", "list", *words).stdout.splitlines() if line[:2] == "m-"]
+    return [line.split()[0] for line in cli("mission", "list", *words).stdout.splitlines() if line[:2] == "m-"]
 
 
-def test_missions_are_listed_by_status_age_and_number(desk: Desk) -> None:
-    names = [desk.mission(text) for text in ("a", "b", "c")]
+def test_missions_are_listed_by_status_age_and_number(cli: Cli) -> None:
+    names = [cli.mission(text) for text in ("a", "b", "c")]
     with App.open() as app:
         app.steering.discard("m-b")
-    assert listed(desk) == names[::-1]
-    assert listed(desk, "--status", "refused") == ["m-c", "m-a"]
-    assert listed(desk, "--status", "refused", "--status", "discarded") == names[::-1]
-    assert listed(desk, "--limit", "1") == ["m-c"]
-    assert "2 older missions not listed" in desk("mission", "list", "--limit", "1").stdout
-    assert listed(desk, "--limit", "1", "--status", "discarded") == ["m-b"]
-    assert listed(desk, "--since", "1h") == names[::-1]
+    assert listed(cli) == names[::-1]
+    assert listed(cli, "--status", "refused") == ["m-c", "m-a"]
+    assert listed(cli, "--status", "refused", "--status", "discarded") == names[::-1]
+    assert listed(cli, "--limit", "1") == ["m-c"]
+    assert "2 older missions not listed" in cli("mission", "list", "--limit", "1").stdout
+    assert listed(cli, "--limit", "1", "--status", "discarded") == ["m-b"]
+    assert listed(cli, "--since", "1h") == names[::-1]
     later = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()  # in every time zone
-    assert desk("mission", "list", "--since", later).stdout == "No such missions.\n"
-    document = desk.json("mission", "list", "--limit", "2")
+    assert cli("mission", "list", "--since", later).stdout == "No such missions.\n"
+    document = cli.json("mission", "list", "--limit", "2")
     assert [each["mission"] for each in document["missions"]] == ["m-b", "m-c"]
     assert document["left_out"] == 1
-    assert desk.json("mission", "list", "--limit", "0")["left_out"] == 0
+    assert cli.json("mission", "list", "--limit", "0")["left_out"] == 0
     for words in (("--since", "soon"), ("--status", "nosuch"), ("--limit", "-1")):
-        error = desk.error("mission", "list", *words, code=2)
+        error = cli.error("mission", "list", *words, code=2)
         assert words[1] in error["message"]
         assert error["hint"]
 
 
-def test_twenty_missions_are_shown_and_all_are_in_the_document(desk: Desk) -> None:
+def test_twenty_missions_are_shown_and_all_are_in_the_document(cli: Cli) -> None:
     for number in range(22):
-        desk.mission(f"{number:02}")
-    assert len(listed(desk)) == 20
-    assert len(listed(desk, "--limit", "0")) == 22
-    assert len(desk.json("mission", "list")["missions"]) == 22
+        cli.mission(f"{number:02}")
+    assert len(listed(cli)) == 20
+    assert len(listed(cli, "--limit", "0")) == 22
+    assert len(cli.json("mission", "list")["missions"]) == 22
 
 
 @pytest.mark.parametrize(
@@ -275,14 +275,14 @@ def test_twenty_missions_are_shown_and_all_are_in_the_document(desk: Desk) -> No
     ],
 )
 def test_a_message_says_when_its_agent_gets_it(
-    desk: Desk, agent: str, status: str, attempts: int, critical: bool, delivery: str
+    cli: Cli, agent: str, status: str, attempts: int, critical: bool, delivery: str
 ) -> None:
     with App.open() as app:
         request = RunRequest(text="mend", agent=agent, attempts=str(attempts), only_checks=("true",))
         mission = record_mission(app, request)
         state = app.steering.send(mission, "look at the cart", critical=critical)
         assert state.request is not None
-        assert json.loads(desk("mission", "send", mission, "again", "--json").stdout)["delivery"] == "on_resume"
+        assert json.loads(cli("mission", "send", mission, "again", "--json").stdout)["delivery"] == "on_resume"
     # The state while its first attempt is running.
     started = replace(state, status=status, attempts=(None,) * (status == "running"))  # type: ignore[arg-type]
     assert message_document(started).delivery == delivery

@@ -21,7 +21,7 @@ CREATED = MissionCreated(project="p", repository="/r", request=REQUEST)
 STEP = StepFinished(step="s", input="i", output="o", seconds=1.0)
 
 
-class Desk:
+class Cli:
     """A person with a state directory in which m-first is signed at its second of three lines."""
 
     def __init__(self, place: Path) -> None:
@@ -70,85 +70,85 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.chdir(tmp_path)
     for name in ("HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
-    return Desk(tmp_path)
+    return Cli(tmp_path)
 
 
-def test_verify_tells_what_is_signed_and_by_whom(desk: Desk) -> None:
-    report = desk.json("verify")
-    expected = {"ok": True, "missions": 2, "events": 4, "signed_heads": 1, "keys": [desk.head.key], "problems": []}
+def test_verify_tells_what_is_signed_and_by_whom(cli: Cli) -> None:
+    report = cli.json("verify")
+    expected = {"ok": True, "missions": 2, "events": 4, "signed_heads": 1, "keys": [cli.head.key], "problems": []}
     assert report == expected
-    assert desk.head.key in desk("verify", "first").stdout
+    assert cli.head.key in cli("verify", "first").stdout
 
 
-def test_a_head_from_outside_finds_what_the_directory_hides(desk: Desk) -> None:
-    assert desk.json("verify", "--head", str(desk.note))["ok"] is True
-    desk.cut()
-    assert desk.json("verify")["ok"] is True, "nothing here can tell"
-    (problem,) = desk.json("verify", "--head", str(desk.note), code=1)["problems"]
+def test_a_head_from_outside_finds_what_the_directory_hides(cli: Cli) -> None:
+    assert cli.json("verify", "--head", str(cli.note))["ok"] is True
+    cli.cut()
+    assert cli.json("verify")["ok"] is True, "nothing here can tell"
+    (problem,) = cli.json("verify", "--head", str(cli.note), code=1)["problems"]
     assert (problem["mission"], problem["seq"], problem["kind"]) == ("m-first", 2, "tail_missing")
-    piped = desk("verify", "first", "--head", "-", code=1, stdin=desk.note.read_bytes())
+    piped = cli("verify", "first", "--head", "-", code=1, stdin=cli.note.read_bytes())
     assert "m-first line 2: tail_missing" in piped.stdout
 
 
-def test_heads_that_are_none_are_refused(desk: Desk) -> None:
-    desk.note.write_bytes(b"\n")
-    assert desk.error("verify", "--head", str(desk.note)) == "head_malformed"
-    desk.note.write_bytes(desk.head.encode() + b"\nmore\n")
-    assert desk.error("verify", "--head", str(desk.note)) == "head_malformed"
-    desk.note.write_bytes(desk.head.encode())
-    assert desk.error("verify", "second", "--head", str(desk.note)) == "head_of_other_mission"
-    assert desk.error("verify", "--head", str(desk.place / "nosuch")) == "usage"
+def test_heads_that_are_none_are_refused(cli: Cli) -> None:
+    cli.note.write_bytes(b"\n")
+    assert cli.error("verify", "--head", str(cli.note)) == "head_malformed"
+    cli.note.write_bytes(cli.head.encode() + b"\nmore\n")
+    assert cli.error("verify", "--head", str(cli.note)) == "head_malformed"
+    cli.note.write_bytes(cli.head.encode())
+    assert cli.error("verify", "second", "--head", str(cli.note)) == "head_of_other_mission"
+    assert cli.error("verify", "--head", str(cli.place / "nosuch")) == "usage"
 
 
-def test_an_export_goes_to_stdout_as_json_lines_and_verifies(desk: Desk) -> None:
-    written = desk("export", "--all").stdout_bytes
-    assert written == desk("export", "--all", "--json").stdout_bytes
+def test_an_export_goes_to_stdout_as_json_lines_and_verifies(cli: Cli) -> None:
+    written = cli("export", "--all").stdout_bytes
+    assert written == cli("export", "--all", "--json").stdout_bytes
     assert b"\x1b" not in written
     report = verify_export(written.splitlines(keepends=True))
     assert (report.ok, report.missions, report.events, report.signed_heads) == (True, 2, 4, 1)
-    one = [json.loads(line) for line in desk("export", "first").stdout.splitlines()]
+    one = [json.loads(line) for line in cli("export", "first").stdout.splitlines()]
     assert {line["mission"] for line in one if line["record"] == "event"} == {"m-first"}
 
 
-def test_an_export_verifies_without_the_store(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = desk.export("first")
+def test_an_export_verifies_without_the_store(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cli.export("first")
     monkeypatch.setenv("CHARGEHAND_HOME", "not/absolute")
-    report = desk.json("verify", "--export", str(path), "--head", str(desk.note))
-    assert (report["ok"], report["events"], report["keys"]) == (True, 3, [desk.head.key])
+    report = cli.json("verify", "--export", str(path), "--head", str(cli.note))
+    assert (report["ok"], report["events"], report["keys"]) == (True, 3, [cli.head.key])
     path.write_bytes(path.read_bytes().replace(b"step.finished", b"step.f1nished", 1))
-    (problem,) = desk.json("verify", "--export", str(path), code=1)["problems"]
+    (problem,) = cli.json("verify", "--export", str(path), code=1)["problems"]
     assert (problem["mission"], problem["seq"], problem["kind"]) == ("m-first", 2, "line_changed")
-    assert desk.error("verify", "first", "--export", str(path)) == "usage"
+    assert cli.error("verify", "first", "--export", str(path)) == "usage"
 
 
-def test_an_export_never_overwrites(desk: Desk) -> None:
-    path = desk.export("--all")
+def test_an_export_never_overwrites(cli: Cli) -> None:
+    path = cli.export("--all")
     before = path.read_bytes()
-    assert desk.error("export", "--all", "--output", str(path)) == "output_exists"
+    assert cli.error("export", "--all", "--output", str(path)) == "output_exists"
     assert path.read_bytes() == before
-    assert desk.error("export", "--all", "--output", str(desk.place / "no/such")) == "output_unwritable"
+    assert cli.error("export", "--all", "--output", str(cli.place / "no/such")) == "output_unwritable"
     path.unlink()
-    document = desk.json("export", "first", "--output", str(path))
+    document = cli.json("export", "first", "--output", str(path))
     assert document == {"output": str(path), "missions": ["m-first"], "bytes": path.stat().st_size}
 
 
-def test_an_export_that_fails_leaves_no_file(desk: Desk) -> None:
-    (desk.home / "heads/m-first.2.signed").write_bytes(b"nonsense")
-    path = desk.place / "export.jsonl"
-    desk("export", "first", "--output", str(path), code=6)
+def test_an_export_that_fails_leaves_no_file(cli: Cli) -> None:
+    (cli.home / "heads/m-first.2.signed").write_bytes(b"nonsense")
+    path = cli.place / "export.jsonl"
+    cli("export", "first", "--output", str(path), code=6)
     assert not path.exists()
 
 
-def test_what_to_export_has_to_be_said(desk: Desk) -> None:
-    assert desk.error("export") == "usage"
-    assert desk.error("export", "first", "--all") == "usage"
-    assert desk.error("export", "nosuch") == "not_found"
+def test_what_to_export_has_to_be_said(cli: Cli) -> None:
+    assert cli.error("export") == "usage"
+    assert cli.error("export", "first", "--all") == "usage"
+    assert cli.error("export", "nosuch") == "not_found"
 
 
-def test_the_text_form_of_a_head_is_what_is_in_its_file(desk: Desk) -> None:
-    assert SignedHead.decode((desk.home / "heads/m-first.2.signed").read_bytes()) == desk.head
+def test_the_text_form_of_a_head_is_what_is_in_its_file(cli: Cli) -> None:
+    assert SignedHead.decode((cli.home / "heads/m-first.2.signed").read_bytes()) == cli.head

@@ -27,7 +27,7 @@ FILES = {
 }
 
 
-class Desk:
+class Cli:
     """A person at a command line, with a repository, a state directory and a configuration."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,32 +95,32 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    return Desk(tmp_path, monkeypatch)
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return Cli(tmp_path, monkeypatch)
 
 
 # --- errors before a mission begins
 
 
-def test_outside_of_a_repository(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_a_repository(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plain").mkdir()
     monkeypatch.chdir(tmp_path / "plain")
     for words in (["run", "x", "--agent", "command:true"], ["init"], ["project", "show"], ["project", "setup"]):
-        error = desk.error(*words, code=2)
+        error = cli.error(*words, code=2)
         assert error["code"] == "not_a_repository", words
         assert error["hint"]
-    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
-    assert [agent["name"] for agent in desk.json("agent", "list")["agents"]] == ["native"]
-    assert desk.json("config", "show")["values"]["limits.attempts"] == 1
+    assert cli.json("mission", "list") == {"missions": [], "left_out": 0}
+    assert [agent["name"] for agent in cli.json("agent", "list")["agents"]] == ["native"]
+    assert cli.json("config", "show")["values"]["limits.attempts"] == 1
 
 
-def test_in_an_empty_repository(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_an_empty_repository(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     git(empty, "init", "-q")
     monkeypatch.chdir(empty)
     for words in (["run", "x", "--agent", "command:true"], ["init"]):
-        assert desk.error(*words, code=2)["code"] == "repository_empty"
+        assert cli.error(*words, code=2)["code"] == "repository_empty"
 
 
 @pytest.mark.parametrize(
@@ -132,224 +132,224 @@ def test_in_an_empty_repository(desk: Desk, tmp_path: Path, monkeypatch: pytest.
         ('[limits]\ntime = "soon"\n', "chargehand.toml:2", "30m"),
     ],
 )
-def test_a_malformed_file_is_an_error_with_its_line(desk: Desk, content: str, place: str, hint: str) -> None:
-    desk.commit(**{"chargehand.toml": content})
-    error = desk.error("run", "x", "--agent", "command:true", code=2)
+def test_a_malformed_file_is_an_error_with_its_line(cli: Cli, content: str, place: str, hint: str) -> None:
+    cli.commit(**{"chargehand.toml": content})
+    error = cli.error("run", "x", "--agent", "command:true", code=2)
     assert error["code"] == "config_invalid"
     assert place in error["message"]
     assert hint in error["hint"]
 
 
-def test_wrong_options_of_a_run(desk: Desk) -> None:
+def test_wrong_options_of_a_run(cli: Cli) -> None:
     run = ("run", "x")
-    assert desk.error(*run, code=2)["code"] == "no_agent"
-    assert desk.error(*run, "--agent", "nosuch", code=2)["code"] == "not_found"
+    assert cli.error(*run, code=2)["code"] == "no_agent"
+    assert cli.error(*run, "--agent", "nosuch", code=2)["code"] == "not_found"
     agent = ("--agent", "command:true")
-    assert "--time" in desk.error(*run, *agent, "--time", "soon", code=2)["message"]
-    assert "--attempts" in desk.error(*run, *agent, "--attempts", "0", code=2)["message"]
-    assert "--strategy" in desk.error(*run, *agent, "--strategy", "shadw", code=2)["message"]
-    assert "--sandbox" in desk.error(*run, *agent, "--sandbox", "vmm", code=2)["message"]
-    assert desk.error(*run, *agent, "--base", "nosuch", code=2)["code"] == "base_not_found"
-    assert "--check-file" in desk.error(*run, *agent, "--check-file", "a", code=2)["message"]
-    assert desk.error("run", *agent, code=2)["message"] == "no request was given"
-    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
+    assert "--time" in cli.error(*run, *agent, "--time", "soon", code=2)["message"]
+    assert "--attempts" in cli.error(*run, *agent, "--attempts", "0", code=2)["message"]
+    assert "--strategy" in cli.error(*run, *agent, "--strategy", "shadw", code=2)["message"]
+    assert "--sandbox" in cli.error(*run, *agent, "--sandbox", "vmm", code=2)["message"]
+    assert cli.error(*run, *agent, "--base", "nosuch", code=2)["code"] == "base_not_found"
+    assert "--check-file" in cli.error(*run, *agent, "--check-file", "a", code=2)["message"]
+    assert cli.error("run", *agent, code=2)["message"] == "no request was given"
+    assert cli.json("mission", "list") == {"missions": [], "left_out": 0}
 
 
-def test_several_agents_have_to_be_chosen_from(desk: Desk) -> None:
+def test_several_agents_have_to_be_chosen_from(cli: Cli) -> None:
     for name in ("one", "two"):
-        desk("config", "set", f"agents.{name}.command", '["true"]')
-    error = desk.error("run", "x", code=2)
+        cli("config", "set", f"agents.{name}.command", '["true"]')
+    error = cli.error("run", "x", code=2)
     assert error["code"] == "agent_ambiguous"
     assert "one, two" in error["message"]
 
 
-def test_no_agent_is_an_error_and_three_ways_out_on_stderr(desk: Desk) -> None:
-    done = desk("run", "x", code=2)
+def test_no_agent_is_an_error_and_three_ways_out_on_stderr(cli: Cli) -> None:
+    done = cli("run", "x", code=2)
     assert done.stdout == ""
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint", "hint", "hint"]
 
 
-def test_a_tier_that_is_not_there_is_never_replaced_by_another(desk: Desk) -> None:
-    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
-    error = desk.error("run", "x", "--agent", "command:true", "--sandbox", "none", code=5)
+def test_a_tier_that_is_not_there_is_never_replaced_by_another(cli: Cli) -> None:
+    cli.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
+    error = cli.error("run", "x", "--agent", "command:true", "--sandbox", "none", code=5)
     assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process, container or vm")
-    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
+    assert cli.json("mission", "list") == {"missions": [], "left_out": 0}
 
 
-def test_apply_is_refused_before_work_where_it_cannot_be_had(desk: Desk) -> None:
+def test_apply_is_refused_before_work_where_it_cannot_be_had(cli: Cli) -> None:
     agent = ("--agent", "command:true", "--apply")
-    git(desk.repository, "tag", "v1")
-    assert desk.error("run", "x", *agent, "--base", "v1", code=2)["code"] == "apply_base"
-    git(desk.repository, "checkout", "-q", "--detach")
-    assert desk.error("run", "x", *agent, code=2)["code"] == "apply_detached"
-    bare = desk.place / "bare.git"
-    git(desk.place, "clone", "-q", "--bare", str(desk.repository), str(bare))
-    assert desk.error("run", "x", *agent, "--repo", str(bare), code=2)["code"] == "apply_bare"
+    git(cli.repository, "tag", "v1")
+    assert cli.error("run", "x", *agent, "--base", "v1", code=2)["code"] == "apply_base"
+    git(cli.repository, "checkout", "-q", "--detach")
+    assert cli.error("run", "x", *agent, code=2)["code"] == "apply_detached"
+    bare = cli.place / "bare.git"
+    git(cli.place, "clone", "-q", "--bare", str(cli.repository), str(bare))
+    assert cli.error("run", "x", *agent, "--repo", str(bare), code=2)["code"] == "apply_bare"
 
 
-def test_no_sandbox_is_exit_five_with_the_mend(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = desk.place / "bin"
+def test_no_sandbox_is_exit_five_with_the_mend(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = cli.place / "bin"
     programs.mkdir()
     for name in ("git", "python3", "sh"):
         (programs / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("PATH", str(programs))
-    error = desk.error("run", "x", "--agent", "command:true", code=5)
+    error = cli.error("run", "x", "--agent", "command:true", code=5)
     assert error["code"] == "sandbox_unavailable"
     assert "install bubblewrap" in error["hint"]
-    report = desk.json("doctor", code=5)
+    report = cli.json("doctor", code=5)
     assert report["ok"] is False
     assert [part["name"] for part in report["parts"] if not part["ok"]] == ["bubblewrap"]
-    assert "fix: install bubblewrap" in desk("doctor", code=5).stdout
+    assert "fix: install bubblewrap" in cli("doctor", code=5).stdout
     monkeypatch.setenv("PATH", "/nowhere")
-    assert not next(part for part in desk.json("doctor", code=5)["parts"] if part["name"] == "git")["ok"]
+    assert not next(part for part in cli.json("doctor", code=5)["parts"] if part["name"] == "git")["ok"]
 
 
 # --- trust
 
 
-def test_untrusted_configuration_waits_for_a_person(desk: Desk) -> None:
-    desk.commit(**{"chargehand.toml": '[sandbox]\nnetwork = ["example.org"]\n'})
-    before = repository_state(desk.repository)
+def test_untrusted_configuration_waits_for_a_person(cli: Cli) -> None:
+    cli.commit(**{"chargehand.toml": '[sandbox]\nnetwork = ["example.org"]\n'})
+    before = repository_state(cli.repository)
     for words in (("--yes",), ()):
-        error = desk.error("run", "x", "--agent", "command:true", *words, code=3)
+        error = cli.error("run", "x", "--agent", "command:true", *words, code=3)
         assert error["code"] == "trust_needed"
         assert "sandbox.network" in error["message"]
         assert error["hint"] == "chargehand project trust"
-    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
-    shown = desk.json("project", "trust", "--show")
+    assert cli.json("mission", "list") == {"missions": [], "left_out": 0}
+    shown = cli.json("project", "trust", "--show")
     assert (shown["trusted"], shown["keys"][0]["key"]) == (False, "sandbox.network")
-    assert desk.error("project", "trust", code=2)["code"] == "trust_unasked"
-    assert desk.json("project", "show")["trusted"] is False
-    assert desk.json("project", "trust", "--yes")["trusted"] is True
-    assert desk.json("project", "show")["trusted"] is True
-    assert desk.json("project", "show")["untrusted"] == []
-    desk.commit(**{"chargehand.toml": '[sandbox]\nnetwork = ["other.example.org"]\n'})
-    assert desk.error("run", "x", "--agent", "command:true", code=3)["code"] == "trust_needed"
-    assert repository_state(desk.repository) != before
+    assert cli.error("project", "trust", code=2)["code"] == "trust_unasked"
+    assert cli.json("project", "show")["trusted"] is False
+    assert cli.json("project", "trust", "--yes")["trusted"] is True
+    assert cli.json("project", "show")["trusted"] is True
+    assert cli.json("project", "show")["untrusted"] == []
+    cli.commit(**{"chargehand.toml": '[sandbox]\nnetwork = ["other.example.org"]\n'})
+    assert cli.error("run", "x", "--agent", "command:true", code=3)["code"] == "trust_needed"
+    assert repository_state(cli.repository) != before
 
 
-def test_a_repositorys_program_is_given_no_model_until_it_is_trusted(desk: Desk) -> None:
+def test_a_repositorys_program_is_given_no_model_until_it_is_trusted(cli: Cli) -> None:
     agents = '[agents.helper]\nkind = "acp"\ncommand = ["python3", "-c", "pass"]\n'
-    desk.commit(**{"chargehand.toml": f'[project]\nchecks = ["true"]\n{agents}'})
-    user = desk.place / "config" / "chargehand" / "config.toml"
+    cli.commit(**{"chargehand.toml": f'[project]\nchecks = ["true"]\n{agents}'})
+    user = cli.place / "config" / "chargehand" / "config.toml"
     user.parent.mkdir(parents=True, exist_ok=True)
     user.write_text(
         '[models.house]\nprovider = "openai-compatible"\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "m"\n'
         'price = 0.0\n[roles.default]\nmodel = "house"\n'
     )
     for words in ((), ("--agent", "helper"), ("--agent", "helper", "--model", "house", "--yes")):
-        error = desk.error("run", "x", *words, code=3)
+        error = cli.error("run", "x", *words, code=3)
         assert error["code"] == "trust_needed", words
         assert "agents.helper" in error["message"]
         assert "python3" in error["message"]
-    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
-    assert [key["key"] for key in desk.json("project", "trust", "--show")["keys"]] == ["agents.helper"]
-    assert desk.json("project", "trust", "--yes")["trusted"] is True
-    assert desk.json("project", "trust", "--show")["keys"] == []
+    assert cli.json("mission", "list") == {"missions": [], "left_out": 0}
+    assert [key["key"] for key in cli.json("project", "trust", "--show")["keys"]] == ["agents.helper"]
+    assert cli.json("project", "trust", "--yes")["trusted"] is True
+    assert cli.json("project", "trust", "--show")["keys"] == []
 
 
 @pytest.mark.parametrize(
     "name", ["native", "claude", "codex", "gemini", "opencode", "qwen", "cursor", "cursor-agent"]
 )
-def test_a_repository_cannot_put_its_program_behind_a_known_agents_name(desk: Desk, name: str) -> None:
+def test_a_repository_cannot_put_its_program_behind_a_known_agents_name(cli: Cli, name: str) -> None:
     for entry in ('command = ["./steal.sh"]\n', 'kind = "acp"\ncommand = ["./steal.sh"]\n'):
-        desk.commit(**{"chargehand.toml": f"[agents.{name}]\n{entry}"})
-        error = desk.error("run", "x", "--agent", name, code=2)
+        cli.commit(**{"chargehand.toml": f"[agents.{name}]\n{entry}"})
+        error = cli.error("run", "x", "--agent", name, code=2)
         assert f"{name!r} is reserved" in error["message"]
         assert "chargehand.toml:" in error["message"]
     if name != "cursor-agent":  # a definition that changes nothing is harmless
         own = 'kind = "native"\n' if name == "native" else f'kind = "cli"\ncli = "{name}"\n'
-        desk.commit(**{"chargehand.toml": f"[agents.{name}]\n{own}"})
-        assert desk.json("project", "show")["trusted"] is False
+        cli.commit(**{"chargehand.toml": f"[agents.{name}]\n{own}"})
+        assert cli.json("project", "show")["trusted"] is False
 
 
-def test_nothing_to_trust(desk: Desk) -> None:
-    assert desk.json("project", "trust", "--yes") == {
-        "project": desk.json("project", "show")["id"],
+def test_nothing_to_trust(cli: Cli) -> None:
+    assert cli.json("project", "trust", "--yes") == {
+        "project": cli.json("project", "show")["id"],
         "digest": None,
         "trusted": False,
         "keys": [],
         "roles": [],
     }
-    assert "nothing in chargehand.toml needs trust" in desk("project", "trust").stdout
+    assert "nothing in chargehand.toml needs trust" in cli("project", "trust").stdout
 
 
 # --- init, config, agents, projects
 
 
-def test_init_writes_what_is_detected_once(desk: Desk) -> None:
-    first = desk.json("init")
+def test_init_writes_what_is_detected_once(cli: Cli) -> None:
+    first = cli.json("init")
     assert (first["created"], first["checks"]) == (True, ["python -m unittest discover"])
     assert first["ignored"] is False
-    path = desk.repository / "chargehand.toml"
+    path = cli.repository / "chargehand.toml"
     assert first["path"] == str(path)
     assert tomllib.loads(path.read_text())["project"]["checks"] == first["checks"]
     path.write_text(path.read_text() + "# mine\n")
-    before = repository_state(desk.repository)
-    again = desk.json("init", "--yes")
+    before = repository_state(cli.repository)
+    again = cli.json("init", "--yes")
     assert again["created"] is False
-    assert "nothing was changed" in desk("init").stdout
-    assert repository_state(desk.repository) == before
-    assert git(desk.repository, "status", "--porcelain") == "?? chargehand.toml"
+    assert "nothing was changed" in cli("init").stdout
+    assert repository_state(cli.repository) == before
+    assert git(cli.repository, "status", "--porcelain") == "?? chargehand.toml"
 
 
-def test_init_begins_the_file_with_the_licence_header_of_the_projects_configuration(desk: Desk) -> None:
+def test_init_begins_the_file_with_the_licence_header_of_the_projects_configuration(cli: Cli) -> None:
     header = "# Licensed to the Foundation under one\n# or more agreements.\n"
     other = make_repository(
-        desk.place / "other", {".asf.yaml": f"{header}\ngithub:\n", "Makefile": "test:\n\ttrue\n"}
+        cli.place / "other", {".asf.yaml": f"{header}\ngithub:\n", "Makefile": "test:\n\ttrue\n"}
     )
-    desk("init", "--repo", str(other))
+    cli("init", "--repo", str(other))
     text = (other / "chargehand.toml").read_text()
     assert text.startswith(f"{header}\n# What a mission")
     assert tomllib.loads(text)["project"] == {"checks": ["make test"]}
 
 
 @pytest.mark.parametrize("ignore", ["/*\n!/Makefile\n!/.gitignore\n", "*.toml\n"])
-def test_init_names_the_command_that_adds_an_ignored_file(desk: Desk, ignore: str) -> None:
-    other = make_repository(desk.place / "other", {".gitignore": ignore, "Makefile": "test:\n\ttrue\n"})
-    assert "git add --force chargehand.toml" in desk("init", "--repo", str(other)).stdout
+def test_init_names_the_command_that_adds_an_ignored_file(cli: Cli, ignore: str) -> None:
+    other = make_repository(cli.place / "other", {".gitignore": ignore, "Makefile": "test:\n\ttrue\n"})
+    assert "git add --force chargehand.toml" in cli("init", "--repo", str(other)).stdout
     assert git(other, "status", "--porcelain") == ""
     (other / "chargehand.toml").unlink()
-    assert desk.json("init", "--repo", str(other))["ignored"] is True
+    assert cli.json("init", "--repo", str(other))["ignored"] is True
 
 
-def test_init_where_nothing_is_detected_says_so(desk: Desk) -> None:
-    other = make_repository(desk.place / "other", {"README": "nothing to check\n"})
-    done = desk("init", "--repo", str(other))
+def test_init_where_nothing_is_detected_says_so(cli: Cli) -> None:
+    other = make_repository(cli.place / "other", {"README": "nothing to check\n"})
+    done = cli("init", "--repo", str(other))
     assert "none found" in done.stdout
     assert "checks" not in tomllib.loads((other / "chargehand.toml").read_text())["project"]
 
 
-def test_init_never_follows_a_link(desk: Desk) -> None:
-    (desk.repository / "chargehand.toml").symlink_to(desk.place / "elsewhere.toml")
-    assert desk.json("init")["created"] is False
-    assert not (desk.place / "elsewhere.toml").exists()
+def test_init_never_follows_a_link(cli: Cli) -> None:
+    (cli.repository / "chargehand.toml").symlink_to(cli.place / "elsewhere.toml")
+    assert cli.json("init")["created"] is False
+    assert not (cli.place / "elsewhere.toml").exists()
 
 
-def test_config_show_says_where_values_come_from(desk: Desk) -> None:
-    desk("config", "set", "limits.time", "20m")
-    desk.commit(**{"chargehand.toml": '[limits]\ntime = "10m"\n'})
-    shown = desk.json("config", "show", "--origin")
+def test_config_show_says_where_values_come_from(cli: Cli) -> None:
+    cli("config", "set", "limits.time", "20m")
+    cli.commit(**{"chargehand.toml": '[limits]\ntime = "10m"\n'})
+    shown = cli.json("config", "show", "--origin")
     assert shown["values"]["limits.time"] == 600
     assert "chargehand.toml @ " in shown["origins"]["limits.time"]
-    assert str(desk.user_file) in shown["origins"]["limits.time"]
-    assert "origins" not in desk.json("config", "show")
-    assert "is lowered to 10m" in desk("config", "show").stdout
+    assert str(cli.user_file) in shown["origins"]["limits.time"]
+    assert "origins" not in cli.json("config", "show")
+    assert "is lowered to 10m" in cli("config", "show").stdout
 
 
-def test_config_set_refuses_what_is_wrong_and_keeps_the_file(desk: Desk) -> None:
-    desk("config", "set", "limits.time", "20m")
-    before = desk.user_file.read_bytes()
-    assert "limits.time" in desk.error("config", "set", "limits.tme", "20m", code=2)["hint"]
-    assert desk.error("config", "set", "limits.time", "-5", code=2)["code"] == "config_invalid"
-    assert desk.user_file.read_bytes() == before
+def test_config_set_refuses_what_is_wrong_and_keeps_the_file(cli: Cli) -> None:
+    cli("config", "set", "limits.time", "20m")
+    before = cli.user_file.read_bytes()
+    assert "limits.time" in cli.error("config", "set", "limits.tme", "20m", code=2)["hint"]
+    assert cli.error("config", "set", "limits.time", "-5", code=2)["code"] == "config_invalid"
+    assert cli.user_file.read_bytes() == before
 
 
-def test_agents_and_where_they_come_from(desk: Desk) -> None:
-    assert "native  native  the first model found  built in" in desk("agent", "list").stdout
-    desk("config", "set", "agents.linter.command", '["ruff", "check", "a b"]')
-    desk.commit(**{"chargehand.toml": '[agents.theirs]\ncommand = ["make", "fix"]\n'})
-    mine, native, theirs = desk.json("agent", "list")["agents"]
+def test_agents_and_where_they_come_from(cli: Cli) -> None:
+    assert "native  native  the first model found  built in" in cli("agent", "list").stdout
+    cli("config", "set", "agents.linter.command", '["ruff", "check", "a b"]')
+    cli.commit(**{"chargehand.toml": '[agents.theirs]\ncommand = ["make", "fix"]\n'})
+    mine, native, theirs = cli.json("agent", "list")["agents"]
     assert (native["name"], native["origin"]) == ("native", "built in")
     assert mine == {
         "name": "linter",
@@ -360,69 +360,69 @@ def test_agents_and_where_they_come_from(desk: Desk) -> None:
         "fallback": [],
         "acknowledge": False,
         "mcp": [],
-        "origin": str(desk.user_file),
+        "origin": str(cli.user_file),
     }
     assert theirs["origin"].startswith("chargehand.toml @ ")
-    assert "ruff check 'a b'" in desk("agent", "list").stdout
+    assert "ruff check 'a b'" in cli("agent", "list").stdout
 
 
-def test_projects(desk: Desk) -> None:
-    assert "No projects yet" in desk("project", "list").stdout
-    shown = desk.json("project", "show")
+def test_projects(cli: Cli) -> None:
+    assert "No projects yet" in cli("project", "list").stdout
+    shown = cli.json("project", "show")
     assert (shown["name"], shown["checks_from"]) == ("repo", "detected")
     with App.open() as app:
         app.register_project()
-    listed = desk.json("project", "list")["projects"]
+    listed = cli.json("project", "list")["projects"]
     assert [(row["id"], row["missions"]) for row in listed] == [(shown["id"], 0)]
-    assert "uncommitted" not in desk("project", "show").stdout
-    write_files(desk.repository, {"new.py": ""})
-    assert "uncommitted changes are not part of it" in desk("project", "show").stdout
+    assert "uncommitted" not in cli("project", "show").stdout
+    write_files(cli.repository, {"new.py": ""})
+    assert "uncommitted changes are not part of it" in cli("project", "show").stdout
 
 
 # --- missions in the log
 
 
-def test_missions_are_found_by_parts_of_their_ids(desk: Desk) -> None:
-    assert desk.error("mission", "show", code=2)["hint"] == 'chargehand run "TEXT" starts one'
-    first, second = desk.mission("first"), desk.mission("second")
+def test_missions_are_found_by_parts_of_their_ids(cli: Cli) -> None:
+    assert cli.error("mission", "show", code=2)["hint"] == 'chargehand run "TEXT" starts one'
+    first, second = cli.mission("first"), cli.mission("second")
     for name in ("last", second, "sec", "ond", "m-sec"):
-        assert desk.json("mission", "show", name)["mission"] == second
-    assert desk.json("mission", "show", "first")["mission"] == first
-    assert desk.error("mission", "show", "m-", code=2)["code"] == "ambiguous"
-    assert desk.error("mission", "show", "nosuch", code=2)["code"] == "not_found"
-    assert [row["mission"] for row in desk.json("mission", "list")["missions"]] == [first, second]
+        assert cli.json("mission", "show", name)["mission"] == second
+    assert cli.json("mission", "show", "first")["mission"] == first
+    assert cli.error("mission", "show", "m-", code=2)["code"] == "ambiguous"
+    assert cli.error("mission", "show", "nosuch", code=2)["code"] == "not_found"
+    assert [row["mission"] for row in cli.json("mission", "list")["missions"]] == [first, second]
 
 
-def test_missions_of_this_repository_or_of_all(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    mission = desk.mission("first")
-    other = make_repository(desk.place / "other", {"README": ""})
+def test_missions_of_this_repository_or_of_all(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    mission = cli.mission("first")
+    other = make_repository(cli.place / "other", {"README": ""})
     monkeypatch.chdir(other)
-    assert desk.json("mission", "list") == {"missions": [], "left_out": 0}
-    assert [row["mission"] for row in desk.json("mission", "list", "--all")["missions"]] == [mission]
-    assert desk.json("mission", "list", "--repo", str(desk.repository))["missions"][0]["status"] == "refused"
-    assert mission in desk("mission", "list", "--all").stdout
+    assert cli.json("mission", "list") == {"missions": [], "left_out": 0}
+    assert [row["mission"] for row in cli.json("mission", "list", "--all")["missions"]] == [mission]
+    assert cli.json("mission", "list", "--repo", str(cli.repository))["missions"][0]["status"] == "refused"
+    assert mission in cli("mission", "list", "--all").stdout
 
 
-def test_a_request_cannot_write_to_the_terminal(desk: Desk) -> None:
-    desk.mission("\x1b[2Jevil\x07\nsecond line", id="m-evil")
+def test_a_request_cannot_write_to_the_terminal(cli: Cli) -> None:
+    cli.mission("\x1b[2Jevil\x07\nsecond line", id="m-evil")
     for words in (["mission", "list"], ["mission", "show", "last"], ["mission", "log", "last"]):
-        shown = desk(*words).stdout
+        shown = cli(*words).stdout
         assert "evil" in shown
         assert not {"\x1b", "\x07"} & set(shown)
 
 
-def test_the_log_as_lines_and_as_text(desk: Desk) -> None:
-    mission = desk.mission("first")
+def test_the_log_as_lines_and_as_text(cli: Cli) -> None:
+    mission = cli.mission("first")
     for words in (["mission", "log"], ["mission", "log", "--follow"], ["mission", "watch"]):
-        lines = [json.loads(line) for line in desk(*words, mission, "--json").stdout.splitlines()]
+        lines = [json.loads(line) for line in cli(*words, mission, "--json").stdout.splitlines()]
         assert [line["type"] for line in lines] == ["mission.created", "base.resolved", "mission.finished"]
         assert lines[0]["payload"]["request"]["text"] == "first"
         assert {line["mission"] for line in lines} == {mission}
-    assert "requested: first" in desk("mission", "log", mission).stdout
-    assert "refused" in desk("mission", "watch", mission).stdout
+    assert "requested: first" in cli("mission", "log", mission).stdout
+    assert "refused" in cli("mission", "watch", mission).stdout
 
 
-def test_a_mission_without_its_process_is_shown_as_lost(desk: Desk) -> None:
+def test_a_mission_without_its_process_is_shown_as_lost(cli: Cli) -> None:
     with App.open() as app:
         project = app.project()
         request = MissionRequest(text="x", agent="a", command=("true",), slug="x")
@@ -430,91 +430,91 @@ def test_a_mission_without_its_process_is_shown_as_lost(desk: Desk) -> None:
         app.store.log.append(
             "m-lost", MissionCreated(project=project.id, repository="/gone", request=request), claimed
         )
-    shown = desk.json("mission", "show", "m-lost")
+    shown = cli.json("mission", "show", "m-lost")
     assert (shown["status"], shown["reasons"][0]["code"]) == ("paused", "worker_lost")
-    assert desk.error("mission", "diff", "m-lost", code=1)["code"] == "no_base"
-    assert desk.error("mission", "rollback", "m-lost", code=2)["code"] == "repository_gone"
+    assert cli.error("mission", "diff", "m-lost", code=1)["code"] == "no_base"
+    assert cli.error("mission", "rollback", "m-lost", code=2)["code"] == "repository_gone"
 
 
-def test_checkpoints_and_their_differences(desk: Desk) -> None:
-    mission = desk.mission("first", checkpoint=True)
-    (point,) = desk.json("checkpoint", "list", mission)["checkpoints"]
+def test_checkpoints_and_their_differences(cli: Cli) -> None:
+    mission = cli.mission("first", checkpoint=True)
+    (point,) = cli.json("checkpoint", "list", mission)["checkpoints"]
     assert point["trigger"] == "end"
-    assert point["commit"][:12] in desk("checkpoint", "list").stdout
-    shown = desk.json("checkpoint", "show", point["commit"][:8])
+    assert point["commit"][:12] in cli("checkpoint", "list").stdout
+    shown = cli.json("checkpoint", "show", point["commit"][:8])
     assert shown["files"] == [{"path": "shop/cart.py", "added": 1, "removed": 1}]
-    assert "shop/cart.py" in desk("checkpoint", "show", "last").stdout
-    assert desk.error("checkpoint", "show", "ffff", code=2)["code"] == "not_found"
-    patch = desk("checkpoint", "diff", "base", "last").stdout
+    assert "shop/cart.py" in cli("checkpoint", "show", "last").stdout
+    assert cli.error("checkpoint", "show", "ffff", code=2)["code"] == "not_found"
+    patch = cli("checkpoint", "diff", "base", "last").stdout
     assert "-    return sum(prices)\n+    return 0\n" in patch
-    assert desk("mission", "diff").stdout == patch
-    assert desk.json("mission", "diff")["patch"] == patch
-    assert desk("mission", "diff", "--checkpoint", point["commit"]).stdout == patch
-    assert "shop/cart.py  +1     -1" in desk("mission", "diff", "--stat").stdout
-    assert "no difference" in desk("checkpoint", "diff", "base", "base", "--stat").stdout
-    assert "patch" not in desk.json("checkpoint", "diff", "last", "base", "--stat")
+    assert cli("mission", "diff").stdout == patch
+    assert cli.json("mission", "diff")["patch"] == patch
+    assert cli("mission", "diff", "--checkpoint", point["commit"]).stdout == patch
+    assert "shop/cart.py  +1     -1" in cli("mission", "diff", "--stat").stdout
+    assert "no difference" in cli("checkpoint", "diff", "base", "base", "--stat").stdout
+    assert "patch" not in cli.json("checkpoint", "diff", "last", "base", "--stat")
 
 
-def test_the_patch_of_a_mission_applies(desk: Desk) -> None:
-    desk.mission("first", checkpoint=True)
-    patch = desk.place / "change.patch"
-    patch.write_bytes(desk("mission", "diff").stdout_bytes)
-    git(desk.repository, "apply", str(patch))
-    assert "return 0" in (desk.repository / "shop/cart.py").read_text()
+def test_the_patch_of_a_mission_applies(cli: Cli) -> None:
+    cli.mission("first", checkpoint=True)
+    patch = cli.place / "change.patch"
+    patch.write_bytes(cli("mission", "diff").stdout_bytes)
+    git(cli.repository, "apply", str(patch))
+    assert "return 0" in (cli.repository / "shop/cart.py").read_text()
 
 
-def test_audit_names_the_place_of_a_change(desk: Desk) -> None:
-    mission = desk.mission("first")
-    report = desk.json("audit", "verify")
+def test_audit_names_the_place_of_a_change(cli: Cli) -> None:
+    mission = cli.mission("first")
+    report = cli.json("audit", "verify")
     assert report == {"ok": True, "missions": 1, "events": 3, "signed_heads": 0, "keys": [], "problems": []}
-    assert "Log intact" in desk("audit", "verify", mission).stdout
-    database = desk.place / "state" / "store.db"
+    assert "Log intact" in cli("audit", "verify", mission).stdout
+    database = cli.place / "state" / "store.db"
     content = database.read_bytes()
-    assert b'"text":"first"' in content or (desk.place / "state" / "store.db-wal").exists()
-    for file in (database, desk.place / "state" / "store.db-wal"):
+    assert b'"text":"first"' in content or (cli.place / "state" / "store.db-wal").exists()
+    for file in (database, cli.place / "state" / "store.db-wal"):
         if file.exists():
             file.write_bytes(file.read_bytes().replace(b'"text":"first"', b'"text":"f1rst"'))
-    report = desk.json("audit", "verify", code=1)
+    report = cli.json("audit", "verify", code=1)
     assert [(one["mission"], one["seq"]) for one in report["problems"]] == [(mission, 1)]
-    assert f"{mission} line 1: payload_changed" in desk("audit", "verify", code=1).stdout
-    assert desk.error("audit", "verify", "nosuch", code=2)["code"] == "not_found"
+    assert f"{mission} line 1: payload_changed" in cli("audit", "verify", code=1).stdout
+    assert cli.error("audit", "verify", "nosuch", code=2)["code"] == "not_found"
 
 
-def test_gc_of_all_projects_and_of_one(desk: Desk) -> None:
-    mission = desk.mission("first", checkpoint=True)
-    gone = make_repository(desk.place / "gone", {"README": ""})
+def test_gc_of_all_projects_and_of_one(cli: Cli) -> None:
+    mission = cli.mission("first", checkpoint=True)
+    gone = make_repository(cli.place / "gone", {"README": ""})
     with App.open() as app:
         app.register_project(gone)
     shutil.rmtree(gone)
-    report = desk.json("gc", "--dry-run")
+    report = cli.json("gc", "--dry-run")
     assert report["dry_run"] is True
     skipped = [one for one in report["projects"] if "skipped" in one]
     assert [Path(one["path"]).name for one in skipped] == ["gone"]
-    assert len(desk.json("gc", "--repo", str(desk.repository))["projects"]) == 1
-    assert "all checkpoints are kept" in desk("gc").stdout
-    assert "return 0" in desk("mission", "diff", mission).stdout
+    assert len(cli.json("gc", "--repo", str(cli.repository))["projects"]) == 1
+    assert "all checkpoints are kept" in cli("gc").stdout
+    assert "return 0" in cli("mission", "diff", mission).stdout
 
 
-def test_a_state_directory_of_a_relative_path_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_directory_of_a_relative_path_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHARGEHAND_HOME", "state")
-    assert "CHARGEHAND_HOME" in desk.error("mission", "list", code=2)["message"]
+    assert "CHARGEHAND_HOME" in cli.error("mission", "list", code=2)["message"]
 
 
 def test_a_state_directory_that_is_not_writable_is_seen_by_the_doctor(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (desk.place / "file").write_text("")
-    monkeypatch.setenv("CHARGEHAND_HOME", str(desk.place / "file" / "state"))
-    report = desk.json("doctor", code=5)
+    (cli.place / "file").write_text("")
+    monkeypatch.setenv("CHARGEHAND_HOME", str(cli.place / "file" / "state"))
+    report = cli.json("doctor", code=5)
     (part,) = [part for part in report["parts"] if part["name"] == "state"]
     assert part["ok"] is False
     assert "CHARGEHAND_HOME" in part["mend"]
-    assert desk.error("mission", "list", code=6)["code"]
+    assert cli.error("mission", "list", code=6)["code"]
 
 
-def test_the_store_is_for_its_owner_alone(desk: Desk) -> None:
-    desk("mission", "list")
-    assert os.stat(desk.place / "state").st_mode & 0o077 == 0
+def test_the_store_is_for_its_owner_alone(cli: Cli) -> None:
+    cli("mission", "list")
+    assert os.stat(cli.place / "state").st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(
@@ -530,17 +530,17 @@ def test_the_store_is_for_its_owner_alone(desk: Desk) -> None:
         "policy test -- ls",
     ],
 )
-def test_what_only_reads_makes_no_project_and_no_depot(desk: Desk, words: str) -> None:
-    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
-    desk(*words.split())
-    assert desk.json("project", "list")["projects"] == []
-    assert not (desk.place / "state/projects").exists()
+def test_what_only_reads_makes_no_project_and_no_depot(cli: Cli, words: str) -> None:
+    cli.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
+    cli(*words.split())
+    assert cli.json("project", "list")["projects"] == []
+    assert not (cli.place / "state/projects").exists()
 
 
-def test_what_only_reads_finds_the_objects_that_a_shared_clone_borrows(desk: Desk) -> None:
-    desk.commit(**{"chargehand.toml": '[project]\nchecks = ["of the shared one"]\n'})
-    shared = desk.place / "shared"
-    git(desk.repository, "clone", "-q", "--shared", str(desk.repository), str(shared))
+def test_what_only_reads_finds_the_objects_that_a_shared_clone_borrows(cli: Cli) -> None:
+    cli.commit(**{"chargehand.toml": '[project]\nchecks = ["of the shared one"]\n'})
+    shared = cli.place / "shared"
+    git(cli.repository, "clone", "-q", "--shared", str(cli.repository), str(shared))
     (shared / "chargehand.toml").unlink()
-    values = desk.json("config", "show", "--repo", str(shared))["values"]
+    values = cli.json("config", "show", "--repo", str(shared))["values"]
     assert values["project.checks"] == ["of the shared one"]

@@ -16,7 +16,7 @@ from chargehand.cli.main import chargehand
 KEY = "sesame-1234567890"
 
 
-class Desk:
+class Cli:
     """A person with a configuration, outside any repository."""
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,8 +51,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    return Desk(tmp_path, monkeypatch)
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return Cli(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -65,79 +65,79 @@ def _entry(provider: Provider, name: str = "local") -> str:
     return f'[models.{name}]\nbase_url = "{provider.address}/v1"\nmodel = "tiny"\nkey = "M_KEY"\nprice = 0.5\n'
 
 
-def test_models_with_price_and_key(desk: Desk, provider: Provider) -> None:
-    desk.configure(_entry(provider))
-    (missing,) = desk.json("model", "list")["models"]
+def test_models_with_price_and_key(cli: Cli, provider: Provider) -> None:
+    cli.configure(_entry(provider))
+    (missing,) = cli.json("model", "list")["models"]
     assert missing["key"] == {"name": "M_KEY", "found": False, "where": "M_KEY is missing"}
     assert missing["price"] == {"input": 0.5, "output": 0.5, "source": "configured"}
-    assert missing["origin"] == str(desk.user_file)
-    desk.set(M_KEY=KEY)
-    (there,) = desk.json("model", "list")["models"]
+    assert missing["origin"] == str(cli.user_file)
+    cli.set(M_KEY=KEY)
+    (there,) = cli.json("model", "list")["models"]
     assert (there["key"]["found"], there["key"]["where"]) == (True, "M_KEY, in the environment")
-    shown = desk("model", "list").output
+    shown = cli("model", "list").output
     assert "$0.5 in, $0.5 out per million tokens (configured)" in shown
 
 
-def test_without_configuration_the_models_that_were_found_are_listed(desk: Desk) -> None:
-    assert desk.json("model", "list") == {"models": []}
-    assert "chargehand init" in desk("model", "list").output
-    desk.set(OPENAI_API_KEY=KEY)
-    (found,) = desk.json("model", "list")["models"]
+def test_without_configuration_the_models_that_were_found_are_listed(cli: Cli) -> None:
+    assert cli.json("model", "list") == {"models": []}
+    assert "chargehand init" in cli("model", "list").output
+    cli.set(OPENAI_API_KEY=KEY)
+    (found,) = cli.json("model", "list")["models"]
     assert (found["provider"], found["origin"]) == ("openai", "found")
     with serving(Provider(ollama=({"name": "q:1b"},))) as ollama:
-        desk.set(OLLAMA_HOST=ollama.address)
-        assert [one["name"] for one in desk.json("model", "list")["models"]] == [found["name"], "ollama:q:1b"]
+        cli.set(OLLAMA_HOST=ollama.address)
+        assert [one["name"] for one in cli.json("model", "list")["models"]] == [found["name"], "ollama:q:1b"]
 
 
-def test_a_probe_is_one_real_call(desk: Desk, provider: Provider) -> None:
-    desk.configure(_entry(provider) + _entry(provider, "wrong").replace('"tiny"', '"huge"'))
-    desk.set(M_KEY=KEY)
-    (probed,) = desk.json("model", "probe", "local")["models"]
+def test_a_probe_is_one_real_call(cli: Cli, provider: Provider) -> None:
+    cli.configure(_entry(provider) + _entry(provider, "wrong").replace('"tiny"', '"huge"'))
+    cli.set(M_KEY=KEY)
+    (probed,) = cli.json("model", "probe", "local")["models"]
     assert (probed["fine"], probed["tools"], probed["error"]) == (True, True, None)
-    assert "calls tools, price from configured" in desk("model", "probe", "local").output
-    both = desk.json("model", "probe", code=1)["models"]
+    assert "calls tools, price from configured" in cli("model", "probe", "local").output
+    both = cli.json("model", "probe", code=1)["models"]
     assert [one["fine"] for one in both] == [True, False]
-    assert (probed["warning"], "weakly" in desk("model", "probe", "local").output) == (None, False)
-    desk.set(M_KEY="other")
-    assert "the key is not accepted" in desk("model", "probe", "local", code=1).output
-    assert "its key is weakly protected" in desk("model", "probe", "local", code=1).output
-    assert "no model named 'gone'" in desk("model", "probe", "gone", code=2).output
+    assert (probed["warning"], "weakly" in cli("model", "probe", "local").output) == (None, False)
+    cli.set(M_KEY="other")
+    assert "the key is not accepted" in cli("model", "probe", "local", code=1).output
+    assert "its key is weakly protected" in cli("model", "probe", "local", code=1).output
+    assert "no model named 'gone'" in cli("model", "probe", "gone", code=2).output
 
 
-def test_no_model_is_not_fine(desk: Desk) -> None:
-    assert desk.json("model", "probe", code=1) == {"models": []}
+def test_no_model_is_not_fine(cli: Cli) -> None:
+    assert cli.json("model", "probe", code=1) == {"models": []}
 
 
-def test_agents_and_what_is_installed(desk: Desk, tmp_path: Path) -> None:
+def test_agents_and_what_is_installed(cli: Cli, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "claude"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    desk.set(PATH=f"{program.parent}:/usr/bin:/bin")
-    desk.configure(
+    cli.set(PATH=f"{program.parent}:/usr/bin:/bin")
+    cli.configure(
         '[agents.fixer]\ncommand = ["sed", "-i"]\n[agents.thinker]\nkind = "native"\nmodel = "openai:a"\n'
     )
-    listed = desk.json("agent", "list")
+    listed = cli.json("agent", "list")
     assert [(one["name"], one["kind"], one["model"]) for one in listed["agents"]] == [
         ("fixer", "command", None),
         ("native", "native", None),
         ("thinker", "native", "openai:a"),
     ]
-    assert [one["origin"] for one in listed["agents"]] == [str(desk.user_file), "built in", str(desk.user_file)]
+    assert [one["origin"] for one in listed["agents"]] == [str(cli.user_file), "built in", str(cli.user_file)]
     assert listed["found"] == [{"name": "claude", "path": str(program), "driven": True}]
     assert (
         f"claude is installed ({program}): use it with --agent cli:claude --model NAME"
-        in desk("agent", "list").output
+        in cli("agent", "list").output
     )
 
 
-def test_whether_agents_can_work(desk: Desk, provider: Provider) -> None:
-    desk.configure(
+def test_whether_agents_can_work(cli: Cli, provider: Provider) -> None:
+    cli.configure(
         '[agents.sed]\ncommand = ["sed"]\n[agents.gone]\ncommand = ["no-such-program"]\n'
         f'[agents.own]\ncommand = ["./tools/fix"]\n{_entry(provider)}'
     )
-    desk.set(M_KEY=KEY)
-    probed = {one["name"]: one for one in desk.json("agent", "probe", code=1)["agents"]}
+    cli.set(M_KEY=KEY)
+    probed = {one["name"]: one for one in cli.json("agent", "probe", code=1)["agents"]}
     assert {name: one["fine"] for name, one in probed.items()} == {
         "sed": True,
         "gone": False,
@@ -146,9 +146,9 @@ def test_whether_agents_can_work(desk: Desk, provider: Provider) -> None:
     }
     assert "not found inside the sandbox" in probed["gone"]["found"]
     assert probed["native"]["found"].startswith("local: answers in")
-    desk("agent", "probe", "sed")
-    desk("agent", "probe", "/nowhere/program", code=2)
-    desk.set(M_KEY="other")
-    assert "native: cannot work: local: the key is not accepted" in desk("agent", "probe", "native", code=1).output
-    desk.configure("")
-    assert "has no model to work with" in desk("agent", "probe", "native", code=1).output
+    cli("agent", "probe", "sed")
+    cli("agent", "probe", "/nowhere/program", code=2)
+    cli.set(M_KEY="other")
+    assert "native: cannot work: local: the key is not accepted" in cli("agent", "probe", "native", code=1).output
+    cli.configure("")
+    assert "has no model to work with" in cli("agent", "probe", "native", code=1).output

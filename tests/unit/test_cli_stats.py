@@ -22,7 +22,7 @@ from chargehand.core.records import AttemptStatus, MissionRequest, MissionStatus
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-class Desk:
+class Cli:
     """A person in a repository, with missions in their log."""
 
     def __init__(self, place: Path) -> None:
@@ -80,19 +80,19 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     for name, value in {"HOME": tmp_path, "CHARGEHAND_HOME": tmp_path / "state"}.items():
         monkeypatch.setenv(name, str(value))
-    made = Desk(tmp_path)
+    made = Cli(tmp_path)
     monkeypatch.chdir(made.repository)
     return made
 
 
-def test_the_document(desk: Desk) -> None:
-    desk.mission("promoted", "succeeded", cost=0.25)
-    desk.mission("refused", "refused", "check_failed", cost=0.5)
-    desk.mission("failed", "failed", "sandbox_died", agent="bob")
-    document = desk.json()
+def test_the_document(cli: Cli) -> None:
+    cli.mission("promoted", "succeeded", cost=0.25)
+    cli.mission("refused", "refused", "check_failed", cost=0.5)
+    cli.mission("failed", "failed", "sandbox_died", agent="bob")
+    document = cli.json()
     assert document["rates"] == {"completion": 2 / 3, "promotion": 1 / 3, "engine_failure": 1 / 3}
     assert document["missions"]["ended"] == 3
     assert document["missions"]["by_status"]["failed"] == 1
@@ -110,10 +110,10 @@ def test_the_document(desk: Desk) -> None:
     assert document["since"] is None
 
 
-def test_the_words(desk: Desk) -> None:
-    desk.mission("promoted", "succeeded", cost=0.25)
-    desk.mission("refused", "refused", "check_failed", agent="bob")
-    shown = desk()
+def test_the_words(cli: Cli) -> None:
+    cli.mission("promoted", "succeeded", cost=0.25)
+    cli.mission("refused", "refused", "check_failed", agent="bob")
+    shown = cli()
     assert "2 missions: 1 promoted, 1 refused" in shown
     assert "completed without engine errors  2 of 2    100.0 %" in shown
     assert "failed by an engine error        0 of 2    0.0 %" in shown
@@ -128,35 +128,35 @@ def test_the_words(desk: Desk) -> None:
     assert next(row for row in rows if row[:1] == ["bob"])[-1] == "unknown"
 
 
-def test_nothing_is_unknown_and_not_zero(desk: Desk) -> None:
-    assert "No missions yet. Start one:" in desk()
-    assert "No missions yet since 2026-01-31" in desk("--since", "2026-01-31")
-    document = desk.json("--since", "2026-01-31")
+def test_nothing_is_unknown_and_not_zero(cli: Cli) -> None:
+    assert "No missions yet. Start one:" in cli()
+    assert "No missions yet since 2026-01-31" in cli("--since", "2026-01-31")
+    document = cli.json("--since", "2026-01-31")
     assert document["rates"] == {"completion": None, "promotion": None, "engine_failure": None}
     assert document["attempts"]["cost"]["usd"] is None
     assert document["missions"]["seconds"]["p50"] is None
     assert document["since"] == "2026-01-31T00:00:00+00:00"
 
 
-def test_of_this_repository_or_of_all(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.mission("promoted", "succeeded")
-    desk.mission("refused", "refused", "no_change", project="other")
-    assert desk.json()["missions"]["total"] == 1
-    assert desk.json("--all")["missions"]["total"] == 2
-    assert desk.json("--all")["project"] is None
+def test_of_this_repository_or_of_all(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.mission("promoted", "succeeded")
+    cli.mission("refused", "refused", "no_change", project="other")
+    assert cli.json()["missions"]["total"] == 1
+    assert cli.json("--all")["missions"]["total"] == 2
+    assert cli.json("--all")["project"] is None
     other = make_repository(tmp_path / "other", {"f.txt": "a\n"})
-    assert desk.json("--repo", str(other))["missions"]["total"] == 0
+    assert cli.json("--repo", str(other))["missions"]["total"] == 0
     monkeypatch.chdir(tmp_path)
-    assert desk.json()["missions"]["total"] == 2
-    assert "both --repo" in desk("--repo", str(other), "--all", code=2)
+    assert cli.json()["missions"]["total"] == 2
+    assert "both --repo" in cli("--repo", str(other), "--all", code=2)
 
 
-def test_since(desk: Desk) -> None:
-    desk.mission("promoted", "succeeded")
+def test_since(cli: Cli) -> None:
+    cli.mission("promoted", "succeeded")
     later = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()  # in every time zone
-    assert desk.json("--since", "1d")["missions"]["total"] == 1
-    assert desk.json("--since", later)["missions"]["total"] == 0
-    error = json.loads(desk("--json", "--since", "soon", code=2))["error"]
+    assert cli.json("--since", "1d")["missions"]["total"] == 1
+    assert cli.json("--since", later)["missions"]["total"] == 0
+    error = json.loads(cli("--json", "--since", "soon", code=2))["error"]
     assert (error["code"], "'soon'" in error["message"], "7d" in error["hint"]) == ("since_invalid", True, True)
 
 

@@ -121,10 +121,10 @@ async def test_a_long_conversation_fits_into_a_budget_that_its_bytes_would_not(t
         usage = {"prompt_tokens": words, "completion_tokens": 3}
         return Reply(pieces=[openai_whole(usage=usage)])
 
-    async with gateway(tmp_path, answer, ledger=Watching(0.05)) as desk:
+    async with gateway(tmp_path, answer, ledger=Watching(0.05)) as running:
         said = [LONG]
         for number in range(6):
-            reply = await desk.post(ask(*said, max_tokens=20))
+            reply = await running.post(ask(*said, max_tokens=20))
             assert reply.status_code == 200
             said.append(f"and {number}")
     assert reserved[0] > 0.01

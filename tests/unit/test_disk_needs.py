@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli_commands import Desk
+from test_cli_commands import Cli
 
 from chargehand.app.composition import App
 from chargehand.app.storage import bytes_in_unit
@@ -16,7 +16,7 @@ from chargehand.core.records import MissionRequest, Reason
 from chargehand.workspace.workspace import Workspace
 
 
-class Place(Desk):
+class Place(Cli):
     """One repository with a state directory, and missions in its log."""
 
     def left_by(self, number: int, *, ended: bool) -> Workspace:

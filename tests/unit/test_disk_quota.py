@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.workspace_kit import Yard, operate, write
+from tests.workspace_kit import WorkspaceKit, operate, write
 
 from chargehand.core.errors import InfrastructureError, RefusedError
 from chargehand.workspace.bases import Bases
@@ -22,64 +22,64 @@ from chargehand.workspace.tree.write import tree_need
 MB = 1_000_000
 
 
-def quota(yard: Yard, limit: int, *, needed: set[str] | None = None) -> StateQuota:
+def quota(kit: WorkspaceKit, limit: int, *, needed: set[str] | None = None) -> StateQuota:
     def needs(root: Path, kind: str, name: str, used: float) -> bool:
         return name in (needed or set())
 
-    return StateQuota(lambda: [yard.root], limit=limit, needed=lambda: needs)
+    return StateQuota(lambda: [kit.root], limit=limit, needed=lambda: needs)
 
 
-def filled(yard: Yard, size: int, *, used: float) -> str:
+def filled(kit: WorkspaceKit, size: int, *, used: float) -> str:
     """Make a workspace with an ignored file of that size, last used at `used`; return its id."""
-    workspace = yard.workspace("overlay")
+    workspace = kit.workspace("overlay")
     operate(workspace, [write("ignored.log", os.urandom(size))])
     os.utime(workspace.directory / "state.json", (used, used))
     return workspace.id
 
 
-def workspaces(yard: Yard) -> set[str]:
-    return {place.name for place in (yard.root / "workspaces").iterdir()}
+def workspaces(kit: WorkspaceKit) -> set[str]:
+    return {place.name for place in (kit.root / "workspaces").iterdir()}
 
 
-def test_room_is_made_by_letting_go_of_what_was_used_least_recently(yard: Yard) -> None:
+def test_room_is_made_by_letting_go_of_what_was_used_least_recently(kit: WorkspaceKit) -> None:
     now = time.time()
-    old, older = filled(yard, MB, used=now - 1000), filled(yard, MB, used=now - 2000)
-    taken = quota(yard, 0).taken()
-    roomy = quota(yard, taken + 12 * MB)
-    roomy(yard.root, Need(bytes=10 * MB), "a test")
-    assert workspaces(yard) == {old, older}, "there is room already"
-    roomy(yard.root, Need(bytes=11 * MB), "a test")
-    assert workspaces(yard) == {old}
+    old, older = filled(kit, MB, used=now - 1000), filled(kit, MB, used=now - 2000)
+    taken = quota(kit, 0).taken()
+    roomy = quota(kit, taken + 12 * MB)
+    roomy(kit.root, Need(bytes=10 * MB), "a test")
+    assert workspaces(kit) == {old, older}, "there is room already"
+    roomy(kit.root, Need(bytes=11 * MB), "a test")
+    assert workspaces(kit) == {old}
     assert roomy.taken() < taken
 
 
-def test_what_is_needed_stays_and_the_error_has_the_figures(yard: Yard) -> None:
-    kept = filled(yard, MB, used=time.time() - 1000)
-    taken = quota(yard, 0).taken()
+def test_what_is_needed_stays_and_the_error_has_the_figures(kit: WorkspaceKit) -> None:
+    kept = filled(kit, MB, used=time.time() - 1000)
+    taken = quota(kit, 0).taken()
     with pytest.raises(InfrastructureError) as caught:
-        quota(yard, taken + 2 * MB, needed={kept})(yard.root, Need(bytes=10 * MB), "the files of the base")
+        quota(kit, taken + 2 * MB, needed={kept})(kit.root, Need(bytes=10 * MB), "the files of the base")
     assert caught.value.code == "no_space"
     assert "no space left for the files of the base: it takes about 11.0 MB" in caught.value.message
     assert "2.0 MB are left of the" in caught.value.message
     assert "free some space" in caught.value.hint
-    assert workspaces(yard) == {kept}
+    assert workspaces(kit) == {kept}
 
 
-def test_more_than_the_disk_has_is_refused_before_anything_is_written(yard: Yard) -> None:
-    free = os.statvfs(yard.place).f_bavail * os.statvfs(yard.place).f_frsize
-    room_on_disk(yard.place / "not" / "there", Need(bytes=1), "a test")
-    for room in (room_on_disk, quota(yard, 1 << 60)):
+def test_more_than_the_disk_has_is_refused_before_anything_is_written(kit: WorkspaceKit) -> None:
+    free = os.statvfs(kit.place).f_bavail * os.statvfs(kit.place).f_frsize
+    room_on_disk(kit.place / "not" / "there", Need(bytes=1), "a test")
+    for room in (room_on_disk, quota(kit, 1 << 60)):
         with pytest.raises(InfrastructureError, match="no space left for a test"):
-            room(yard.place, Need(bytes=2 * free), "a test")
-    if os.statvfs(yard.place).f_files:
+            room(kit.place, Need(bytes=2 * free), "a test")
+    if os.statvfs(kit.place).f_files:
         with pytest.raises(InfrastructureError, match="more files are possible"):
-            room_on_disk(yard.place, Need(bytes=1, files=1 << 60), "a test")
+            room_on_disk(kit.place, Need(bytes=1, files=1 << 60), "a test")
 
 
-def test_the_need_of_a_tree_is_what_its_files_take(yard: Yard) -> None:
-    (yard.repository / "big").write_bytes(os.urandom(123_456))
-    yard.commit()
-    depot, base = yard.depot(), yard.base()
+def test_the_need_of_a_tree_is_what_its_files_take(kit: WorkspaceKit) -> None:
+    (kit.repository / "big").write_bytes(os.urandom(123_456))
+    kit.commit()
+    depot, base = kit.depot(), kit.base()
     need = tree_need(depot.reader, bytes.fromhex(base.tree))
     tree = depot.base_layers(base).tree
     listed = subprocess.run(["find", str(tree), "-mindepth", "1"], capture_output=True, check=True).stdout
@@ -88,19 +88,19 @@ def test_the_need_of_a_tree_is_what_its_files_take(yard: Yard) -> None:
     assert on_disk * 1024 * 0.9 < need.bytes < on_disk * 1024 * 1.1
 
 
-def test_a_base_that_will_not_fit_leaves_nothing(yard: Yard) -> None:
-    depot, base = yard.depot(), yard.base()
+def test_a_base_that_will_not_fit_leaves_nothing(kit: WorkspaceKit) -> None:
+    depot, base = kit.depot(), kit.base()
     asked: list[Need] = []
 
     def never(place: Path, need: Need, what: str) -> None:
         asked.append(need)
         raise InfrastructureError(what, code="no_space")
 
-    bases = Bases(yard.root, reader=depot.reader, git=depot.git, fault=no_fault, room=never)
+    bases = Bases(kit.root, reader=depot.reader, git=depot.git, fault=no_fault, room=never)
     with pytest.raises(InfrastructureError, match="the files of the base"):
         bases.layers(base, shallow=b"")
     assert asked[0].bytes > 8 * 4096
-    assert list((yard.root / "bases").iterdir()) == []
+    assert list((kit.root / "bases").iterdir()) == []
     assert depot.base_layers(base).tree.is_dir()
 
 
@@ -108,8 +108,8 @@ def test_a_base_that_will_not_fit_leaves_nothing(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("driver", ["overlay", "worktree"])
-def test_what_an_attempt_writes_is_bounded_ignored_files_included(yard: Yard, driver: str) -> None:
-    workspace = yard.workspace(driver)
+def test_what_an_attempt_writes_is_bounded_ignored_files_included(kit: WorkspaceKit, driver: str) -> None:
+    workspace = kit.workspace(driver)
     limits = WorkspaceLimits(disk_bytes=MB, files=40)
     attempt = AttemptQuota(workspace.scan_root(), limits, before=workspace.usage())
     attempt.check()
@@ -125,8 +125,8 @@ def test_what_an_attempt_writes_is_bounded_ignored_files_included(yard: Yard, dr
         attempt.check()
 
 
-def test_a_look_at_far_too_much_ends_at_the_limit(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    workspace = yard.workspace("overlay")
+def test_a_look_at_far_too_much_ends_at_the_limit(kit: WorkspaceKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = kit.workspace("overlay")
     place = workspace.scan_root() / "build"
     for number in range(8):
         (place / f"d{number}").mkdir(parents=True)
@@ -212,14 +212,14 @@ assert workspace.checkpoint("again").changed == 1
 """
 
 
-def test_room_is_made_on_a_disk_that_is_really_full(yard: Yard) -> None:
-    yard.root.mkdir()
+def test_room_is_made_on_a_disk_that_is_really_full(kit: WorkspaceKit) -> None:
+    kit.root.mkdir()
     commits = []
     for _ in range(2):
-        (yard.repository / "big").write_bytes(os.urandom(3 * MB))
-        commits.append(yard.commit())
+        (kit.repository / "big").write_bytes(os.urandom(3 * MB))
+        commits.append(kit.commit())
     done = subprocess.run(
-        [sys.executable, "-c", _SMALL_DISK, str(yard.root), str(yard.repository), *commits],
+        [sys.executable, "-c", _SMALL_DISK, str(kit.root), str(kit.repository), *commits],
         capture_output=True,
         check=False,
     )

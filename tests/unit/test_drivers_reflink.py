@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.workspace_kit import Yard, agent, changed, cloning_disk
+from tests.workspace_kit import WorkspaceKit, agent, changed, cloning_disk
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.sandbox.probe import ProbePart, ProbeReport, probe
@@ -54,25 +54,25 @@ def not_where_files_are_cloned(place: Path) -> None:
 
 @pytest.mark.needs_root
 def test_unchanged_files_share_their_blocks_and_changed_ones_do_not(disk: Path) -> None:
-    yard = Yard(disk / "blocks")
-    (yard.repository / "big").write_bytes(os.urandom(BIG))
-    yard.commit()
-    first = yard.workspace("reflink")  # creates the base too
-    assert cost(disk, lambda: yard.workspace("reflink")) < BIG // 4
+    kit = WorkspaceKit(disk / "blocks")
+    (kit.repository / "big").write_bytes(os.urandom(BIG))
+    kit.commit()
+    first = kit.workspace("reflink")  # creates the base too
+    assert cost(disk, lambda: kit.workspace("reflink")) < BIG // 4
     assert cost(disk, lambda: first.reset(first.base.tree, "back")) < BIG // 4
     shown = agent(first, "printf X | dd of=big conv=notrunc status=none; head -c 1 big")
     assert (shown, changed(first)) == ("X", {"big": "modified"})
-    assert yard.workspace("reflink").scan(trust_cache=False).tree == first.base.tree
+    assert kit.workspace("reflink").scan(trust_cache=False).tree == first.base.tree
 
 
 @pytest.mark.needs_root
 def test_an_environment_is_cloned_too(disk: Path) -> None:
-    yard = Yard(disk / "environment")
-    setup = yard.workspace("reflink")
+    kit = WorkspaceKit(disk / "environment")
+    setup = kit.workspace("reflink")
     agent(setup, f"mkdir build; head -c {BIG} /dev/urandom > build/big; chmod 750 build/big; ln -s big build/link")
-    environment = EnvironmentLayers(yard.depot()).freeze(setup, "k").path
+    environment = EnvironmentLayers(kit.depot()).freeze(setup, "k").path
     made = []
-    assert cost(disk, lambda: made.append(yard.workspace("reflink", environment=environment))) < BIG // 4
+    assert cost(disk, lambda: made.append(kit.workspace("reflink", environment=environment))) < BIG // 4
     shown = agent(made[0], "stat -c '%a %s' build/big; readlink build/link; echo x >> build/big")
     assert shown == f"750 {BIG}\nbig\n"
     assert (environment / "build/big").stat().st_size == BIG, "the layer is not what was written to"
@@ -80,12 +80,12 @@ def test_an_environment_is_cloned_too(disk: Path) -> None:
 
 def test_where_files_cannot_be_cloned_it_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     not_where_files_are_cloned(tmp_path)
-    yard = Yard(tmp_path)
+    kit = WorkspaceKit(tmp_path)
     with pytest.raises(InfrastructureError) as caught:
-        yard.workspace("reflink")
+        kit.workspace("reflink")
     assert caught.value.code == "no_clone"
     assert "CHARGEHAND_HOME" in caught.value.hint
-    place = yard.workspace("worktree").directory.parent
+    place = kit.workspace("worktree").directory.parent
     assert len(list(place.iterdir())) == 1
 
 

@@ -136,47 +136,47 @@ CUT = UpstreamError("it broke", code="upstream_cut")
     ],
 )
 async def test_the_next_model_answers_at_once_in_the_clients_own_dialect(tmp_path: Path, fault: Reply) -> None:
-    async with bench(tmp_path, Scripted(fault), Scripted(CLAUDE)) as desk:
-        reply = await desk.ask()
+    async with bench(tmp_path, Scripted(fault), Scripted(CLAUDE)) as chained:
+        reply = await chained.ask()
     assert reply.status_code == 200
     assert reply.json()["choices"][0]["message"]["content"] == "hello"
     assert reply.headers["x-chargehand-model"] == "n"
-    assert desk.waits == []
-    assert [(record.model, record.status) for record in desk.records] == [("m", "failed"), ("n", "ok")]
+    assert chained.waits == []
+    assert [(record.model, record.status) for record in chained.records] == [("m", "failed"), ("n", "ok")]
     # 10 plain, 80 cached at a tenth, 10 written at 1.25, 3 out: counted as by its own provider.
-    assert desk.records[1].cost_usd == pytest.approx(60.5e-6)
+    assert chained.records[1].cost_usd == pytest.approx(60.5e-6)
 
 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_request_that_is_wrong_is_nobody_elses(tmp_path: Path, status: int) -> None:
     wrong = Reply(status=status, pieces=[b'{"error": {"message": "no"}}'])
-    async with bench(tmp_path, Scripted(wrong), Scripted(CLAUDE)) as desk:
-        assert (await desk.ask()).status_code == status
-    assert desk.second.calls == []
+    async with bench(tmp_path, Scripted(wrong), Scripted(CLAUDE)) as chained:
+        assert (await chained.ask()).status_code == status
+    assert chained.second.calls == []
 
 
 async def test_a_stream_that_began_goes_to_nobody_else(tmp_path: Path) -> None:
     cut = Reply(headers=SSE, pieces=[chunk({"content": "he"}), CUT])
-    async with bench(tmp_path, Scripted(cut), Scripted(CLAUDE)) as desk:
-        reply = await desk.ask({**ASK, "stream": True})
+    async with bench(tmp_path, Scripted(cut), Scripted(CLAUDE)) as chained:
+        reply = await chained.ask({**ASK, "stream": True})
     assert "upstream_cut" in reply.text
     assert "[DONE]" not in reply.text
-    assert desk.second.calls == []
+    assert chained.second.calls == []
 
 
 async def test_a_stream_is_translated_both_ways(tmp_path: Path) -> None:
     streamed = Reply(headers=SSE, pieces=anthropic_stream("he", "llo"))
-    async with bench(tmp_path, Scripted(GONE), Scripted(streamed)) as desk:
-        reply = await desk.ask({**ASK, "stream": True})
+    async with bench(tmp_path, Scripted(GONE), Scripted(streamed)) as chained:
+        reply = await chained.ask({**ASK, "stream": True})
     assert reply.text.endswith("data: [DONE]\n\n")
     assert [json.loads(line[6:])["choices"][0]["delta"].get("content") for line in _chunks(reply.text)][:2] == [
         "he",
         "llo",
     ]
-    sent = desk.second.calls[0]
+    sent = chained.second.calls[0]
     assert (sent.dialect, sent.body["model"], sent.body["max_tokens"]) == ("anthropic", "claude", 50)
-    async with bench(tmp_path, Scripted(Reply(headers=SSE, pieces=openai_stream("hi"))), None) as desk:
-        reply = await desk.ask({**ASK, "stream": True}, MESSAGES)
+    async with bench(tmp_path, Scripted(Reply(headers=SSE, pieces=openai_stream("hi"))), None) as chained:
+        reply = await chained.ask({**ASK, "stream": True}, MESSAGES)
     assert "event: message_stop" in reply.text
     assert '"text":"hi"' in reply.text
 
@@ -187,63 +187,63 @@ def _chunks(text: str) -> list[str]:
 
 async def test_a_translated_stream_that_breaks_off_never_looks_whole(tmp_path: Path) -> None:
     cut = Reply(headers=SSE, pieces=openai_stream("he", "llo")[:2])
-    async with bench(tmp_path, Scripted(cut), None) as desk:
-        reply = await desk.ask({**ASK, "stream": True}, MESSAGES)
+    async with bench(tmp_path, Scripted(cut), None) as chained:
+        reply = await chained.ask({**ASK, "stream": True}, MESSAGES)
     assert "message_stop" not in reply.text
     assert "upstream_cut" in reply.text
-    assert desk.records[-1].cost_usd is None
-    assert desk.records[-1].usage.input is None  # no provider counted the zero of the client's dialect
+    assert chained.records[-1].cost_usd is None
+    assert chained.records[-1].usage.input is None  # no provider counted the zero of the client's dialect
 
 
 async def test_a_model_that_takes_no_pictures_is_left_out_with_a_reason(tmp_path: Path) -> None:
     seen = {**ASK, "messages": [{"role": "user", "content": [PICTURE]}]}
-    async with bench(tmp_path, Scripted(GOOD), Scripted(CLAUDE), images=False, files=False) as desk:
-        reply = await desk.ask(seen)
+    async with bench(tmp_path, Scripted(GOOD), Scripted(CLAUDE), images=False, files=False) as chained:
+        reply = await chained.ask(seen)
         assert (reply.headers["x-chargehand-model"], reply.headers["x-chargehand-skipped"]) == ("n", "1")
-        assert desk.second.calls[0].body["messages"][0]["content"][0]["source"]["data"] == "AA=="
-    async with bench(tmp_path, Scripted(GOOD), None, images=False, files=False) as desk:
-        refused = await desk.ask(seen)
+        assert chained.second.calls[0].body["messages"][0]["content"][0]["source"]["data"] == "AA=="
+    async with bench(tmp_path, Scripted(GOOD), None, images=False, files=False) as chained:
+        refused = await chained.ask(seen)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "uncarried")
     assert "takes no images" in refused.json()["error"]["message"]
-    assert desk.records == []
+    assert chained.records == []
 
 
 async def test_hints_of_another_dialect_are_named_in_the_reply(tmp_path: Path) -> None:
-    async with bench(tmp_path, Scripted(GONE), Scripted(CLAUDE)) as desk:
-        reply = await desk.ask({**ASK, "seed": 7, "logit_bias": {"1": 2}})
+    async with bench(tmp_path, Scripted(GONE), Scripted(CLAUDE)) as chained:
+        reply = await chained.ask({**ASK, "seed": 7, "logit_bias": {"1": 2}})
     assert reply.headers["x-chargehand-left-out"] == "logit_bias, seed"
 
 
 async def test_a_group_of_tools_is_left_out_for_other_dialects(tmp_path: Path) -> None:
     plain = {"type": "function", "name": "run", "parameters": {"type": "object"}}
     group = {"type": "namespace", "name": "agents", "tools": [{**plain, "name": "spawn"}]}
-    async with bench(tmp_path, Scripted(GOOD), None) as desk:
-        reply = await desk.ask({"model": "m", "input": "hi", "tools": [plain, group]}, "/v1/responses")
+    async with bench(tmp_path, Scripted(GOOD), None) as chained:
+        reply = await chained.ask({"model": "m", "input": "hi", "tools": [plain, group]}, "/v1/responses")
     assert reply.status_code == 200, reply.text
     assert reply.headers["x-chargehand-left-out"] == "tools.namespace"
-    assert [tool["function"]["name"] for tool in desk.first.calls[0].body["tools"]] == ["run"]
+    assert [tool["function"]["name"] for tool in chained.first.calls[0].body["tools"]] == ["run"]
 
 
 async def test_after_three_faults_a_provider_is_left_alone_and_a_probe_brings_it_back(tmp_path: Path) -> None:
     first = Probed(GONE, GONE, GONE, GOOD, alive=False)
-    async with bench(tmp_path, first, Scripted(CLAUDE)) as desk:
+    async with bench(tmp_path, first, Scripted(CLAUDE)) as chained:
         for _ in range(5):
-            assert (await desk.ask()).headers["x-chargehand-model"] == "n"
+            assert (await chained.ask()).headers["x-chargehand-model"] == "n"
         assert len(first.calls) == 3
-        assert desk.providers.of("one", "up").state == "open"
-        desk.clock.advance(15)
-        assert desk.providers.of("one", "up").state == "half_open"
+        assert chained.providers.of("one", "up").state == "open"
+        chained.clock.advance(15)
+        assert chained.providers.of("one", "up").state == "half_open"
         # The client does not wait for a model that may still be down.
-        assert (await desk.ask()).headers["x-chargehand-model"] == "n"
+        assert (await chained.ask()).headers["x-chargehand-model"] == "n"
         await asyncio.sleep(0)
-        assert (first.probes, len(first.calls), desk.providers.of("one", "up").state) == (1, 3, "open")
+        assert (first.probes, len(first.calls), chained.providers.of("one", "up").state) == (1, 3, "open")
         first.alive = True
-        desk.clock.advance(30)
-        await desk.ask()
+        chained.clock.advance(30)
+        await chained.ask()
         async with asyncio.timeout(60):
-            while desk.providers.of("one", "up").state != "closed":
+            while chained.providers.of("one", "up").state != "closed":
                 await asyncio.sleep(0.01)
-        assert (await desk.ask()).headers["x-chargehand-model"] == "m"
+        assert (await chained.ask()).headers["x-chargehand-model"] == "m"
     assert first.probes == 2
 
 
@@ -254,16 +254,16 @@ ENDLESS = Reply(pieces=[json.dumps({**json.loads(openai_whole()), "choices": []}
 async def test_a_reply_that_cannot_be_translated_is_paid_once_and_is_its_models_fault(
     tmp_path: Path, reply: Reply
 ) -> None:
-    async with bench(tmp_path, Scripted(reply), Scripted(CLAUDE), place="one") as desk:
+    async with bench(tmp_path, Scripted(reply), Scripted(CLAUDE), place="one") as chained:
         # The second model speaks the client's dialect, but is only called if the first one fails.
-        answered = [await desk.ask(path=MESSAGES) for _ in range(4)]
+        answered = [await chained.ask(path=MESSAGES) for _ in range(4)]
         assert [one.status_code for one in answered] == [200] * 4
         assert {one.headers["x-chargehand-model"] for one in answered} == {"n"}
         # After three failures it is left out; the other model at the same address never is.
-        assert (len(desk.first.calls), len(desk.second.calls), desk.waits) == (3, 4, [])
-        assert desk.providers.of("one", "up").state == "open"
-        assert desk.providers.of("one", "claude").state == "closed"
-    failed = [record for record in desk.records if record.model == "m"]
+        assert (len(chained.first.calls), len(chained.second.calls), chained.waits) == (3, 4, [])
+        assert chained.providers.of("one", "up").state == "open"
+        assert chained.providers.of("one", "claude").state == "closed"
+    failed = [record for record in chained.records if record.model == "m"]
     assert [(record.status, record.reason.partition(":")[0]) for record in failed] == [
         ("failed", "reply_unreadable")
     ] * 3
@@ -271,11 +271,11 @@ async def test_a_reply_that_cannot_be_translated_is_paid_once_and_is_its_models_
 
 
 async def test_a_reply_that_cannot_be_translated_is_not_asked_for_again(tmp_path: Path) -> None:
-    async with bench(tmp_path, Scripted(ENDLESS), None) as desk:
-        reply = await desk.ask(path=MESSAGES)
+    async with bench(tmp_path, Scripted(ENDLESS), None) as chained:
+        reply = await chained.ask(path=MESSAGES)
     assert (reply.status_code, reply.json()["error"]["code"]) == (502, "reply_unreadable")
     assert reply.headers["x-should-retry"] == "false"
-    assert (len(desk.first.calls), desk.waits) == (1, [])
+    assert (len(chained.first.calls), chained.waits) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -294,63 +294,63 @@ async def test_only_a_connection_that_fails_shuts_the_other_models_of_an_address
     tmp_path: Path, fault: Reply, alone: bool
 ) -> None:
     other = CLAUDE if alone else GONE
-    async with bench(tmp_path, Scripted(fault), Scripted(other), place="one") as desk:
+    async with bench(tmp_path, Scripted(fault), Scripted(other), place="one") as chained:
         for _ in range(3):
-            await desk.ask({**ASK, "stream": True})
-        assert desk.providers.of("one", "up").wait() > 0
-        assert (desk.providers.of("one", "claude").wait() == 0) is alone
+            await chained.ask({**ASK, "stream": True})
+        assert chained.providers.of("one", "up").wait() > 0
+        assert (chained.providers.of("one", "claude").wait() == 0) is alone
 
 
 async def test_faults_of_calls_that_were_under_way_do_not_lengthen_the_rest(tmp_path: Path) -> None:
     go = asyncio.Event()
     late = Reply(status=500, pieces=[b"{}"], wait=go)
-    async with bench(tmp_path, Scripted(late), Scripted(CLAUDE)) as desk:
-        asked = [asyncio.create_task(desk.ask()) for _ in range(12)]
-        while len(desk.first.calls) < 12:
+    async with bench(tmp_path, Scripted(late), Scripted(CLAUDE)) as chained:
+        asked = [asyncio.create_task(chained.ask()) for _ in range(12)]
+        while len(chained.first.calls) < 12:
             await asyncio.sleep(0.001)
         go.set()
         assert {(await one).status_code for one in asked} == {200}
-        assert desk.providers.of("one", "up").wait() == pytest.approx(15.0)
+        assert chained.providers.of("one", "up").wait() == pytest.approx(15.0)
 
 
 async def test_the_only_model_is_probed_for_nothing_before_a_call_that_may_cost(tmp_path: Path) -> None:
     first = Probed(*[GONE] * 4, GOOD, alive=False)
-    async with bench(tmp_path, first, None) as desk:
-        assert (await desk.ask()).status_code == 502
+    async with bench(tmp_path, first, None) as chained:
+        assert (await chained.ask()).status_code == 502
         assert len(first.calls) == 4
-        refused = await desk.ask()
+        refused = await chained.ask()
         assert (refused.status_code, refused.json()["error"]["code"]) == (502, "upstream_unreachable")
         assert (len(first.calls), first.probes) == (4, 1)
         first.alive = True
-        assert (await desk.ask()).status_code == 200
+        assert (await chained.ask()).status_code == 200
     assert (len(first.calls), first.probes) == (5, 2)
-    assert max(desk.waits) <= 60
+    assert max(chained.waits) <= 60
 
 
 async def test_a_model_that_fails_at_its_trial_rests_again_at_once(tmp_path: Path) -> None:
     first = Probed(Reply(status=500, pieces=[b"{}"]))
-    async with bench(tmp_path, first, Scripted(CLAUDE)) as desk:
+    async with bench(tmp_path, first, Scripted(CLAUDE)) as chained:
         for _ in range(4):
-            await desk.ask()
-        desk.clock.advance(15)
+            await chained.ask()
+        chained.clock.advance(15)
         for _ in range(2):
-            assert (await desk.ask()).headers["x-chargehand-model"] == "n"
+            assert (await chained.ask()).headers["x-chargehand-model"] == "n"
         # A list of models says nothing about a failing one: the call itself is its trial.
         assert (len(first.calls), first.probes) == (4, 0)
-        assert desk.providers.of("one", "up").wait() == pytest.approx(30.0)
+        assert chained.providers.of("one", "up").wait() == pytest.approx(30.0)
 
 
 async def test_a_quota_of_five_hours_is_a_state_of_its_own(tmp_path: Path) -> None:
     spent = Reply(status=429, headers={"retry-after": "18000", **JSON}, pieces=[b'{"error": {}}'])
-    async with bench(tmp_path, Scripted(spent, GOOD), None) as desk:
+    async with bench(tmp_path, Scripted(spent, GOOD), None) as chained:
         for _ in range(3):
-            reply = await desk.ask()
+            reply = await chained.ask()
             assert (reply.status_code, reply.json()["error"]["code"]) == (429, "quota_exhausted")
             assert reply.headers["retry-after"] == "18000"
             assert reply.headers["x-should-retry"] == "false"
-        assert len(desk.first.calls) == 1
-        desk.clock.advance(18_001)
-        assert (await desk.ask()).status_code == 200
+        assert len(chained.first.calls) == 1
+        chained.clock.advance(18_001)
+        assert (await chained.ask()).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -365,19 +365,19 @@ async def test_a_quota_of_five_hours_is_a_state_of_its_own(tmp_path: Path) -> No
 async def test_every_way_to_ask_for_a_rest_is_understood(
     tmp_path: Path, headers: dict[str, str], body: bytes, seconds: float
 ) -> None:
-    async with bench(tmp_path, Scripted(CLAUDE), Scripted(CLAUDE)) as desk:
-        moment = int(desk.clock.now().timestamp()) + 18_000
+    async with bench(tmp_path, Scripted(CLAUDE), Scripted(CLAUDE)) as chained:
+        moment = int(chained.clock.now().timestamp()) + 18_000
         headers = {name: value.replace("RESET", str(moment)) for name, value in headers.items()}
-        desk.first.replies[:] = [Reply(status=429, headers={**headers, **JSON}, pieces=[body])]
-        await desk.ask()
-        assert desk.providers.of("one", "up").resting == pytest.approx(seconds, abs=1.0)
+        chained.first.replies[:] = [Reply(status=429, headers={**headers, **JSON}, pieces=[body])]
+        await chained.ask()
+        assert chained.providers.of("one", "up").resting == pytest.approx(seconds, abs=1.0)
 
 
 async def test_a_short_rest_of_the_only_model_is_waited_out(tmp_path: Path) -> None:
-    async with bench(tmp_path, Scripted(GOOD), None) as desk:
-        desk.providers.of("one", "up").note_rest(7)
-        assert (await desk.ask()).status_code == 200
-    assert desk.waits == pytest.approx([7.0])
+    async with bench(tmp_path, Scripted(GOOD), None) as chained:
+        chained.providers.of("one", "up").note_rest(7)
+        assert (await chained.ask()).status_code == 200
+    assert chained.waits == pytest.approx([7.0])
 
 
 async def test_calls_to_a_provider_keep_to_its_share(tmp_path: Path) -> None:
@@ -393,14 +393,14 @@ async def test_calls_to_a_provider_keep_to_its_share(tmp_path: Path) -> None:
             running -= 1
             return await super().send(call)
 
-    async with bench(tmp_path, Counting(GOOD), None, limits=ProviderLimits(concurrency=2)) as desk:
-        replies = await asyncio.gather(*(desk.ask() for _ in range(6)))
+    async with bench(tmp_path, Counting(GOOD), None, limits=ProviderLimits(concurrency=2)) as chained:
+        replies = await asyncio.gather(*(chained.ask() for _ in range(6)))
     assert [reply.status_code for reply in replies] == [200] * 6
     assert most <= 2
-    async with bench(tmp_path, Scripted(GOOD), None, limits=ProviderLimits(per_minute=30)) as desk:
+    async with bench(tmp_path, Scripted(GOOD), None, limits=ProviderLimits(per_minute=30)) as chained:
         for _ in range(3):
-            await desk.ask()
-    assert sum(desk.waits) == pytest.approx(4.0)
+            await chained.ask()
+    assert sum(chained.waits) == pytest.approx(4.0)
 
 
 def spent(seconds: float) -> Reply:
@@ -420,9 +420,9 @@ async def test_of_several_quotas_the_first_that_ends_is_told(
     tmp_path: Path, first: Reply, second: Any, wait: int, provider: str
 ) -> None:
     rests: list[QuotaRest] = []
-    async with bench(tmp_path, Scripted(first), Scripted(*[second] * 4), rests=rests) as desk:
-        reply = await desk.ask()
-        moment = desk.clock.now()
+    async with bench(tmp_path, Scripted(first), Scripted(*[second] * 4), rests=rests) as chained:
+        reply = await chained.ask()
+        moment = chained.clock.now()
     assert (reply.status_code, reply.json()["error"]["code"]) == (429, "quota_exhausted")
     assert float(reply.headers["retry-after"]) == pytest.approx(wait, abs=5)
     assert [(rest.model, rest.provider) for rest in rests] == [("m", provider)]
@@ -431,7 +431,7 @@ async def test_of_several_quotas_the_first_that_ends_is_told(
 
 async def test_a_model_that_answers_in_place_of_one_without_quota_tells_of_none(tmp_path: Path) -> None:
     rests: list[QuotaRest] = []
-    async with bench(tmp_path, Scripted(spent(18_000)), Scripted(CLAUDE, CLAUDE), rests=rests) as desk:
+    async with bench(tmp_path, Scripted(spent(18_000)), Scripted(CLAUDE, CLAUDE), rests=rests) as chained:
         for _ in range(2):
-            assert (await desk.ask()).headers["x-chargehand-model"] == "n"
+            assert (await chained.ask()).headers["x-chargehand-model"] == "n"
     assert rests == []

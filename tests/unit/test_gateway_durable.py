@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateway_kit import SSE, Desk, Reply, gateway, openai_stream, openai_whole
+from tests.gateway_kit import SSE, Reply, RunningGateway, gateway, openai_stream, openai_whole
 
 from chargehand.core.errors import StoreError
 from chargehand.core.ports import Spent
@@ -64,9 +64,9 @@ def reply(stream: bool) -> Reply:
 
 
 @asynccontextmanager
-async def asking(desk: Desk, *, stream: bool = False) -> AsyncIterator[asyncio.Task[httpx.Response]]:
+async def asking(running: RunningGateway, *, stream: bool = False) -> AsyncIterator[asyncio.Task[httpx.Response]]:
     async with asyncio.TaskGroup() as group:
-        yield group.create_task(desk.post({**BODY, "stream": stream}))
+        yield group.create_task(running.post({**BODY, "stream": stream}))
 
 
 async def until(happened: Any) -> None:
@@ -86,10 +86,10 @@ async def test_a_provider_is_asked_at_once_and_heard_when_the_reserve_is_on_the_
     tmp_path: Path, stream: bool
 ) -> None:
     ledger = Disk()
-    async with gateway(tmp_path, reply(stream), ledger=ledger) as desk, asking(desk, stream=stream) as asked:
-        await until(lambda: desk.upstream.calls)
+    async with gateway(tmp_path, reply(stream), ledger=ledger) as running, asking(running, stream=stream) as asked:
+        await until(lambda: running.upstream.calls)
         await a_while()
-        assert (ledger.on_disk, asked.done(), desk.records) == ([], False, [])
+        assert (ledger.on_disk, asked.done(), running.records) == ([], False, [])
         ledger.ready.set()
         assert (await asked).status_code == 200
         assert ledger.on_disk == ledger.reserved
@@ -98,16 +98,16 @@ async def test_a_provider_is_asked_at_once_and_heard_when_the_reserve_is_on_the_
 async def test_one_call_at_most_is_sent_before_its_reserve_is_on_the_disk(tmp_path: Path) -> None:
     ledger = Disk()
     async with (
-        gateway(tmp_path, reply(False), ledger=ledger) as desk,
-        asking(desk) as first,
-        asking(desk) as second,
+        gateway(tmp_path, reply(False), ledger=ledger) as running,
+        asking(running) as first,
+        asking(running) as second,
     ):
-        await until(lambda: desk.upstream.calls)
+        await until(lambda: running.upstream.calls)
         await a_while()
-        assert len(desk.upstream.calls) == len(ledger.reserved) == 1
+        assert len(running.upstream.calls) == len(ledger.reserved) == 1
         ledger.ready.set()
         assert [(await each).status_code for each in (first, second)] == [200, 200]
-    assert len(desk.upstream.calls) == 2
+    assert len(running.upstream.calls) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -116,11 +116,11 @@ async def test_a_reserve_that_cannot_be_kept_gives_no_reply_and_stays_booked(tmp
     ledger.ready.set()
     loop, unheard = asyncio.get_running_loop(), list[dict[str, Any]]()
     loop.set_exception_handler(lambda _, context: unheard.append(context))
-    async with gateway(tmp_path, reply(stream), ledger=ledger) as desk:
-        answer = await desk.post({**BODY, "stream": stream})
+    async with gateway(tmp_path, reply(stream), ledger=ledger) as running:
+        answer = await running.post({**BODY, "stream": stream})
     assert answer.status_code == 500
     assert "hel" not in answer.text
-    (record,) = desk.records
+    (record,) = running.records
     assert record.booked_usd > 0
     assert ledger.booked == record.booked_usd
     assert unheard == []
@@ -128,16 +128,16 @@ async def test_a_reserve_that_cannot_be_kept_gives_no_reply_and_stays_booked(tmp
 
 async def test_what_costs_nothing_waits_for_no_disk(tmp_path: Path) -> None:
     ledger = Disk()
-    async with gateway(tmp_path, reply(False), ledger=ledger, price=Price(input=0.0, output=0.0)) as desk:
-        assert (await desk.post(BODY)).status_code == 200
+    async with gateway(tmp_path, reply(False), ledger=ledger, price=Price(input=0.0, output=0.0)) as running:
+        assert (await running.post(BODY)).status_code == 200
     assert ledger.on_disk == []
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_has_the_end_of_a_reply_once_the_disk_has_all_of_it(tmp_path: Path, stream: bool) -> None:
     log = SlowLog(tmp_path / "calls.jsonl")
-    async with gateway(tmp_path, reply(stream), calls=log) as desk, asking(desk, stream=stream) as asked:
-        await until(lambda: desk.records)
+    async with gateway(tmp_path, reply(stream), calls=log) as running, asking(running, stream=stream) as asked:
+        await until(lambda: running.records)
         await a_while()
         assert (log.synced, asked.done()) == (0, False), "it is settled while the disk works, and not given yet"
         assert (tmp_path / "calls.jsonl").read_bytes().count(b'"call"') == 1
@@ -155,9 +155,9 @@ async def test_a_request_that_cannot_be_kept_is_answered_all_the_same(
             raise ValueError("not to be taken apart")
 
     log = Broken(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
-    async with gateway(tmp_path, reply(False), calls=log) as desk:
-        assert (await desk.post(BODY)).status_code == 200
-        assert [record.status for record in desk.records] == ["ok"]
+    async with gateway(tmp_path, reply(False), calls=log) as running:
+        assert (await running.post(BODY)).status_code == 200
+        assert [record.status for record in running.records] == ["ok"]
     log.close()
     assert "cannot keep a request: not to be taken apart" in caplog.text
 

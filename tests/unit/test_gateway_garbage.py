@@ -96,10 +96,10 @@ async def refusals(
         body = body if dialect == "gemini" else {**body, "stream": True}
     file = place / "calls.jsonl"
     calls = ReplayCache(file, secrets={}, token=TOKEN)
-    async with gateway(place, *replies, dialect=dialect, limit=None, calls=calls, **options) as desk:
-        got = await desk.post(body, path)
-        asked = len(desk.upstream.calls)
-        ends = [record.status for record in desk.records]
+    async with gateway(place, *replies, dialect=dialect, limit=None, calls=calls, **options) as running:
+        got = await running.post(body, path)
+        asked = len(running.upstream.calls)
+        ends = [record.status for record in running.records]
     calls.close()
     kept = sum("call" in json.loads(line) for line in file.read_text().splitlines())
     return got.status_code, got.content, asked, ends, kept
@@ -176,9 +176,9 @@ async def test_garbage_that_an_earlier_version_kept_is_not_given_again(tmp_path:
     file = tmp_path / "calls.jsonl"
     for life in range(2):
         calls = ReplayCache(file, secrets={}, token=TOKEN)
-        async with gateway(tmp_path, good, limit=None, calls=calls) as desk:
-            got = await desk.post(body, path)
-            assert (got.status_code, len(desk.upstream.calls)) == (200, 1), "the kept reply is garbage"
+        async with gateway(tmp_path, good, limit=None, calls=calls) as running:
+            got = await running.post(body, path)
+            assert (got.status_code, len(running.upstream.calls)) == (200, 1), "the kept reply is garbage"
             assert b"hello" in got.content
         calls.close()
         if not life:

@@ -25,16 +25,18 @@ GOOD = Reply(pieces=[openai_whole()])
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/models"])
 async def test_only_the_token_opens_it(tmp_path: Path, path: str) -> None:
-    async with gateway(tmp_path, GOOD) as desk:
-        for wrong in ("", "Bearer", "Bearer cht-x", f"Basic {desk.gateway.token}", "Bearer \xe9"):
-            reply = await desk.client.post(path, content=b"{}", headers={"authorization": wrong.encode("latin-1")})
+    async with gateway(tmp_path, GOOD) as running:
+        for wrong in ("", "Bearer", "Bearer cht-x", f"Basic {running.gateway.token}", "Bearer \xe9"):
+            reply = await running.client.post(
+                path, content=b"{}", headers={"authorization": wrong.encode("latin-1")}
+            )
             assert (reply.status_code, reply.json()["error"]["code"]) == (401, "token_invalid")
             assert reply.json().get("type") == ("error" if path == MESSAGES else None)
-        for right in ({"authorization": f"bearer {desk.gateway.token}"}, {"x-api-key": desk.gateway.token}):
-            del desk.client.headers["authorization"]
-            assert (await desk.client.get("/v1/models", headers=right)).status_code == 200
-            desk.client.headers["authorization"] = "none"
-    assert desk.records == []
+        for right in ({"authorization": f"bearer {running.gateway.token}"}, {"x-api-key": running.gateway.token}):
+            del running.client.headers["authorization"]
+            assert (await running.client.get("/v1/models", headers=right)).status_code == 200
+            running.client.headers["authorization"] = "none"
+    assert running.records == []
 
 
 def test_every_gateway_has_a_token_of_its_own() -> None:
@@ -63,58 +65,58 @@ def test_every_gateway_has_a_token_of_its_own() -> None:
 async def test_a_wrong_request_gets_an_error_of_its_dialect(
     tmp_path: Path, path: str, body: bytes, status: int, code: str
 ) -> None:
-    async with gateway(tmp_path, GOOD) as desk:
-        reply = await desk.post(body, path)
+    async with gateway(tmp_path, GOOD) as running:
+        reply = await running.post(body, path)
         assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
         assert ("type" in reply.json()) == path.startswith(MESSAGES)
         # The connection stays open.
-        assert (await desk.post(ASK)).status_code == 200
-    assert len(desk.records) == 1
+        assert (await running.post(ASK)).status_code == 200
+    assert len(running.records) == 1
 
 
 async def test_unknown_models_and_dialects_name_the_way_out(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD) as desk:
-        unknown = (await desk.post({**ASK, "model": "mm"})).json()["error"]["message"]
-        translated = await desk.post(ASK, MESSAGES)
+    async with gateway(tmp_path, GOOD) as running:
+        unknown = (await running.post({**ASK, "model": "mm"})).json()["error"]["message"]
+        translated = await running.post(ASK, MESSAGES)
     assert "known: m" in unknown
     assert translated.json()["content"][0]["text"] == "hello"
 
 
 async def test_paths_without_a_version_and_with_a_query_are_known(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD) as desk:
-        assert (await desk.post(ASK, "/chat/completions")).status_code == 200
-        assert (await desk.post(ASK, f"{CHAT}?beta=true")).status_code == 200
-        listed = (await desk.client.get("/models")).json()
-        assert (await desk.client.head("/models")).status_code == 200
-        assert (await desk.client.get(CHAT)).status_code == 405
+    async with gateway(tmp_path, GOOD) as running:
+        assert (await running.post(ASK, "/chat/completions")).status_code == 200
+        assert (await running.post(ASK, f"{CHAT}?beta=true")).status_code == 200
+        listed = (await running.client.get("/models")).json()
+        assert (await running.client.head("/models")).status_code == 200
+        assert (await running.client.get(CHAT)).status_code == 405
     assert [entry["id"] for entry in listed["data"]] == ["m"]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_over_the_limit_is_refused(tmp_path: Path, chunked: bool) -> None:
-    async with gateway(tmp_path, GOOD, http=HttpLimits(body_bytes=1_000)) as desk:
+    async with gateway(tmp_path, GOOD, http=HttpLimits(body_bytes=1_000)) as running:
 
         async def pieces() -> Any:
             for _ in range(100):
                 yield b" " * 20
 
         content = pieces() if chunked else b" " * 1_001
-        reply = await desk.client.post(MESSAGES, content=content)
+        reply = await running.client.post(MESSAGES, content=content)
         assert (reply.status_code, reply.json()["error"]["type"]) == (413, "request_too_large")
-        assert (await desk.post(ASK)).status_code == 200
+        assert (await running.post(ASK)).status_code == 200
 
 
 async def test_compressed_bodies_are_refused(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD) as desk:
-        reply = await desk.client.post(CHAT, content=b"x", headers={"content-encoding": "gzip"})
+    async with gateway(tmp_path, GOOD) as running:
+        reply = await running.client.post(CHAT, content=b"x", headers={"content-encoding": "gzip"})
     assert reply.status_code == 415
 
 
 async def test_more_connections_than_allowed_are_refused(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD, http=HttpLimits(connections=1)) as desk:
+    async with gateway(tmp_path, GOOD, http=HttpLimits(connections=1)) as running:
         _, first = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
         await asyncio.sleep(0.01)
-        assert (await desk.client.get("/v1/models")).status_code == 503
+        assert (await running.client.get("/v1/models")).status_code == 503
         first.close()
         await first.wait_closed()
 
@@ -130,7 +132,7 @@ async def test_more_connections_than_allowed_are_refused(tmp_path: Path) -> None
     ],
 )
 async def test_what_is_no_request_is_answered_or_dropped(tmp_path: Path, sent: bytes, status: bytes) -> None:
-    async with gateway(tmp_path, GOOD) as desk:
+    async with gateway(tmp_path, GOOD) as running:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
         writer.write(sent)
         writer.write_eof()
@@ -139,11 +141,11 @@ async def test_what_is_no_request_is_answered_or_dropped(tmp_path: Path, sent: b
         await writer.wait_closed()
         assert reply.startswith(status)
         assert bool(reply) == bool(status)
-        assert (await desk.post(ASK)).status_code == 200
+        assert (await running.post(ASK)).status_code == 200
 
 
 async def test_a_question_for_the_head_gets_no_body(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD) as desk:
+    async with gateway(tmp_path, GOOD) as running:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
         one = b"HEAD / HTTP/1.1\r\nhost: g\r\n"
         writer.write(one + b"\r\n" + one + b"connection: close\r\n\r\n")
@@ -151,13 +153,13 @@ async def test_a_question_for_the_head_gets_no_body(tmp_path: Path) -> None:
         writer.close()
         await writer.wait_closed()
         assert (reply.count(b"HTTP/1.1 401"), reply.count(b"{")) == (2, 0)
-        assert (await desk.post(ASK)).status_code == 200
+        assert (await running.post(ASK)).status_code == 200
 
 
 async def test_requests_sent_ahead_are_answered_in_turn(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD) as desk:
+    async with gateway(tmp_path, GOOD) as running:
         body = json.dumps(ASK).encode()
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {desk.gateway.token}\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {running.gateway.token}\r\n"
         one = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
         last = f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
@@ -166,13 +168,13 @@ async def test_requests_sent_ahead_are_answered_in_turn(tmp_path: Path) -> None:
         writer.close()
         await writer.wait_closed()
     assert reply.count(b"HTTP/1.1 200") == 2
-    assert [record.turn for record in desk.records] == [1, 2]
+    assert [record.turn for record in running.records] == [1, 2]
 
 
 async def test_a_client_that_waits_to_be_asked_is_asked(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD) as desk:
+    async with gateway(tmp_path, GOOD) as running:
         body = json.dumps(ASK).encode()
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {desk.gateway.token}\r\nconnection: close\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {running.gateway.token}\r\nconnection: close\r\n"
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
         writer.write(f"{head}expect: 100-continue\r\ncontent-length: {len(body)}\r\n\r\n".encode())
         assert (await reader.readline()).startswith(b"HTTP/1.1 100")
@@ -184,12 +186,12 @@ async def test_a_client_that_waits_to_be_asked_is_asked(tmp_path: Path) -> None:
 
 async def test_a_client_that_does_not_read_is_cut(tmp_path: Path) -> None:
     large = Reply(pieces=[openai_whole("x" * 4_000_000)])
-    async with gateway(tmp_path, large, http=HttpLimits(write_seconds=0.03)) as desk:
+    async with gateway(tmp_path, large, http=HttpLimits(write_seconds=0.03)) as running:
         body = json.dumps(ASK).encode()
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {desk.gateway.token}\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {running.gateway.token}\r\n"
         _, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"), limit=1_000)
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        record = await desk.settled()
+        record = await running.settled()
         await asyncio.sleep(0.05)
         writer.close()
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
@@ -222,8 +224,8 @@ async def test_an_error_of_a_listener_is_not_swallowed(tmp_path: Path, caplog: p
     def fails(_: object) -> None:
         raise OSError(28, "disk full")
 
-    async with gateway(tmp_path, GOOD, on_call=fails) as desk:
-        reply = await desk.post(ASK)
+    async with gateway(tmp_path, GOOD, on_call=fails) as running:
+        reply = await running.post(ASK)
     assert reply.status_code == 500
     assert "disk full" in caplog.text
 

@@ -76,10 +76,12 @@ async def test_clients_that_leave_the_line_keep_nobody_waiting(tmp_path: Path) -
     go = asyncio.Event()
     limits = ProviderLimits(concurrency=2)
     first = Reply(headers=SSE, pieces=[go, *openai_stream("one", "two")])
-    async with gateway(tmp_path, first, provider="one", providers=Providers({"one": limits}), limit=None) as desk:
+    async with gateway(
+        tmp_path, first, provider="one", providers=Providers({"one": limits}), limit=None
+    ) as running:
         body = json.dumps(STREAM).encode()
         head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {desk.gateway.token}\r\n"
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {running.gateway.token}\r\n"
             f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         lines = []
@@ -87,7 +89,7 @@ async def test_clients_that_leave_the_line_keep_nobody_waiting(tmp_path: Path) -
             reader, writer = await asyncio.open_unix_connection(tmp_path / "gateway.sock")
             writer.write(head.encode() + body)
             lines.append((reader, writer))
-        while len(desk.upstream.calls) < 2:
+        while len(running.upstream.calls) < 2:
             await asyncio.sleep(0.001)
         for _, writer in lines[1::2]:
             writer.close()
@@ -95,7 +97,7 @@ async def test_clients_that_leave_the_line_keep_nobody_waiting(tmp_path: Path) -
         go.set()
         got = await asyncio.gather(*[reader.read() for reader, _ in lines[::2]])
         assert all(reply.startswith(b"HTTP/1.1 200") and b"[DONE]" in reply for reply in got)
-        assert desk.upstream.open == 0
+        assert running.upstream.open == 0
         for _, writer in lines:
             writer.close()
         await asyncio.gather(*[writer.wait_closed() for _, writer in lines], return_exceptions=True)

@@ -57,23 +57,23 @@ async def test_the_reserve_bounds_input_bytes_and_output(tmp_path: Path) -> None
     ledger = Watching(1.0)
     body = {**ASK, "max_tokens": 100}
     size = len(json.dumps(body).encode())
-    async with gateway(tmp_path, GOOD, ledger=ledger) as desk:
-        await desk.post(body)
-        await desk.post({**body, "n": 3})
+    async with gateway(tmp_path, GOOD, ledger=ledger) as running:
+        await running.post(body)
+        await running.post({**body, "n": 3})
     # Input written to the cache costs most: 1.25 per million.
     assert ledger.reserved[0] >= (size * 1.25 + 100 * 10) / 1e6
     assert ledger.reserved[1] - ledger.reserved[0] == pytest.approx(2 * 100 * 10 / 1e6, abs=1e-4)
-    assert [record.booked_usd for record in desk.records] == pytest.approx([130e-6] * 2)
+    assert [record.booked_usd for record in running.records] == pytest.approx([130e-6] * 2)
     assert ledger.booked == pytest.approx(260e-6)
 
 
 async def test_what_has_more_tokens_than_bytes_is_bounded_by_more(tmp_path: Path) -> None:
     ledger = Watching(10.0)
     picture = {**ASK, "messages": [{"role": "user", "content": [IMAGE]}], "max_tokens": 1}
-    async with gateway(tmp_path, GOOD, ledger=ledger) as desk:
-        await desk.post({**ASK, "max_tokens": 1})
-        await desk.post({**ASK, "max_tokens": 1, "tools": [{"type": "function"}]})
-        await desk.post(picture)
+    async with gateway(tmp_path, GOOD, ledger=ledger) as running:
+        await running.post({**ASK, "max_tokens": 1})
+        await running.post({**ASK, "max_tokens": 1, "tools": [{"type": "function"}]})
+        await running.post(picture)
     plain, tools, seen = ledger.reserved
     assert tools - plain > 1700 * 1.25 / 1e6
     assert seen > 40_000 * 1.25 / 1e6
@@ -94,53 +94,53 @@ async def test_what_has_more_tokens_than_bytes_is_bounded_by_more(tmp_path: Path
 async def test_the_output_limit_is_the_least_of_all(
     tmp_path: Path, asked: dict[str, int], max_output: int | None, sent: dict[str, int]
 ) -> None:
-    async with gateway(tmp_path, GOOD, max_output=max_output) as desk:
-        await desk.post({**ASK, **asked, "odd": {"dropped": [1]}, "seed": 7})
-    (call,) = desk.upstream.calls
+    async with gateway(tmp_path, GOOD, max_output=max_output) as running:
+        await running.post({**ASK, **asked, "odd": {"dropped": [1]}, "seed": 7})
+    (call,) = running.upstream.calls
     assert dict(call.body) == {**ASK, "seed": 7, "model": "up", **sent}
 
 
 async def test_what_is_left_caps_the_output(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD, limit=0.002) as desk:
-        assert (await desk.post({**ASK, "max_tokens": 5_000})).status_code == 200
-    limit = desk.upstream.calls[0].body["max_tokens"]
+    async with gateway(tmp_path, GOOD, limit=0.002) as running:
+        assert (await running.post({**ASK, "max_tokens": 5_000})).status_code == 200
+    limit = running.upstream.calls[0].body["max_tokens"]
     assert 100 < limit < 200
-    assert [alert.limit for alert in desk.alerts] == ["attempt"]
+    assert [alert.limit for alert in running.alerts] == ["attempt"]
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.0004])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", MESSAGES])
 async def test_less_than_sixteen_tokens_are_refused(tmp_path: Path, limit: float, path: str) -> None:
     dialect = "anthropic" if path == MESSAGES else "openai"
-    async with gateway(tmp_path, GOOD, limit=limit, dialect=dialect) as desk:
-        reply = await desk.post({**ASK, "max_tokens": 500}, path)
-        record = await desk.settled()
+    async with gateway(tmp_path, GOOD, limit=limit, dialect=dialect) as running:
+        reply = await running.post({**ASK, "max_tokens": 500}, path)
+        record = await running.settled()
     error = reply.json()["error"]
     assert (reply.status_code, error["code"]) == (402, "budget_exhausted")
     assert f"attempt's limit of {limit:g} USD" in error["message"]
     assert error["type"] == ("billing_error" if dialect == "anthropic" else "insufficient_quota")
     assert (record.status, record.http_status, record.booked_usd, record.cost_usd) == ("refused", 402, 0.0, 0.0)
-    assert desk.upstream.calls == []
+    assert running.upstream.calls == []
 
 
 async def test_an_unknown_price_is_served_only_where_nothing_limits_the_money(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD, price=None) as desk:
-        reply = await desk.post(ASK)
+    async with gateway(tmp_path, GOOD, price=None) as running:
+        reply = await running.post(ASK)
     assert (reply.status_code, reply.json()["error"]["code"]) == (402, "price_unknown")
     assert "limits.assume_usd_per_mtok" in reply.json()["error"]["message"]
-    assert desk.records[0].status == "refused"
-    async with gateway(tmp_path, GOOD, price=None, limit=None) as desk:
-        assert (await desk.post(ASK)).status_code == 200
-    assert (desk.records[0].cost_usd, desk.records[0].usage.output) == (None, 3)
+    assert running.records[0].status == "refused"
+    async with gateway(tmp_path, GOOD, price=None, limit=None) as running:
+        assert (await running.post(ASK)).status_code == 200
+    assert (running.records[0].cost_usd, running.records[0].usage.output) == (None, 3)
     # Nothing limits the output either, because our limit could be more than the model accepts.
-    assert "max_tokens" not in desk.upstream.calls[0].body
+    assert "max_tokens" not in running.upstream.calls[0].body
 
 
 async def test_a_free_model_needs_no_money_and_gets_no_limit(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD, price=FREE, limit=0.0) as desk:
-        assert (await desk.post(ASK)).status_code == 200
-    assert (desk.records[0].cost_usd, desk.records[0].booked_usd) == (0.0, 0.0)
-    assert "max_tokens" not in desk.upstream.calls[0].body
+    async with gateway(tmp_path, GOOD, price=FREE, limit=0.0) as running:
+        assert (await running.post(ASK)).status_code == 200
+    assert (running.records[0].cost_usd, running.records[0].booked_usd) == (0.0, 0.0)
+    assert "max_tokens" not in running.upstream.calls[0].body
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ async def test_a_free_model_needs_no_money_and_gets_no_limit(tmp_path: Path) -> 
     ],
 )
 async def test_the_cost_is_what_the_provider_reports(tmp_path: Path, usage: object, cost: float | None) -> None:
-    async with gateway(tmp_path, Reply(pieces=[openai_whole(usage=usage)])) as desk:
-        await desk.post({**ASK, "max_tokens": 100})
-        record = await desk.settled()
+    async with gateway(tmp_path, Reply(pieces=[openai_whole(usage=usage)])) as running:
+        await running.post({**ASK, "max_tokens": 100})
+        record = await running.settled()
     assert record.cost_usd == (None if cost is None else pytest.approx(cost))
     # If the cost is unknown, the whole reserve stays booked.
     assert record.booked_usd == pytest.approx(cost if cost is not None else 1.4e-3, abs=2e-4)
@@ -190,11 +190,11 @@ async def test_writes_to_the_cache_are_booked_by_how_long_they_are_kept(
         reply = Reply(headers=SSE, pieces=[start, *rest])
     hour = {**ASK, "max_tokens": 3, "cache_control": {"type": "ephemeral", "ttl": "1h"}, "stream": streamed}
     ledger = Watching(1.0)
-    async with gateway(tmp_path, reply, dialect="anthropic", ledger=ledger) as desk:
-        await desk.post(hour, MESSAGES)
-        await desk.post({**hour, "cache_control": {"type": "ephemeral"}}, MESSAGES)
-    assert (desk.records[0].cost_usd, desk.records[0].hour_writes) == (pytest.approx(cost), hours)
-    assert desk.records[1].cost_usd == pytest.approx(60.5e-6 if told is None else cost)
+    async with gateway(tmp_path, reply, dialect="anthropic", ledger=ledger) as running:
+        await running.post(hour, MESSAGES)
+        await running.post({**hour, "cache_control": {"type": "ephemeral"}}, MESSAGES)
+    assert (running.records[0].cost_usd, running.records[0].hour_writes) == (pytest.approx(cost), hours)
+    assert running.records[1].cost_usd == pytest.approx(60.5e-6 if told is None else cost)
     assert ledger.reserved[0] > len(json.dumps(hour)) * 2 / 1e6
     assert ledger.reserved[1] < ledger.reserved[0] * 1.25 / 1.9
 
@@ -219,18 +219,18 @@ SILENT = {"index": 0, "finish_reason": "content_filter", "message": {"role": "as
 async def test_a_count_of_nothing_for_what_was_there_is_unknown_and_not_free(
     tmp_path: Path, reply: Reply, known: bool
 ) -> None:
-    async with gateway(tmp_path, reply) as desk:
-        await desk.post({**ASK, "max_tokens": 100, "stream": reply.headers is SSE})
-        record = await desk.settled()
+    async with gateway(tmp_path, reply) as running:
+        await running.post({**ASK, "max_tokens": 100, "stream": reply.headers is SSE})
+        record = await running.settled()
     assert (record.cost_usd is not None) is known
     assert record.booked_usd > (0 if known else 1e-3), "what nobody counted stays booked at its reserve"
 
 
 async def test_an_alert_is_raised_once(tmp_path: Path) -> None:
-    async with gateway(tmp_path, Reply(pieces=[openai_whole(usage=None)]), limit=0.01) as desk:
+    async with gateway(tmp_path, Reply(pieces=[openai_whole(usage=None)]), limit=0.01) as running:
         for _ in range(4):
-            await desk.post({**ASK, "max_tokens": 250})
-    (alert,) = desk.alerts
+            await running.post({**ASK, "max_tokens": 250})
+    (alert,) = running.alerts
     assert alert.limit_usd == 0.01
     assert 0.008 <= alert.spent_usd <= 0.01
 
@@ -240,8 +240,8 @@ async def test_a_race_for_the_last_money_ends_in_a_refusal(tmp_path: Path) -> No
         def left(self, *, settled: bool = False) -> float | None:
             return 1.0
 
-    async with gateway(tmp_path, Reply(pieces=[openai_whole()]), ledger=Late(0.001)) as desk:
-        reply = await desk.post({**ASK, "max_tokens": 5_000})
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()]), ledger=Late(0.001)) as running:
+        reply = await running.post({**ASK, "max_tokens": 5_000})
     assert reply.json()["error"]["code"] == "budget_exhausted"
 
 
@@ -251,17 +251,17 @@ async def test_a_call_that_does_not_fit_now_waits_for_those_under_way(tmp_path: 
     # The first reserves 5 of 7.5 thousandths: the second could have 200 tokens now, and all after the first is
     # settled.
     replies = (Reply(wait=go, pieces=[openai_whole()]), GOOD)
-    async with gateway(tmp_path, *replies, limit=0.0075) as desk:
-        first = asyncio.create_task(desk.post(body))
-        while not desk.upstream.calls:
+    async with gateway(tmp_path, *replies, limit=0.0075) as running:
+        first = asyncio.create_task(running.post(body))
+        while not running.upstream.calls:
             await asyncio.sleep(0.001)
-        second = asyncio.create_task(desk.post(body))
+        second = asyncio.create_task(running.post(body))
         await asyncio.sleep(0.1)
-        assert len(desk.upstream.calls) == 1
+        assert len(running.upstream.calls) == 1
         go.set()
         assert [(await one).status_code for one in (first, second)] == [200, 200]
-        assert desk.upstream.calls[1].body["max_tokens"] == 500
-    assert [record.status for record in desk.records] == ["ok", "ok"]
+        assert running.upstream.calls[1].body["max_tokens"] == 500
+    assert [record.status for record in running.records] == ["ok", "ok"]
 
 
 @pytest.mark.parametrize(("limit", "status", "code"), [(0.0058, 429, "budget_reserved"), (0.0075, 200, "")])
@@ -270,14 +270,14 @@ async def test_who_waited_in_vain_gets_less_or_is_told_that_it_passes(
 ) -> None:
     never = asyncio.Event()
     body = {**ASK, "max_tokens": 500}
-    async with gateway(tmp_path, Reply(wait=never), GOOD, limit=limit, reserve_seconds=0.05) as desk:
-        first = asyncio.create_task(desk.post(body))
-        while not desk.upstream.calls:
+    async with gateway(tmp_path, Reply(wait=never), GOOD, limit=limit, reserve_seconds=0.05) as running:
+        first = asyncio.create_task(running.post(body))
+        while not running.upstream.calls:
             await asyncio.sleep(0.001)
-        reply = await desk.post(body)
+        reply = await running.post(body)
         assert (reply.status_code, reply.json().get("error", {}).get("code", "")) == (status, code)
         if not code:
-            assert 16 <= desk.upstream.calls[1].body["max_tokens"] < 300
+            assert 16 <= running.upstream.calls[1].body["max_tokens"] < 300
         never.set()
         await asyncio.gather(first, return_exceptions=True)
 
@@ -285,16 +285,16 @@ async def test_who_waited_in_vain_gets_less_or_is_told_that_it_passes(
 async def test_a_client_that_leaves_while_it_waits_reserves_nothing(tmp_path: Path) -> None:
     never = asyncio.Event()
     body = {**ASK, "max_tokens": 500}
-    async with gateway(tmp_path, Reply(wait=never, pieces=[openai_whole()]), limit=0.0058) as desk:
-        first = asyncio.create_task(desk.post(body))
-        while not desk.upstream.calls:
+    async with gateway(tmp_path, Reply(wait=never, pieces=[openai_whole()]), limit=0.0058) as running:
+        first = asyncio.create_task(running.post(body))
+        while not running.upstream.calls:
             await asyncio.sleep(0.001)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
-                await desk.post(body)
+                await running.post(body)
         never.set()
         assert (await first).status_code == 200
-    assert sorted(record.status for record in desk.records) == ["ok", "refused"]
+    assert sorted(record.status for record in running.records) == ["ok", "refused"]
 
 
 def test_the_ledger_in_memory_refuses_what_it_does_not_cover() -> None:
@@ -340,7 +340,7 @@ async def _play(directory: Path, plan: list[tuple[str, int, bool, int]], limit: 
     outcomes = {str(number): outcome for number, (outcome, *_) in enumerate(plan)}
     ledger = Watching(limit)
     reply = lambda call: _honest(call, outcomes[call.body["user"]])  # noqa: E731
-    async with gateway(directory, reply, ledger=ledger, retries=1) as desk:
+    async with gateway(directory, reply, ledger=ledger, retries=1) as running:
 
         async def ask(number: int, tokens: int, impatient: bool, delay: int) -> None:
             for _ in range(delay):
@@ -350,19 +350,19 @@ async def _play(directory: Path, plan: list[tuple[str, int, bool, int]], limit: 
             patience = 0.005 if impatient or outcomes[str(number)] == "gone" else 20
             try:
                 async with asyncio.timeout(patience):
-                    await desk.post(body)
+                    await running.post(body)
             except TimeoutError:
                 pass
 
         await asyncio.gather(*(ask(number, *rest) for number, (_, *rest) in enumerate(plan)))
-        await desk.gateway.close()
+        await running.gateway.close()
         assert ledger.most <= limit + 1e-9
         assert ledger.booked <= limit + 1e-9
-        assert sum(record.booked_usd for record in desk.records) == pytest.approx(ledger.booked)
-        ids = [record.call for record in desk.records]
+        assert sum(record.booked_usd for record in running.records) == pytest.approx(ledger.booked)
+        ids = [record.call for record in running.records]
         assert len(ids) == len(set(ids))
-        assert {call.id for call in desk.upstream.calls} <= set(ids)
-        assert desk.upstream.open == 0
+        assert {call.id for call in running.upstream.calls} <= set(ids)
+        assert running.upstream.open == 0
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -375,9 +375,9 @@ def test_what_is_booked_never_exceeds_the_limit_and_is_all_recorded(
 
 
 async def test_anthropic_usage_counts_the_cache_as_input(tmp_path: Path) -> None:
-    async with gateway(tmp_path, Reply(pieces=[anthropic_whole()]), dialect="anthropic") as desk:
-        await desk.post({**ASK, "max_tokens": 9}, MESSAGES)
-    usage = desk.records[0].usage
+    async with gateway(tmp_path, Reply(pieces=[anthropic_whole()]), dialect="anthropic") as running:
+        await running.post({**ASK, "max_tokens": 9}, MESSAGES)
+    usage = running.records[0].usage
     assert (usage.input, usage.output, usage.cached, usage.cache_write) == (100, 3, 80, 10)
 
 
@@ -399,10 +399,10 @@ async def test_anthropic_usage_counts_the_cache_as_input(tmp_path: Path) -> None
 async def test_what_costs_beside_its_tokens_is_refused(
     tmp_path: Path, dialect: Any, path: str, asked: dict[str, Any]
 ) -> None:
-    async with gateway(tmp_path, GOOD, dialect=dialect) as desk:
-        reply = await desk.post({**ASK, **asked}, path)
+    async with gateway(tmp_path, GOOD, dialect=dialect) as running:
+        reply = await running.post({**ASK, **asked}, path)
     assert reply.status_code == 400
-    assert desk.upstream.calls == []
+    assert running.upstream.calls == []
 
 
 async def test_ways_past_the_price_and_the_list_of_models_are_dropped(tmp_path: Path) -> None:
@@ -413,22 +413,22 @@ async def test_ways_past_the_price_and_the_list_of_models_are_dropped(tmp_path: 
         "api_base": "http://x",
         "speed": 1,
     }
-    async with gateway(tmp_path, GOOD) as desk:
-        await desk.post({**ASK, **ways, "max_tokens": 5})
-    (call,) = desk.upstream.calls
+    async with gateway(tmp_path, GOOD) as running:
+        await running.post({**ASK, **ways, "max_tokens": 5})
+    (call,) = running.upstream.calls
     assert not set(ways) & set(call.body)
 
 
 async def test_a_proxy_that_gave_up_does_not_make_a_call_free(tmp_path: Path) -> None:
     ledger = Watching(10.0)
-    async with gateway(tmp_path, Reply(status=504, pieces=[b"{}"]), ledger=ledger) as desk:
-        await desk.post({**ASK, "max_tokens": 100})
+    async with gateway(tmp_path, Reply(status=504, pieces=[b"{}"]), ledger=ledger) as running:
+        await running.post({**ASK, "max_tokens": 100})
     assert ledger.booked == pytest.approx(ledger.reserved[0], abs=1e-6)
-    assert desk.records[-1].cost_usd is None
+    assert running.records[-1].cost_usd is None
 
 
 async def test_one_connection_cannot_flood_the_log_with_refusals(tmp_path: Path) -> None:
-    async with gateway(tmp_path, GOOD, ledger=Watching(0.0)) as desk:
+    async with gateway(tmp_path, GOOD, ledger=Watching(0.0)) as running:
         for _ in range(30):
-            assert (await desk.post(ASK)).status_code == 402
-    assert len(desk.records) == 20
+            assert (await running.post(ASK)).status_code == 402
+    assert len(running.records) == 20

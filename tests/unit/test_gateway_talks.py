@@ -83,13 +83,13 @@ COST = (50 * 1.0 + 50 * 0.1 + 3 * 10) / 1e6
 async def test_a_reply_passes_as_it_is_and_is_paid_for(tmp_path: Path, dialect: Dialect, streamed: bool) -> None:
     pieces = stream(dialect, "he", "llo") if streamed else [whole(dialect)]
     reply = Reply(headers=SSE if streamed else JSON, pieces=pieces)
-    async with gateway(tmp_path, reply, dialect=dialect) as desk:
-        got = await desk.post(body(dialect, streamed=streamed), place(dialect, streamed=streamed))
-        record = await desk.settled()
+    async with gateway(tmp_path, reply, dialect=dialect) as running:
+        got = await running.post(body(dialect, streamed=streamed), place(dialect, streamed=streamed))
+        record = await running.settled()
     assert got.content == b"".join(pieces)
     assert (record.status, record.cost_usd) == ("ok", pytest.approx(COST))
-    assert desk.upstream.calls[0].stream is streamed
-    assert desk.upstream.calls[0].body["model"] == "up"
+    assert running.upstream.calls[0].stream is streamed
+    assert running.upstream.calls[0].body["model"] == "up"
 
 
 @pytest.mark.parametrize("dialect", BOTH)
@@ -97,9 +97,9 @@ async def test_what_is_left_caps_the_output(tmp_path: Path, dialect: Dialect) ->
     asked = {
         name: value for name, value in ASKED[dialect].items() if name.startswith(("model", "input", "contents"))
     }
-    async with gateway(tmp_path, Reply(pieces=[whole(dialect)]), dialect=dialect, limit=0.01) as desk:
-        assert (await desk.post(asked, place(dialect))).status_code == 200
-    sent = desk.upstream.calls[0].body
+    async with gateway(tmp_path, Reply(pieces=[whole(dialect)]), dialect=dialect, limit=0.01) as running:
+        assert (await running.post(asked, place(dialect))).status_code == 200
+    sent = running.upstream.calls[0].body
     cap = sent["max_output_tokens"] if dialect == "responses" else sent["generationConfig"]["maxOutputTokens"]
     assert 900 < cap < 1000
 
@@ -107,9 +107,9 @@ async def test_what_is_left_caps_the_output(tmp_path: Path, dialect: Dialect) ->
 @pytest.mark.parametrize("dialect", BOTH)
 async def test_a_stream_without_its_end_is_cut(tmp_path: Path, dialect: Dialect) -> None:
     cut = Reply(headers=SSE, pieces=stream(dialect, "he", end=False))
-    async with gateway(tmp_path, cut, dialect=dialect) as desk:
-        got = await desk.post(body(dialect, streamed=True), place(dialect, streamed=True))
-        record = await desk.settled()
+    async with gateway(tmp_path, cut, dialect=dialect) as running:
+        got = await running.post(body(dialect, streamed=True), place(dialect, streamed=True))
+        record = await running.settled()
     assert "upstream_cut" in got.text
     assert (record.status, record.cost_usd) == ("cut", None)
 
@@ -117,8 +117,8 @@ async def test_a_stream_without_its_end_is_cut(tmp_path: Path, dialect: Dialect)
 @pytest.mark.parametrize("dialect", BOTH)
 async def test_a_provider_that_ignores_the_limit_is_cut(tmp_path: Path, dialect: Dialect) -> None:
     words = ["w"] * 60
-    async with gateway(tmp_path, Reply(headers=SSE, pieces=stream(dialect, *words)), dialect=dialect) as desk:
-        got = await desk.post(body(dialect, streamed=True), place(dialect, streamed=True))
+    async with gateway(tmp_path, Reply(headers=SSE, pieces=stream(dialect, *words)), dialect=dialect) as running:
+        got = await running.post(body(dialect, streamed=True), place(dialect, streamed=True))
     assert "budget_exhausted" in got.text
     assert got.text.count('"w"') == 50
 
@@ -146,12 +146,12 @@ async def test_each_limit_stops_hard_and_is_named_in_each_dialect(
         told = money.reserve("c-0", 1.0)
         assert [(spent.limit, spent.limit_usd) for spent in told] == [(scope, 1.0)]
         money.settle("c-0", 1.0)  # spent, not reserved by a running call: for a reserve the call would wait
-        async with gateway(tmp_path, dialect=dialect, ledger=money) as desk:
+        async with gateway(tmp_path, dialect=dialect, ledger=money) as running:
             where, asked = ASKED_OF[dialect]
-            got = await desk.post(asked, where)
+            got = await running.post(asked, where)
         assert store.spending.total().booked_usd == 1.0
     error = got.json()["error"]
-    assert (got.status_code, desk.upstream.calls) == (402, [])
+    assert (got.status_code, running.upstream.calls) == (402, [])
     assert f"the budget of the {scope}" in error["message"]
     assert keys.get(scope, f"limits.{scope}_usd") in error["message"]
     code = error["details"][0]["reason"] if dialect == "gemini" else error["code"]
@@ -160,13 +160,13 @@ async def test_each_limit_stops_hard_and_is_named_in_each_dialect(
 
 @pytest.mark.parametrize("dialect", BOTH)
 async def test_no_money_is_an_error_of_the_dialect(tmp_path: Path, dialect: Dialect) -> None:
-    async with gateway(tmp_path, Reply(pieces=[whole(dialect)]), dialect=dialect, limit=0.0) as desk:
-        got = await desk.post(body(dialect), place(dialect))
+    async with gateway(tmp_path, Reply(pieces=[whole(dialect)]), dialect=dialect, limit=0.0) as running:
+        got = await running.post(body(dialect), place(dialect))
     error = got.json()["error"]
     assert got.status_code == 402
     assert error["code"] == (402 if dialect == "gemini" else "budget_exhausted")
     assert dialect != "gemini" or error["details"][0]["reason"] == "budget_exhausted"
-    assert desk.upstream.calls == []
+    assert running.upstream.calls == []
 
 
 @pytest.mark.parametrize(
@@ -186,18 +186,20 @@ async def test_what_leads_out_or_is_kept_there_is_refused(
     tmp_path: Path, path: str, more: dict[str, Any], words: str
 ) -> None:
     dialect: Dialect = "responses" if path == RESPONSES else "gemini"
-    async with gateway(tmp_path, Reply(pieces=[whole(dialect)]), dialect=dialect) as desk:
-        got = await desk.post({**ASKED[dialect], **more}, path)
+    async with gateway(tmp_path, Reply(pieces=[whole(dialect)]), dialect=dialect) as running:
+        got = await running.post({**ASKED[dialect], **more}, path)
     assert got.status_code == 400
     assert words in got.json()["error"]["message"]
-    assert desk.upstream.calls == []
+    assert running.upstream.calls == []
 
 
 async def test_responses_are_kept_by_nobody_and_search_is_not_offered(tmp_path: Path) -> None:
     tools = [{"type": "web_search"}, {"type": "function", "name": "add", "parameters": {}}]
-    async with gateway(tmp_path, Reply(pieces=[whole("responses")]), dialect="responses") as desk:
-        await desk.post({**ASKED["responses"], "store": True, "tools": tools, "service_tier": "flex"}, RESPONSES)
-    sent = desk.upstream.calls[0].body
+    async with gateway(tmp_path, Reply(pieces=[whole("responses")]), dialect="responses") as running:
+        await running.post(
+            {**ASKED["responses"], "store": True, "tools": tools, "service_tier": "flex"}, RESPONSES
+        )
+    sent = running.upstream.calls[0].body
     assert sent["store"] is False
     assert [tool["type"] for tool in sent["tools"]] == ["function"]
     assert "service_tier" not in sent
@@ -207,14 +209,14 @@ async def test_a_group_of_tools_goes_on_only_where_the_client_runs_each_of_them(
     """As codex offers its tools for subagents."""
     inner = {"type": "function", "name": "spawn", "parameters": {}}
     group = {"type": "namespace", "name": "agents", "description": "", "tools": [inner]}
-    async with gateway(tmp_path, Reply(pieces=[whole("responses")]), dialect="responses") as desk:
-        assert (await desk.post({**ASKED["responses"], "tools": [group]}, RESPONSES)).status_code == 200
-        assert desk.upstream.calls[0].body["tools"] == [group]
+    async with gateway(tmp_path, Reply(pieces=[whole("responses")]), dialect="responses") as running:
+        assert (await running.post({**ASKED["responses"], "tools": [group]}, RESPONSES)).status_code == 200
+        assert running.upstream.calls[0].body["tools"] == [group]
         for bad in ([{"type": "code_interpreter"}], [inner, {"type": "mcp"}], [group], [], "x"):
-            got = await desk.post({**ASKED["responses"], "tools": [{**group, "tools": bad}]}, RESPONSES)
+            got = await running.post({**ASKED["responses"], "tools": [{**group, "tools": bad}]}, RESPONSES)
             assert got.status_code == 400, bad
             assert "the provider would run it" in got.json()["error"]["message"]
-        assert len(desk.upstream.calls) == 1
+        assert len(running.upstream.calls) == 1
 
 
 async def test_both_spellings_of_gemini_are_one(tmp_path: Path) -> None:
@@ -223,9 +225,9 @@ async def test_both_spellings_of_gemini_are_one(tmp_path: Path) -> None:
         "system_instruction": {"parts": [{"text": "be brief"}]},
         "tools": [{"function_declarations": [{"name": "a", "parameters": {"properties": {"some_name": {}}}}]}],
     }
-    async with gateway(tmp_path, Reply(pieces=[whole("gemini")]), dialect="gemini") as desk:
-        await desk.post(asked, GEMINI)
-    sent = desk.upstream.calls[0].body
+    async with gateway(tmp_path, Reply(pieces=[whole("gemini")]), dialect="gemini") as running:
+        await running.post(asked, GEMINI)
+    sent = running.upstream.calls[0].body
     assert sent["contents"][0]["parts"][0]["inlineData"]["mimeType"] == "image/png"
     assert sent["systemInstruction"]["parts"] == [{"text": "be brief"}]
     assert "some_name" in sent["tools"][0]["functionDeclarations"][0]["parameters"]["properties"]
@@ -233,47 +235,47 @@ async def test_both_spellings_of_gemini_are_one(tmp_path: Path) -> None:
 
 async def test_a_picture_is_reserved_for_in_every_dialect(tmp_path: Path) -> None:
     picture = {"inlineData": {"mimeType": "image/png", "data": "AA=="}}
-    async with gateway(tmp_path, Reply(pieces=[whole("gemini")]), dialect="gemini", limit=0.03) as desk:
-        got = await desk.post({"contents": [{"parts": [picture]}]}, GEMINI)
+    async with gateway(tmp_path, Reply(pieces=[whole("gemini")]), dialect="gemini", limit=0.03) as running:
+        got = await running.post({"contents": [{"parts": [picture]}]}, GEMINI)
     assert got.status_code == 402
     shown = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
     asked = {"model": "m", "input": [{"role": "user", "content": [shown]}]}
-    async with gateway(tmp_path, Reply(pieces=[whole("responses")]), dialect="responses", limit=0.03) as desk:
-        assert (await desk.post(asked, RESPONSES)).status_code == 402
+    async with gateway(tmp_path, Reply(pieces=[whole("responses")]), dialect="responses", limit=0.03) as running:
+        assert (await running.post(asked, RESPONSES)).status_code == 402
 
 
 async def test_a_provider_counts_the_tokens_and_where_it_does_not_the_bytes_do(tmp_path: Path) -> None:
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi " * 100}]}
     good = Reply(pieces=[b'{"input_tokens": 77}'])
-    async with gateway(tmp_path, good, dialect="anthropic", limit=0.0) as desk:
-        got = await desk.post(asked, "/v1/messages/count_tokens")
+    async with gateway(tmp_path, good, dialect="anthropic", limit=0.0) as running:
+        got = await running.post(asked, "/v1/messages/count_tokens")
         assert got.json() == {"input_tokens": 77}
-        assert desk.upstream.calls[0].operation == "count"
+        assert running.upstream.calls[0].operation == "count"
     for bad in (Reply(status=404, pieces=[b"{}"]), Reply(pieces=[b"<html>"])):
-        async with gateway(tmp_path, bad, dialect="anthropic") as desk:
-            assert 80 < (await desk.post(asked, "/v1/messages/count_tokens")).json()["input_tokens"] < 110
-    async with gateway(tmp_path, good) as desk:
-        got = await desk.post(ASKED["gemini"], "/v1beta/models/m:countTokens")
+        async with gateway(tmp_path, bad, dialect="anthropic") as running:
+            assert 80 < (await running.post(asked, "/v1/messages/count_tokens")).json()["input_tokens"] < 110
+    async with gateway(tmp_path, good) as running:
+        got = await running.post(ASKED["gemini"], "/v1beta/models/m:countTokens")
         assert got.json()["totalTokens"] > 5
-        assert desk.upstream.calls == []
-    assert desk.records == []
+        assert running.upstream.calls == []
+    assert running.records == []
 
 
 async def test_embeddings_cost_their_input(tmp_path: Path) -> None:
     made = {"object": "list", "data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 100, "total_tokens": 100}}
-    async with gateway(tmp_path, Reply(pieces=[json.dumps(made).encode()])) as desk:
-        got = await desk.post({"model": "m", "input": ["a", "b"], "extra": 1}, "/v1/embeddings")
-        record = await desk.settled()
+    async with gateway(tmp_path, Reply(pieces=[json.dumps(made).encode()])) as running:
+        got = await running.post({"model": "m", "input": ["a", "b"], "extra": 1}, "/v1/embeddings")
+        record = await running.settled()
     assert got.json()["data"][0]["embedding"] == [0.5]
     assert (record.cost_usd, record.turn) == (pytest.approx(100e-6), 1)
-    call = desk.upstream.calls[0]
+    call = running.upstream.calls[0]
     assert (call.operation, call.body) == ("embed", {"model": "up", "input": ["a", "b"]})
-    async with gateway(tmp_path, Reply(pieces=[b"{}"]), dialect="anthropic") as desk:
-        assert (await desk.post({"model": "m", "input": "a"}, "/v1/embeddings")).status_code == 400
+    async with gateway(tmp_path, Reply(pieces=[b"{}"]), dialect="anthropic") as running:
+        assert (await running.post({"model": "m", "input": "a"}, "/v1/embeddings")).status_code == 400
 
 
 async def test_geminis_clients_read_the_list_of_models(tmp_path: Path) -> None:
-    async with gateway(tmp_path, Reply(pieces=[whole("gemini")]), dialect="gemini") as desk:
-        headers = {"authorization": "", "x-goog-api-key": desk.gateway.token}
-        got = (await desk.client.get("/v1beta/models", headers=headers)).json()
+    async with gateway(tmp_path, Reply(pieces=[whole("gemini")]), dialect="gemini") as running:
+        headers = {"authorization": "", "x-goog-api-key": running.gateway.token}
+        got = (await running.client.get("/v1beta/models", headers=headers)).json()
     assert got["models"][0]["name"] == "models/m"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git, write_files
-from tests.workspace_kit import Yard
+from tests.workspace_kit import WorkspaceKit
 
 from chargehand.workspace.remotes import REMOTES, find_remote, push_command, remote_branches
 from chargehand.workspace.space import gc
@@ -22,9 +22,9 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str,
     write_files(tmp_path / "home", {".gitconfig": settings})
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    yard = Yard(tmp_path)
-    git(yard.repository, "remote", "add", "origin", "https://h.invalid/x.git")
-    depot = yard.depot()
+    kit = WorkspaceKit(tmp_path)
+    git(kit.repository, "remote", "add", "origin", "https://h.invalid/x.git")
+    depot = kit.depot()
     remote = find_remote(depot.repository, "origin", ["https"], push=True)
     return push_command(depot, remote, "main", commit="1" * 40, old=None, force=False).environment
 
@@ -49,9 +49,9 @@ def test_of_other_settings_none_is_taken(environment: Mapping[str, str]) -> None
 
 
 def test_a_branch_with_other_line_breaks_in_its_name_is_one_branch(tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    depot, commit = yard.depot(), yard.base().commit
+    kit = WorkspaceKit(tmp_path)
+    depot, commit = kit.depot(), kit.base().commit
     name = "of\u2028a\x85stranger"
     depot.git("update-ref", f"{REMOTES}origin/{name}", commit)
     assert remote_branches(depot, "origin") == {name: commit}
-    assert gc([yard.root], checkpoints=True, dry_run=True).projects[0].refs == ()
+    assert gc([kit.root], checkpoints=True, dry_run=True).projects[0].refs == ()

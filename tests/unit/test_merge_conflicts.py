@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.conftest import examples
 from tests.trees_kit import EXECUTABLE, FILE, GITLINK, LINK, File, make_commit
-from tests.workspace_kit import Yard
+from tests.workspace_kit import WorkspaceKit
 
 import chargehand.workspace.merge as merging
 from chargehand.core.errors import RefusedError
@@ -27,7 +27,7 @@ REST: Files = {"rest": b"rest\n"}
 
 @pytest.fixture(scope="module")
 def depot(tmp_path_factory: pytest.TempPathFactory) -> Depot:
-    return Yard(tmp_path_factory.mktemp("yard")).depot()
+    return WorkspaceKit(tmp_path_factory.mktemp("kit")).depot()
 
 
 @pytest.fixture(params=[(2, 30), (2, 45)], ids=["in process", "by git"])

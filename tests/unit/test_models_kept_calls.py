@@ -200,10 +200,10 @@ async def asked(tmp_path: Path, *replies: Any, stream: bool = False, **more: Any
     """Ask once through a gateway that records its calls; return response, upstream calls, and records."""
     log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
     try:
-        async with gateway(tmp_path, *replies, calls=log, **more) as desk:
+        async with gateway(tmp_path, *replies, calls=log, **more) as running:
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
-            found = await desk.post(body)
-            return found, len(desk.upstream.calls), desk.records
+            found = await running.post(body)
+            return found, len(running.upstream.calls), running.records
     finally:
         log.close()
 
@@ -279,17 +279,17 @@ async def test_what_a_stream_costs_at_most_is_written_once_its_provider_said_wha
     free = asyncio.Event()
     start, *rest = anthropic_stream("hello")
     reply = Reply(headers=SSE, pieces=[start, free, *rest])
-    async with gateway(tmp_path, reply, dialect="anthropic", calls=log) as desk:
+    async with gateway(tmp_path, reply, dialect="anthropic", calls=log) as running:
         body = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}], "stream": True}
-        asking = asyncio.create_task(desk.post(body, "/v1/messages"))
+        asking = asyncio.create_task(running.post(body, "/v1/messages"))
         while not (bounds := read_kept_calls(tmp_path / "calls.jsonl").bounds):
             await asyncio.sleep(0.01)
         # 10 tokens read at 1 USD per million, 80 cached at 0.1, 10 written at 1.25; at most 50 of output at 10.
         assert list(bounds.values()) == [pytest.approx(530.5e-6)]
         asking.cancel()
-        record = await desk.settled()
+        record = await running.settled()
     assert (record.call, record.cost_usd) == (next(iter(bounds)), None)
-    assert (record.booked_usd, desk.ledger.left()) == (pytest.approx(530.5e-6), pytest.approx(1 - 530.5e-6))
+    assert (record.booked_usd, running.ledger.left()) == (pytest.approx(530.5e-6), pytest.approx(1 - 530.5e-6))
     log.close()
 
 
@@ -307,9 +307,9 @@ async def test_a_call_that_waits_to_be_sent_again_costs_nothing_yet(tmp_path: Pa
     unreachable = UpstreamError("gone", code="upstream_unreachable")
     for first in (Reply(status=500, pieces=[b"{}"]), Reply(error=unreachable)):
         waits.clear()
-        async with gateway(tmp_path, first, send, calls=log, sleep=sleep) as desk:
+        async with gateway(tmp_path, first, send, calls=log, sleep=sleep) as running:
             body = {"model": "m", "messages": [{"role": "user", "content": str(first.status)}]}
-            assert (await desk.post(body)).status_code == 200
+            assert (await running.post(body)).status_code == 200
         assert [list(each.values()) for each in waits] == [[0.0]]
         (tmp_path / "calls.jsonl").write_bytes(b"")
     log.close()
@@ -317,11 +317,11 @@ async def test_a_call_that_waits_to_be_sent_again_costs_nothing_yet(tmp_path: Pa
 
 async def test_only_a_kept_reply_can_be_asked_for(tmp_path: Path) -> None:
     log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN, strict=False)
-    async with gateway(tmp_path, Reply(pieces=[openai_whole()]), calls=log) as desk:
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()]), calls=log) as running:
         body: Mapping[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-        missing = await desk.post(body, headers={"x-chargehand-kept": "only"})
+        missing = await running.post(body, headers={"x-chargehand-kept": "only"})
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_kept")
-        await desk.post(body)
-        assert [record.turn for record in desk.records] == [1]
-        assert len(desk.upstream.calls) == 1
+        await running.post(body)
+        assert [record.turn for record in running.records] == [1]
+        assert len(running.upstream.calls) == 1
     log.close()

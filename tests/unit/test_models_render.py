@@ -33,14 +33,14 @@ REPLIES = st.builds(
     tools=CALLS,
     usage=st.none() | st.builds(Usage, input=st.integers(0, 10**6), output=st.integers(0, 10**6)),
 )
-Said = tuple[str, list[tuple[str, Any]], str]
+Completed = tuple[str, list[tuple[str, Any]], str]
 
 
-def said(reply: ScriptedReply, stop: str) -> Said:
+def result(reply: ScriptedReply, stop: str) -> Completed:
     return reply.text, [(tool.name, tool.arguments) for tool in reply.tools], stop
 
 
-async def through_openai(reply: ScriptedReply, *, stream: bool) -> Said:
+async def through_openai(reply: ScriptedReply, *, stream: bool) -> Completed:
     async with openai_client(ScriptUpstream(Script.of(reply))) as client:
         asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
         if not stream:
@@ -58,7 +58,7 @@ async def through_openai(reply: ScriptedReply, *, stream: bool) -> Said:
     return choice.message.content or "", calls, choice.finish_reason
 
 
-async def through_anthropic(reply: ScriptedReply, *, stream: bool) -> Said:
+async def through_anthropic(reply: ScriptedReply, *, stream: bool) -> Completed:
     async with anthropic_client(ScriptUpstream(Script.of(reply))) as client:
         asked: dict[str, Any] = {
             "model": "m",
@@ -80,14 +80,14 @@ async def through_anthropic(reply: ScriptedReply, *, stream: bool) -> Said:
 @settings(max_examples=examples(40), deadline=None)
 @given(reply=REPLIES, stream=st.booleans())
 def test_the_client_of_openai_reads_what_the_script_says(reply: ScriptedReply, stream: bool) -> None:
-    expected = said(reply, "tool_calls" if reply.tools else "stop")
+    expected = result(reply, "tool_calls" if reply.tools else "stop")
     assert asyncio.run(through_openai(reply, stream=stream)) == expected
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(reply=REPLIES, stream=st.booleans())
 def test_the_client_of_anthropic_reads_what_the_script_says(reply: ScriptedReply, stream: bool) -> None:
-    expected = said(reply, "tool_use" if reply.tools else "end_turn")
+    expected = result(reply, "tool_use" if reply.tools else "end_turn")
     assert asyncio.run(through_anthropic(reply, stream=stream)) == expected
 
 
@@ -96,7 +96,7 @@ def test_the_client_of_anthropic_reads_what_the_script_says(reply: ScriptedReply
 def test_what_is_rendered_is_decoded_to_the_same(reply: ScriptedReply, dialect: Dialect, stream: bool) -> None:
     body = b"".join(render(DIALECTS[dialect], reply, model="m", stream=stream, usage_chunk=True))
     found = decode_body(DIALECTS[dialect], body, stream=stream)
-    assert said(found, "") == said(reply, "")
+    assert result(found, "") == result(reply, "")
     assert found.why == reply.why
     assert all(call.id for call in found.tools)
 

@@ -224,9 +224,9 @@ async def test_a_request_without_tools_is_beside_the_work_and_takes_no_line(dial
 
 
 async def test_a_gateway_tells_what_offers_no_tool(tmp_path: Path) -> None:
-    async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as desk:
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as running:
         bare = {key: value for key, value in REQUESTS["openai"].items() if key != "tools"}
         for request in (bare, REQUESTS["openai"], {**bare, "tools": []}, REQUESTS["openai"]):
-            assert (await desk.post({"model": "m", **request})).status_code == 200
-        assert [(each.turn, each.bare) for each in desk.upstream.calls] == [(1, 0), (2, 1), (3, 1), (4, 2)]
-        assert [each.bare for each in desk.records] == [True, False, True, False]
+            assert (await running.post({"model": "m", **request})).status_code == 200
+        assert [(each.turn, each.bare) for each in running.upstream.calls] == [(1, 0), (2, 1), (3, 1), (4, 2)]
+        assert [each.bare for each in running.records] == [True, False, True, False]

@@ -12,7 +12,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from tests.workspace_kit import Operation, Yard, operate, oracle, write
+from tests.workspace_kit import Operation, WorkspaceKit, operate, oracle, write
 
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import DriverName
@@ -49,17 +49,17 @@ def names() -> dict[str, str]:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_as_names_of_files_and_directories(tmp_path: Path, driver: DriverName) -> None:
-    yard, found = Yard(tmp_path), names()
+    kit, found = WorkspaceKit(tmp_path), names()
     let_in = [name for name, problem in found.items() if not problem]
     refused = [name for name, problem in found.items() if problem]
     assert len(let_in) > 250
     assert len(refused) > 10
-    clean, mixed = yard.workspace(driver), yard.workspace(driver)
+    clean, mixed = kit.workspace(driver), kit.workspace(driver)
     operations: list[Operation] = [write(f"files/{name}", name) for name in let_in]
     operations += [write(f"{name}/f", "x") for name in let_in[::5] if name not in ("src", "docs")]
     operate(clean, operations)
     scan = clean.scan()
-    assert scan.tree == oracle(clean, yard.depot())
+    assert scan.tree == oracle(clean, kit.depot())
     assert not [finding for finding in scan.findings if finding.severity == "critical"]
     operate(mixed, [*operations, *(write(f"files/{name}", name) for name in refused)])
     other = mixed.scan()
@@ -69,7 +69,7 @@ def test_as_names_of_files_and_directories(tmp_path: Path, driver: DriverName) -
     for finding in other.findings:
         assert not CONTROLS.search(finding.message), finding
         assert shown_path(finding.path) in finding.message
-    assert {count.path for count in yard.depot().numstat(yard.base().tree, scan.tree)} == {
+    assert {count.path for count in kit.depot().numstat(kit.base().tree, scan.tree)} == {
         change.path for change in scan.changes
     }
     mixed.reset(scan.tree, "\n".join(refused))
@@ -77,30 +77,30 @@ def test_as_names_of_files_and_directories(tmp_path: Path, driver: DriverName) -
 
 
 def test_as_content_and_as_targets_of_links(tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    workspace = yard.workspace("overlay")
+    kit = WorkspaceKit(tmp_path)
+    workspace = kit.workspace("overlay")
     texts = naughty()
     operate(workspace, [write(f"n/{number}", text) for number, text in enumerate(texts)])
     targets = [text for text in texts if text and "\0" not in text and "/" not in text and text not in (".", "..")]
     operate(workspace, [("link", f"l{number}", text) for number, text in enumerate(targets)])
     found = workspace.scan()
-    assert found.tree == oracle(workspace, yard.depot())
+    assert found.tree == oracle(workspace, kit.depot())
     for number, text in enumerate(texts):
-        entry = yard.depot().lookup(found.tree, f"n/{number}")
+        entry = kit.depot().lookup(found.tree, f"n/{number}")
         assert entry is not None
-        assert yard.depot().read_blob(entry.id) == text.encode()
+        assert kit.depot().read_blob(entry.id) == text.encode()
 
 
 def test_as_messages_triggers_and_notes(tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    depot, base = yard.depot(), yard.base()
+    kit = WorkspaceKit(tmp_path)
+    depot, base = kit.depot(), kit.base()
     for text in naughty()[::3]:
         message = text.replace("\0", "") or "x"
         commit = depot.commit(base.tree, (base.commit,), message)
         assert depot.read_commit(commit).message.rstrip("\n") == message.rstrip("\n")
         assert depot.read_commit(commit).parents == (base.commit,)
     whole = "\n".join(naughty())
-    workspace = yard.workspace("worktree")
+    workspace = kit.workspace("worktree")
     for number, trigger in enumerate(naughty()[::40]):
         operate(workspace, [write("f", str(number))])
         made = workspace.checkpoint(trigger)

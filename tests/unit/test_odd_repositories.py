@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git, make_repository, write_files
-from tests.workspace_kit import FILES, Yard, agent, changed, oracle, rules
+from tests.workspace_kit import FILES, WorkspaceKit, agent, changed, oracle, rules
 
 from chargehand.core.errors import RepositoryError
 from chargehand.core.ports import DriverName
@@ -35,8 +35,8 @@ def driver(request: pytest.FixtureRequest) -> DriverName:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path / "yard")
+def kit(tmp_path: Path) -> WorkspaceKit:
+    return WorkspaceKit(tmp_path / "crashes")
 
 
 def work(repository: Path, root: Path, script: str = "echo x > new", driver: DriverName = "overlay") -> Workspace:
@@ -159,28 +159,28 @@ def test_a_status_that_cannot_be_told_is_not_called_clean(tmp_path: Path) -> Non
     ],
 )
 def test_submodules_are_links_that_may_only_go(
-    yard: Yard, driver: DriverName, script: str, changes: dict[str, str], finding: str | None
+    kit: WorkspaceKit, driver: DriverName, script: str, changes: dict[str, str], finding: str | None
 ) -> None:
-    git(yard.repository, "update-index", "--add", "--cacheinfo", f"160000,{PIN},module")
-    git(yard.repository, "commit", "-qm", "module")
-    workspace = yard.workspace(driver)
+    git(kit.repository, "update-index", "--add", "--cacheinfo", f"160000,{PIN},module")
+    git(kit.repository, "commit", "-qm", "module")
+    workspace = kit.workspace(driver)
     agent(workspace, script)
     assert changed(workspace) == changes
     assert rules(workspace).get("module") == finding
-    entry = yard.depot().lookup(workspace.scan().tree, "module")
+    entry = kit.depot().lookup(workspace.scan().tree, "module")
     assert (entry.id if entry else None) == (None if changes else PIN)
 
 
 @pytest.mark.parametrize("place", ["src", "src/lib/deep", "README.md", "new"])
 def test_a_submodule_in_the_place_of_something_else_is_shown_as_a_clone_has_it(
-    yard: Yard, driver: DriverName, place: str
+    kit: WorkspaceKit, driver: DriverName, place: str
 ) -> None:
-    base = yard.base()
-    git(yard.repository, "rm", "-rq", "--cached", "--ignore-unmatch", place)
-    git(yard.repository, "update-index", "--add", "--cacheinfo", f"160000,{PIN},{place}")
-    git(yard.repository, "commit", "-qm", "module")
-    tree = yard.depot().resolve_base().tree
-    workspace = Workspace.create(yard.depot(), base, driver=driver, tree=tree)
+    base = kit.base()
+    git(kit.repository, "rm", "-rq", "--cached", "--ignore-unmatch", place)
+    git(kit.repository, "update-index", "--add", "--cacheinfo", f"160000,{PIN},{place}")
+    git(kit.repository, "commit", "-qm", "module")
+    tree = kit.depot().resolve_base().tree
+    workspace = Workspace.create(kit.depot(), base, driver=driver, tree=tree)
     found = workspace.scan()
     assert (found.tree, found.findings) == (tree, ())
     assert agent(workspace, f"find {place}").split() == [place]
@@ -188,8 +188,8 @@ def test_a_submodule_in_the_place_of_something_else_is_shown_as_a_clone_has_it(
     assert rules(workspace) == {place: "entry_submodule"}
 
 
-def test_a_submodule_cannot_be_added(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver)
+def test_a_submodule_cannot_be_added(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace = kit.workspace(driver)
     agent(
         workspace,
         "printf '[submodule \"m\"]\\n\\tpath = m\\n\\turl = -u./evil\\n' > .gitmodules;"
@@ -200,42 +200,42 @@ def test_a_submodule_cannot_be_added(yard: Yard, driver: DriverName) -> None:
     assert set(changed(workspace)) == {".gitmodules", "m/f"}
 
 
-def test_what_the_users_git_refuses_to_take_in_is_said(yard: Yard) -> None:
+def test_what_the_users_git_refuses_to_take_in_is_said(kit: WorkspaceKit) -> None:
     """With `fetch.fsckObjects` git refuses a hostile `.gitmodules`, each time: no branch, and no object of it."""
-    git(yard.repository, "config", "fetch.fsckObjects", "true")
-    workspace = yard.workspace()
+    git(kit.repository, "config", "fetch.fsckObjects", "true")
+    workspace = kit.workspace()
     agent(workspace, "printf '[submodule \"m\"]\\n\\tpath = m\\n\\turl = -u./evil\\n' > .gitmodules")
-    depot = yard.depot()
-    commit = depot.commit(workspace.scan().tree, (yard.base().commit,), "x\n")
+    depot = kit.depot()
+    commit = depot.commit(workspace.scan().tree, (kit.base().commit,), "x\n")
     for branch in ("chargehand/x", "chargehand/x", "chargehand/y"):
         done = export_branch(depot, commit, branch=branch, expected_old=None)
         assert (done.state, "gitmodules" in done.reason, "\n" in done.reason) == ("blocked", True, False)
-        assert git(yard.repository, "branch", "--format=%(refname:short)") == "main"
-        held = git(yard.repository, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+        assert git(kit.repository, "branch", "--format=%(refname:short)") == "main"
+        held = git(kit.repository, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
         assert not {commit, depot.tree_of(commit)} & set(held)
-    assert not list((yard.repository / ".git/objects").glob("tmp_objdir-*"))
-    applied = fast_forward(depot, commit, branch="main", at=yard.base().commit)
+    assert not list((kit.repository / ".git/objects").glob("tmp_objdir-*"))
+    applied = fast_forward(depot, commit, branch="main", at=kit.base().commit)
     assert (applied.state, "gitmodules" in applied.reason) == ("blocked", True)
 
 
-def test_a_name_that_makes_an_old_blob_hostile_is_refused_each_time(yard: Yard) -> None:
+def test_a_name_that_makes_an_old_blob_hostile_is_refused_each_time(kit: WorkspaceKit) -> None:
     """The repository already has the blob, so git checks it only after it accepted the tree."""
-    (yard.repository / "notes").write_text('[submodule "m"]\n\tpath = m\n\turl = -u./evil\n')
-    yard.commit()
-    git(yard.repository, "config", "fetch.fsckObjects", "true")
-    workspace = yard.workspace()
+    (kit.repository / "notes").write_text('[submodule "m"]\n\tpath = m\n\turl = -u./evil\n')
+    kit.commit()
+    git(kit.repository, "config", "fetch.fsckObjects", "true")
+    workspace = kit.workspace()
     agent(workspace, "mv notes .gitmodules")
-    depot = yard.depot()
-    commit = depot.commit(workspace.scan().tree, (yard.base().commit,), "x\n")
+    depot = kit.depot()
+    commit = depot.commit(workspace.scan().tree, (kit.base().commit,), "x\n")
     states = [export_branch(depot, commit, branch="chargehand/x", expected_old=None).state for _ in range(2)]
     assert states == ["blocked", "blocked"]
 
 
-def test_links_out_that_the_base_has_stay_and_are_not_followed(yard: Yard, driver: DriverName) -> None:
+def test_links_out_that_the_base_has_stay_and_are_not_followed(kit: WorkspaceKit, driver: DriverName) -> None:
     for name, target in (("out", "/etc"), ("up", "../../x"), ("dir", "src")):
-        os.symlink(target, yard.repository / name)
-    yard.commit()
-    workspace = yard.workspace(driver)
+        os.symlink(target, kit.repository / name)
+    kit.commit()
+    workspace = kit.workspace(driver)
     agent(workspace, "rm dir; ln -s docs dir; echo x > src/new")
     assert changed(workspace) == {"dir": "modified", "src/new": "added"}
     assert rules(workspace) == {}
@@ -245,21 +245,23 @@ def test_links_out_that_the_base_has_stay_and_are_not_followed(yard: Yard, drive
 
 
 def test_case_twins_are_two_files(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path / "yard", {"a": "small\n", "A": "large\n", "dir/x": "x\n", "DIR/x": "X\n"})
-    workspace = yard.workspace(driver)
+    kit = WorkspaceKit(tmp_path / "crashes", {"a": "small\n", "A": "large\n", "dir/x": "x\n", "DIR/x": "X\n"})
+    workspace = kit.workspace(driver)
     agent(workspace, "echo more >> A; echo more >> DIR/x; mkdir Dir; echo x > Dir/x")
     assert changed(workspace) == {"A": "modified", "DIR/x": "modified", "Dir/x": "added"}
-    assert workspace.scan().tree == oracle(workspace, yard.depot())
+    assert workspace.scan().tree == oracle(workspace, kit.depot())
 
 
-def test_filters_and_export_attributes_mean_nothing_and_conversions_hold(yard: Yard, driver: DriverName) -> None:
+def test_filters_and_export_attributes_mean_nothing_and_conversions_hold(
+    kit: WorkspaceKit, driver: DriverName
+) -> None:
     attributes = (
         "*.txt text=auto eol=crlf\n*.id ident\n*.u working-tree-encoding=UTF-16\n"
         "hidden export-ignore\n*.sub export-subst\n*.bin filter=lfs\n"
     )
-    (yard.repository / ".gitattributes").write_text(attributes)
-    yard.commit()
-    workspace = yard.workspace(driver)
+    (kit.repository / ".gitattributes").write_text(attributes)
+    kit.commit()
+    workspace = kit.workspace(driver)
     contents = {
         "a.txt": b"a\r\nb\n",
         "b.id": b"$Id: x $\n",
@@ -276,30 +278,30 @@ def test_filters_and_export_attributes_mean_nothing_and_conversions_hold(yard: Y
     assert rules(workspace) == {"big.bin": "entry_filter"}
     contents |= {"a.txt": b"a\nb\n", "b.id": b"$Id$\n", "c.u": b"a"}
     for name, content in contents.items():
-        entry = yard.depot().lookup(found.tree, name)
+        entry = kit.depot().lookup(found.tree, name)
         assert entry is not None
-        assert yard.depot().read_blob(entry.id) == content
+        assert kit.depot().read_blob(entry.id) == content
 
 
-def test_only_the_owners_execute_bit_counts(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver)
+def test_only_the_owners_execute_bit_counts(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace = kit.workspace(driver)
     agent(workspace, "chmod 600 README.md; chmod 677 docs/a.md; chmod 711 src/app.py")
     assert changed(workspace) == {"src/app.py": "modified"}
-    assert workspace.scan().tree == oracle(workspace, yard.depot())
+    assert workspace.scan().tree == oracle(workspace, kit.depot())
 
 
 def test_names_of_255_bytes_and_paths_of_4000(tmp_path: Path, driver: DriverName) -> None:
     name = "n" * 250
     deep = "/".join([name] * 15)
-    yard = Yard(tmp_path / "y", {**FILES, "x" * 255: "x\n"})
-    workspace = yard.workspace(driver)
+    kit = WorkspaceKit(tmp_path / "y", {**FILES, "x" * 255: "x\n"})
+    workspace = kit.workspace(driver)
     agent(workspace, f"mkdir -p {deep}; cd {deep}; echo x > {'f' * 230}; cd -; echo more >> {'x' * 255}")
     assert changed(workspace) == {f"{deep}/{'f' * 230}": "added", "x" * 255: "modified"}
     kept = workspace.checkpoint("deep")
-    assert yard.workspace(driver, tree=kept.tree).scan().tree == kept.tree
-    assert workspace.reset(yard.base().tree, "back").tree == yard.base().tree
-    commit = yard.depot().commit(kept.tree, (yard.base().commit,), "deep\n")
-    assert export_branch(yard.depot(), commit, branch="chargehand/x", expected_old=None).state == "done"
+    assert kit.workspace(driver, tree=kept.tree).scan().tree == kept.tree
+    assert workspace.reset(kit.base().tree, "back").tree == kit.base().tree
+    commit = kit.depot().commit(kept.tree, (kit.base().commit,), "deep\n")
+    assert export_branch(kit.depot(), commit, branch="chargehand/x", expected_old=None).state == "done"
     workspace.discard()
     assert not workspace.directory.exists()
 
@@ -313,9 +315,9 @@ def nested(repository: Path, depth: int) -> str:
     return "/".join(["d"] * depth)
 
 
-def test_200_directories_in_one_another(yard: Yard, driver: DriverName) -> None:
-    deep = nested(yard.repository, 200)
-    workspace = yard.workspace(driver)
+def test_200_directories_in_one_another(kit: WorkspaceKit, driver: DriverName) -> None:
+    deep = nested(kit.repository, 200)
+    workspace = kit.workspace(driver)
     agent(workspace, f"echo more >> {deep}/f; echo y > {deep}/g; mkdir {deep}/new; echo z > {deep}/new/z")
     assert changed(workspace) == {f"{deep}/f": "modified", f"{deep}/g": "added"}
     assert set(rules(workspace).values()) == {"quota"}, "new directories may be 128 deep"
@@ -331,33 +333,33 @@ def test_an_empty_commit_and_one_without_any_file(tmp_path: Path, driver: Driver
     assert changed(workspace) == {"new": "added"}
 
 
-def test_a_huge_file_is_refused_and_not_read(yard: Yard, driver: DriverName) -> None:
-    workspace = yard.workspace(driver)
+def test_a_huge_file_is_refused_and_not_read(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace = kit.workspace(driver)
     agent(workspace, "truncate -s 2G huge; truncate -s 2G README.md")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = workspace.scan()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "KiB"
     assert rules(workspace) == {"huge": "quota", "README.md": "quota"}
-    assert found.tree == yard.base().tree
+    assert found.tree == kit.base().tree
 
 
 @pytest.mark.soak
-def test_100_000_files(yard: Yard) -> None:
+def test_100_000_files(kit: WorkspaceKit) -> None:
     for number in range(1000):
-        place = yard.repository / f"d{number}"
+        place = kit.repository / f"d{number}"
         place.mkdir()
         for other in range(100):
             (place / f"f{other}").write_text(f"{number} {other}\n")
-    yard.commit()
-    workspace = yard.workspace()
+    kit.commit()
+    workspace = kit.workspace()
     agent(workspace, "echo more >> d500/f50; rm -r d7; for i in $(seq 500); do echo x > d9/n$i; done")
     found = workspace.scan()
     assert len(found.changes) == 601
-    assert found.tree == oracle(workspace, yard.depot())
+    assert found.tree == oracle(workspace, kit.depot())
 
 
-def test_one_file_more_than_the_limit(yard: Yard) -> None:
-    workspace = yard.workspace(limits=WorkspaceLimits(files=50))
+def test_one_file_more_than_the_limit(kit: WorkspaceKit) -> None:
+    workspace = kit.workspace(limits=WorkspaceLimits(files=50))
     agent(workspace, "for i in $(seq 60); do echo x > n$i; done")
     found = workspace.scan()
     assert found.files == 50
@@ -367,16 +369,16 @@ def test_one_file_more_than_the_limit(yard: Yard) -> None:
 # --- forms of the user's checkout
 
 
-def test_a_sparse_checkout_stays_sparse(yard: Yard) -> None:
-    git(yard.repository, "sparse-checkout", "set", "src")
-    assert not (yard.repository / "docs").exists()
-    workspace = yard.workspace()
+def test_a_sparse_checkout_stays_sparse(kit: WorkspaceKit) -> None:
+    git(kit.repository, "sparse-checkout", "set", "src")
+    assert not (kit.repository / "docs").exists()
+    workspace = kit.workspace()
     agent(workspace, "echo more >> docs/a.md; echo more >> src/app.py; echo new > docs/new.md")
-    commit = promoted(yard.depot(), workspace)
-    assert fast_forward(yard.depot(), commit, branch="main", at=yard.base().commit).state == "done"
-    assert not (yard.repository / "docs").exists()
-    assert git(yard.repository, "show", "HEAD:docs/new.md") == "new"
-    assert git(yard.repository, "status", "--porcelain") == ""
+    commit = promoted(kit.depot(), workspace)
+    assert fast_forward(kit.depot(), commit, branch="main", at=kit.base().commit).state == "done"
+    assert not (kit.repository / "docs").exists()
+    assert git(kit.repository, "show", "HEAD:docs/new.md") == "new"
+    assert git(kit.repository, "status", "--porcelain") == ""
 
 
 def test_apply_asks_git_once_for_any_number_of_paths(tmp_path: Path) -> None:
@@ -394,26 +396,26 @@ def test_apply_asks_git_once_for_any_number_of_paths(tmp_path: Path) -> None:
     )
 
 
-def test_a_crash_half_way_through_20_000_files_is_mended(yard: Yard) -> None:
+def test_a_crash_half_way_through_20_000_files_is_mended(kit: WorkspaceKit) -> None:
     """So many paths do not fit on a command line."""
-    depot, base = yard.depot(), yard.base()
+    depot, base = kit.depot(), kit.base()
     blob = depot.lookup(base.tree, "README.md")
     assert blob is not None
-    git(yard.repository, "rm", "-rqf", "--cached", ".")
+    git(kit.repository, "rm", "-rqf", "--cached", ".")
     listed = "".join(f"100644 {blob.id}\t{'x' * 120}{number}\n" for number in range(20_000))
     subprocess.run(
-        ["git", "update-index", "--index-info"], cwd=yard.repository, input=listed, text=True, check=True
+        ["git", "update-index", "--index-info"], cwd=kit.repository, input=listed, text=True, check=True
     )
-    tree = git(yard.repository, "write-tree")
-    many = git(yard.repository, "commit-tree", "-p", base.commit, "-m", "many", tree)
-    git(yard.repository, "reset", "-q", base.commit)
-    there = yard.open()
-    there.git("fetch", "-q", "--update-shallow", str(yard.repository / ".git"), f"{many}:refs/chargehand/many")
+    tree = git(kit.repository, "write-tree")
+    many = git(kit.repository, "commit-tree", "-p", base.commit, "-m", "many", tree)
+    git(kit.repository, "reset", "-q", base.commit)
+    there = kit.open()
+    there.git("fetch", "-q", "--update-shallow", str(kit.repository / ".git"), f"{many}:refs/chargehand/many")
     journal = f'{{"branch":"main","at":"{base.commit}","commit":"{many}"}}'
-    (yard.root / "apply.json").write_text(journal)
-    (yard.repository / "README.md").write_text("mine\n")
+    (kit.root / "apply.json").write_text(journal)
+    (kit.repository / "README.md").write_text("mine\n")
     assert fast_forward(there, many, branch="main", at=base.commit).state == "blocked"
-    assert (yard.repository / "README.md").read_text() == "mine\n"
+    assert (kit.repository / "README.md").read_text() == "mine\n"
 
 
 # --- incomplete repositories
@@ -479,19 +481,19 @@ def test_grafts_are_not_believed(tmp_path: Path, borrowed: bool) -> None:
     assert agent(work(repository, tmp_path / "state"), "git log --format=%s") == "second\nfirst\n"
 
 
-def test_a_base_that_is_nested_too_deeply_is_refused(yard: Yard) -> None:
-    nested(yard.repository, 400)
+def test_a_base_that_is_nested_too_deeply_is_refused(kit: WorkspaceKit) -> None:
+    nested(kit.repository, 400)
     with pytest.raises(RepositoryError) as caught:
-        yard.workspace()
+        kit.workspace()
     assert caught.value.code == "base_tree"
 
 
 def test_what_a_bare_repository_of_the_base_lets_git_run_stays(tmp_path: Path) -> None:
     files = {"HEAD": "ref: refs/heads/main\n", "config": "[core]\n\tbare = true\n", "refs/heads/x": "x\n"}
     held = {f"data/x.git/{name}": text for name, text in {**files, "objects/info/packs": "\n"}.items()}
-    yard = Yard(tmp_path, {"f": "f\n", **held, "data/y.git/HEAD": "x\n", "data/y.git/config": "\n"})
+    kit = WorkspaceKit(tmp_path, {"f": "f\n", **held, "data/y.git/HEAD": "x\n", "data/y.git/config": "\n"})
     for driver in ("overlay", "worktree"):
-        workspace = yard.workspace(driver)
+        workspace = kit.workspace(driver)
         agent(
             workspace,
             "cd data/x.git; echo '[core] fsmonitor = evil' >> config; mkdir hooks; echo evil > hooks/post-commit; "

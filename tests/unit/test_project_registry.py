@@ -16,7 +16,7 @@ from chargehand.workspace.identity import load_identity
 from chargehand.workspace.repository import find_repository
 
 
-class Desk:
+class KnownProjects:
     """A person with repositories below one directory; every known project has missions by default."""
 
     def __init__(self, store: Store, place: Path) -> None:
@@ -48,39 +48,39 @@ class Desk:
 
 
 @pytest.fixture
-def desk(store: Store, tmp_path: Path) -> Desk:
+def known(store: Store, tmp_path: Path) -> KnownProjects:
     (tmp_path / "w").mkdir()
-    return Desk(store, tmp_path / "w")
+    return KnownProjects(store, tmp_path / "w")
 
 
-def test_a_moved_repository_is_the_same_project(desk: Desk) -> None:
-    repository = desk.make("repo")
-    project = desk.use(repository)
-    new = repository.rename(desk.place / "new name")
-    assert desk.look(new) == project
-    assert [row.path for row in desk.store.projects.list()] == [new]
-    assert desk.registry.find_repository(project, repository).path == new
+def test_a_moved_repository_is_the_same_project(known: KnownProjects) -> None:
+    repository = known.make("repo")
+    project = known.use(repository)
+    new = repository.rename(known.place / "new name")
+    assert known.look(new) == project
+    assert [row.path for row in known.store.projects.list()] == [new]
+    assert known.registry.find_repository(project, repository).path == new
 
 
-def test_a_repository_that_a_directory_above_moved_with_is_the_same_project(desk: Desk) -> None:
-    project = desk.use(desk.make("deep/er/repo"))
-    (desk.place / "deep").rename(desk.place / "else")
-    assert desk.look(desk.place / "else/er/repo") == project
+def test_a_repository_that_a_directory_above_moved_with_is_the_same_project(known: KnownProjects) -> None:
+    project = known.use(known.make("deep/er/repo"))
+    (known.place / "deep").rename(known.place / "else")
+    assert known.look(known.place / "else/er/repo") == project
 
 
 @pytest.mark.parametrize("change", ["commits", "roots", "shallow", "branch", "packed"])
-def test_a_moved_repository_is_recognised_by_its_history(desk: Desk, change: str) -> None:
-    repository = desk.make("repo")
+def test_a_moved_repository_is_recognised_by_its_history(known: KnownProjects, change: str) -> None:
+    repository = known.make("repo")
     if change == "shallow":
         for number in range(3):
             git(repository, "commit", "--allow-empty", "-qm", str(number))
-        git(desk.place, "clone", "-q", "--depth=2", f"file://{repository}", "shallow")
-        repository = desk.place / "shallow"
-    project = desk.use(repository)
+        git(known.place, "clone", "-q", "--depth=2", f"file://{repository}", "shallow")
+        repository = known.place / "shallow"
+    project = known.use(repository)
     if change == "commits":
         git(repository, "commit", "--allow-empty", "-qm", "more")
     elif change == "roots":  # the history of another repository is merged in
-        other = desk.make("other", "b")
+        other = known.make("other", "b")
         git(repository, "fetch", "-q", str(other), "HEAD")
         git(repository, "merge", "-q", "--allow-unrelated-histories", "-s", "ours", "-m", "m", "FETCH_HEAD")
     elif change == "shallow":
@@ -90,147 +90,147 @@ def test_a_moved_repository_is_recognised_by_its_history(desk: Desk, change: str
         git(repository, "commit", "-qm", "pages")
     else:
         git(repository, "gc", "-q")
-    assert desk.look(repository.rename(desk.place / "moved")) == project
+    assert known.look(repository.rename(known.place / "moved")) == project
 
 
-def test_all_worktrees_are_one_project(desk: Desk) -> None:
-    repository = desk.make("repo")
+def test_all_worktrees_are_one_project(known: KnownProjects) -> None:
+    repository = known.make("repo")
     git(repository, "worktree", "add", "-q", "../linked")
-    linked = desk.place / "linked"
-    project = desk.use(linked)
-    assert desk.use(repository) == project == desk.look(linked)
-    assert desk.registry.find(find_repository(linked)).path == linked
+    linked = known.place / "linked"
+    project = known.use(linked)
+    assert known.use(repository) == project == known.look(linked)
+    assert known.registry.find(find_repository(linked)).path == linked
     git(repository, "worktree", "remove", "--force", str(linked))
-    assert desk.registry.find_repository(project, linked).path == repository
-    assert len(desk.store.projects.list()) == 1
+    assert known.registry.find_repository(project, linked).path == repository
+    assert len(known.store.projects.list()) == 1
 
 
-def test_a_bare_repository_moves_too(desk: Desk) -> None:
-    git(desk.place, "clone", "-q", "--bare", str(desk.make("repo")), "bare.git")
-    bare = desk.place / "bare.git"
-    project = desk.use(bare)
-    assert desk.look(bare.rename(desk.place / "b.git")) == project
+def test_a_bare_repository_moves_too(known: KnownProjects) -> None:
+    git(known.place, "clone", "-q", "--bare", str(known.make("repo")), "bare.git")
+    bare = known.place / "bare.git"
+    project = known.use(bare)
+    assert known.look(bare.rename(known.place / "b.git")) == project
 
 
-def test_a_stranger_at_an_old_path_inherits_nothing(desk: Desk) -> None:
-    repository = desk.make("repo")
-    project = desk.use(repository)
-    new = repository.rename(desk.place / "new")
-    stranger = desk.make("repo", "other")
-    assert desk.look(stranger) != project
-    assert desk.use(stranger) == desk.look(stranger)
+def test_a_stranger_at_an_old_path_inherits_nothing(known: KnownProjects) -> None:
+    repository = known.make("repo")
+    project = known.use(repository)
+    new = repository.rename(known.place / "new")
+    stranger = known.make("repo", "other")
+    assert known.look(stranger) != project
+    assert known.use(stranger) == known.look(stranger)
     with pytest.raises(RepositoryError) as caught:  # until a command runs in its new place
-        desk.registry.find_repository(project, stranger)
+        known.registry.find_repository(project, stranger)
     assert caught.value.code == "repository_gone"
     assert "another repository" in caught.value.message
-    assert desk.look(new) == project
-    assert desk.registry.find_repository(project, stranger).path == new
+    assert known.look(new) == project
+    assert known.registry.find_repository(project, stranger).path == new
 
 
-def test_a_stranger_with_the_inode_of_a_removed_repository_inherits_nothing(desk: Desk) -> None:
-    project = desk.use(desk.make("repo"))
+def test_a_stranger_with_the_inode_of_a_removed_repository_inherits_nothing(known: KnownProjects) -> None:
+    project = known.use(known.make("repo"))
     for number in range(5):  # a file system may reuse the number at once
-        shutil.rmtree(desk.place / "repo")
-        assert desk.look(desk.make("repo", str(number))) != project
+        shutil.rmtree(known.place / "repo")
+        assert known.look(known.make("repo", str(number))) != project
 
 
-def test_a_copy_beside_its_original_is_a_project_of_its_own(desk: Desk) -> None:
-    repository = desk.make("repo")
-    project = desk.use(repository)
-    shutil.copytree(repository, desk.place / "copy")
-    assert desk.use(desk.place / "copy") != project
-    git(desk.place, "clone", "-q", str(repository), "fork")
-    assert desk.use(desk.place / "fork") not in (project, desk.look(desk.place / "copy"))
-    assert desk.look(repository) == project
+def test_a_copy_beside_its_original_is_a_project_of_its_own(known: KnownProjects) -> None:
+    repository = known.make("repo")
+    project = known.use(repository)
+    shutil.copytree(repository, known.place / "copy")
+    assert known.use(known.place / "copy") != project
+    git(known.place, "clone", "-q", str(repository), "fork")
+    assert known.use(known.place / "fork") not in (project, known.look(known.place / "copy"))
+    assert known.look(repository) == project
 
 
 @pytest.mark.parametrize("at", ["repo", "elsewhere"])
-def test_a_copy_whose_original_is_gone_is_asked_about(desk: Desk, at: str) -> None:
-    repository = desk.make("repo")
-    project = desk.use(repository)
-    shutil.copytree(repository, desk.place / "copy")
-    repository.rename(desk.place.parent / "away")
-    copy = (desk.place / "copy").rename(desk.place / at)
-    assert project in desk.refuses(copy)
-    row = desk.registry.move(desk.store.projects.find(project), find_repository(copy))
-    assert (row.id, desk.look(copy), row.path) == (project, project, copy)
-    assert desk.look(desk.place.parent / "away") != project, "the original is a copy now"
+def test_a_copy_whose_original_is_gone_is_asked_about(known: KnownProjects, at: str) -> None:
+    repository = known.make("repo")
+    project = known.use(repository)
+    shutil.copytree(repository, known.place / "copy")
+    repository.rename(known.place.parent / "away")
+    copy = (known.place / "copy").rename(known.place / at)
+    assert project in known.refuses(copy)
+    row = known.registry.move(known.store.projects.find(project), find_repository(copy))
+    assert (row.id, known.look(copy), row.path) == (project, project, copy)
+    assert known.look(known.place.parent / "away") != project, "the original is a copy now"
 
 
-def test_a_repository_that_a_person_says_is_another_project_stays_it(desk: Desk) -> None:
-    repository = desk.make("repo")
-    project = desk.use(repository)
-    git(desk.place, "clone", "-q", str(repository), "fork")
-    away = repository.rename(desk.place.parent / "away")
-    fork = find_repository(desk.place / "fork")
-    desk.refuses(fork.path)
-    made = desk.registry.add(fork).id
+def test_a_repository_that_a_person_says_is_another_project_stays_it(known: KnownProjects) -> None:
+    repository = known.make("repo")
+    project = known.use(repository)
+    git(known.place, "clone", "-q", str(repository), "fork")
+    away = repository.rename(known.place.parent / "away")
+    fork = find_repository(known.place / "fork")
+    known.refuses(fork.path)
+    made = known.registry.add(fork).id
     assert made != project
-    assert desk.look(fork.path) == desk.use(fork.path) == made
-    assert desk.look(away) == project
+    assert known.look(fork.path) == known.use(fork.path) == made
+    assert known.look(away) == project
 
 
-def test_a_lookalike_of_a_project_without_missions_asks_nothing(desk: Desk) -> None:
-    repository = desk.make("repo")
-    project = desk.use(repository)
-    desk.has_missions = False
-    shutil.copytree(repository, desk.place / "copy")
+def test_a_lookalike_of_a_project_without_missions_asks_nothing(known: KnownProjects) -> None:
+    repository = known.make("repo")
+    project = known.use(repository)
+    known.has_missions = False
+    shutil.copytree(repository, known.place / "copy")
     shutil.rmtree(repository)
-    assert desk.use((desk.place / "copy").rename(repository)) == project
+    assert known.use((known.place / "copy").rename(repository)) == project
 
 
-def used_by_an_older_version(desk: Desk, repository: Path) -> str:
+def used_by_an_older_version(known: KnownProjects, repository: Path) -> str:
     """Make a project as an older version did: its id and row follow from the path alone."""
-    row = desk.store.projects.register(repository)
-    Depot.open(desk.home / "projects" / row.id, repository=repository).resolve_base()
-    assert load_identity(desk.home / "projects" / row.id) is None
+    row = known.store.projects.register(repository)
+    Depot.open(known.home / "projects" / row.id, repository=repository).resolve_base()
+    assert load_identity(known.home / "projects" / row.id) is None
     return row.id
 
 
-def test_projects_of_an_older_version_are_migrated(desk: Desk) -> None:
-    repository = desk.make("repo")
+def test_projects_of_an_older_version_are_migrated(known: KnownProjects) -> None:
+    repository = known.make("repo")
     git(repository, "worktree", "add", "-q", "../linked")
     git(repository, "worktree", "add", "-q", "../later")
-    main = used_by_an_older_version(desk, repository)
-    linked = used_by_an_older_version(desk, desk.place / "linked")
-    assert (desk.look(repository), desk.look(desk.place / "linked")) == (main, linked)
-    assert desk.look(desk.place / "later") == main
-    assert (desk.use(repository), desk.use(desk.place / "linked")) == (main, linked)
+    main = used_by_an_older_version(known, repository)
+    linked = used_by_an_older_version(known, known.place / "linked")
+    assert (known.look(repository), known.look(known.place / "linked")) == (main, linked)
+    assert known.look(known.place / "later") == main
+    assert (known.use(repository), known.use(known.place / "linked")) == (main, linked)
     # The missions of a removed worktree stay reachable.
-    git(repository, "worktree", "remove", "--force", str(desk.place / "linked"))
-    assert desk.registry.find_repository(linked, desk.place / "linked").path == repository
-    assert desk.look(repository.rename(desk.place / "new")) == main
+    git(repository, "worktree", "remove", "--force", str(known.place / "linked"))
+    assert known.registry.find_repository(linked, known.place / "linked").path == repository
+    assert known.look(repository.rename(known.place / "new")) == main
 
 
-def test_a_repository_that_moved_before_the_migration_is_asked_about(desk: Desk) -> None:
-    repository = desk.make("repo")
-    project = used_by_an_older_version(desk, repository)
-    new = repository.rename(desk.place / "new")
-    assert project in desk.refuses(new)
-    assert desk.look(desk.make("repo", "other")) != project
-    desk.registry.move(desk.store.projects.find(project), find_repository(new))
-    assert desk.look(new) == project
+def test_a_repository_that_moved_before_the_migration_is_asked_about(known: KnownProjects) -> None:
+    repository = known.make("repo")
+    project = used_by_an_older_version(known, repository)
+    new = repository.rename(known.place / "new")
+    assert project in known.refuses(new)
+    assert known.look(known.make("repo", "other")) != project
+    known.registry.move(known.store.projects.find(project), find_repository(new))
+    assert known.look(new) == project
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"roots": 7}', None])
-def test_a_damaged_identity_is_written_again(desk: Desk, damage: bytes | None) -> None:
-    repository = desk.make("repo")
-    project = desk.use(repository)
-    file = desk.home / "projects" / project / "identity.json"
+def test_a_damaged_identity_is_written_again(known: KnownProjects, damage: bytes | None) -> None:
+    repository = known.make("repo")
+    project = known.use(repository)
+    file = known.home / "projects" / project / "identity.json"
     if damage is None:
         file.unlink()
     else:
         file.write_bytes(damage)
-    assert desk.use(repository) == project
+    assert known.use(repository) == project
     assert load_identity(file.parent) is not None
 
 
-def test_a_moved_project_is_found_on_a_full_disk(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_project_is_found_on_a_full_disk(known: KnownProjects, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    repository = desk.make("repo")
-    project = desk.use(repository)
-    new = repository.rename(desk.place / "new")
+    repository = known.make("repo")
+    project = known.use(repository)
+    new = repository.rename(known.place / "new")
     monkeypatch.setattr("chargehand.workspace.identity.replace_file", fail)
-    assert desk.look(new) == project
+    assert known.look(new) == project

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import git
-from tests.workspace_kit import Yard
+from tests.workspace_kit import WorkspaceKit
 
 from chargehand.core.attempt_events import ActionJudged, AttemptStarted, ModelCalled, RoleChosen
 from chargehand.core.errors import StoreError
@@ -170,36 +170,36 @@ def test_what_is_no_envelope(content: bytes) -> None:
 # --- notes of two kinds
 
 
-def test_both_notes_come_in_one_step_and_go_out_together(yard: Yard) -> None:
-    commit = yard.depot().commit(yard.base().tree, (yard.base().commit,), "work")
-    assert yard.depot().annotate(commit, "head", provenance="statement")
-    assert not yard.depot().annotate(commit, "head", provenance="statement")
-    assert (yard.depot().annotation(commit), yard.depot().provenance(commit)) == ("head\n", "statement\n")
-    assert export_branch(yard.depot(), commit, branch="chargehand/x", expected_old=None).state == "done"
-    assert exported_provenance(yard.depot(), commit) is None
-    assert export_notes(yard.depot(), commit)
-    assert exported_provenance(yard.depot(), commit) == "statement\n"
-    assert git(yard.repository, "notes", "--ref", NOTES, "show", commit) == "head"
-    assert git(yard.repository, "notes", "--ref", PROVENANCE, "show", commit) == "statement"
-    assert not export_notes(yard.depot(), commit)
+def test_both_notes_come_in_one_step_and_go_out_together(kit: WorkspaceKit) -> None:
+    commit = kit.depot().commit(kit.base().tree, (kit.base().commit,), "work")
+    assert kit.depot().annotate(commit, "head", provenance="statement")
+    assert not kit.depot().annotate(commit, "head", provenance="statement")
+    assert (kit.depot().annotation(commit), kit.depot().provenance(commit)) == ("head\n", "statement\n")
+    assert export_branch(kit.depot(), commit, branch="chargehand/x", expected_old=None).state == "done"
+    assert exported_provenance(kit.depot(), commit) is None
+    assert export_notes(kit.depot(), commit)
+    assert exported_provenance(kit.depot(), commit) == "statement\n"
+    assert git(kit.repository, "notes", "--ref", NOTES, "show", commit) == "head"
+    assert git(kit.repository, "notes", "--ref", PROVENANCE, "show", commit) == "statement"
+    assert not export_notes(kit.depot(), commit)
 
 
-def test_neither_note_is_written_where_one_cannot_be(yard: Yard) -> None:
+def test_neither_note_is_written_where_one_cannot_be(kit: WorkspaceKit) -> None:
     """Another process moves one of the refs between the read and the write: both notes are rebuilt on top."""
-    commit = yard.depot().commit(yard.base().tree, (yard.base().commit,), "work")
+    commit = kit.depot().commit(kit.base().tree, (kit.base().commit,), "work")
     seen: list[tuple[str | None, str | None]] = []
 
     def interfere(point: str) -> None:
         if point == "notes:written":
-            seen.append((yard.depot().read_ref(NOTES), yard.depot().read_ref(PROVENANCE)))
+            seen.append((kit.depot().read_ref(NOTES), kit.depot().read_ref(PROVENANCE)))
             if len(seen) == 1:
-                git(yard.depot().path, "notes", "--ref", PROVENANCE, "add", "-m", "theirs", commit)
+                git(kit.depot().path, "notes", "--ref", PROVENANCE, "add", "-m", "theirs", commit)
 
-    assert yard.open(fault=interfere).annotate(commit, "head", provenance="statement")
+    assert kit.open(fault=interfere).annotate(commit, "head", provenance="statement")
     assert len(seen) == 2
     assert seen[1][0] is None
-    assert yard.depot().provenance(commit) == "theirs\nstatement\n"
-    assert yard.depot().annotation(commit) == "head\n"
+    assert kit.depot().provenance(commit) == "theirs\nstatement\n"
+    assert kit.depot().annotation(commit) == "head\n"
 
 
 # --- advice

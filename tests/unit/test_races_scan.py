@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import git
-from tests.workspace_kit import FILES, Yard
+from tests.workspace_kit import FILES, WorkspaceKit
 
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import DriverName
@@ -170,10 +170,10 @@ def under_load(swap: Callable[[], None], *, threads: int = 2) -> Iterator[list[i
 def test_nothing_outside_is_read_and_nothing_breaks(
     tmp_path: Path, outside: Path, driver: DriverName, race: Callable[[Path, Path], Callable[[], None]]
 ) -> None:
-    yard = Yard(tmp_path / "yard")
-    with_submodule(yard)
-    depot = yard.depot()
-    workspace = yard.workspace(driver)
+    kit = WorkspaceKit(tmp_path / "crashes")
+    with_submodule(kit)
+    depot = kit.depot()
+    workspace = kit.workspace(driver)
     root = workspace.scan_root()
     looks = 0
     with under_load(race(root, outside)):
@@ -187,7 +187,7 @@ def test_nothing_outside_is_read_and_nothing_breaks(
     assert {change.path for change in calm.changes} <= {"settled", "src/f", "src/lib/util.py"} | set(grown(root))
     assert depot.lookup(calm.tree, "settled") is not None
     assert workspace.checkpoint("calm").tree == calm.tree
-    assert canaries(yard) == []
+    assert canaries(kit) == []
 
 
 _SWAPPER = """
@@ -213,9 +213,9 @@ while True:
 
 
 def test_links_and_files_swapped_by_another_process(tmp_path: Path, outside: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path / "yard")
-    with_submodule(yard)
-    workspace = yard.workspace(driver)
+    kit = WorkspaceKit(tmp_path / "crashes")
+    with_submodule(kit)
+    workspace = kit.workspace(driver)
     root = workspace.scan_root()
     words = [sys.executable, "-I", "-S", "-c", _SWAPPER, str(outside / "f")]
     with subprocess.Popen(words, cwd=root) as swapper:
@@ -235,7 +235,7 @@ def test_links_and_files_swapped_by_another_process(tmp_path: Path, outside: Pat
     for number in range(40):
         assert (f"f{number}" in links) == (root / f"f{number}").is_symlink()
         assert (f"f{number}" in kept) == (not (root / f"f{number}").is_symlink())
-    assert canaries(yard) == []
+    assert canaries(kit) == []
 
 
 def wait_for(place: Path) -> None:
@@ -245,9 +245,9 @@ def wait_for(place: Path) -> None:
         time.sleep(0.01)
 
 
-def with_submodule(yard: Yard) -> None:
-    git(yard.repository, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module")
-    git(yard.repository, "commit", "-q", "-m", "module")
+def with_submodule(kit: WorkspaceKit) -> None:
+    git(kit.repository, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module")
+    git(kit.repository, "commit", "-q", "-m", "module")
 
 
 def look(workspace: Workspace, *, number: int) -> None:
@@ -280,24 +280,24 @@ def grown(root: Path) -> list[str]:
     return [*own, *FILES, "module"]
 
 
-def canaries(yard: Yard) -> list[str]:
+def canaries(kit: WorkspaceKit) -> list[str]:
     """Return the objects of the depot, including unreachable ones, that contain the host's content."""
     every = (
-        yard.depot()
+        kit.depot()
         .git("cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)", "--unordered")
         .text
     )
     blobs = [line.split()[0] for line in every.splitlines() if line.endswith(" blob")]
-    return [blob for blob in blobs if CANARY[:20] in yard.depot().read_blob(blob)]
+    return [blob for blob in blobs if CANARY[:20] in kit.depot().read_blob(blob)]
 
 
 def test_the_search_for_canaries_finds_one(tmp_path: Path) -> None:
     """The control: a blob with the host's content would be found."""
-    yard = Yard(tmp_path)
-    workspace = yard.workspace("overlay")
+    kit = WorkspaceKit(tmp_path)
+    workspace = kit.workspace("overlay")
     (workspace.scan_root() / "leak").write_bytes(CANARY)
     workspace.scan()
-    assert len(canaries(yard)) == 1
+    assert len(canaries(kit)) == 1
 
 
 @pytest.mark.parametrize("made", ["nothing", "file", "link", "directory", "fifo"])
@@ -306,9 +306,9 @@ def test_replaced_between_two_looks(
     tmp_path: Path, outside: Path, driver: DriverName, there: str, made: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one moment that load rarely hits: after the kind is known and before the content is read."""
-    yard = Yard(tmp_path / "yard")
-    with_submodule(yard)
-    workspace = yard.workspace(driver)
+    kit = WorkspaceKit(tmp_path / "crashes")
+    with_submodule(kit)
+    workspace = kit.workspace(driver)
     place = workspace.scan_root() / ("module" if there == "module" else "turn")
     make = {
         "nothing": lambda: None,
@@ -331,8 +331,8 @@ def test_replaced_between_two_looks(
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", look_and_replace)
         workspace.scan()
-    assert canaries(yard) == []
+    assert canaries(kit) == []
     remove(place)
     gone = ["module"] if (there, driver) == ("module", "worktree") else []
-    expected = yard.depot().replace_paths(yard.base().tree, gone, "4b825dc642cb6eb9a060e54bf8d69288fbee4904")
+    expected = kit.depot().replace_paths(kit.base().tree, gone, "4b825dc642cb6eb9a060e54bf8d69288fbee4904")
     assert workspace.scan(trust_cache=False).tree == expected

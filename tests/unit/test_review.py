@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.trees_kit import EXECUTABLE, GITLINK, LINK, File, files_of, make_tree
-from tests.workspace_kit import Yard
+from tests.workspace_kit import WorkspaceKit
 
 from chargehand.app.checkpoints import parse_hunk
 from chargehand.app.outcome import FailureDocument
@@ -35,7 +35,7 @@ class Change:
     """A mission that left these trees, one checkpoint each, every one by a separate attempt."""
 
     def __init__(self, place: Path, base: Files, *after: Files) -> None:
-        self.depot = Yard(place).depot()
+        self.depot = WorkspaceKit(place).depot()
         base_tree = make_tree(self.depot, base)
         self.trees = [make_tree(self.depot, files) for files in after]
         points = [

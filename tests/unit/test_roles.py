@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli_commands import Desk
+from test_cli_commands import Cli
 from tests.conftest import git
 
 from chargehand.agents.prompts import system_prompt
@@ -38,8 +38,8 @@ def toml(values: Mapping[str, Any]) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    return Desk(tmp_path, monkeypatch)
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return Cli(tmp_path, monkeypatch)
 
 
 # --- files
@@ -317,36 +317,36 @@ def test_every_event_has_its_step_or_is_known_to_have_none() -> None:
 # --- commands
 
 
-def test_roles_are_listed_shown_and_placed(desk: Desk) -> None:
-    listed = desk.json("role", "list")
+def test_roles_are_listed_shown_and_placed(cli: Cli) -> None:
+    listed = cli.json("role", "list")
     assert [each["name"] for each in listed["roles"]] == SEVEN
-    directory = Path(desk.json("role", "path")["path"])
-    assert directory == desk.user_file.parent / "roles"
-    assert desk.error("role", "path", "tester", code=2)["code"] == "role_shipped"
+    directory = Path(cli.json("role", "path")["path"])
+    assert directory == cli.user_file.parent / "roles"
+    assert cli.error("role", "path", "tester", code=2)["code"] == "role_shipped"
     directory.mkdir(parents=True)
-    (directory / "tester.toml").write_text(desk("role", "show", "tester").stdout)
-    assert desk.json("role", "path", "tester")["path"] == str(directory / "tester.toml")
-    assert desk.json("role", "show", "tester")["role"]["must_add"] == "failing_test"
+    (directory / "tester.toml").write_text(cli("role", "show", "tester").stdout)
+    assert cli.json("role", "path", "tester")["path"] == str(directory / "tester.toml")
+    assert cli.json("role", "show", "tester")["role"]["must_add"] == "failing_test"
     (directory / "broken.toml").write_text("tools = 3")
-    wrong = desk.json("role", "list", code=1)
+    wrong = cli.json("role", "list", code=1)
     assert [each["name"] for each in wrong["roles"] if each["problem"]] == ["broken"]
-    assert desk.error("run", "x", "--role", "testr", "--agent", "command:true", code=2)["code"] == "role_unknown"
-    assert desk.error("run", "x", "--role", "broken", "--agent", "command:true", code=2)["code"] == "role_invalid"
+    assert cli.error("run", "x", "--role", "testr", "--agent", "command:true", code=2)["code"] == "role_unknown"
+    assert cli.error("run", "x", "--role", "broken", "--agent", "command:true", code=2)["code"] == "role_invalid"
 
 
-def test_a_repositorys_own_role_counts_once_its_exact_content_is_trusted(desk: Desk) -> None:
+def test_a_repositorys_own_role_counts_once_its_exact_content_is_trusted(cli: Cli) -> None:
     path = ".chargehand/roles/scribe.toml"
-    desk.commit(**{path: toml(GOOD)})
-    assert desk.error("role", "show", "scribe", code=2)["code"] == "role_untrusted"
-    assert desk.json("project", "trust", "--yes")["roles"][0]["place"] == path
-    assert desk.json("role", "show", "scribe")["level"] == "repository"
-    desk.commit(**{path: toml(GOOD | {"prompt": "Do something else."})})
-    assert desk.error("role", "show", "scribe", code=2)["code"] == "role_untrusted"
-    git(desk.repository, "rm", "-q", path)
+    cli.commit(**{path: toml(GOOD)})
+    assert cli.error("role", "show", "scribe", code=2)["code"] == "role_untrusted"
+    assert cli.json("project", "trust", "--yes")["roles"][0]["place"] == path
+    assert cli.json("role", "show", "scribe")["level"] == "repository"
+    cli.commit(**{path: toml(GOOD | {"prompt": "Do something else."})})
+    assert cli.error("role", "show", "scribe", code=2)["code"] == "role_untrusted"
+    git(cli.repository, "rm", "-q", path)
 
 
-def test_a_shell_completes_roles(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_completes_roles(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CHARGEHAND_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "chargehand run x --role re")
     monkeypatch.setenv("COMP_CWORD", "4")
-    assert "plain,reviewer" in desk().stdout
+    assert "plain,reviewer" in cli().stdout

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.trees_kit import EXECUTABLE, FILE, LINK, File, files_of, make_tree
-from tests.workspace_kit import Operation, Yard, agent, operate, write
+from tests.workspace_kit import Operation, WorkspaceKit, agent, operate, write
 
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.ports import DriverName
@@ -28,12 +28,14 @@ def lines(first: int, last: int | None = None) -> tuple[LineRange, ...]:
     return (LineRange(first=first, last=last or first),)
 
 
-def plan_for(yard: Yard, workspace: Workspace, target: str, drops: Sequence[Drop] | None = None) -> RollbackPlan:
-    return plan_rollback(yard.depot(), workspace.scan().tree, target, drops=drops)
+def plan_for(
+    kit: WorkspaceKit, workspace: Workspace, target: str, drops: Sequence[Drop] | None = None
+) -> RollbackPlan:
+    return plan_rollback(kit.depot(), workspace.scan().tree, target, drops=drops)
 
 
-def carry_out(yard: Yard, workspace: Workspace, plan: RollbackPlan) -> Checkpoint:
-    return workspace.reset(write_rollback(yard.depot(), plan), "rollback")
+def carry_out(kit: WorkspaceKit, workspace: Workspace, plan: RollbackPlan) -> Checkpoint:
+    return workspace.reset(write_rollback(kit.depot(), plan), "rollback")
 
 
 def by_path(plan: RollbackPlan) -> dict[str, PathPlan]:
@@ -51,8 +53,8 @@ def state_of(workspace: Workspace, depot: Depot) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_dry_run_touches_nothing_and_is_what_is_then_done(yard: Yard, driver: DriverName) -> None:
-    workspace, depot = yard.workspace(driver), yard.depot()
+def test_a_dry_run_touches_nothing_and_is_what_is_then_done(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace, depot = kit.workspace(driver), kit.depot()
     agent(
         workspace,
         "echo one >> README.md; rm docs/a.md; echo new > src/new.py; mkdir build; echo old > build/x.pyc",
@@ -64,9 +66,9 @@ def test_a_dry_run_touches_nothing_and_is_what_is_then_done(yard: Yard, driver: 
     last = workspace.checkpoint("last")
     before = state_of(workspace, depot)
     for drops in (None, [Drop(path="docs"), Drop(path="README.md")], [Drop(path="README.md", lines=lines(3))]):
-        assert plan_for(yard, workspace, first.tree, drops=drops).source == last.tree
+        assert plan_for(kit, workspace, first.tree, drops=drops).source == last.tree
     assert state_of(workspace, depot) == before
-    plan = plan_for(yard, workspace, first.tree, drops=[Drop(path="docs"), Drop(path="README.md")])
+    plan = plan_for(kit, workspace, first.tree, drops=[Drop(path="docs"), Drop(path="README.md")])
     assert plan.kind == "files"
     assert actions(plan) == {
         "README.md": "restored",
@@ -76,15 +78,15 @@ def test_a_dry_run_touches_nothing_and_is_what_is_then_done(yard: Yard, driver: 
         "src/new.py": "kept",
     }
     assert by_path(plan)["src/moved.py"].renamed_from == "src/app.py"
-    made = carry_out(yard, workspace, plan)
+    made = carry_out(kit, workspace, plan)
     assert (made.tree, workspace.scan(trust_cache=False).tree) == (plan.result, plan.result)
     assert agent(workspace, "cat README.md docs/b.md; ls src") == "hello\none\nb\nlib\nmoved.py\nnew.py\n"
     assert "gone" in agent(workspace, "test -e build/x.pyc || echo gone")
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_rollback_keeps_unsaved_work_as_a_checkpoint(yard: Yard, driver: DriverName) -> None:
-    workspace, depot = yard.workspace(driver), yard.depot()
+def test_a_rollback_keeps_unsaved_work_as_a_checkpoint(kit: WorkspaceKit, driver: DriverName) -> None:
+    workspace, depot = kit.workspace(driver), kit.depot()
     agent(workspace, "echo one >> README.md")
     first = workspace.checkpoint("first")
     agent(workspace, "echo two >> README.md")
@@ -101,37 +103,37 @@ def test_a_rollback_keeps_unsaved_work_as_a_checkpoint(yard: Yard, driver: Drive
     ]
 
 
-def test_nothing_is_told_as_reverted_that_was_not(yard: Yard) -> None:
-    workspace = yard.workspace("worktree")
+def test_nothing_is_told_as_reverted_that_was_not(kit: WorkspaceKit) -> None:
+    workspace = kit.workspace("worktree")
     agent(workspace, "echo x >> docs/a.md")
     point = workspace.checkpoint("edit")
-    same = plan_for(yard, workspace, point.tree)
+    same = plan_for(kit, workspace, point.tree)
     assert (same.paths, same.reverted, same.result) == ((), (), point.tree)
-    plan = plan_for(yard, workspace, workspace.base.tree, drops=[Drop(path="README.md"), Drop(path="src")])
+    plan = plan_for(kit, workspace, workspace.base.tree, drops=[Drop(path="README.md"), Drop(path="src")])
     assert (plan.reverted, plan.unchanged, plan.result) == ((), ("README.md", "src"), point.tree)
-    assert carry_out(yard, workspace, plan) == point
+    assert carry_out(kit, workspace, plan) == point
     with pytest.raises(NotFoundError):
-        plan_for(yard, workspace, workspace.base.tree, drops=[Drop(path="nosuch")])
+        plan_for(kit, workspace, workspace.base.tree, drops=[Drop(path="nosuch")])
     with pytest.raises(NotFoundError) as caught:
-        plan_for(yard, workspace, "0" * 40)
+        plan_for(kit, workspace, "0" * 40)
     assert caught.value.code == "tree_not_found"
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_smart_keeps_the_valid_hunks_and_their_tests_pass(yard: Yard, driver: DriverName) -> None:
-    (yard.repository / "program.py").write_text(PROGRAM)
-    (yard.repository / ".gitignore").write_text("__pycache__/\n")
-    yard.commit()
-    workspace = yard.workspace(driver)
+def test_smart_keeps_the_valid_hunks_and_their_tests_pass(kit: WorkspaceKit, driver: DriverName) -> None:
+    (kit.repository / "program.py").write_text(PROGRAM)
+    (kit.repository / ".gitignore").write_text("__pycache__/\n")
+    kit.commit()
+    workspace = kit.workspace(driver)
     operate(workspace, [write("program.py", MIXED), write("__pycache__/program.cpython-311.pyc", "planted")])
     workspace.checkpoint("edit")
     finding = Finding(rule="no_system", severity="error", path="program.py", message="", line=10)
     harmless = Finding(rule="hint", severity="warning", path="program.py", message="", line=2)
-    plan = plan_for(yard, workspace, workspace.base.tree, drops=drops_of([finding, harmless]))
+    plan = plan_for(kit, workspace, workspace.base.tree, drops=drops_of([finding, harmless]))
     assert plan.kind == "smart"
     (path,) = plan.paths
     assert (path.action, [hunk.kept for hunk in path.hunks]) == ("partly", [True, False])
-    carry_out(yard, workspace, plan)
+    carry_out(kit, workspace, plan)
     assert agent(workspace, "cat program.py") == GOOD
     test = "from program import one, two, three; assert (one(), two(), three()) == (10, 2, 3)"
     agent(workspace, f"python3 -B -c '{test}'; test ! -e __pycache__")
@@ -149,9 +151,9 @@ def test_smart_keeps_the_valid_hunks_and_their_tests_pass(yard: Yard, driver: Dr
     ],
 )
 def test_what_has_no_hunks_is_set_back_whole_and_said_so(
-    yard: Yard, past: File | None, present: File | None, why: str
+    kit: WorkspaceKit, past: File | None, present: File | None, why: str
 ) -> None:
-    depot = yard.depot()
+    depot = kit.depot()
     source = make_tree(depot, {"kept": b"x"} | ({"f": present} if present else {}))
     target = make_tree(depot, {"f": past} if past else {})
     plan = plan_rollback(depot, source, target, drops=[Drop(path="f", lines=lines(1))])
@@ -161,8 +163,8 @@ def test_what_has_no_hunks_is_set_back_whole_and_said_so(
     assert plan.result == make_tree(depot, {"kept": b"x"} | ({"f": past} if past else {}))
 
 
-def test_lines_that_no_hunk_holds(yard: Yard) -> None:
-    depot = yard.depot()
+def test_lines_that_no_hunk_holds(kit: WorkspaceKit) -> None:
+    depot = kit.depot()
     source, target = make_tree(depot, {"f": b"1\nX\n3\n4\n5\n"}), make_tree(depot, {"f": b"1\n2\n3\n4\n5\n"})
     with pytest.raises(UsageError) as caught:
         plan_rollback(depot, source, target, drops=[Drop(path="f", lines=lines(4))])
@@ -174,8 +176,8 @@ def test_lines_that_no_hunk_holds(yard: Yard) -> None:
     assert plan_rollback(depot, source, target, drops=whole).result == target
 
 
-def test_line_ends_modes_and_renames_by_hunk(yard: Yard) -> None:
-    depot = yard.depot()
+def test_line_ends_modes_and_renames_by_hunk(kit: WorkspaceKit) -> None:
+    depot = kit.depot()
     past = b"".join(b"%d\r\n" % n for n in range(20)) + b"last"
     present = past.replace(b"3\r\n", b"3\n", 1).replace(b"last", b"last\n")
     target = make_tree(depot, {"f": past, "gone": b"g"})
@@ -196,8 +198,8 @@ def test_line_ends_modes_and_renames_by_hunk(yard: Yard) -> None:
         plan_rollback(depot, only_mode, target, drops=[Drop(path="f", lines=lines(1))])
 
 
-def test_names_are_paths_and_not_beginnings_of_names(yard: Yard) -> None:
-    depot = yard.depot()
+def test_names_are_paths_and_not_beginnings_of_names(kit: WorkspaceKit) -> None:
+    depot = kit.depot()
     source = make_tree(depot, {"repo/a": b"1", "repo-evil/a": b"1", "repo\udcff": b"1"})
     target = make_tree(depot, {"repo/a": b"0", "repo-evil/a": b"0", "repo\udcff": b"0"})
     plan = plan_rollback(depot, source, target, drops=[Drop(path="repo/")])
@@ -223,15 +225,15 @@ _EDITS = st.one_of(
 def test_after_any_edits_every_checkpoint_can_be_gone_back_to(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[list[Operation]], to: int
 ) -> None:
-    yard = Yard(tmp_path_factory.mktemp("yard"))
-    workspace = yard.workspace("overlay")
+    kit = WorkspaceKit(tmp_path_factory.mktemp("kit"))
+    workspace = kit.workspace("overlay")
     points: list[Checkpoint] = []
     for edits in rounds:
         operate(workspace, edits, strict=False)
         points.append(workspace.checkpoint("edit"))
-    plan = plan_for(yard, workspace, points[to].tree)
+    plan = plan_for(kit, workspace, points[to].tree)
     assert plan.source == points[-1].tree
-    assert carry_out(yard, workspace, plan).tree == points[to].tree
+    assert carry_out(kit, workspace, plan).tree == points[to].tree
     assert workspace.scan(trust_cache=False).tree == points[to].tree
     assert points[-1] in workspace.checkpoints()
     workspace.discard()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.workspace_kit import Yard, agent, operate, write
+from tests.workspace_kit import WorkspaceKit, agent, operate, write
 
 TESTS = Path(__file__).parents[1]
 CONTRACT = TESTS.parent / "src/chargehand/testing/workspace"
@@ -77,8 +77,8 @@ def test_new_files_cost_no_git_process(tmp_path: Path, monkeypatch: pytest.Monke
     shim.write_text(f"#!/bin/sh\necho \"$*\" >> '{log}'\nexec '{real}' \"$@\"\n")
     shim.chmod(0o755)
     monkeypatch.setenv("PATH", f"{shim.parent}:{os.environ['PATH']}")
-    yard = Yard(tmp_path / "yard")
-    few, many = yard.workspace(), yard.workspace()
+    kit = WorkspaceKit(tmp_path / "crashes")
+    few, many = kit.workspace(), kit.workspace()
     counts = []
     for workspace, number in ((few, 1), (many, 500)):
         operate(workspace, [write(f"new/{name}", str(name)) for name in range(number)])
@@ -89,21 +89,21 @@ def test_new_files_cost_no_git_process(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_invalid_tree_is_as_invalid_the_second_time(tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    workspace = yard.workspace("worktree")
+    kit = WorkspaceKit(tmp_path)
+    workspace = kit.workspace("worktree")
     agent(workspace, "ln -s /etc/passwd l; mkfifo pipe; echo x > s; chmod u+s s; mkdir .GIT; echo fine > fine")
     first = workspace.scan()
     assert len(first.findings) == 4
     assert workspace.scan() == first
     workspace.checkpoint("x", scan=first)
     assert workspace.scan() == first
-    again = type(workspace).load(yard.open(), workspace.id)
+    again = type(workspace).load(kit.open(), workspace.id)
     assert again.scan().findings == first.findings
 
 
 def test_setting_back_what_did_not_change_makes_no_checkpoint(tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    workspace = yard.workspace()
+    kit = WorkspaceKit(tmp_path)
+    workspace = kit.workspace()
     agent(workspace, "echo x > x")
     kept = workspace.checkpoint("x")
     assert workspace.reset_paths(["README.md", "no/such", "repo-evil"], workspace.base.tree) == kept

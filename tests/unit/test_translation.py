@@ -201,12 +201,14 @@ async def test_a_malformed_tool_call_is_the_models_fault_and_its_reply_is_kept(
     reply = Reply(headers=SSE if stream else JSON, pieces=pieces)
     path = PATHS[client].replace("generateContent", "streamGenerateContent") if stream else PATHS[client]
     body = put(BASES[client], "stream", True) if stream and client != "gemini" else BASES[client]
-    async with gateway(tmp_path, reply, dialect=upstream, provider="p", providers=providers, limit=None) as desk:
-        got = await desk.post(body, path)
-        record = await desk.settled()
+    async with gateway(
+        tmp_path, reply, dialect=upstream, provider="p", providers=providers, limit=None
+    ) as running:
+        got = await running.post(body, path)
+        record = await running.settled()
     assert got.status_code == 200
     assert "I add." in got.text
-    assert (len(desk.upstream.calls), record.status, record.usage.output) == (1, "ok", 7)
+    assert (len(running.upstream.calls), record.status, record.usage.output) == (1, "ok", 7)
     assert providers.of("p", "up").state == "closed"
     if client != upstream:
         assert record.reason.startswith("model_malformed: ")
@@ -223,21 +225,21 @@ def test_malformed_arguments_of_an_earlier_reply_can_go_to_any_model(client: Dia
 
 async def test_what_is_left_out_is_in_every_header_and_once_in_the_log(tmp_path: Path) -> None:
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "service_tier": "flex", "seed": 3}
-    async with gateway(tmp_path, Reply(pieces=[anthropic_whole()]), dialect="anthropic") as desk:
-        heads = [(await desk.post(asked)).headers["x-chargehand-left-out"] for _ in range(3)]
-        more = (await desk.post({**asked, "logit_bias": {"1": 1}})).headers["x-chargehand-left-out"]
+    async with gateway(tmp_path, Reply(pieces=[anthropic_whole()]), dialect="anthropic") as running:
+        heads = [(await running.post(asked)).headers["x-chargehand-left-out"] for _ in range(3)]
+        more = (await running.post({**asked, "logit_bias": {"1": 1}})).headers["x-chargehand-left-out"]
     assert heads == ["seed, service_tier"] * 3
     assert more == "logit_bias, seed, service_tier"
-    told = [record.left_out for record in desk.records]
+    told = [record.left_out for record in running.records]
     assert told == [("seed", "service_tier"), (), (), ("logit_bias",)]
 
 
 async def test_in_its_own_dialect_too_what_does_not_pass_is_named(tmp_path: Path) -> None:
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "zq, \n": 1, "ümlaut": 1, "x" * 300: 1}
-    async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as desk:
-        clean = await desk.post({"model": "m", "messages": [], "seed": 1})
-        got = await desk.post(asked)
-        error = await desk.post(b'{"model": "m", "messages": [], "a": null}')
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as running:
+        clean = await running.post({"model": "m", "messages": [], "seed": 1})
+        got = await running.post(asked)
+        error = await running.post(b'{"model": "m", "messages": [], "a": null}')
     assert "x-chargehand-left-out" not in clean.headers
     assert got.headers["x-chargehand-left-out"] == f"\\xfcmlaut, {'x' * 80}, zq ?"
     assert "x-chargehand-left-out" not in error.headers
@@ -311,21 +313,21 @@ async def test_each_header_that_asks_for_a_feature_goes_on_or_is_named(
     told = []
     for life in range(2):
         calls = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token="cht-0123456789abcdef0123456789abcdef")
-        async with gateway(tmp_path, reply, dialect=upstream, calls=calls) as desk:
-            got = await desk.post(asked, path, headers=HEADERS)
+        async with gateway(tmp_path, reply, dialect=upstream, calls=calls) as running:
+            got = await running.post(asked, path, headers=HEADERS)
             assert got.headers["x-chargehand-left-out"] == ", ".join(expected), life
             kept = kind != "error"
             assert ("x-chargehand-replayed" in got.headers) == (kept and life == 1)
-            assert len(desk.upstream.calls) == (not kept or life == 0)
-            told += [record.left_out for record in desk.records]
+            assert len(running.upstream.calls) == (not kept or life == 0)
+            told += [record.left_out for record in running.records]
         calls.close()
     assert told == [tuple(expected)] * 2, "once in each life of the attempt"
 
 
 async def test_a_flood_of_names_is_cut(tmp_path: Path) -> None:
     asked = {"model": "m", "messages": [], **{f"f{n:04}": 1 for n in range(5_000)}}
-    async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as desk:
-        got = await desk.post(asked)
+    async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as running:
+        got = await running.post(asked)
     names = got.headers["x-chargehand-left-out"].split(", ")
     assert (len(names), names[-1]) == (41, "4960 more")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git, repository_state
-from tests.workspace_kit import Yard, operate, tree_paths, write
+from tests.workspace_kit import WorkspaceKit, operate, tree_paths, write
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.workspace.export import export_branch
@@ -47,17 +47,17 @@ elif action == "freeze":
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    yard = Yard(tmp_path)
-    git(yard.repository, "config", "user.name", "Ada")
-    git(yard.repository, "config", "user.email", "ada@example.org")
-    return yard
+def kit(tmp_path: Path) -> WorkspaceKit:
+    kit = WorkspaceKit(tmp_path)
+    git(kit.repository, "config", "user.name", "Ada")
+    git(kit.repository, "config", "user.email", "ada@example.org")
+    return kit
 
 
-def run(yard: Yard, point: str, action: str, *arguments: str) -> None:
+def run(kit: WorkspaceKit, point: str, action: str, *arguments: str) -> None:
     """Perform an action in another process that is killed at `point` (`-`: completes)."""
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(yard.root), str(yard.repository), point, action, *arguments],
+        [sys.executable, "-c", _KILLED, str(kit.root), str(kit.repository), point, action, *arguments],
         capture_output=True,
         check=False,
     )
@@ -68,45 +68,45 @@ def run(yard: Yard, point: str, action: str, *arguments: str) -> None:
     "point",
     ["depot:filled", "base:tree", "base:git", "base:filled", "base:made", "generation:filled", "workspace:filled"],
 )
-def test_making_a_base_and_a_workspace(yard: Yard, point: str) -> None:
-    before = repository_state(yard.repository)
-    run(yard, point, "create", "overlay")
-    assert repository_state(yard.repository) == before
-    workspaces = yard.root / "workspaces"
+def test_making_a_base_and_a_workspace(kit: WorkspaceKit, point: str) -> None:
+    before = repository_state(kit.repository)
+    run(kit, point, "create", "overlay")
+    assert repository_state(kit.repository) == before
+    workspaces = kit.root / "workspaces"
     assert not workspaces.exists() or not [p for p in workspaces.iterdir() if not p.name.startswith(".")]
-    depot = yard.open()
+    depot = kit.open()
     base = depot.resolve_base()
     layers = depot.base_layers(base)
     assert (layers.files, (layers.tree / "README.md").read_text()) == (8, "hello\n")
     assert Workspace.create(depot, base, driver="worktree").scan().tree == base.tree
-    assert [place.name for place in (yard.root / "bases").iterdir()] == [base.commit]
+    assert [place.name for place in (kit.root / "bases").iterdir()] == [base.commit]
 
 
 @pytest.mark.parametrize("point", ["checkpoint:written", "checkpoint:made"])
-def test_a_checkpoint(yard: Yard, point: str) -> None:
-    workspace = yard.workspace("overlay")
+def test_a_checkpoint(kit: WorkspaceKit, point: str) -> None:
+    workspace = kit.workspace("overlay")
     first = workspace.checkpoint("first")
     (workspace.scan_root() / "new").write_text("new\n")
-    run(yard, point, "checkpoint", workspace.id)
+    run(kit, point, "checkpoint", workspace.id)
     last = workspace.last()
     assert last is not None
     assert (last == first) == (point == "checkpoint:written")
-    again = Workspace.load(yard.open(), workspace.id).checkpoint("work")
+    again = Workspace.load(kit.open(), workspace.id).checkpoint("work")
     assert (again.parent, again.changed) == (first.commit, 1)
-    assert "new" in tree_paths(yard.open(), again.tree)
-    yard.depot().git("fsck", "--strict", "--no-dangling", "--connectivity-only")
+    assert "new" in tree_paths(kit.open(), again.tree)
+    kit.depot().git("fsck", "--strict", "--no-dangling", "--connectivity-only")
 
 
 @pytest.mark.parametrize("driver", ["overlay", "worktree"])
 @pytest.mark.parametrize("point", ["generation:filled", "reset:filled", "reset:switched", "checkpoint:made"])
-def test_a_rollback(yard: Yard, driver: str, point: str) -> None:
-    workspace = yard.workspace("overlay" if driver == "overlay" else "worktree")
+def test_a_rollback(kit: WorkspaceKit, driver: str, point: str) -> None:
+    workspace = kit.workspace("overlay" if driver == "overlay" else "worktree")
     (workspace.scan_root() / "one").write_text("1\n")
     one = workspace.checkpoint("one").tree
     (workspace.scan_root() / "two").write_text("2\n")
     two = workspace.checkpoint("two").tree
-    run(yard, point, "reset", workspace.id, one)
-    after = Workspace.load(yard.open(), workspace.id)
+    run(kit, point, "reset", workspace.id, one)
+    after = Workspace.load(kit.open(), workspace.id)
     shown = after.scan().tree
     assert shown in (one, two)
     assert (shown == one) == (point in ("reset:switched", "checkpoint:made"))
@@ -116,44 +116,44 @@ def test_a_rollback(yard: Yard, driver: str, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["export:begin", "export:objects", "export:done"])
-def test_an_export(yard: Yard, point: str) -> None:
-    before = repository_state(yard.repository)
-    depot, base = yard.depot(), yard.base()
+def test_an_export(kit: WorkspaceKit, point: str) -> None:
+    before = repository_state(kit.repository)
+    depot, base = kit.depot(), kit.base()
     commit = depot.commit(base.tree, (base.commit,), "work")
-    run(yard, point, "export", commit)
-    assert repository_state(yard.repository) == before
-    branches = git(yard.repository, "branch", "--list", "--format=%(objectname)", "chargehand/x")
+    run(kit, point, "export", commit)
+    assert repository_state(kit.repository) == before
+    branches = git(kit.repository, "branch", "--list", "--format=%(objectname)", "chargehand/x")
     assert branches == (commit if point == "export:done" else "")
-    assert export_branch(yard.open(), commit, branch="chargehand/x", expected_old=None).state == "done"
+    assert export_branch(kit.open(), commit, branch="chargehand/x", expected_old=None).state == "done"
 
 
 @pytest.mark.parametrize("point", ["apply:objects", "apply:journal", "apply:merged"])
-def test_an_apply(yard: Yard, point: str) -> None:
-    before = repository_state(yard.repository)
-    workspace = yard.workspace("overlay")
+def test_an_apply(kit: WorkspaceKit, point: str) -> None:
+    before = repository_state(kit.repository)
+    workspace = kit.workspace("overlay")
     operate(workspace, [write("README.md", "new\n"), write("x", "x\n")])
-    commit = yard.depot().commit(workspace.scan().tree, (yard.base().commit,), "work")
-    run(yard, point, "apply", commit)
+    commit = kit.depot().commit(workspace.scan().tree, (kit.base().commit,), "work")
+    run(kit, point, "apply", commit)
     if point != "apply:merged":
-        assert repository_state(yard.repository) == before
-        run(yard, "-", "apply", commit)
-    assert git(yard.repository, "rev-parse", "HEAD") == commit
-    assert git(yard.repository, "status", "--porcelain") == ""
-    assert (yard.repository / "README.md").read_text() == "new\n"
+        assert repository_state(kit.repository) == before
+        run(kit, "-", "apply", commit)
+    assert git(kit.repository, "rev-parse", "HEAD") == commit
+    assert git(kit.repository, "status", "--porcelain") == ""
+    assert (kit.repository / "README.md").read_text() == "new\n"
 
 
 @pytest.mark.parametrize("point", ["layer:begin", "layer:moved", "layer:made"])
-def test_a_layer(yard: Yard, point: str) -> None:
+def test_a_layer(kit: WorkspaceKit, point: str) -> None:
     from chargehand.workspace.environment import EnvironmentLayers
 
-    setup = yard.workspace("overlay")
+    setup = kit.workspace("overlay")
     operate(setup, [write(".venv/tool", "t\n"), write("README.md", "changed\n")])
-    run(yard, point, "freeze", setup.id)
-    layers = EnvironmentLayers(yard.open())
+    run(kit, point, "freeze", setup.id)
+    layers = EnvironmentLayers(kit.open())
     found = layers.find("key")
     assert (found is None) == (point != "layer:made")
     if found is None:
-        again = yard.workspace("overlay")
+        again = kit.workspace("overlay")
         operate(again, [write(".venv/tool", "t\n"), write("README.md", "changed\n")])
         found = layers.freeze(again, "key").path
     assert {str(p.relative_to(found)) for p in found.rglob("*")} == {".venv", ".venv/tool"}
@@ -209,25 +209,25 @@ depot.git("fsck", "--strict", "--no-dangling")
 """
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_half_written(yard: Yard) -> None:
-    yard.root.mkdir()
-    (yard.repository / "filling").write_bytes(os.urandom(50_000))
-    yard.commit()
+def test_a_full_disk_is_said_and_leaves_nothing_half_written(kit: WorkspaceKit) -> None:
+    kit.root.mkdir()
+    (kit.repository / "filling").write_bytes(os.urandom(50_000))
+    kit.commit()
     done = subprocess.run(
-        [sys.executable, "-c", _FULL, str(yard.root), str(yard.repository)], capture_output=True, check=False
+        [sys.executable, "-c", _FULL, str(kit.root), str(kit.repository)], capture_output=True, check=False
     )
     if done.returncode == 77:
         pytest.skip("no mounts here")
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_what_fails_for_other_reasons_leaves_nothing_either(yard: Yard) -> None:
+def test_what_fails_for_other_reasons_leaves_nothing_either(kit: WorkspaceKit) -> None:
     def broken(point: str) -> None:
         if point == "base:git":
             raise InfrastructureError("broken")
 
-    depot = yard.open(fault=broken)
+    depot = kit.open(fault=broken)
     with pytest.raises(InfrastructureError):
         depot.base_layers(depot.resolve_base())
-    assert list((yard.root / "bases").iterdir()) == []
-    assert yard.workspace("overlay", limits=WorkspaceLimits()).scan().changes == ()
+    assert list((kit.root / "bases").iterdir()) == []
+    assert kit.workspace("overlay", limits=WorkspaceLimits()).scan().changes == ()

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from tests.conftest import git, repository_state
 from tests.trees_kit import make_tree
-from tests.workspace_kit import Yard, agent, operate, tree_paths, write
+from tests.workspace_kit import WorkspaceKit, agent, operate, tree_paths, write
 
 from chargehand.core.errors import NotFoundError, RepositoryError
 from chargehand.workspace.bases import BaseLayers
@@ -30,14 +30,14 @@ def code_of(root: Path, repository: Path) -> str:
     return caught.value.code
 
 
-def test_how_a_recorded_base_stands_is_not_asked_again(yard: Yard) -> None:
-    depot = yard.depot()
+def test_how_a_recorded_base_stands_is_not_asked_again(kit: WorkspaceKit) -> None:
+    depot = kit.depot()
     base = depot.resolve_base()
     again = depot.resolve_base(base.commit, recorded=True)
     assert (again.commit, again.tree, again.revision) == (base.commit, base.tree, base.commit)
-    other = git(yard.repository, "commit-tree", "-m", "x", base.tree)
+    other = git(kit.repository, "commit-tree", "-m", "x", base.tree)
     assert depot.resolve_base(other, recorded=True).commit == other  # the depot does not have this one yet
-    shutil.rmtree(yard.repository / ".git")
+    shutil.rmtree(kit.repository / ".git")
     assert depot.resolve_base(base.commit, recorded=True) == again
     with pytest.raises(RepositoryError):
         depot.resolve_base("main", recorded=True)
@@ -58,28 +58,28 @@ def test_what_is_no_repository_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_root
-def test_another_users_repository_is_refused(yard: Yard) -> None:
-    for path in (yard.repository / ".git", yard.repository):
+def test_another_users_repository_is_refused(kit: WorkspaceKit) -> None:
+    for path in (kit.repository / ".git", kit.repository):
         os.chown(path, 12345, 12345)
-    assert code_of(yard.root, yard.repository) == "repository_owner"
+    assert code_of(kit.root, kit.repository) == "repository_owner"
 
 
-def test_found_from_a_directory_inside(yard: Yard) -> None:
-    depot = Depot.open(yard.root, repository=yard.repository / "src/lib")
-    assert depot.repository.path == yard.repository
+def test_found_from_a_directory_inside(kit: WorkspaceKit) -> None:
+    depot = Depot.open(kit.root, repository=kit.repository / "src/lib")
+    assert depot.repository.path == kit.repository
     assert (depot.repository.branch, depot.repository.bare) == ("main", False)
 
 
-def test_resolving_reads_only_and_tells_where_the_base_stands(yard: Yard, tmp_path: Path) -> None:
-    depot = yard.depot()
-    before = repository_state(yard.repository)
+def test_resolving_reads_only_and_tells_where_the_base_stands(kit: WorkspaceKit, tmp_path: Path) -> None:
+    depot = kit.depot()
+    before = repository_state(kit.repository)
     base = depot.resolve_base()
-    head = git(yard.repository, "rev-parse", "HEAD")
+    head = git(kit.repository, "rev-parse", "HEAD")
     assert (base.commit, base.branch, base.upstream, base.behind, base.dirty) == (head, "main", None, None, False)
-    assert base.tree == git(yard.repository, "rev-parse", "HEAD^{tree}")
-    assert repository_state(yard.repository) == before
-    git(tmp_path, "clone", "-q", str(yard.repository), "clone")
-    yard.commit("ahead")
+    assert base.tree == git(kit.repository, "rev-parse", "HEAD^{tree}")
+    assert repository_state(kit.repository) == before
+    git(tmp_path, "clone", "-q", str(kit.repository), "clone")
+    kit.commit("ahead")
     git(tmp_path / "clone", "fetch", "-q")
     (tmp_path / "clone/untracked").touch()
     behind = Depot.open(tmp_path / "other", repository=tmp_path / "clone").resolve_base("main")
@@ -99,8 +99,8 @@ def test_resolving_reads_only_and_tells_where_the_base_stands(yard: Yard, tmp_pa
         "bad filter",
     ],
 )
-def test_head_and_the_name_of_its_branch_are_the_same_base(yard: Yard, tmp_path: Path, state: str) -> None:
-    git(tmp_path, "clone", "-q", str(yard.repository), "clone")
+def test_head_and_the_name_of_its_branch_are_the_same_base(kit: WorkspaceKit, tmp_path: Path, state: str) -> None:
+    git(tmp_path, "clone", "-q", str(kit.repository), "clone")
     clone = tmp_path / "clone"
     if state == "untracked":
         (clone / "# branch.oid").touch()
@@ -110,7 +110,7 @@ def test_head_and_the_name_of_its_branch_are_the_same_base(yard: Yard, tmp_path:
     elif state == "renamed":
         git(clone, "mv", "README.md", "# branch.head other")
     elif state == "behind":
-        yard.commit("ahead")
+        kit.commit("ahead")
         git(clone, "fetch", "-q")
     elif state == "upstream gone":
         git(clone, "update-ref", "-d", "refs/remotes/origin/main")
@@ -130,7 +130,7 @@ def test_head_and_the_name_of_its_branch_are_the_same_base(yard: Yard, tmp_path:
 
 
 def test_few_git_processes_from_a_fresh_depot_to_an_exported_branch(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
+    kit: WorkspaceKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Any] = []
     run = subprocess.run
@@ -141,10 +141,10 @@ def test_few_git_processes_from_a_fresh_depot_to_an_exported_branch(
         return run(words, **how)
 
     monkeypatch.setattr(subprocess, "run", counted)
-    workspace = yard.workspace()
+    workspace = kit.workspace()
     operate(workspace, [write("README.md", "changed\n")])
     made = workspace.checkpoint("end")
-    depot, base = yard.depot(), yard.base()
+    depot, base = kit.depot(), kit.base()
     assert depot.merge(base.commit, made.commit).tree == made.tree
     commit = depot.commit(made.tree, (base.commit,), "done")
     depot.swap("refs/heads/chargehand/x", commit, None, durable=True)
@@ -154,7 +154,7 @@ def test_few_git_processes_from_a_fresh_depot_to_an_exported_branch(
     assert len(ran) <= 14, ran  # each takes 3 to 10 ms: more than the work around it
 
 
-def test_finding_a_repository_loads_no_library_for_its_objects(yard: Yard) -> None:
+def test_finding_a_repository_loads_no_library_for_its_objects(kit: WorkspaceKit) -> None:
     program = (
         "import sys; from pathlib import Path; from chargehand.workspace.repository import find_repository\n"
         "find_repository(Path(sys.argv[1]))\n"
@@ -162,15 +162,15 @@ def test_finding_a_repository_loads_no_library_for_its_objects(yard: Yard) -> No
         "import chargehand.workspace.depot, chargehand.workspace.workspace\n"
         "assert 'pygit2' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(yard.repository)], check=True)
+    subprocess.run([sys.executable, "-c", program, str(kit.repository)], check=True)
 
 
-def test_detached_and_other_revisions(yard: Yard) -> None:
-    first = git(yard.repository, "rev-parse", "HEAD")
-    git(yard.repository, "tag", "v1")
-    second = yard.commit()
-    git(yard.repository, "checkout", "-q", "--detach")
-    depot = yard.depot()
+def test_detached_and_other_revisions(kit: WorkspaceKit) -> None:
+    first = git(kit.repository, "rev-parse", "HEAD")
+    git(kit.repository, "tag", "v1")
+    second = kit.commit()
+    git(kit.repository, "checkout", "-q", "--detach")
+    depot = kit.depot()
     assert (depot.resolve_base().commit, depot.resolve_base().branch) == (second, None)
     assert (depot.resolve_base("v1").commit, depot.resolve_base("v1").branch) == (first, None)
     assert (depot.resolve_base("HEAD~1").commit, depot.resolve_base("main").branch) == (first, "main")
@@ -185,9 +185,9 @@ def test_detached_and_other_revisions(yard: Yard) -> None:
     assert refused.value.code == "apply_detached"
 
 
-def test_a_bare_repository_can_be_worked_on_but_not_applied_to(yard: Yard, tmp_path: Path) -> None:
-    git(tmp_path, "clone", "-q", "--bare", str(yard.repository), "bare.git")
-    depot = Depot.open(yard.root, repository=tmp_path / "bare.git")
+def test_a_bare_repository_can_be_worked_on_but_not_applied_to(kit: WorkspaceKit, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--bare", str(kit.repository), "bare.git")
+    depot = Depot.open(kit.root, repository=tmp_path / "bare.git")
     assert depot.repository.bare
     assert depot.resolve_base().dirty is False
     with pytest.raises(RepositoryError) as refused:
@@ -195,43 +195,43 @@ def test_a_bare_repository_can_be_worked_on_but_not_applied_to(yard: Yard, tmp_p
     assert refused.value.code == "apply_bare"
 
 
-def test_a_linked_worktree_is_a_repository(yard: Yard, tmp_path: Path) -> None:
-    git(yard.repository, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
-    depot = Depot.open(yard.root, repository=tmp_path / "side")
+def test_a_linked_worktree_is_a_repository(kit: WorkspaceKit, tmp_path: Path) -> None:
+    git(kit.repository, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
+    depot = Depot.open(kit.root, repository=tmp_path / "side")
     base = depot.resolve_base()
     assert (base.branch, depot.repository.path) == ("side", tmp_path / "side")
     assert depot.base_layers(base).files == 8
 
 
-def test_a_shallow_clone_works_and_its_end_is_known_inside(yard: Yard, tmp_path: Path) -> None:
+def test_a_shallow_clone_works_and_its_end_is_known_inside(kit: WorkspaceKit, tmp_path: Path) -> None:
     for number in range(3):
-        (yard.repository / "README.md").write_text(f"{number}\n")
-        yard.commit(f"c{number}")
-    git(tmp_path, "clone", "-q", "--depth=2", f"file://{yard.repository}", "shallow")
-    yard.repository = tmp_path / "shallow"
-    workspace = yard.workspace("worktree")
+        (kit.repository / "README.md").write_text(f"{number}\n")
+        kit.commit(f"c{number}")
+    git(tmp_path, "clone", "-q", "--depth=2", f"file://{kit.repository}", "shallow")
+    kit.repository = tmp_path / "shallow"
+    workspace = kit.workspace("worktree")
     assert agent(workspace, "git log --format=%s; git status --porcelain; git fsck") == "c2\nc1\n"
-    commit = yard.commit("later")
-    assert yard.depot().resolve_base().commit == commit
+    commit = kit.commit("later")
+    assert kit.depot().resolve_base().commit == commit
 
 
-def test_nothing_is_lost_when_the_user_collects_garbage(yard: Yard) -> None:
-    depot = yard.depot()
+def test_nothing_is_lost_when_the_user_collects_garbage(kit: WorkspaceKit) -> None:
+    depot = kit.depot()
     base = depot.resolve_base()
-    git(yard.repository, "checkout", "-q", "--orphan", "other")
-    git(yard.repository, "commit", "-q", "-m", "other")
-    git(yard.repository, "branch", "-q", "-D", "main")
-    git(yard.repository, "rm", "-q", "-r", "--cached", ".")
-    git(yard.repository, "commit", "-q", "-m", "nothing")
-    git(yard.repository, "reflog", "expire", "--expire=now", "--all")
-    git(yard.repository, "gc", "-q", "--prune=now")
-    assert yard.open().base_layers(base).files == 8
+    git(kit.repository, "checkout", "-q", "--orphan", "other")
+    git(kit.repository, "commit", "-q", "-m", "other")
+    git(kit.repository, "branch", "-q", "-D", "main")
+    git(kit.repository, "rm", "-q", "-r", "--cached", ".")
+    git(kit.repository, "commit", "-q", "-m", "nothing")
+    git(kit.repository, "reflog", "expire", "--expire=now", "--all")
+    git(kit.repository, "gc", "-q", "--prune=now")
+    assert kit.open().base_layers(base).files == 8
     assert subprocess.run(["git", f"--git-dir={depot.path}", "fsck", "--strict"], check=False).returncode == 0
     assert not (depot.path / "objects/info/alternates").exists()
 
 
-def test_a_repository_with_borrowed_objects_is_copied(yard: Yard, tmp_path: Path) -> None:
-    git(tmp_path, "clone", "-q", "--shared", str(yard.repository), "borrowing")
+def test_a_repository_with_borrowed_objects_is_copied(kit: WorkspaceKit, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--shared", str(kit.repository), "borrowing")
     depot = Depot.open(tmp_path / "other", repository=tmp_path / "borrowing")
     base = depot.resolve_base()
     assert not (depot.path / "objects/info/alternates").exists()
@@ -239,8 +239,8 @@ def test_a_repository_with_borrowed_objects_is_copied(yard: Yard, tmp_path: Path
     assert depot.read_ref(BASES + base.commit) == base.commit
 
 
-def test_base_files_are_as_a_clone_has_them_without_filters(yard: Yard, tmp_path: Path) -> None:
-    (yard.repository / ".gitattributes").write_text(
+def test_base_files_are_as_a_clone_has_them_without_filters(kit: WorkspaceKit, tmp_path: Path) -> None:
+    (kit.repository / ".gitattributes").write_text(
         "*.txt text eol=crlf\n*.id ident\nhidden export-ignore\n*.sub export-subst\n"
         "*.u working-tree-encoding=UTF-16\n*.bin filter=lfs diff=lfs\n"
     )
@@ -252,17 +252,17 @@ def test_base_files_are_as_a_clone_has_them_without_filters(yard: Yard, tmp_path
         "big.bin": "pointer\n",
     }
     for name, text in contents.items():
-        (yard.repository / name).write_text(text)
-    os.symlink("../outside", yard.repository / "link")
-    (yard.repository / "run.sh").chmod(0o755)
-    (yard.repository / os.fsdecode(b"raw-\xff")).write_text("raw\n")
-    yard.commit()
-    git(yard.repository, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module")
-    git(yard.repository, "commit", "-q", "-m", "module")
-    base = yard.base()
-    layers = yard.depot().base_layers(base)
+        (kit.repository / name).write_text(text)
+    os.symlink("../outside", kit.repository / "link")
+    (kit.repository / "run.sh").chmod(0o755)
+    (kit.repository / os.fsdecode(b"raw-\xff")).write_text("raw\n")
+    kit.commit()
+    git(kit.repository, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module")
+    git(kit.repository, "commit", "-q", "-m", "module")
+    base = kit.base()
+    layers = kit.depot().base_layers(base)
     clone = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", str(yard.repository), str(clone))
+    git(tmp_path, "clone", "-q", str(kit.repository), str(clone))
     for name in contents:
         assert (layers.tree / name).read_bytes() == (clone / name).read_bytes()
     assert (layers.tree / "a.txt").read_bytes() == b"a\r\nb\r\n"
@@ -273,7 +273,7 @@ def test_base_files_are_as_a_clone_has_them_without_filters(yard: Yard, tmp_path
     assert (layers.submodules, layers.lfs) == (("module",), True)
     assert len({path.lstat().st_mtime for path in layers.tree.rglob("*") if not path.is_dir()}) == 1
     for driver in ("overlay", "worktree"):
-        workspace = yard.workspace(driver)
+        workspace = kit.workspace(driver)
         assert agent(workspace, "git status --porcelain; git diff-files") == ""
         agent(workspace, "echo x > module/inside; printf r2 > \"$(printf 'raw-\\377')\"; rm link")
         found = workspace.scan()
@@ -283,15 +283,15 @@ def test_base_files_are_as_a_clone_has_them_without_filters(yard: Yard, tmp_path
         assert "module" in {c.path for c in workspace.scan().changes}
 
 
-def test_the_objects_of_a_base_are_only_its_own(yard: Yard) -> None:
-    first = yard.base()
-    (yard.repository / "secret").write_text("of another branch\n")
-    git(yard.repository, "checkout", "-q", "-b", "other")
-    other = yard.commit()
-    git(yard.repository, "checkout", "-q", "main")
-    (yard.repository / "README.md").write_text("second\n")
-    yard.commit()
-    depot = yard.open()
+def test_the_objects_of_a_base_are_only_its_own(kit: WorkspaceKit) -> None:
+    first = kit.base()
+    (kit.repository / "secret").write_text("of another branch\n")
+    git(kit.repository, "checkout", "-q", "-b", "other")
+    other = kit.commit()
+    git(kit.repository, "checkout", "-q", "main")
+    (kit.repository / "README.md").write_text("second\n")
+    kit.commit()
+    depot = kit.open()
     depot.resolve_base("other")
     layers = [depot.base_layers(first), depot.base_layers(depot.resolve_base())]
 
@@ -305,7 +305,7 @@ def test_the_objects_of_a_base_are_only_its_own(yard: Yard) -> None:
         )
         return set(listed.stdout.decode().split())
 
-    reachable = {line.split()[0] for line in git(yard.repository, "rev-list", "--objects", "main").splitlines()}
+    reachable = {line.split()[0] for line in git(kit.repository, "rev-list", "--objects", "main").splitlines()}
     assert objects(layers[1].objects) == reachable
     assert objects(layers[0].objects) < reachable
     assert other not in reachable
@@ -313,17 +313,17 @@ def test_the_objects_of_a_base_are_only_its_own(yard: Yard) -> None:
     assert packs[0] < packs[1], "the later base shares the earlier one's pack and adds the difference"
 
 
-def test_other_content_has_another_time_so_caches_cannot_mix_bases_up(yard: Yard) -> None:
-    one = yard.depot().base_layers(yard.base())
-    (yard.repository / "README.md").write_text("# Other\n")
-    yard.commit()
-    two = yard.depot().base_layers(yard.base())
+def test_other_content_has_another_time_so_caches_cannot_mix_bases_up(kit: WorkspaceKit) -> None:
+    one = kit.depot().base_layers(kit.base())
+    (kit.repository / "README.md").write_text("# Other\n")
+    kit.commit()
+    two = kit.depot().base_layers(kit.base())
     times = [(each.tree / "README.md").stat().st_mtime for each in (one, two)]
     assert times[0] != times[1]
 
 
-def test_a_later_base_links_what_is_alike_and_writes_the_rest(yard: Yard, tmp_path: Path) -> None:
-    place, clone = yard.repository, tmp_path / "clone"
+def test_a_later_base_links_what_is_alike_and_writes_the_rest(kit: WorkspaceKit, tmp_path: Path) -> None:
+    place, clone = kit.repository, tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(place), str(clone))
 
     def shown(root: Path) -> dict[str, tuple[str, bytes]]:
@@ -339,8 +339,8 @@ def test_a_later_base_links_what_is_alike_and_writes_the_rest(yard: Yard, tmp_pa
         return {name: each for name, each in found.items() if name.partition("/")[0] != ".git"}
 
     def base_of(what: str) -> BaseLayers:
-        yard.commit()
-        layers = yard.depot().base_layers(yard.base())
+        kit.commit()
+        layers = kit.depot().base_layers(kit.base())
         git(clone, "fetch", "-q")
         git(clone, "reset", "-q", "--hard", "FETCH_HEAD")
         # A clone keeps files of which only attributes changed: reset it to a fresh clone's content.
@@ -381,42 +381,42 @@ def test_a_later_base_links_what_is_alike_and_writes_the_rest(yard: Yard, tmp_pa
     fourth = base_of("kinds and modes")
     assert same(third, fourth, "top.txt")
     assert not same(third, fourth, "tool")
-    shutil.rmtree(yard.root / "bases" / yard.base().commit)
+    shutil.rmtree(kit.root / "bases" / kit.base().commit)
     assert shown(first.tree)["deep/down/c.txt"] == ("-", b"deep/down/c.txt\nsecond line\n")
 
 
 @pytest.mark.parametrize("meta", ["of another version", "damaged"])
-def test_nothing_is_linked_from_a_base_that_may_have_other_files(yard: Yard, meta: str) -> None:
-    first = yard.depot().base_layers(yard.base())
+def test_nothing_is_linked_from_a_base_that_may_have_other_files(kit: WorkspaceKit, meta: str) -> None:
+    first = kit.depot().base_layers(kit.base())
     (first.tree / "README.md").write_text("as an older version wrote it\n")
     file = first.tree.parent / "meta.json"
     file.write_bytes(b"{" if meta == "damaged" else file.read_bytes().replace(b'"version":2', b'"version":1'))
-    (yard.repository / "more.txt").write_text("more\n")
-    yard.commit()
-    second = yard.depot().base_layers(yard.base())
-    assert (second.tree / "README.md").read_bytes() == (yard.repository / "README.md").read_bytes()
+    (kit.repository / "more.txt").write_text("more\n")
+    kit.commit()
+    second = kit.depot().base_layers(kit.base())
+    assert (second.tree / "README.md").read_bytes() == (kit.repository / "README.md").read_bytes()
     assert (second.tree / "README.md").stat().st_nlink == 1
 
 
-def test_a_base_of_which_files_are_gone_harms_no_later_one(yard: Yard) -> None:
-    (yard.repository / "deep").mkdir()
-    (yard.repository / "deep/a.txt").write_text("a\n")
-    yard.commit()
-    first = yard.depot().base_layers(yard.base())
+def test_a_base_of_which_files_are_gone_harms_no_later_one(kit: WorkspaceKit) -> None:
+    (kit.repository / "deep").mkdir()
+    (kit.repository / "deep/a.txt").write_text("a\n")
+    kit.commit()
+    first = kit.depot().base_layers(kit.base())
     shutil.rmtree(first.tree / "deep")
-    (yard.repository / "more.txt").write_text("more\n")
-    yard.commit()
-    second = yard.depot().base_layers(yard.base())
+    (kit.repository / "more.txt").write_text("more\n")
+    kit.commit()
+    second = kit.depot().base_layers(kit.base())
     assert (second.tree / "deep/a.txt").read_text() == "a\n"
 
 
-def test_trees_are_read_compared_and_edited(yard: Yard) -> None:
-    depot, old = yard.depot(), yard.base().tree
-    (yard.repository / "README.md").write_text("changed\n")
-    (yard.repository / "docs/a.md").unlink()
-    (yard.repository / "bin").write_bytes(b"\0\1")
-    yard.commit()
-    new = yard.base().tree
+def test_trees_are_read_compared_and_edited(kit: WorkspaceKit) -> None:
+    depot, old = kit.depot(), kit.base().tree
+    (kit.repository / "README.md").write_text("changed\n")
+    (kit.repository / "docs/a.md").unlink()
+    (kit.repository / "bin").write_bytes(b"\0\1")
+    kit.commit()
+    new = kit.base().tree
     changes = {change.path: change.kind for change in depot.diff(old, new)}
     assert changes == {"README.md": "modified", "bin": "added", "docs/a.md": "deleted"}
     assert {c.path: (c.added, c.removed) for c in depot.numstat(old, new)} == {
@@ -433,17 +433,17 @@ def test_trees_are_read_compared_and_edited(yard: Yard) -> None:
     assert depot.entries(new, "nope") == ()
     mixed = depot.replace_paths(new, ["docs", "bin", "no/such"], old)
     assert {c.path for c in depot.diff(old, mixed)} == {"README.md"}
-    git(yard.repository, "checkout", "-q", "HEAD~1")
+    git(kit.repository, "checkout", "-q", "HEAD~1")
     patch = depot.patch(old, new, ["README.md", "bin"])
-    subprocess.run(["git", "-C", str(yard.repository), "apply"], input=patch, check=True)
-    assert (yard.repository / "bin").read_bytes() == b"\0\1"
-    assert (yard.repository / "docs/a.md").exists()
+    subprocess.run(["git", "-C", str(kit.repository), "apply"], input=patch, check=True)
+    assert (kit.repository / "bin").read_bytes() == b"\0\1"
+    assert (kit.repository / "docs/a.md").exists()
     with pytest.raises(NotFoundError):
         depot.read_blob("0" * 40)
 
 
-def test_a_ref_is_read_wherever_git_keeps_it(yard: Yard) -> None:
-    depot, base = yard.depot(), yard.base()
+def test_a_ref_is_read_wherever_git_keeps_it(kit: WorkspaceKit) -> None:
+    depot, base = kit.depot(), kit.base()
     name = "refs/chargehand/test/kept"
     assert depot.read_ref(name) is None
     depot.swap(name, base.commit, None)
@@ -458,12 +458,12 @@ def test_a_ref_is_read_wherever_git_keeps_it(yard: Yard) -> None:
     assert depot.read_ref("refs/chargehand/test") is None
 
 
-def test_refs_move_only_from_where_they_are_expected(yard: Yard) -> None:
-    depot, base = yard.depot(), yard.base()
+def test_refs_move_only_from_where_they_are_expected(kit: WorkspaceKit) -> None:
+    depot, base = kit.depot(), kit.base()
     depot.swap("refs/chargehand/missions/m", base.commit, None)
     later = depot.commit(base.tree, (base.commit,), "message ü")
     assert (
-        git(yard.repository, "--git-dir", str(depot.path), "log", "-1", "--format=%an %s", later)
+        git(kit.repository, "--git-dir", str(depot.path), "log", "-1", "--format=%an %s", later)
         == "Chargehand message ü"
     )
     for wrong in (None, later):
@@ -476,22 +476,22 @@ def test_refs_move_only_from_where_they_are_expected(yard: Yard) -> None:
     assert depot.read_ref("refs/chargehand/missions/m") is None
 
 
-def _edited(depot: Depot, yard: Yard, script: str) -> str:
-    workspace = yard.workspace("worktree")
+def _edited(depot: Depot, kit: WorkspaceKit, script: str) -> str:
+    workspace = kit.workspace("worktree")
     agent(workspace, script)
     return workspace.checkpoint("edit").commit
 
 
 @pytest.mark.parametrize("version", [(2, 30), (2, 39), (2, 45)])
-def test_merges(yard: Yard, version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merges(kit: WorkspaceKit, version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     import chargehand.workspace.merge as merging
 
     if version < merging.git_version():
         monkeypatch.setattr(merging, "git_version", lambda: version)
-    depot = yard.depot()
-    ours = _edited(depot, yard, "echo ours > ours; echo 1 > README.md")
-    theirs = _edited(depot, yard, "echo theirs > theirs; echo t >> docs/a.md")
-    clash = _edited(depot, yard, "echo 2 > README.md; echo c > clean")
+    depot = kit.depot()
+    ours = _edited(depot, kit, "echo ours > ours; echo 1 > README.md")
+    theirs = _edited(depot, kit, "echo theirs > theirs; echo t >> docs/a.md")
+    clash = _edited(depot, kit, "echo 2 > README.md; echo c > clean")
     merged = depot.merge(ours, theirs)
     assert merged.conflicts == ()
     assert merged.tree is not None
@@ -499,12 +499,12 @@ def test_merges(yard: Yard, version: tuple[int, int], monkeypatch: pytest.Monkey
     refused = depot.merge(ours, clash)
     assert (refused.tree, refused.conflicts) == (None, ("README.md",))
     assert [(found.path, found.kind) for found in refused.details] == [("README.md", "content")]
-    assert depot.merge(yard.base().commit, theirs).tree == depot.tree_of(theirs)
+    assert depot.merge(kit.base().commit, theirs).tree == depot.tree_of(theirs)
     assert depot.merge(ours, clash, base=ours).tree is not None
 
 
-def test_the_size_of_an_object_is_read_from_its_beginning(yard: Yard) -> None:
-    depot, random = yard.depot(), Random(3)
+def test_the_size_of_an_object_is_read_from_its_beginning(kit: WorkspaceKit) -> None:
+    depot, random = kit.depot(), Random(3)
     # Words of many letters, some frequent and some rare: such a text has long tables.
     weights = [1.02**number for number in range(300)]
     words = [bytes(random.choices(range(32, 256), weights[:224], k=random.randint(2, 30))) for _ in range(300)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git, repository_state
-from tests.workspace_kit import Yard, agent
+from tests.workspace_kit import WorkspaceKit, agent
 
 from chargehand.core.errors import RepositoryError
 from chargehand.core.records import Export
@@ -23,13 +23,13 @@ class Work:
     """A commit in the depot, ready for export: one file changed, one deleted, one added, one ignored added."""
 
     def __init__(self, place: Path) -> None:
-        self.yard = Yard(place)
-        self.repository = self.yard.repository
+        self.kit = WorkspaceKit(place)
+        self.repository = self.kit.repository
         git(self.repository, "config", "user.name", "Ada")
         git(self.repository, "config", "user.email", "ada@example.org")
-        self.depot: Depot = self.yard.depot()
-        self.base = self.yard.base()
-        workspace = self.yard.workspace("worktree", include=("*.log",))
+        self.depot: Depot = self.kit.depot()
+        self.base = self.kit.base()
+        workspace = self.kit.workspace("worktree", include=("*.log",))
         agent(
             workspace,
             "echo new > README.md; rm docs/a.md; echo n > added; mkdir d; echo l > d/x.log; ln -s added l",
@@ -38,10 +38,10 @@ class Work:
         self.state = repository_state(self.repository)
 
     def export(self, branch: str = BRANCH, *, old: str | None = None) -> Export:
-        return export_branch(self.yard.open(), self.commit, branch=branch, expected_old=old)
+        return export_branch(self.kit.open(), self.commit, branch=branch, expected_old=old)
 
     def apply(self) -> Export:
-        return fast_forward(self.yard.open(), self.commit, branch="main", at=self.base.commit)
+        return fast_forward(self.kit.open(), self.commit, branch="main", at=self.base.commit)
 
     def untouched(self) -> bool:
         return repository_state(self.repository) == self.state
@@ -144,12 +144,12 @@ def test_apply_is_refused_when_the_branch_moved_or_is_not_checked_out(work: Work
     git(work.repository, "checkout", "-q", "-b", "side")
     assert "not checked out" in work.apply().reason
     git(work.repository, "checkout", "-q", "main")
-    work.yard.commit("moved on")
+    work.kit.commit("moved on")
     blocked = work.apply()
     assert (blocked.state, "moved to" in blocked.reason) == ("blocked", True)
     unrelated = work.depot.commit(work.base.tree, (), "root")
     moved = git(work.repository, "rev-parse", "main")
-    refused = fast_forward(work.yard.open(), unrelated, branch="main", at=moved)
+    refused = fast_forward(work.kit.open(), unrelated, branch="main", at=moved)
     assert (refused.state, "does not follow" in refused.reason) == ("blocked", True)
     git(work.repository, "checkout", "-q", "--detach")
     with pytest.raises(RepositoryError) as caught:
@@ -171,7 +171,7 @@ def test_apply_goes_on_after_a_fast_forward_that_stopped_half_way(work: Work, wr
             raise Crash
 
     with pytest.raises(Crash):
-        fast_forward(work.yard.open(fault=crash), work.commit, branch="main", at=work.base.commit)
+        fast_forward(work.kit.open(fault=crash), work.commit, branch="main", at=work.base.commit)
     for path in written:
         place, entry = work.repository / path, work.depot.lookup(work.depot.tree_of(work.commit), path)
         place.parent.mkdir(exist_ok=True)
@@ -188,15 +188,15 @@ def test_apply_goes_on_when_only_the_ref_was_missing(work: Work) -> None:
     work.apply()
     git(work.repository, "update-ref", "refs/heads/main", work.base.commit)
     journal = f'{{"branch":"main","at":"{work.base.commit}","commit":"{work.commit}"}}'
-    (work.yard.root / "apply.json").write_text(journal)
+    (work.kit.root / "apply.json").write_text(journal)
     assert work.apply().state == "done"
     assert git(work.repository, "status", "--porcelain") == ""
-    assert not (work.yard.root / "apply.json").exists()
+    assert not (work.kit.root / "apply.json").exists()
 
 
 def test_a_journal_does_not_make_local_changes_fair_game(work: Work) -> None:
     journal = f'{{"branch":"main","at":"{work.base.commit}","commit":"{work.commit}"}}'
-    (work.yard.root / "apply.json").write_text(journal)
+    (work.kit.root / "apply.json").write_text(journal)
     (work.repository / "README.md").write_text("mine\n")
     (work.repository / "added").write_text("mine too\n")
     assert work.apply().state == "blocked"

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from tests.conftest import git
 from tests.trees_kit import make_commit, make_tree
-from tests.workspace_kit import FILES, Yard, agent
+from tests.workspace_kit import FILES, WorkspaceKit, agent
 
 from chargehand.core.ports import DriverName
 from chargehand.workspace.head import Head
@@ -23,9 +23,9 @@ def driver(request: pytest.FixtureRequest) -> DriverName:
     return name
 
 
-def at_head(yard: Yard, driver: DriverName, *parents: str, **options: object) -> Workspace:
+def at_head(kit: WorkspaceKit, driver: DriverName, *parents: str, **options: object) -> Workspace:
     """Make a workspace of the changed files, at a commit with these parents (by default the base)."""
-    depot, base = yard.depot(), yard.base()
+    depot, base = kit.depot(), kit.base()
     commit = make_commit(depot, CHANGED, *(parents or (base.commit,)))
     head = Head(commit=commit, branch="chargehand/x")
     tree = depot.tree_of(commit)
@@ -33,52 +33,52 @@ def at_head(yard: Yard, driver: DriverName, *parents: str, **options: object) ->
 
 
 def test_a_shallow_history_keeps_its_end(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path)
+    kit = WorkspaceKit(tmp_path)
     for number in range(3):
-        (yard.repository / "docs/a.md").write_text(f"{number}\n")
-        yard.commit(f"c{number}")
-    git(tmp_path, "clone", "-q", "--depth=2", f"file://{yard.repository}", "shallow")
-    yard.repository = tmp_path / "shallow"
-    workspace = at_head(yard, driver)
+        (kit.repository / "docs/a.md").write_text(f"{number}\n")
+        kit.commit(f"c{number}")
+    git(tmp_path, "clone", "-q", "--depth=2", f"file://{kit.repository}", "shallow")
+    kit.repository = tmp_path / "shallow"
+    workspace = at_head(kit, driver)
     assert (
         agent(workspace, "git log --format=%s; git status --porcelain -- README.md; git fsck") == "made\nc2\nc1\n"
     )
 
 
 def test_a_history_with_holes_ends_at_the_base(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path)
-    (yard.repository / "docs/a.md").write_text("later\n")
-    yard.commit("later")
-    depot, base = yard.depot(), yard.base()
-    lost = git(yard.repository, "rev-parse", "HEAD^^{tree}")
+    kit = WorkspaceKit(tmp_path)
+    (kit.repository / "docs/a.md").write_text("later\n")
+    kit.commit("later")
+    depot, base = kit.depot(), kit.base()
+    lost = git(kit.repository, "rev-parse", "HEAD^^{tree}")
     (depot.path / "objects" / lost[:2] / lost[2:]).unlink()
-    workspace = at_head(yard, driver)
+    workspace = at_head(kit, driver)
     assert agent(workspace, "git log --format=%s; git diff --stat HEAD; git fsck") == "made\nlater\n"
     assert agent(workspace, "git diff --name-only HEAD^ HEAD").split() == ["README.md", "docs/a.md", "new.py"]
     assert depot.tree_of(base.commit) == base.tree
 
 
 def test_a_merged_tree_has_the_tip_of_its_branch_as_parent(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path)
-    depot, base = yard.depot(), yard.base()
+    kit = WorkspaceKit(tmp_path)
+    depot, base = kit.depot(), kit.base()
     before = make_commit(depot, {**CHANGED, "tip.txt": b"only in between\n"}, base.commit)
     tip = make_commit(depot, {**CHANGED, "README.md": b"tip\n"}, before)
-    workspace = at_head(yard, driver, tip)
+    workspace = at_head(kit, driver, tip)
     assert agent(workspace, "git diff --name-only HEAD^ HEAD; git fsck") == "README.md\n"
     assert agent(workspace, "git show HEAD~2:tip.txt; git rev-list --count HEAD") == "only in between\n4\n"
     # A rebase onto another commit leaves two parents.
-    other = at_head(yard, driver, tip, base.commit)
+    other = at_head(kit, driver, tip, base.commit)
     assert agent(other, "git rev-list --parents -1 HEAD").split()[1:] == [tip, base.commit]
 
 
 def test_what_setup_left_is_not_reported_as_untracked(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path)
+    kit = WorkspaceKit(tmp_path)
     layer = tmp_path / "layer"
     for name in ("calc.egg-info/PKG-INFO", "src/b ü[i]lt*.txt", "src/lib/deep/x", ".venv/x", "new.py", "-#x\\"):
         path = layer / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("made by setup\n")
-    workspace = at_head(yard, driver, environment=layer)
+    workspace = at_head(kit, driver, environment=layer)
     assert agent(workspace, "test -f calc.egg-info/PKG-INFO; cat new.py; git status --porcelain") == "1\n"
     assert agent(workspace, "touch built.txt src/lib/y; git status --porcelain").split() == [
         *("??", "built.txt"),
@@ -87,8 +87,8 @@ def test_what_setup_left_is_not_reported_as_untracked(tmp_path: Path, driver: Dr
 
 
 def test_files_that_a_sandbox_shows_of_its_own_are_no_change(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path)
-    depot, base = yard.depot(), yard.base()
+    kit = WorkspaceKit(tmp_path)
+    depot, base = kit.depot(), kit.base()
     commit = make_commit(depot, CHANGED, base.commit)
     shown = ("README.md", "new.py", "docs/a.md", "tests/new [1].py")
     head = Head(commit=commit, branch="chargehand/x", overlaid=shown)
@@ -99,16 +99,16 @@ def test_files_that_a_sandbox_shows_of_its_own_are_no_change(tmp_path: Path, dri
 
 
 def test_a_file_written_again_at_once_is_noticed(tmp_path: Path, driver: DriverName) -> None:
-    workspace = at_head(Yard(tmp_path), driver)
+    workspace = at_head(WorkspaceKit(tmp_path), driver)
     script = "printf 'hallo\\n' > README.md; git diff --name-only; git checkout -q README.md; git diff --exit-code"
     assert agent(workspace, script) == "README.md\n"
 
 
 def test_a_branch_that_no_other_can_be_named_below_keeps_its_name(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path)
+    kit = WorkspaceKit(tmp_path)
     for name in ("chargehand", "chargehand/x/y"):
-        base = replace(yard.base(), branch=name)
-        depot = yard.depot()
+        base = replace(kit.base(), branch=name)
+        depot = kit.depot()
         tree = make_tree(depot, CHANGED)
         head = Head(commit=depot.commit(tree, (base.commit,), "x"), branch="chargehand/x")
         depot.bases.directory.rename(
@@ -119,15 +119,15 @@ def test_a_branch_that_no_other_can_be_named_below_keeps_its_name(tmp_path: Path
 
 
 def test_an_attempt_starts_at_the_base_and_so_does_what_is_reset(tmp_path: Path, driver: DriverName) -> None:
-    yard = Yard(tmp_path)
-    workspace = at_head(yard, driver)
-    attempt = yard.workspace(driver, tree=workspace.scan().tree)
+    kit = WorkspaceKit(tmp_path)
+    workspace = at_head(kit, driver)
+    attempt = kit.workspace(driver, tree=workspace.scan().tree)
     assert agent(attempt, "git rev-parse HEAD; git status --porcelain").split() == [
-        yard.base().commit,
+        kit.base().commit,
         *("M", "README.md"),
         *("??", "new.py"),
     ]
-    workspace.reset(yard.base().tree, "rollback")
-    assert agent(workspace, "git rev-parse HEAD; git status --porcelain").split() == [yard.base().commit]
-    found = Workspace.load(yard.open(), at_head(yard, driver).id)
+    workspace.reset(kit.base().tree, "rollback")
+    assert agent(workspace, "git rev-parse HEAD; git status --porcelain").split() == [kit.base().commit]
+    found = Workspace.load(kit.open(), at_head(kit, driver).id)
     assert agent(found, "git log -1 --format=%s").strip() == "made"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import git
-from tests.workspace_kit import Yard, agent
+from tests.workspace_kit import WorkspaceKit, agent
 
 from chargehand.core.ports import DriverName
 from chargehand.workspace.depot import Depot
@@ -24,28 +24,28 @@ def driver(request: pytest.FixtureRequest) -> DriverName:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path / "yard")
+def kit(tmp_path: Path) -> WorkspaceKit:
+    return WorkspaceKit(tmp_path / "crashes")
 
 
 @pytest.fixture
-def tagged(yard: Yard) -> Yard:
+def tagged(kit: WorkspaceKit) -> WorkspaceKit:
     """A repository with a plain, an annotated and a nested tag in its history, and some outside it."""
-    place = yard.repository
+    place = kit.repository
     git(place, "tag", "-a", "v1.0", "-m", "one")
     git(place, "tag", "nested", "v1.0", "-am", "of a tag")
     (place / "more").write_text("more\n")
-    yard.commit()
+    kit.commit()
     git(place, "tag", "light")
     git(place, "tag", "of-a-tree", "HEAD^{tree}")
     (place / "more").write_text("most\n")
-    yard.commit()
+    kit.commit()
     git(place, "checkout", "-q", "-b", "side")
     (place / "side").write_text("side\n")
-    yard.commit()
+    kit.commit()
     git(place, "tag", "-a", "elsewhere", "-m", "not reached from main")
     git(place, "checkout", "-q", "main")
-    return yard
+    return kit
 
 
 def told(place: Path) -> str:
@@ -54,7 +54,7 @@ def told(place: Path) -> str:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_describes_the_base_is_as_in_a_clone(tagged: Yard, driver: DriverName, packed: bool) -> None:
+def test_what_describes_the_base_is_as_in_a_clone(tagged: WorkspaceKit, driver: DriverName, packed: bool) -> None:
     if packed:
         git(tagged.repository, "pack-refs", "--all")
     workspace = tagged.workspace(driver)
@@ -67,7 +67,7 @@ def test_what_describes_the_base_is_as_in_a_clone(tagged: Yard, driver: DriverNa
     assert "mine" in agent(workspace, "git describe --tags")
 
 
-def test_tags_that_are_made_later_are_in_later_workspaces(tagged: Yard, driver: DriverName) -> None:
+def test_tags_that_are_made_later_are_in_later_workspaces(tagged: WorkspaceKit, driver: DriverName) -> None:
     before = tagged.workspace(driver)
     git(tagged.repository, "tag", "-a", "v2.0", "-m", "two")
     git(tagged.repository, "tag", "-d", "light")
@@ -77,7 +77,7 @@ def test_tags_that_are_made_later_are_in_later_workspaces(tagged: Yard, driver: 
     assert "v2.0" not in agent(before, "git tag")
 
 
-def test_many_annotated_tags_of_a_shallow_clone(tagged: Yard, driver: DriverName) -> None:
+def test_many_annotated_tags_of_a_shallow_clone(tagged: WorkspaceKit, driver: DriverName) -> None:
     for number in range(40):
         git(tagged.repository, "tag", "-a", f"n{number}", "-m", "x", "HEAD~1")
     clone = tagged.place / "clone"
@@ -89,8 +89,8 @@ def test_many_annotated_tags_of_a_shallow_clone(tagged: Yard, driver: DriverName
     ]
 
 
-def test_a_repository_without_tags_has_the_shared_git(yard: Yard) -> None:
-    base = yard.base()
-    assert yard.depot().base_layers(base).git.name == "git"
-    git(yard.repository, "tag", "x")
-    assert yard.depot().base_layers(base).git.name.startswith("git-")
+def test_a_repository_without_tags_has_the_shared_git(kit: WorkspaceKit) -> None:
+    base = kit.base()
+    assert kit.depot().base_layers(base).git.name == "git"
+    git(kit.repository, "tag", "x")
+    assert kit.depot().base_layers(base).git.name.startswith("git-")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.trees_kit import make_tree
-from tests.workspace_kit import Yard
+from tests.workspace_kit import WorkspaceKit
 
 from chargehand.workspace.host.files import tree_bytes
 from chargehand.workspace.tree import objects
@@ -143,7 +143,7 @@ def test_no_name_breaks_the_line_of_an_author() -> None:
 
 
 def test_objects_of_a_failed_block_are_not_written(tmp_path: Path) -> None:
-    depot = Yard(tmp_path).depot()
+    depot = WorkspaceKit(tmp_path).depot()
     with suppress(RuntimeError), ObjectWriter(depot.path / "objects") as writer:
         raw = writer.add("blob", b"never kept")
         raise RuntimeError
@@ -151,7 +151,7 @@ def test_objects_of_a_failed_block_are_not_written(tmp_path: Path) -> None:
 
 
 def test_a_tree_that_is_read_again_stays_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    depot = Yard(tmp_path).depot()
+    depot = WorkspaceKit(tmp_path).depot()
     found = [bytes.fromhex(make_tree(depot, {"number": b"%d" % number})) for number in range(4)]
     monkeypatch.setattr(objects, "_CACHED_TREES", 2)
     reader, read = depot.reader, []

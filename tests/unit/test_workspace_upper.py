@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.workspace_kit import Yard, agent, changed, operate, oracle, rules, write
+from tests.workspace_kit import WorkspaceKit, agent, changed, operate, oracle, rules, write
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.workspace.workspace import Workspace
@@ -18,13 +18,13 @@ ROOT = os.geteuid() == 0
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Yard:
-    return Yard(tmp_path_factory.mktemp("yard"))
+def kit(tmp_path_factory: pytest.TempPathFactory) -> WorkspaceKit:
+    return WorkspaceKit(tmp_path_factory.mktemp("kit"))
 
 
 @pytest.fixture
-def workspace(yard: Yard) -> Workspace:
-    return yard.workspace("overlay")
+def workspace(kit: WorkspaceKit) -> Workspace:
+    return kit.workspace("overlay")
 
 
 def mark(path: Path, attribute: str, value: bytes = b"y") -> None:
@@ -63,16 +63,16 @@ def test_a_copied_up_file_that_is_the_same_is_no_change(workspace: Workspace) ->
     assert (found.changes, found.files, found.tree) == ((), 0, workspace.base.tree)
 
 
-def test_a_whiteout_in_a_plain_directory_is_a_device(yard: Yard) -> None:
-    workspace = yard.workspace("worktree")
+def test_a_whiteout_in_a_plain_directory_is_a_device(kit: WorkspaceKit) -> None:
+    workspace = kit.workspace("worktree")
     os.mknod(workspace.scan_root() / "node", stat.S_IFCHR | 0o600, os.makedev(0, 0))
     assert rules(workspace) == {"node": "entry_special"}
 
 
-def test_hard_links_are_files_like_others(workspace: Workspace, yard: Yard) -> None:
+def test_hard_links_are_files_like_others(workspace: Workspace, kit: WorkspaceKit) -> None:
     agent(workspace, "echo x > a; ln a b; ln README.md c; echo y >> c")
     assert changed(workspace) == {"a": "added", "b": "added", "c": "added", "README.md": "modified"}
-    assert workspace.scan().tree == oracle(workspace, yard.depot())
+    assert workspace.scan().tree == oracle(workspace, kit.depot())
 
 
 def test_links_are_never_followed(workspace: Workspace, tmp_path: Path) -> None:
@@ -127,13 +127,13 @@ def test_many_offences_are_cut_short_and_said(workspace: Workspace) -> None:
     assert "101 further" in found[-1].message
 
 
-def test_new_content_is_written_whether_loose_or_packed(workspace: Workspace, yard: Yard) -> None:
-    depot = yard.depot()
+def test_new_content_is_written_whether_loose_or_packed(workspace: Workspace, kit: WorkspaceKit) -> None:
+    depot = kit.depot()
     operate(workspace, [write(f"few/{n}", b"%d" % n) for n in range(5)])
     few = workspace.scan()
     operate(workspace, [write(f"many/{n}", os.urandom(300)) for n in range(200)])
     many = workspace.scan()
-    fresh = yard.open()
+    fresh = kit.open()
     for tree in (few.tree, many.tree):
         for entry in fresh.entries(tree):
             fresh.read_blob(entry.id)

@@ -31,7 +31,7 @@ def shell(script: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Completed:
     """The result of one run of the program: its exit code, the document on stdout, the error on stderr."""
 
     code: int
@@ -58,7 +58,7 @@ class Said:
         return {reason["code"] for reason in self.document["reasons"]}
 
 
-class Desk:
+class Cli:
     """One state directory and one person's environment; a `fresh` one has not probed the machine yet."""
 
     def __init__(self, place: Path, *, fresh: bool = False, **environ: str) -> None:
@@ -89,41 +89,43 @@ class Desk:
             text=True,
         )
 
-    def say(self, *words: str, cwd: Path, environ: Mapping[str, str] | None = None, as_json: bool = True) -> Said:
+    def say(
+        self, *words: str, cwd: Path, environ: Mapping[str, str] | None = None, as_json: bool = True
+    ) -> Completed:
         """Run the program to its end, with `--json` unless the output is for a person."""
         given = {**self.environ, **(environ or {})}
         code, stdout, stderr = forked.run((*(("--json",) if as_json else ()), *words), cwd=cwd, environ=given)
-        return Said(code=code, stdout=stdout, stderr=stderr)
+        return Completed(code=code, stdout=stdout, stderr=stderr)
 
-    def run(self, repository: Path, *words: str, agent: str = MEND, text: str = "mend") -> Said:
+    def run(self, repository: Path, *words: str, agent: str = MEND, text: str = "mend") -> Completed:
         """Run a mission in a repository."""
         return self.say("run", text, "--agent", agent, *PASSES, *words, cwd=repository)
 
     def refused(self, code: str, exit_code: int, *words: str, cwd: Path) -> dict[str, str]:
         """Run the program, which must end with this error and an empty stdout; return the error."""
-        said = self.say(*words, cwd=cwd)
-        assert (said.code, said.stdout) == (exit_code, ""), said
-        assert said.error["code"] == code, said
-        assert said.error["message"]
-        assert said.error["hint"]
-        return said.error
+        result = self.say(*words, cwd=cwd)
+        assert (result.code, result.stdout) == (exit_code, ""), result
+        assert result.error["code"] == code, result
+        assert result.error["message"]
+        assert result.error["hint"]
+        return result.error
 
     def missions(self, repository: Path) -> list[MissionState]:
         """Return the missions of a repository."""
         with App.open(environ=self.environ, cwd=self.place) as app:
             return [state for state in app.mission_reader.all() if state.repository == str(repository)]
 
-    def state(self, said: Said) -> MissionState:
+    def state(self, result: Completed) -> MissionState:
         """Return the state of the mission named in a run's result."""
         with App.open(environ=self.environ, cwd=self.place) as app:
-            return app.mission_reader.state(said.document["mission"])
+            return app.mission_reader.state(result.document["mission"])
 
 
-def finish(process: subprocess.Popen[str]) -> Said:
+def finish(process: subprocess.Popen[str]) -> Completed:
     """Wait for a started program and return its result."""
     with process:
         stdout, stderr = process.communicate()
-    return Said(code=process.returncode, stdout=stdout, stderr=stderr)
+    return Completed(code=process.returncode, stdout=stdout, stderr=stderr)
 
 
 def repository(place: Path, files: Mapping[str, str] | None = None) -> Path:

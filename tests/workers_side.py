@@ -1,4 +1,4 @@
-"""The real program, recording its writes: `python -m tests.fleet_side FILE WORDS…`.
+"""The real program, recording its writes: `python -m tests.workers_side FILE WORDS…`.
 
 Every write to a mission's log and every claim of one is a line of JSON in FILE, written afterwards.
 """

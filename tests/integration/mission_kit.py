@@ -34,7 +34,7 @@ GOLD = "sed -i 's/a - b/a + b/' calc/core.py"
 REQUEST = MissionRequest(text="add() subtracts: mend it", agent="", command=(), slug="mend-add", seconds=120.0)
 
 
-class Workshop:
+class MissionKit:
     """One repository and one state directory."""
 
     def __init__(self, place: Path, files: Mapping[str, str] = FILES) -> None:

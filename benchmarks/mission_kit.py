@@ -27,7 +27,7 @@ MANY = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shop:
+class MissionKit:
     """A separate directory with a repository and a state directory."""
 
     place: Path
@@ -35,7 +35,7 @@ class Shop:
     peers: bool = True
 
     @classmethod
-    def make(cls, place: Path, *, files: int, peers: bool = True) -> Shop:
+    def make(cls, place: Path, *, files: int, peers: bool = True) -> MissionKit:
         """Make the repository; without `peers` the comparisons leave out peers that copy all its files."""
         make_repository(place / "repository", files=files)
         return cls(place=place, files=files, peers=peers)

@@ -1,7 +1,7 @@
 """Many workers on one state directory, killed, stopped and started while missions run.
 
-A `Fleet` is a `Yard` whose workers record their writes (see tests/fleet_side.py). `examine_all` checks the
-promises: every mission reaches its right end once, and every write was made under the last claim.
+A `WorkersKit` is a `CrashKit` whose workers record their writes (see tests/workers_side.py). `examine_all` checks
+the promises: every mission reaches its right end once, and every write was made under the last claim.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chargehand.core.records import MissionRequest, MissionStatus
 from chargehand.core.state import SETTLED, MissionState
 from chargehand.missions.journal import MissionSubmission, create_mission
 from tests.conftest import git, repository_state
-from tests.crash_kit import CHECK, SECOND_TRY, Scene, Site, Yard, descendants, once_only, wait_until
+from tests.crash_kit import CHECK, SECOND_TRY, CrashKit, Scene, Site, descendants, once_only, wait_until
 from tests.forked import ForkedProcess
 
 REPOSITORY = Scene(name="shared")
@@ -57,11 +57,11 @@ JOBS = {
 }
 
 
-class Fleet(Yard):
+class WorkersKit(CrashKit):
     """One state directory, one repository, and any number of workers."""
 
     def __init__(
-        self, place: Path, *, like: Fleet | None = None, url: str | None = None, lease: float = 2.0
+        self, place: Path, *, like: WorkersKit | None = None, url: str | None = None, lease: float = 2.0
     ) -> None:
         super().__init__(place, like=like)
         if url is not None:
@@ -109,7 +109,7 @@ class Fleet(Yard):
                 environ=self.environ,
                 stdout=said,
                 stderr=said,
-                module="tests.fleet_side",
+                module="tests.workers_side",
                 session=True,
             )
         self.workers.append(worker)
@@ -124,7 +124,7 @@ class Fleet(Yard):
                 if worker.returncode is None:
                     worker.send_signal(signal.SIGTERM)
             codes = [worker.wait(60) for worker in self.workers]
-            assert set(codes) <= ends, (codes, self.said())
+            assert set(codes) <= ends, (codes, self.output())
         finally:
             for worker in self.workers:
                 worker.kill()
@@ -194,7 +194,7 @@ class Fleet(Yard):
         """Open all gates and wait until all missions have ended."""
         limit = time.monotonic() + seconds
         while not self.settled():
-            assert time.monotonic() < limit, (self._unsettled(), self.said())
+            assert time.monotonic() < limit, (self._unsettled(), self.output())
             for mission in self.jobs:
                 self.open_gate(mission)
             time.sleep(0.1)
@@ -218,7 +218,7 @@ class Fleet(Yard):
 
     def _examine(self, mission: str, state: MissionState) -> None:
         job, repository = self.jobs[mission], self.shared.repository
-        assert (state.status, len(state.attempts)) == (job.ends, job.attempts), (state, self.said())
+        assert (state.status, len(state.attempts)) == (job.ends, job.attempts), (state, self.output())
         with self.app() as app:
             lines = app.store.log.read(mission)
             depot = app.depot(app.project(repository)).path
@@ -283,14 +283,14 @@ class Fleet(Yard):
 
 
 @contextlib.contextmanager
-def standing_still(worker: ForkedProcess, fleet: Fleet) -> Iterator[None]:
+def standing_still(worker: ForkedProcess, kit: WorkersKit) -> Iterator[None]:
     """Stop a worker for the block, like a machine that sleeps; its child processes keep running.
 
     Never in the middle of a write: a worker stopped there would keep all others from writing.
     """
     while True:
         os.kill(worker.pid, signal.SIGSTOP)
-        if fleet.is_writable():
+        if kit.is_writable():
             break
         os.kill(worker.pid, signal.SIGCONT)
         time.sleep(0.01)
@@ -317,9 +317,9 @@ def _slug(state: MissionState) -> str:
     return state.request.slug
 
 
-def until(holds: Callable[[], object], fleet: Fleet) -> None:
+def until(holds: Callable[[], object], kit: WorkersKit) -> None:
     """Wait until a condition holds; a failure shows the workers' output."""
     try:
         wait_until(holds, seconds=60.0)
     except AssertionError:
-        raise AssertionError(fleet.said()) from None
+        raise AssertionError(kit.output()) from None
