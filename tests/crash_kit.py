@@ -1,6 +1,6 @@
 """Kill real missions at chosen and at random moments, and check the promises afterwards.
 
-A `CrashKit` is one state directory with a repository per mission. A mission is killed there (`kill_at`, `kill_after`),
+A `CrashKit` is one state directory with a repository per mission. A mission is killed (`kill_at`, `kill_after`),
 other workers resume it (`go_on`), and `examine` compares its end with that of an undisturbed run of the same
 `Scene`.
 """
