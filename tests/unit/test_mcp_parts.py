@@ -30,7 +30,7 @@ ALL = [
 
 
 @given(st.text(), st.text())
-def test_a_key_has_one_id_that_no_clock_gives(one: str, other: str) -> None:
+def test_a_keyed_id_is_deterministic_and_distinct_from_generated_ids(one: str, other: str) -> None:
     made = keyed_id("mission", one)
     assert made == keyed_id("mission", one)
     assert (made == keyed_id("mission", other)) == (one == other)
@@ -79,13 +79,13 @@ def test_loopback_is_served(text: str) -> None:
     "text",
     ["", "8765", "0.0.0.0:1", "[::]:1", "10.0.0.1:80", "evil.example:80", "127.0.0.1:65536", "127.0.0.1:x", ":80"],
 )
-def test_nothing_but_loopback_is_served(text: str) -> None:
+def test_a_listen_address_that_is_not_loopback_is_rejected(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parsed_address(text)
     assert caught.value.code == "listen_invalid"
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError) as caught:
         bound(parsed_address(f"127.0.0.1:{taken.getsockname()[1]}"))
     assert caught.value.code == "port_taken"
@@ -95,7 +95,7 @@ def test_a_port_that_is_taken_is_told() -> None:
         assert f"localhost:{port}" in hosts_of(listening)
 
 
-def test_the_rate_is_held_and_comes_back() -> None:
+def test_the_rate_limit_is_enforced_and_refills_up_to_the_burst() -> None:
     at = [0.0]
     rate = RateLimit(burst=3, per_second=2, now=lambda: at[0])
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_the_rate_is_held_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_every_schema_is_an_object_that_says_what_is_in_it(kind: type[msgspec.Struct]) -> None:
+def test_every_schema_is_an_object_that_lists_its_properties(kind: type[msgspec.Struct]) -> None:
     schema = schema_of(kind)
     assert schema["type"] == "object"
     assert set(schema["properties"]) == {field.encode_name for field in msgspec.structs.fields(kind)}
@@ -123,7 +123,7 @@ def test_every_schema_is_an_object_that_says_what_is_in_it(kind: type[msgspec.St
         assert all("description" in each for each in schema["properties"].values())
 
 
-def test_arguments_are_held_against_their_schema() -> None:
+def test_tool_arguments_are_validated_against_their_schema() -> None:
     tool = next(each for each in TOOLS if each.name == "show_log")
     assert tool.arguments({"mission": "m-1"}) == records.ShowLog(mission="m-1", after=0, limit=100)
     for wrong in ({}, {"mission": ""}, {"mission": "m", "limit": 501}, {"mission": "m", "other": 1}):
@@ -136,7 +136,7 @@ def test_arguments_are_held_against_their_schema() -> None:
         st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_what_is_shown_holds_no_control_bytes(document: object) -> None:
+def test_cleaned_output_has_no_control_characters(document: object) -> None:
     shown = msgspec.json.encode(cleaned(document)).decode()
     assert not any(f"\\u{code:04x}" in shown.lower() for code in (*range(9), *range(0x0E, 0x20)))
     assert "\x7f" not in shown

@@ -98,7 +98,7 @@ def test_both_added(depot: Depot) -> None:
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("deleted", ["ours", "theirs"])
-def test_modified_here_deleted_there(depot: Depot, deleted: str) -> None:
+def test_modify_delete_conflict_shows_the_modified_hunk(depot: Depot, deleted: str) -> None:
     changed: Files = {"f": TEN.replace(b"5\n", b"five\n")}
     nothing: Files = {}
     result = merged(depot, {"f": TEN}, *((nothing, changed) if deleted == "ours" else (changed, nothing)))
@@ -155,7 +155,7 @@ def test_renames(depot: Depot, engine: bool) -> None:
         assert set(gone.conflicts) <= {"f", "new"}
 
 
-def test_a_file_where_the_other_has_a_directory(depot: Depot, engine: bool) -> None:
+def test_a_file_directory_conflict_is_reported_at_the_file_path(depot: Depot, engine: bool) -> None:
     result = merged(depot, {"f": TEN}, {"f": TEN + b"more\n"}, {"f/below": b"b"})
     assert "f" in result.conflicts
     assert not any("~" in path for path in result.conflicts)
@@ -182,7 +182,7 @@ def test_hostile_names(depot: Depot) -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_what_is_told_is_bounded(depot: Depot) -> None:
+def test_conflict_details_are_limited_in_number_and_size(depot: Depot) -> None:
     many = {f"f{n:03}": b"x" * 5000 + b"\n" for n in range(60)}
     result = merged(depot, {}, {p: b"o" + c for p, c in many.items()}, {p: b"t" + c for p, c in many.items()})
     assert (len(result.conflicts), len(result.details)) == (60, 50)
@@ -195,7 +195,7 @@ def test_what_is_told_is_bounded(depot: Depot) -> None:
     assert len(conflict.hunks) + conflict.left_out == 1000
 
 
-def test_nothing_but_objects_is_left(depot: Depot) -> None:
+def test_a_conflicting_merge_writes_only_objects_to_the_depot(depot: Depot) -> None:
     def seen() -> set[str]:
         return {str(p) for p in depot.path.rglob("*") if "objects" not in p.relative_to(depot.path).parts}
 
@@ -219,9 +219,7 @@ _TEXT = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n", b"e\n"]), max_
 @given(base=_TEXT, ours=_TEXT, theirs=_TEXT)
 @example(base=b"b\nb\n", ours=b"b\na\nb\n", theirs=b"b\na\nb\nb\na\n")  # git sees a conflict, plain diff does not
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_line_that_clashes_stands_where_it_is_said_to(
-    depot: Depot, base: bytes, ours: bytes, theirs: bytes
-) -> None:
+def test_conflict_hunks_have_the_right_line_ranges(depot: Depot, base: bytes, ours: bytes, theirs: bytes) -> None:
     result = merged(depot, {"f": base}, {"f": ours}, {"f": theirs})
     if result.tree is not None:
         return
@@ -259,7 +257,7 @@ def test_both_sides_of_a_union_file_are_kept(depot: Depot) -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_other_conflicts_stay_conflicts_beside_a_union_file(depot: Depot) -> None:
+def test_union_merge_resolves_only_content_conflicts_of_union_files(depot: Depot) -> None:
     base: Files = {"CHANGES": b"1\n", "f": b"1\n"}
     ours: Files = {"CHANGES": b"1\no\n", "f": b"o\n"}
     conflict = only(united(depot, base, ours, {"CHANGES": b"1\nt\n", "f": b"t\n"}))
@@ -271,7 +269,9 @@ def test_other_conflicts_stay_conflicts_beside_a_union_file(depot: Depot) -> Non
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.tuples(*[st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"\n"]), max_size=8)] * 3))
-def test_a_union_is_what_git_makes_of_it(depot: Depot, tmp_path: Path, three: tuple[list[bytes], ...]) -> None:
+def test_a_union_merge_equals_that_of_git_merge_file(
+    depot: Depot, tmp_path: Path, three: tuple[list[bytes], ...]
+) -> None:
     base, ours, theirs = (b"".join(lines) + b"end\n" for lines in three)
     for name, text in (("base", base), ("ours", ours), ("theirs", theirs)):
         (tmp_path / name).write_bytes(text)

@@ -63,7 +63,7 @@ def refused(document: object) -> MessageError:
 
 
 @pytest.mark.parametrize("kind", get_args(MessageType))
-def test_every_type_goes_there_and_back(kind: str) -> None:
+def test_every_message_type_round_trips(kind: str) -> None:
     message = decode_message(json.dumps(example(kind)))
     assert type(message) is MESSAGE_CLASSES[kind]
     assert decode_message(encode_message(message)) == message
@@ -92,7 +92,9 @@ def test_the_set_of_types_is_closed() -> None:
         ({"version": True}, "$.version", "True"),
     ],
 )
-def test_what_is_wrong_is_named_with_place_and_value(change: dict[str, Any], path: str, value: str | None) -> None:
+def test_an_invalid_message_error_names_the_path_and_value(
+    change: dict[str, Any], path: str, value: str | None
+) -> None:
     error = refused(example("task_completion") | change)
     assert (error.code, error.path) == ("malformed_message", path)
     assert value is None or error.value == value
@@ -104,12 +106,12 @@ def test_a_newer_version_is_refused_as_such() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"a": NaN}', '{"a": 1, "a": 2}', "[" * 100_000, "1" * 5000])
-def test_what_is_no_json_object_is_refused(text: str) -> None:
+def test_a_message_that_is_not_a_valid_json_object_is_rejected(text: str) -> None:
     with pytest.raises(MessageError):
         decode_message(text)
 
 
-def test_what_is_too_long_is_refused_unread() -> None:
+def test_an_oversized_message_is_rejected_without_parsing() -> None:
     with pytest.raises(MessageError, match="longer than"):
         decode_message(b" " * (LARGEST_MESSAGE + 1))
 
@@ -134,11 +136,11 @@ def test_version_1_is_read(older: dict[str, Any], marked: bool) -> None:
         {"type": "task_completion", "status": "success", "payload": {"summary": "version 1 had no such thing"}},
     ],
 )
-def test_what_version_1_never_was_is_refused(document: dict[str, Any]) -> None:
+def test_an_invalid_version_1_message_is_rejected(document: dict[str, Any]) -> None:
     refused(document)
 
 
-def test_who_speaks_is_filled_in_and_never_contradicted() -> None:
+def test_known_fields_are_filled_in_and_contradictions_are_rejected() -> None:
     draft = {"version": 2, "type": "error_report", "status": "failure", "payload": {"summary": "no"}}
     message = message_of(draft, KNOWN)
     assert (message.sender, message.mission, message.recipient) == ("native", "m-1", "chargehand")
@@ -169,7 +171,7 @@ BODY = '{"type": "error_report", "status": "failure", "payload": {"summary": "a,
         BODY.replace("failure", " Failure ").replace("error_report", "Error-Report"),
     ],
 )
-def test_what_is_certain_is_mended(text: str) -> None:
+def test_an_unambiguous_formatting_defect_is_repaired(text: str) -> None:
     message = read_document(text.encode(), KNOWN)
     assert message == message_of({"version": 2, **json.loads(BODY)}, KNOWN)
 
@@ -188,7 +190,7 @@ def test_what_is_certain_is_mended(text: str) -> None:
         BODY.replace("failure", "fail"),
     ],
 )
-def test_what_would_be_a_guess_is_not_mended(text: str) -> None:
+def test_an_ambiguous_document_is_rejected_without_repair(text: str) -> None:
     with pytest.raises(MessageError):
         read_document(text.encode(), KNOWN)
 
@@ -224,7 +226,7 @@ def test_prose_never_outweighs_the_status(words: str) -> None:
     assert outcome_of_message(DONE, decode_message(json.dumps(document))).claim == "failed"
 
 
-def test_a_success_that_is_claimed_makes_none_of_a_run_that_failed() -> None:
+def test_a_success_message_does_not_override_a_failed_run() -> None:
     failed = AgentOutcome(claim="failed", reason="exit 1", output=b"", seconds=1.0, code="agent_failed")
     said = decode_message(json.dumps(example("task_completion")))
     ended = with_message(failed, KNOWN, said)

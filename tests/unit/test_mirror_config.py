@@ -72,7 +72,7 @@ def test_pip_lists_its_configuration_and_the_environment_wins(home: Path) -> Non
     assert config.indexes[0] == "https://env.invalid/s"
 
 
-def test_where_pip_fails_its_files_are_read(home: Path) -> None:
+def test_pip_configuration_files_are_read_if_pip_fails(home: Path) -> None:
     path = fake_pip(home, "global.index-url='https://wrong.invalid/'", code=1)
     text = "[global]\nindex_url = https://file.invalid/simple\n[install]\nfind-links =\n  ~/wheels\n  https://l.invalid/x\n"
     config = RegistryConfig.from_user(with_pip_conf(home, text, PATH=path)).pip
@@ -86,7 +86,7 @@ def test_no_index_leaves_find_links_alone(home: Path) -> None:
     assert (config.indexes, config.find_links) == ((), ("file:///srv/w",))
 
 
-def test_pip_list_lines_that_are_none_are_skipped() -> None:
+def test_invalid_lines_of_pip_config_list_are_skipped() -> None:
     text = "warning: something\nglobal.a='x=y'\nglobal.b=not quoted\n:env:.default-timeout='7'\n"
     assert parse_config_list(text) == {"global": {"a": "x=y"}, ":env:": {"timeout": "7"}}
 
@@ -153,7 +153,7 @@ def test_npm_files_and_environment_in_order(home: Path) -> None:
     assert config.registry == "https://env.invalid/"
 
 
-def test_a_repository_does_not_say_where_npm_looks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_npmrc_of_a_repository_is_ignored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = home / "repository"
     repository.mkdir()
     (repository / ".npmrc").write_text("registry=https://evil.invalid/\n")
@@ -211,7 +211,7 @@ def test_no_secret_in_the_repr(home: Path) -> None:
     assert config.pip.access.proxies.proxy("https://x.invalid/") == f"http://u:{SECRET}@p.invalid:1"
 
 
-def test_a_login_is_for_its_path_and_not_for_one_that_begins_like_it() -> None:
+def test_a_login_matches_whole_path_segments_only() -> None:
     logins = Logins(by_prefix={"//h.invalid:443/a/": "inner", "//h.invalid:443/": "outer"})
     assert logins.header("https://h.invalid/a/b/c") == "inner"
     assert logins.header("https://h.invalid/a") == "inner"
@@ -245,7 +245,7 @@ def test_hosts_reached_without_the_proxy(exempt: str, url: str, direct: bool) ->
     assert (proxies.proxy(url) is None) == direct
 
 
-def test_a_shown_host_is_nothing_but_the_host() -> None:
+def test_the_logged_host_contains_no_credentials_path_or_query() -> None:
     assert host_for_log(f"https://u:{SECRET}@h.invalid:8443/{SECRET}?{SECRET}") == "h.invalid:8443"
     assert host_for_log("file:///home/me/x") == "file:"
     assert host_for_log("http://[") == "?"
@@ -283,7 +283,7 @@ def test_cargo_variables_go_over_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[registries", "registries = 1\nsource = [2]\nhttp = 3\n", "\x00"])
-def test_a_broken_cargo_configuration_holds_nobody_up(tmp_path: Path, text: str) -> None:
+def test_an_invalid_cargo_configuration_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.toml").write_text(text)
     assert len(read_cargo_config({"HOME": "/nonexistent", "CARGO_HOME": str(tmp_path)}).sources) == 1
 
@@ -315,7 +315,7 @@ def read_settings(home: Path, text: str, **environ: str) -> MavenConfig:
     return read_maven_config({"HOME": str(home), **environ})
 
 
-def test_maven_goes_where_its_settings_say(tmp_path: Path) -> None:
+def test_maven_mirrors_logins_and_proxies_come_from_its_settings(tmp_path: Path) -> None:
     config = read_settings(tmp_path, SETTINGS, NEAR="s3cret")
     assert config.urls() == ("https://none.example", "https://near.example/all")
     assert config.access.logins.header("https://near.example/all/a/b.jar") == basic_auth("ann", "s3cret")
@@ -333,7 +333,7 @@ def test_maven_goes_where_its_settings_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "<settings>", "<!DOCTYPE s [<!ENTITY e 'x'>]><settings>&e;</settings>", "\x00", "<a/>"]
 )
-def test_broken_settings_of_maven_hold_nobody_up(tmp_path: Path, text: str) -> None:
+def test_invalid_maven_settings_are_ignored(tmp_path: Path, text: str) -> None:
     assert read_settings(tmp_path, text).urls() == ("https://repo.maven.apache.org/maven2",)
 
 

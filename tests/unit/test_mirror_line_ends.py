@@ -45,7 +45,9 @@ async def _answer(index: Path, accept: str) -> bytes:
 
 @pytest.mark.parametrize("ends", [b"\r\n", b"\r"])
 @pytest.mark.parametrize("accept", ["*/*", JSON_MEDIA])
-async def test_a_local_page_reads_alike_with_other_line_ends(tmp_path: Path, ends: bytes, accept: str) -> None:
+async def test_a_local_index_page_is_served_equally_with_other_line_endings(
+    tmp_path: Path, ends: bytes, accept: str
+) -> None:
     answers = []
     for written in (PAGE.encode(), PAGE.encode().replace(b"\n", ends)):
         index = tmp_path / "simple"
@@ -58,7 +60,7 @@ async def test_a_local_page_reads_alike_with_other_line_ends(tmp_path: Path, end
     assert b"it broke\non" in answers[0] or b"it broke\\non" in answers[0]
 
 
-def test_a_page_from_the_web_reads_alike_with_other_line_ends() -> None:
+def test_a_remote_index_page_is_parsed_equally_with_other_line_endings() -> None:
     def read(text: str) -> list[FileLink]:
         return parse_html_links(text, url="https://index.invalid/simple/a/")
 

@@ -64,7 +64,7 @@ def test_json_names_that_are_no_archive_are_dropped(name: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"files": [1]}', b"\xff", b"<html>"])
-def test_what_is_no_json_page_raises(body: bytes) -> None:
+def test_parsing_an_invalid_json_page_raises(body: bytes) -> None:
     with pytest.raises((msgspec.MsgspecError, UnicodeDecodeError)):
         parse_json_links(body, url=BASE)
 
@@ -160,7 +160,9 @@ async def resolve(host: str, port: int) -> Sequence[Address]:
         ("http://gone.example/", "https://files.example/x", True),
     ],
 )
-async def test_only_what_is_public_or_as_private_as_the_registry(own: str, asked: str, allowed: bool) -> None:
+async def test_only_public_addresses_or_those_of_the_registry_range_are_allowed(
+    own: str, asked: str, allowed: bool
+) -> None:
     reach = AddressPolicy([own, "file:///srv/index"], resolve=resolve)
     assert await reach.address(own) is None
     if allowed:
@@ -175,5 +177,5 @@ async def test_only_what_is_public_or_as_private_as_the_registry(own: str, asked
 @pytest.mark.parametrize(
     ("url", "literal"), [("http://10.0.0.1/", True), ("http://[::1]:80/", True), ("http://a/", False)]
 )
-def test_an_address_is_known_as_one(url: str, literal: bool) -> None:
+def test_an_ip_address_in_a_url_is_recognized(url: str, literal: bool) -> None:
     assert AddressPolicy([]).names_address(url) == literal

@@ -96,7 +96,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12))
-def test_what_is_routed_has_plain_names(pieces: list[str]) -> None:
+def test_parsed_routes_have_only_safe_names(pieces: list[str]) -> None:
     try:
         route = parse_route(b"/" + "".join(pieces).encode("utf-8", "replace"))
     except MirrorRefusal:

@@ -71,7 +71,7 @@ def test_the_time_of_a_mission_leaves_out_its_waits(lines: list[tuple[float, Pay
     assert mission_seconds(told((0, CREATED), *lines)) == seconds
 
 
-def test_the_clock_of_a_crew_goes_on_after_an_answer() -> None:
+def test_the_crew_clock_pauses_while_waiting_and_resumes_after_the_answer() -> None:
     made = PlanMade(plan=Plan(tasks=(Task(id="a", text="a"), Task(id="b", text="b"))), identity="ada")
     before: list[tuple[float, Payload]] = [(0, CREATED), (0, made), (10, ASKED), (10, WAITS)]
     answered = QuestionAnswered(question="q", text="left", identity="ada")
@@ -96,7 +96,7 @@ def test_the_clock_of_a_crew_goes_on_after_an_answer() -> None:
         ({"status": "refused"}, 1, "refused"),
     ],
 )
-def test_what_has_nothing_to_deliver_ends_well(changes: dict[str, Any], code: int, status: str) -> None:
+def test_exit_code_and_status_of_an_ended_mission(changes: dict[str, Any], code: int, status: str) -> None:
     base = Base(commit="b" * 40, tree="t" * 40, revision="main")
     state = MissionState(**{"id": "m-1", "status": "promoted", "base": base, "tree": "u" * 40, **changes})
     assert exit_code(state) == code

@@ -70,7 +70,7 @@ async def test_a_step_that_failed_is_done_again(store: Store) -> None:
     assert work.times == 1
 
 
-async def test_what_a_process_before_recorded_within_a_step_counts_for_its_time(store: Store) -> None:
+async def test_time_of_substeps_recorded_by_a_previous_process_is_counted(store: Store) -> None:
     async def outer(clock: SteppedClock, *, breaks: bool) -> object:
         here = Journal(store, "m-1", clock=clock)
 
@@ -95,7 +95,7 @@ async def test_what_a_process_before_recorded_within_a_step_counts_for_its_time(
 
 
 @pytest.mark.parametrize(("size", "kept"), [(8190, True), (8191, False), (1_000_000, False)])
-async def test_an_output_over_8_kb_lies_beside_the_log(store: Store, size: int, kept: bool) -> None:
+async def test_a_step_output_over_8_kb_is_stored_outside_the_log(store: Store, size: int, kept: bool) -> None:
     output = "x" * size  # plus two quotes
     assert await journal(store).step("s", 1, Work(output)) == output
     (line,) = (line for line in store.log.read("m-1") if line.type == StepFinished.type)

@@ -42,7 +42,7 @@ def say(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
+def test_queued_missions_show_the_reason_of_the_wait(app: App) -> None:
     missions = [ask(app) for _ in range(7)]
     assert {reason.code for reason in app.mission_reader.waits().values()} == {"no_worker"}
     worker = app._local.join("worker")
@@ -76,7 +76,9 @@ def test_the_sixth_mission_says_what_it_waits_for(app: App) -> None:
     assert "(5 ahead of it in the queue)" in waits[missions[6]].message
 
 
-def test_following_tells_it_once_and_anew_where_it_changes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_a_mission_reports_an_unchanged_wait_reason_once(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mission, joined = ask(app), []
 
     def look_again(seconds: float) -> None:

@@ -46,7 +46,7 @@ def attempt(id: str, **more: Any) -> AttemptState:
     return AttemptState(id=id, number=1, agent="native", workspace="w", **more)
 
 
-def test_what_is_known_adds_up_and_what_is_not_is_counted() -> None:
+def test_known_values_are_summed_and_unknown_values_counted() -> None:
     tally = ModelTally()
     failed = {
         "status": "failed",
@@ -88,7 +88,7 @@ def test_what_is_known_adds_up_and_what_is_not_is_counted() -> None:
     assert (small.attempts, small.verdicts) == (1, {"red": 1})
 
 
-def test_nothing_known_is_no_zero() -> None:
+def test_unknown_values_are_null_rather_than_zero() -> None:
     tally = ModelTally()
     tally.add([called("c", status="lost", cost_usd=None, cost_known=False, output_tokens=None, reason="died")], [])
     (row,) = tally.stats()
@@ -111,7 +111,9 @@ def test_a_line_of_an_older_version_is_read() -> None:
     assert (read.provider, read.operation, read.first_seconds, read.skipped) == ("", "reply", None, ())
 
 
-def test_the_command_says_so_where_there_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_stats_without_calls_reports_an_empty_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
     done = CliRunner().invoke(chargehand, ["model", "stats", "--since", "7d"])

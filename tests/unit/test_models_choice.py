@@ -79,12 +79,12 @@ def test_a_model_is_an_entry_or_a_short_form() -> None:
         (ModelConfig(provider="openai", base_url="https://else.org/v1", key="ELSE_KEY"), "ELSE_KEY"),
     ],
 )
-def test_the_usual_key_goes_to_its_own_provider_only(config: ModelConfig, name: str | None) -> None:
+def test_the_default_key_is_used_only_for_its_provider(config: ModelConfig, name: str | None) -> None:
     assert key_name(config) == name
     assert has_key(config, {"OPENAI_API_KEY": "", "ELSE_KEY": ""}) == (name is None)
 
 
-def test_a_missing_key_or_address_says_what_to_do() -> None:
+def test_a_missing_key_or_base_url_is_an_error_with_a_hint() -> None:
     model = ModelConfig(provider="openai", model="gpt-x")
     with pytest.raises(ConfigError, match="needs the key OPENAI_API_KEY") as keyless:
         served_model("big", model, keys={}, limits=LimitsConfig())
@@ -185,14 +185,14 @@ def test_a_model_that_calls_no_tool(ends: str, tools: bool | None, fine: bool) -
     assert (probe.answered, probe.tools, probe.fine) == (True, tools, fine)
 
 
-def test_a_model_without_tools_is_not_asked_for_one() -> None:
+def test_a_probe_of_a_model_without_tools_sends_no_tools() -> None:
     with serving(Provider(calls_tools=False, ends="stop")) as provider:
         probe = _probe(provider, tools=False)
     assert (probe.fine, probe.tools) == (True, None)
     assert "tools" not in provider.asked[0][1]
 
 
-def test_a_wrong_key_is_said_and_never_shown() -> None:
+def test_a_probe_reports_a_rejected_key_without_showing_the_key() -> None:
     with serving(Provider(key="another")) as provider:
         probe = _probe(provider, {"M_KEY": KEY}, key="M_KEY")
     assert (probe.reachable, probe.answered, probe.fine) == (True, False, False)
@@ -207,7 +207,7 @@ def test_a_wrong_model_names_the_nearest() -> None:
     assert probe.listed is False
 
 
-def test_nobody_there_and_no_key() -> None:
+def test_a_probe_reports_an_unreachable_provider_or_a_missing_key() -> None:
     silent = _probe(Provider(address=CLOSED))
     assert (silent.reachable, silent.fine) == (False, False)
     assert "cannot reach" in silent.error
@@ -224,7 +224,7 @@ def test_a_script_is_read_and_not_asked(tmp_path: Path) -> None:
     assert "is not there" in asyncio.run(probe_model("s", gone, keys={}, limits=LimitsConfig())).error
 
 
-def test_what_ollama_has() -> None:
+def test_installed_ollama_models_are_listed_in_order_of_preference() -> None:
     models = (
         {"name": "small:1b", "size": 1},
         {"name": "large:70b", "size": 70},
@@ -245,7 +245,7 @@ _LOCAL = ModelConfig(base_url="http://127.0.0.1:1/v1", model="qwen")
 _REMOTE = ModelConfig(provider="openai", model="gpt")
 
 
-def test_what_is_named_is_taken() -> None:
+def test_an_explicit_agent_or_model_is_chosen() -> None:
     config = Config(agents={"one": _ONE, "two": _ONE}, models={"local": _LOCAL})
     assert _choose(config, agent="two") == AgentChoice(agent="two", model=None, why="--agent")
     assert _choose(agent="command:x y") == AgentChoice(agent="command:x y", model=None, why="--agent")
@@ -263,7 +263,7 @@ def test_what_is_named_is_taken() -> None:
         _choose(config, agent="gone")
 
 
-def test_the_only_agent_stands_before_any_model() -> None:
+def test_the_only_configured_agent_takes_precedence_over_models() -> None:
     config = Config(agents={"one": _ONE}, models={"local": _LOCAL})
     assert _choose(config, keys={"OPENAI_API_KEY": KEY}) == AgentChoice(
         agent="one", model=None, why="the only one configured"
@@ -276,7 +276,7 @@ def test_the_only_agent_stands_before_any_model() -> None:
     assert several.value.code == "agent_ambiguous"
 
 
-def test_a_configured_model_stands_before_keys() -> None:
+def test_a_configured_model_takes_precedence_over_keys() -> None:
     keys = {"ANTHROPIC_API_KEY": KEY}
     one = _choose(Config(models={"local": _LOCAL}), keys=keys)
     assert (one.agent, one.model, one.why) == ("native", "local", "local, the only model configured")
@@ -295,7 +295,7 @@ def test_keys_then_ollama() -> None:
     assert _choose(agent="native", ollama=["q"]).why == "--agent, ollama:q: Ollama runs on this machine"
 
 
-def test_nothing_is_an_error_with_three_ways_out_that_is_honest_about_what_is_installed() -> None:
+def test_without_agent_or_model_the_error_hints_at_three_remedies() -> None:
     with pytest.raises(UsageError) as none:
         _choose(programs=["claude", "codex"])
     assert none.value.code == "no_agent"

@@ -35,7 +35,7 @@ async def test_a_provider_that_is_busy(spec: str, after: str | None) -> None:
     assert "on purpose" in (await document(reply))["error"]["message"]
 
 
-async def test_clients_see_the_errors_that_they_know() -> None:
+async def test_injected_http_errors_raise_the_matching_client_exceptions() -> None:
     async with openai_client(faulty("429/7@1,500@2")) as client:
         with pytest.raises(openai.RateLimitError):
             await client.chat.completions.create(**QUESTION)
@@ -85,7 +85,7 @@ async def test_a_body_that_is_no_json(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_two_tool_calls_with_one_id(stream: bool) -> None:
+async def test_the_twin_ids_fault_gives_two_tool_calls_the_same_id(stream: bool) -> None:
     async with anthropic_client(faulty("twin-ids@1")) as client:
         if stream:
             async with client.messages.stream(**QUESTION, max_tokens=9) as events:
@@ -108,7 +108,7 @@ async def test_a_text_of_a_megabyte(spec: str, size: int) -> None:
     assert len(found["choices"][0]["message"]["content"]) == size
 
 
-async def test_a_reply_that_does_not_come_and_one_that_comes_late() -> None:
+async def test_a_stalled_reply_times_out_and_a_short_stall_only_delays() -> None:
     reply = await faulty("stall@1").send(call(seconds=0.01))
     with pytest.raises(UpstreamError, match=r"no piece came for 0\.01 seconds") as caught:
         await read(reply)
@@ -181,7 +181,7 @@ def test_a_specification_is_read() -> None:
         ("429@1,,500@2", "'' is not a fault"),
     ],
 )
-def test_a_wrong_specification_is_told(spec: str, problem: str) -> None:
+def test_an_invalid_fault_specification_is_rejected(spec: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
         Faults.parse(spec)
     assert caught.value.code == "faults_invalid"

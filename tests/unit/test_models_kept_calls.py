@@ -91,7 +91,7 @@ def test_a_request_gets_its_reply_again_once(path: Path) -> None:
     assert (again.told, path.stat().st_mode & 0o777, again.log.waiting) == ([], 0o600, 0)
 
 
-def test_what_differs_from_run_to_run_is_no_difference(path: Path) -> None:
+def test_run_specific_ids_times_and_tokens_do_not_prevent_a_cache_hit(path: Path) -> None:
     def asks(life: Life, token: str, run: str, seconds: str) -> str | None:
         said = f"session {run}\nChunk ID: {run[:6]}\nWall time: {seconds} seconds\nuse {token}"
         return life.ask(said, reply=f"work in /tmp/{run} with {token}", max_tokens=int(seconds[-1]), user=run)
@@ -105,7 +105,7 @@ def test_what_differs_from_run_to_run_is_no_difference(path: Path) -> None:
     assert runs[0] not in held
 
 
-def test_what_a_new_life_may_say_otherwise_is_told_by_its_form_and_nothing_else_is(path: Path) -> None:
+def test_commits_dates_and_durations_may_differ_but_other_numbers_not(path: Path) -> None:
     """A new listing, a new commit: the recorded reply contains the commit's current name."""
 
     def asks(life: Life, commit: str, day: str, seconds: str, number: str) -> str | None:
@@ -123,7 +123,7 @@ def test_what_a_new_life_may_say_otherwise_is_told_by_its_form_and_nothing_else_
     assert (other.told[0].recorded, other.told[0].sent) == ('"3 passed in 0.52s"', '"4 passed in 11.04s"')
 
 
-def test_the_first_difference_is_told_and_the_rest_is_let_go(path: Path) -> None:
+def test_only_the_first_divergence_is_reported(path: Path) -> None:
     first = Life(path)
     for words in (("a",), ("a", "b"), ("a", "b", "c")):
         first.ask(*words, reply=words[-1])
@@ -135,7 +135,7 @@ def test_the_first_difference_is_told_and_the_rest_is_let_go(path: Path) -> None
     assert [third.ask("a"), third.ask("a", "x"), third.told] == ["a", "y", []]
 
 
-def test_an_agent_that_knows_what_it_has_is_told_nothing(path: Path) -> None:
+def test_without_strict_order_kept_calls_match_silently(path: Path) -> None:
     first = Life(path, strict=False)
     first.ask("a", reply="1")
     first.ask("b", reply="2")
@@ -143,7 +143,7 @@ def test_an_agent_that_knows_what_it_has_is_told_nothing(path: Path) -> None:
     assert [second.ask("c"), second.ask("b"), second.ask("a"), second.told] == [None, "2", "1", []]
 
 
-def test_a_call_that_was_on_its_way_beside_others_goes_out_again(path: Path) -> None:
+def test_an_unanswered_concurrent_call_is_sent_again(path: Path) -> None:
     first = Life(path)
     first.ask("a", reply="1")
     first.ask("b")
@@ -154,7 +154,7 @@ def test_a_call_that_was_on_its_way_beside_others_goes_out_again(path: Path) -> 
 
 @settings(deadline=None)
 @given(cut=st.integers(min_value=0, max_value=3_000))
-def test_a_file_that_was_cut_short_anywhere_gives_what_is_whole(
+def test_complete_calls_of_a_truncated_file_are_replayed(
     cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "a.jsonl"
@@ -175,7 +175,7 @@ def test_a_file_that_was_cut_short_anywhere_gives_what_is_whole(
         life.log.close()
 
 
-def test_a_reply_that_holds_what_looks_like_a_secret_is_not_given_again(path: Path) -> None:
+def test_a_reply_with_a_suspected_secret_is_not_kept(path: Path) -> None:
     first = Life(path)
     first.ask("a", reply="key = sk-0123456789abcdef0123 and not-to-be-kept-9")
     first.ask("b", reply="2")
@@ -209,7 +209,7 @@ async def asked(tmp_path: Path, *replies: Any, stream: bool = False, **more: Any
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_gateway_gives_a_kept_reply_for_nothing(tmp_path: Path, stream: bool) -> None:
+async def test_a_gateway_replays_a_kept_reply_without_cost(tmp_path: Path, stream: bool) -> None:
     pieces = openai_stream("hel", "lo") if stream else [openai_whole()]
     reply = Reply(headers=SSE if stream else JSON, pieces=pieces)
     first, sent, _ = await asked(tmp_path, reply, stream=stream)
@@ -265,7 +265,7 @@ async def test_the_reply_is_on_the_disk_before_its_call_is_settled(tmp_path: Pat
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_kept_reply_says_what_it_cost(tmp_path: Path, stream: bool) -> None:
+async def test_a_kept_reply_records_its_cost(tmp_path: Path, stream: bool) -> None:
     pieces = openai_stream("hel", "lo") if stream else [openai_whole()]
     reply = Reply(headers=SSE if stream else JSON, pieces=pieces)
     _, _, (record,) = await asked(tmp_path, reply, stream=stream)
@@ -274,7 +274,7 @@ async def test_a_kept_reply_says_what_it_cost(tmp_path: Path, stream: bool) -> N
     assert record.cost_usd == pytest.approx(130e-6)
 
 
-async def test_what_a_stream_costs_at_most_is_written_once_its_provider_said_what_it_read(tmp_path: Path) -> None:
+async def test_the_cost_bound_of_a_stream_is_recorded_once_input_usage_is_known(tmp_path: Path) -> None:
     log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
     free = asyncio.Event()
     start, *rest = anthropic_stream("hello")
@@ -293,7 +293,7 @@ async def test_what_a_stream_costs_at_most_is_written_once_its_provider_said_wha
     log.close()
 
 
-async def test_a_call_that_waits_to_be_sent_again_costs_nothing_yet(tmp_path: Path) -> None:
+async def test_the_cost_bound_is_zero_while_a_call_waits_for_its_retry(tmp_path: Path) -> None:
     log, waits = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN), []
 
     async def sleep(_: float) -> None:

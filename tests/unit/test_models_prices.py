@@ -47,7 +47,7 @@ def tiered(base: str, *tiers: tuple[int, str]) -> TieredPrices:
     return TieredPrices(base=Decimal(base), tiers=[Tier(start=start, price=Decimal(p)) for start, p in tiers])
 
 
-def test_the_configuration_goes_before_all() -> None:
+def test_configured_prices_take_precedence() -> None:
     for provider, model in (PUBLISHED, ("ollama", "llama3"), ("openai-compatible", "x")):
         given = price(provider, model, assume=9.0, price=1.5)
         assert given == Price(input=1.5, output=1.5, source="configured")
@@ -56,7 +56,7 @@ def test_the_configuration_goes_before_all() -> None:
     assert price(*PUBLISHED, price=0.0) == Price(input=0.0, output=0.0, source="configured")
 
 
-def test_half_a_price_is_made_whole_by_the_next_who_knows() -> None:
+def test_a_partial_price_is_completed_from_the_next_source() -> None:
     known = price(*PUBLISHED)
     assert known is not None
     half = price(*PUBLISHED, price_in=0.5)
@@ -116,7 +116,7 @@ def test_the_host_says_more_than_the_provider() -> None:
         ("ollama", "llama3", "http://localhost.example.org"),
     ],
 )
-def test_what_nobody_knows_is_unknown_unless_a_price_is_assumed(
+def test_an_unlisted_model_has_no_price_unless_a_price_is_assumed(
     provider: str, model: str, base_url: str | None
 ) -> None:
     assert price(provider, model, base_url=base_url) is None
@@ -145,15 +145,13 @@ def test_ollama_on_this_machine_is_free(base_url: str | None) -> None:
 
 @pytest.mark.parametrize("base_url", LOOPBACK)
 @pytest.mark.parametrize("provider", ["openai-compatible", "openai"])
-def test_what_else_answers_on_this_machine_is_unknown_unless_its_price_was_given(
-    provider: str, base_url: str
-) -> None:
+def test_a_loopback_provider_has_no_price_unless_configured(provider: str, base_url: str) -> None:
     assert price(provider, "gpt-4o", base_url=base_url, assume=3.0) is None
     free = price(provider, "gpt-4o", base_url=base_url, price=0.0)
     assert free == Price(input=0.0, output=0.0, source="configured")
 
 
-def test_all_parts_of_a_published_price_are_taken_the_dearest_where_there_are_several() -> None:
+def test_all_parts_of_a_published_price_are_used_with_the_highest_output_price() -> None:
     prices = flat("3", "15", cache_read_mtok="0.3", cache_write_mtok="3.75", cache_write_1h_mtok="6")
     assert _price(info(prices), DAY) == Price(
         input=3.0, output=15.0, cached=0.3, cache_write=3.75, hour_write=6.0, source="genai-prices"
@@ -223,7 +221,7 @@ def test_a_price_that_tokens_alone_do_not_make_is_unknown(prices: Any) -> None:
     assert _price(info(prices), DAY) is None
 
 
-def test_the_length_of_prompts_is_told_where_it_is_published() -> None:
+def test_the_published_context_length_is_returned() -> None:
     anthropic = "https://api.anthropic.com"
     assert find_context("anthropic", "claude-sonnet-4-5") == 200_000
     assert find_context("openai-compatible", "claude-sonnet-4-5", base_url=anthropic) == 200_000
@@ -233,7 +231,7 @@ def test_the_length_of_prompts_is_told_where_it_is_published() -> None:
     assert find_context("openai-compatible", "gpt-4o", base_url="http://127.0.0.1:1/v1") is None
 
 
-def test_published_prices_are_loaded_only_where_they_are_asked_for_and_never_fetched() -> None:
+def test_published_prices_are_loaded_lazily_and_without_network_access() -> None:
     script = """
 import socket, sys, threading
 def refuse(*arguments, **more):

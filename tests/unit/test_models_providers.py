@@ -115,7 +115,7 @@ def test_rests_grow_with_each_time_that_a_provider_is_still_down() -> None:
     assert standing.state == "closed"
 
 
-def test_a_place_is_free_again_also_where_its_call_was_given_up() -> None:
+def test_a_slot_is_released_after_a_call_times_out() -> None:
     standing = Providers({"p": ProviderLimits(concurrency=1)}, clock=SteppedClock()).of("p", "m").address
 
     async def used() -> None:
@@ -133,7 +133,7 @@ def test_a_place_is_free_again_also_where_its_call_was_given_up() -> None:
 PLACE = "https://a.example"
 
 
-async def test_missions_with_the_same_limits_share_what_is_known() -> None:
+async def test_missions_with_the_same_limits_share_provider_health() -> None:
     standings, clock = ProviderHealthRegistry(), SystemClock()
     known = standings.of({PLACE: ProviderLimits(concurrency=2)}, clock)
     known.of(PLACE, "m").note_failure()
@@ -143,7 +143,7 @@ async def test_missions_with_the_same_limits_share_what_is_known() -> None:
     assert standings.of({PLACE: ProviderLimits(concurrency=3)}, clock) is not known
 
 
-def test_another_event_loop_begins_anew() -> None:
+def test_each_event_loop_has_separate_provider_health() -> None:
     standings, clock = ProviderHealthRegistry(), SystemClock()
 
     async def known() -> object:
@@ -159,7 +159,7 @@ def facts(provider: str, model: str, reported: Reported | None = None, **keys: A
     return find_facts(provider, model, ModelConfig(**keys), reported=reported, assume=None)
 
 
-def test_each_value_comes_from_the_first_who_has_it() -> None:
+def test_precedence_of_the_sources_of_model_facts() -> None:
     known = facts("openai", "gpt-4o")
     assert (known.context.source, known.context.value) == ("genai-prices", 128_000)
     assert known.tools.value is True
@@ -186,7 +186,7 @@ def test_each_value_comes_from_the_first_who_has_it() -> None:
         ("ollama", "qwen3", {}),
     ],
 )
-def test_what_nobody_says_is_null(provider: str, model: str, keys: dict[str, Any]) -> None:
+def test_facts_without_a_source_are_null(provider: str, model: str, keys: dict[str, Any]) -> None:
     unknown = facts(provider, model, **keys)
     said = [unknown.context, unknown.max_output, unknown.tools, unknown.reasoning, unknown.structured]
     said += [unknown.gives, unknown.released, unknown.status, unknown.embeddings, *unknown.takes.values()]
@@ -219,7 +219,7 @@ def test_prices_of_models_dev_come_after_those_of_genai_prices() -> None:
     assert unpriced.source == "assumed"
 
 
-def test_calls_go_by_the_catalogue_and_by_what_the_user_says() -> None:
+def test_served_model_uses_the_catalogue_and_configured_overrides() -> None:
     def served(**keys: Any) -> tuple[bool, bool, bool, int | None]:
         config = ModelConfig(provider="openai", model="gpt-3.5-turbo", **keys)
         made = served_model("m", config, keys={"OPENAI_API_KEY": "k"}, limits=LimitsConfig())
@@ -241,7 +241,7 @@ def test_a_model_with_eyes_is_sent_pdfs_whatever_models_dev_says_of_them() -> No
     assert find_capabilities("openai", "gpt-4o", config, reported=None).files is True
 
 
-def test_what_a_probe_found_is_kept_and_used(tmp_path: Path) -> None:
+def test_probe_results_are_kept_and_used(tmp_path: Path) -> None:
     config = ModelConfig(base_url="http://127.0.0.1:1/v1", model="tiny")
     reports = ProbeReports(tmp_path / "state" / "models.json")
     assert known_facts("m", config, reports=reports).tools.value is None
@@ -290,7 +290,7 @@ class OneKey:
         ("openai-responses", "responses", "/v1/responses"),
     ],
 )
-async def test_a_provider_of_a_newer_dialect_is_probed_in_it(provider: Any, dialect: Dialect, path: str) -> None:
+async def test_a_provider_is_probed_in_the_configured_dialect(provider: Any, dialect: Dialect, path: str) -> None:
     newer = Newer()
     newer.dialect = dialect
     with serving(newer):
@@ -306,5 +306,5 @@ async def test_a_provider_of_a_newer_dialect_is_probed_in_it(provider: Any, dial
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic", "responses", "gemini"])
-def test_what_is_no_reply_is_no_message(dialect: Dialect) -> None:
+def test_a_document_that_is_not_a_reply_gives_no_message(dialect: Dialect) -> None:
     assert not small_answer(dialect, {"hello": 1}).message

@@ -19,12 +19,12 @@ texts = st.text("ab1 -_\n.skBearer", max_size=12)
 
 
 @given(st.lists(texts | st.sampled_from(KEYS), max_size=6).map("".join))
-def test_what_has_the_shape_of_a_key_is_found(text: str) -> None:
+def test_the_redactor_finds_every_match_of_the_key_pattern(text: str) -> None:
     assert Redactor().text(text) == KEY_SHAPES.sub(lambda found: (found[1] or "") + REDACTED, text)
 
 
 @given(st.lists(texts | st.sampled_from(["token-4711", "token-47", "4711-x"]), max_size=6).map("".join))
-def test_what_is_secret_is_found(text: str) -> None:
+def test_the_redactor_finds_every_known_secret(text: str) -> None:
     hidden = Redactor({"A": "token-4711", "B": "4711-x"}).text(text)
     assert ("token-4711" in text or "4711-x" in text) == ("[redacted:" in hidden)
 
@@ -44,6 +44,6 @@ def test_every_id_gets_a_name(text: str) -> None:
     )
 
 
-def test_an_id_that_no_request_held_keeps_its_own() -> None:
+def test_an_id_not_seen_in_a_request_is_left_unchanged() -> None:
     own = str(uuid.uuid4())
     assert RunNames().name_reply({"id": own}) == {"id": own}

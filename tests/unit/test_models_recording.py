@@ -72,7 +72,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "recording.jsonl"
 
 
-async def test_an_exchange_is_kept_as_it_was(path: Path) -> None:
+async def test_exchanges_are_recorded_completely(path: Path) -> None:
     upstream = ScriptUpstream(Script.of(TOOLS, "two"))
     (first, _) = await record(path, upstream, call(1), call(2, stream=True))
     recording = Recording.load(path)
@@ -145,7 +145,7 @@ async def test_a_call_that_was_cancelled_is_kept_as_cut(path: Path) -> None:
     assert Recording.load(path).exchanges[0].cut
 
 
-async def test_a_call_that_nobody_answered_is_kept(path: Path) -> None:
+async def test_an_unanswered_call_is_recorded_with_its_error(path: Path) -> None:
     with pytest.raises(UpstreamError):
         await record(path, Unreachable(), call(), redactor=Redactor(templates={"workspace": "/srv/work"}))
     (exchange,) = Recording.load(path).exchanges
@@ -160,7 +160,7 @@ async def test_attempts_are_numbered_on_in_a_recording_that_is_gone_on_with(path
     assert [exchange.attempt for exchange in Recording.load(path).exchanges] == [1, 2, 3, 4, 2]
 
 
-async def test_a_torn_last_line_is_left_out_told_and_mended(path: Path) -> None:
+async def test_a_truncated_last_line_is_skipped_reported_and_repaired(path: Path) -> None:
     await record(path, ScriptUpstream(Script.of("one", "two")), call(1), call(2))
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
@@ -172,7 +172,7 @@ async def test_a_torn_last_line_is_left_out_told_and_mended(path: Path) -> None:
     assert (len(again.exchanges), again.torn) == (2, "")
 
 
-async def test_a_header_that_was_torn_is_written_anew(path: Path) -> None:
+async def test_a_truncated_header_is_rewritten(path: Path) -> None:
     path.write_text('{"format": "chargehand-recording", "ver')
     await record(path, ScriptUpstream(Script.of("one")), call(1))
     assert len(Recording.load(path).exchanges) == 1
@@ -188,7 +188,7 @@ async def test_a_header_that_was_torn_is_written_anew(path: Path) -> None:
         ('{"format": "chargehand-recording", "version": 1}\nnonsense\n', "line 2"),
     ],
 )
-def test_a_file_that_is_no_recording_is_told_so(path: Path, content: str, problem: str) -> None:
+def test_loading_an_invalid_recording_raises(path: Path, content: str, problem: str) -> None:
     path.write_text(content)
     with pytest.raises(UsageError, match=problem) as caught:
         Recording.load(path)
@@ -203,7 +203,7 @@ def test_another_file_is_never_written_over(path: Path, content: str) -> None:
     assert path.read_text() == content
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_recording_path_raises(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written") as caught:
         RecordingWriter(tmp_path / "no" / "recording.jsonl")
     assert caught.value.code == "file_unwritable"

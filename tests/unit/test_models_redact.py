@@ -48,7 +48,7 @@ def test_a_known_secret_is_found_in_its_usual_forms(form: str) -> None:
 
 
 @given(canary=CANARIES, before=st.binary(max_size=7), after=st.binary(max_size=7))
-def test_base64_of_what_surrounds_a_secret_does_not_carry_it_out(canary: str, before: bytes, after: bytes) -> None:
+def test_a_secret_inside_base64_encoded_text_is_redacted(canary: str, before: bytes, after: bytes) -> None:
     content = canary.encode()
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         hidden = redactor(canary).text(encode(before + content + after).decode())
@@ -68,12 +68,12 @@ def test_base64_of_what_surrounds_a_secret_does_not_carry_it_out(canary: str, be
     ],
 )
 @pytest.mark.parametrize("around", ["{}", "key={}", '{{"a": "{}"}}', "first\\n{}", "({})"])
-def test_what_has_the_shape_of_a_key_is_hidden(key: str, around: str) -> None:
+def test_text_that_looks_like_an_api_key_is_redacted(key: str, around: str) -> None:
     hidden = Redactor().text(around.format(key))
     assert hidden == around.format("[redacted]")
 
 
-def test_a_bearer_token_is_hidden_and_its_word_stays() -> None:
+def test_a_bearer_token_is_redacted_but_the_word_bearer_kept() -> None:
     assert Redactor().text("Authorization: Bearer abc.def-123") == "Authorization: Bearer [redacted]"
 
 
@@ -89,7 +89,7 @@ def test_a_bearer_token_is_hidden_and_its_word_stays() -> None:
         "sk-short1",
     ],
 )
-def test_what_is_no_key_stays(text: str) -> None:
+def test_text_that_only_resembles_a_key_is_unchanged(text: str) -> None:
     assert Redactor({"EMPTY": "", "SHORT": "ab"}).text(text) == text
 
 
@@ -107,7 +107,7 @@ def test_trees_are_gone_through_with_keys_and_numbers() -> None:
 @given(
     text=st.recursive(WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3))
 )
-def test_templates_come_back_as_they_were(text: Any) -> None:
+def test_expanding_templates_restores_the_original(text: Any) -> None:
     found = Redactor(templates={"workspace": "/srv/work", "token": "cht-123"})
     planted = {"at": "/srv/work/src", "rest": text}
     assert found.expand(found.tree(planted)) == planted
@@ -166,13 +166,15 @@ def test_a_secret_over_several_pieces_of_a_stream_is_found(
     assert joined(hidden) == redactor(canary).text(text)
 
 
-def test_pieces_without_a_secret_stay_pieces_and_parts_are_not_mixed() -> None:
+def test_stream_events_without_a_secret_in_a_single_part_are_unchanged() -> None:
     events = [*openai_pieces(["k", "e"]), *tool_pieces(["y-", "12345"])]
     assert redactor("key-12345").stream(events) == events
 
 
 @given(secret=CANARIES | st.integers(10**5, 10**8).map(str), data=st.data())
-def test_a_stream_is_left_alone_only_where_no_part_of_it_changes(secret: str, data: st.DataObject) -> None:
+def test_skipping_an_unaffected_stream_gives_the_same_result_as_a_full_search(
+    secret: str, data: st.DataObject
+) -> None:
     escaped = json.dumps(secret)[1:-1]
     texts = WORDS | st.sampled_from(
         [secret, escaped, json.dumps(escaped)[1:-1], secret[:-1], secret[-1:], "/srv/work"]

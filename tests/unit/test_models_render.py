@@ -79,21 +79,21 @@ async def through_anthropic(reply: ScriptedReply, *, stream: bool) -> Completed:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(reply=REPLIES, stream=st.booleans())
-def test_the_client_of_openai_reads_what_the_script_says(reply: ScriptedReply, stream: bool) -> None:
+def test_the_openai_client_reads_the_scripted_reply(reply: ScriptedReply, stream: bool) -> None:
     expected = result(reply, "tool_calls" if reply.tools else "stop")
     assert asyncio.run(through_openai(reply, stream=stream)) == expected
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(reply=REPLIES, stream=st.booleans())
-def test_the_client_of_anthropic_reads_what_the_script_says(reply: ScriptedReply, stream: bool) -> None:
+def test_the_anthropic_client_reads_the_scripted_reply(reply: ScriptedReply, stream: bool) -> None:
     expected = result(reply, "tool_use" if reply.tools else "end_turn")
     assert asyncio.run(through_anthropic(reply, stream=stream)) == expected
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(reply=REPLIES, dialect=st.sampled_from(["openai", "anthropic"]), stream=st.booleans())
-def test_what_is_rendered_is_decoded_to_the_same(reply: ScriptedReply, dialect: Dialect, stream: bool) -> None:
+def test_a_rendered_reply_decodes_to_the_same_reply(reply: ScriptedReply, dialect: Dialect, stream: bool) -> None:
     body = b"".join(render(DIALECTS[dialect], reply, model="m", stream=stream, usage_chunk=True))
     found = decode_body(DIALECTS[dialect], body, stream=stream)
     assert result(found, "") == result(reply, "")
@@ -125,7 +125,7 @@ def test_streamed_arguments_come_in_pieces_and_usage_only_when_asked_for() -> No
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
-def test_arguments_that_are_no_json_are_sent_as_they_are() -> None:
+def test_tool_arguments_that_are_not_json_are_sent_unchanged() -> None:
     reply = ScriptedReply(tools=(ScriptedCall(name="write", arguments='{"path": '),))
     found = decode_body(
         DIALECTS["openai"], b"".join(render(DIALECTS["openai"], reply, model="m", stream=True)), stream=True
@@ -133,7 +133,7 @@ def test_arguments_that_are_no_json_are_sent_as_they_are() -> None:
     assert found.tools[0].arguments == '{"path": '
 
 
-async def test_an_error_reaches_the_clients_as_one() -> None:
+async def test_an_exhausted_script_raises_a_status_error_in_the_client() -> None:
     nothing = ScriptUpstream(Script(lines=()))
     async with openai_client(nothing) as client:
         with pytest.raises(openai.APIStatusError, match="no line for attempt 1, turn 1") as caught:

@@ -67,7 +67,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "recording.jsonl"
 
 
-async def test_what_was_recorded_comes_again(path: Path) -> None:
+async def test_a_replay_reproduces_recorded_outcomes(path: Path) -> None:
     faults = Faults.parse("429/7@2,500@3,cut@4,malformed@5")
     upstream = FaultyUpstream(ScriptUpstream(Script.of(TOOLS, TOOLS, TOOLS)), faults)
     calls = [
@@ -100,7 +100,7 @@ async def test_clients_see_the_same(path: Path, stream: bool) -> None:
     assert await ask(ReplayUpstream(Recording.load(path))) == first
 
 
-async def test_what_may_differ_does_not_count_and_templates_are_todays(path: Path) -> None:
+async def test_volatile_request_fields_are_ignored_and_templates_are_expanded(path: Path) -> None:
     then = Redactor(templates={"workspace": "/srv/work"})
     asked = call(said="look into /srv/work/a", max_tokens=10, user="me")
     recording, _ = await recorded(path, ScriptUpstream(Script.of(TOOLS)), asked, redactor=then)
@@ -126,7 +126,7 @@ async def test_the_find_difference_is_named_and_ends_the_attempt(path: Path) -> 
     assert [(each.attempt, each.turn, each.pointer) for each in heard] == [(1, 2, "/messages/0/content")]
 
 
-async def test_lenient_answers_by_turn_and_tells(path: Path) -> None:
+async def test_a_lenient_replay_answers_by_turn_and_reports_divergences(path: Path) -> None:
     recording, outcomes = await recorded(path, ScriptUpstream(Script.of("1", "2")), call(1), call(2))
     heard: list[Divergence] = []
     replay = ReplayUpstream(recording, lenient=True, on_divergence=heard.append)
@@ -137,7 +137,7 @@ async def test_lenient_answers_by_turn_and_tells(path: Path) -> None:
     assert (await replay.send(call(1, stream=True, attempt="a"))).status == 409
 
 
-async def test_a_turn_that_was_not_recorded_is_told(path: Path) -> None:
+async def test_an_unrecorded_turn_or_dialect_is_an_error(path: Path) -> None:
     recording, _ = await recorded(path, ScriptUpstream(Script.of("1")), call(1))
     reply = await ReplayUpstream(recording).send(call(2, dialect="anthropic"))
     assert reply.status == 410
@@ -153,7 +153,7 @@ def works(turn: int, said: str, *, bare: int = 0) -> ModelCall:
     return replace(call(turn, said=said, tools=[TOOL]), bare=bare)
 
 
-async def test_what_is_asked_beside_may_come_in_any_order(path: Path) -> None:
+async def test_side_requests_may_come_in_any_order(path: Path) -> None:
     """A title is requested while the work begins: the order differs from run to run."""
     then = [works(1, "mend it"), call(2, said="a title for it"), works(3, "go on", bare=1)]
     recording, outcomes = await recorded(path, ScriptUpstream(Script.of("I mend.", "Title", "Done.")), *then)
@@ -162,7 +162,7 @@ async def test_what_is_asked_beside_may_come_in_any_order(path: Path) -> None:
     assert [await outcome(replay, one) for one in now] == [outcomes[1], outcomes[0], outcomes[2]]
 
 
-async def test_what_is_asked_beside_and_was_not_then_ends_nothing(path: Path) -> None:
+async def test_an_unrecorded_side_request_does_not_end_the_replay(path: Path) -> None:
     then = [works(1, "mend it"), call(2, said="a title for it"), works(3, "go on", bare=1)]
     recording, outcomes = await recorded(path, ScriptUpstream(Script.of("I mend.", "Title", "Done.")), *then)
     heard: list[Divergence] = []
@@ -179,7 +179,7 @@ async def test_what_is_asked_beside_and_was_not_then_ends_nothing(path: Path) ->
     assert len(heard) == 1
 
 
-async def test_another_request_of_the_work_ends_it_even_in_another_place(path: Path) -> None:
+async def test_a_divergent_main_request_ends_the_replay(path: Path) -> None:
     then = [works(1, "mend it"), works(2, "go on")]
     recording, _ = await recorded(path, ScriptUpstream(Script.of("I mend.", "Done.")), *then)
     replay = ReplayUpstream(recording)
@@ -187,7 +187,7 @@ async def test_another_request_of_the_work_ends_it_even_in_another_place(path: P
     assert (await replay.send(works(2, "go on"))).status == 409
 
 
-async def test_a_hash_of_today_stands_in_the_reply(path: Path) -> None:
+async def test_a_replayed_reply_contains_the_current_commit_hash(path: Path) -> None:
     """Another clone, another day: the first commit has another name, here in pieces of a stream."""
     long = "".join(random.Random(1).choices("0123456789abcdef", k=40))
 
@@ -215,7 +215,7 @@ def streamed(body: bytes) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-async def test_the_difference_in_a_long_text_is_shown_where_it_is(path: Path) -> None:
+async def test_the_error_shows_the_differing_part_of_a_long_text(path: Path) -> None:
     long = "You are an agent. " * 90
     recording, _ = await recorded(path, ScriptUpstream(Script.of("1")), call(said=f"{long} Use a fork."))
     reply = await ReplayUpstream(recording).send(call(said=f"{long} Use a spoon."))
@@ -225,7 +225,7 @@ async def test_the_difference_in_a_long_text_is_shown_where_it_is(path: Path) ->
     assert len(message) < 300
 
 
-async def test_a_resumed_attempt_goes_on_at_its_turn(path: Path) -> None:
+async def test_a_resumed_attempt_continues_at_its_turn(path: Path) -> None:
     calls = [call(1), call(2), call(1, attempt="b")]
     recording, outcomes = await recorded(path, ScriptUpstream(Script.of("1", "2")), *calls)
     replay = ReplayUpstream(recording, attempts={"resumed": 1})
@@ -233,7 +233,7 @@ async def test_a_resumed_attempt_goes_on_at_its_turn(path: Path) -> None:
     assert await outcome(replay, call(2, attempt="resumed")) == outcomes[1]
 
 
-async def test_a_call_that_nobody_answered_is_not_answered_again(path: Path) -> None:
+async def test_a_recorded_timeout_is_replayed_as_a_timeout(path: Path) -> None:
     class Slow:
         async def send(self, call: ModelCall) -> UpstreamReply:
             raise UpstreamError("slow", code="upstream_timeout")
@@ -281,7 +281,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(one=JSON, other=JSON)
-def test_a_difference_is_where_its_pointer_says(one: Any, other: Any) -> None:
+def test_find_difference_points_at_a_differing_value(one: Any, other: Any) -> None:
     found = find_difference(one, other)
     assert find_difference(one, one) is None
     if found is None:
@@ -290,7 +290,7 @@ def test_a_difference_is_where_its_pointer_says(one: Any, other: Any) -> None:
         assert not same(at(one, found[0]), at(other, found[0]))
 
 
-async def test_ids_of_a_run_are_those_of_the_run_that_it_is_replayed_in(tmp_path: Path) -> None:
+async def test_recorded_run_ids_are_replaced_by_current_ids(tmp_path: Path) -> None:
     """A reply with an id that the program had shown gets the current id; other ids stay as recorded."""
     then, now, foreign = (str(uuid.uuid4()) for _ in range(3))
 

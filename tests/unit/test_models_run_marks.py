@@ -82,7 +82,7 @@ def test_an_id_keeps_its_partner_once_its_request_was_found() -> None:
 
 
 @given(st.text("abcdef0123456789-:/. TZxidNov=\n", max_size=80))
-def test_the_pieces_of_a_text_are_all_of_it(text: str) -> None:
+def test_joining_the_marks_of_a_text_restores_the_text(text: str) -> None:
     assert "".join(each.text for each in find_marks(text, THEN)) == text
 
 

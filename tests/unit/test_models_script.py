@@ -42,7 +42,7 @@ async def test_a_resumed_attempt_gets_the_line_of_its_turn() -> None:
     assert [await text(upstream, turn) for turn in (5, 6, 1, 2)] == ["five", "six", "one", "HTTP 410"]
 
 
-async def test_an_attempt_that_is_named_has_only_its_own_lines() -> None:
+async def test_a_numbered_attempt_uses_only_the_lines_with_its_number() -> None:
     lines = ({"text": "any"}, {"attempt": 2, "text": "second"}, {"attempt": 2, "text": "second's second"})
     upstream = ScriptUpstream(script(*lines))
     assert [await text(upstream, 1, attempt) for attempt in "abc"] == ["any", "second", "any"]
@@ -59,7 +59,7 @@ async def test_a_turn_that_is_tried_again_gets_its_next_line_or_the_same() -> No
 @pytest.mark.parametrize(
     ("expect", "status"), [("7 passed", 200), (["7 passed", "in 1 s"], 200), (["7 passed", "failed"], 409)]
 )
-async def test_a_line_is_given_only_where_it_is_expected(expect: Any, status: int) -> None:
+async def test_a_script_line_is_sent_only_if_its_expected_texts_occur(expect: Any, status: int) -> None:
     upstream = ScriptUpstream(script({"text": "good", "expect": expect}))
     messages = [
         {"role": "assistant", "content": "failed before"},
@@ -81,14 +81,14 @@ def test_tool_results_of_anthropic_are_heard() -> None:
     assert find_newest_text(call(1, dialect="anthropic", **body)) == "done"
 
 
-async def test_what_is_missing_is_said_in_the_shape_of_the_dialect() -> None:
+async def test_a_missing_line_is_an_error_in_the_format_of_the_dialect() -> None:
     reply = await ScriptUpstream(script()).send(call(3, dialect="anthropic"))
     found = await document(reply)
     assert (reply.status, found["type"]) == (410, "error")
     assert '"turn": 3' in found["error"]["message"]
 
 
-async def test_tokens_are_estimated_where_the_script_does_not_say_them() -> None:
+async def test_tokens_are_estimated_if_the_script_has_no_usage() -> None:
     upstream = ScriptUpstream(script({"text": "x" * 40}, {"text": "x", "usage": {"input": 7, "output": 3}}))
     first = await document(await upstream.send(call(1)))
     assert first["usage"]["completion_tokens"] == 10
@@ -97,7 +97,7 @@ async def test_tokens_are_estimated_where_the_script_does_not_say_them() -> None
     assert (second["usage"]["prompt_tokens"], second["usage"]["completion_tokens"]) == (7, 3)
 
 
-async def test_answered_calls_of_several_processes_are_counted_in_one_journal(tmp_path: Path) -> None:
+async def test_answered_calls_of_several_upstreams_are_appended_to_a_shared_journal(tmp_path: Path) -> None:
     journal = tmp_path / "calls"
     for _ in range(2):
         upstream = ScriptUpstream(script({"text": "one"}), journal=journal)
@@ -135,14 +135,14 @@ def test_a_wrong_line_is_named(line: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize("header", ["", "{}", '{"format": "chargehand-script", "version": 2}', "nonsense"])
-def test_a_file_that_is_no_script_is_told_so(header: str, tmp_path: Path) -> None:
+def test_loading_a_script_with_an_invalid_header_raises(header: str, tmp_path: Path) -> None:
     path = tmp_path / "script.jsonl"
     path.write_text(header + "\n")
     with pytest.raises(UsageError, match=r"script\.jsonl, line 1"):
         Script.load(path)
 
 
-def test_a_file_that_is_not_there_is_told_so(tmp_path: Path) -> None:
+def test_loading_a_missing_script_raises(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read") as caught:
         Script.load(tmp_path / "none")
     assert caught.value.code == "file_unreadable"
@@ -176,7 +176,7 @@ LINES = st.lists(
 
 
 @given(lines=LINES, note=st.text())
-def test_a_script_is_written_as_it_is_read(lines: list[ScriptLine], note: str) -> None:
+def test_a_dumped_script_loads_equally(lines: list[ScriptLine], note: str) -> None:
     written = Script(lines=tuple(lines), note=note)
     found = Script.load(written.dump())
     assert found.note == note

@@ -92,13 +92,15 @@ def fit(client: str, name: str, **arguments: Any) -> ScriptedCall:
         ("opencode", "edit", {"filePath": "/workspace/a.py", "oldString": "x", "newString": "y"}),
     ],
 )
-def test_an_edit_is_each_clients_own(client: str, called: str, arguments: dict[str, Any]) -> None:
+def test_a_neutral_edit_is_translated_to_the_tool_of_each_client(
+    client: str, called: str, arguments: dict[str, Any]
+) -> None:
     made = fit(client, "edit", path="a.py", old="x", new="y")
     assert (made.name, made.arguments) == (called, arguments)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_shell_has_what_its_schema_requires(client: str) -> None:
+def test_a_translated_shell_call_has_all_required_arguments(client: str) -> None:
     made = fit(client, "bash", command="ls")
     assert isinstance(made.arguments, dict)
     (tool,) = (each for each in CLIENTS[client] if each.name == made.name)
@@ -107,7 +109,7 @@ def test_a_shell_has_what_its_schema_requires(client: str) -> None:
     assert made.arguments.get("is_background", False) is False
 
 
-def test_what_has_no_tool_of_its_own_is_done_by_a_shell(tmp_path: Path) -> None:
+def test_calls_without_a_matching_tool_are_translated_to_shell_commands(tmp_path: Path) -> None:
     """And it does the same, including quotes."""
 
     def run(call: ScriptedCall) -> subprocess.CompletedProcess[str]:
@@ -126,7 +128,7 @@ def test_what_has_no_tool_of_its_own_is_done_by_a_shell(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stderr) == (1, "it stands there 0 times\n")
 
 
-def test_who_cannot_be_told_that_it_is_done_hears_it_in_words() -> None:
+def test_finish_becomes_text_for_clients_without_a_finish_tool() -> None:
     done = ScriptedReply(text="So.", tools=(ScriptedCall(name="finish", arguments={"summary": "It is done."}),))
     reply = fit_tools(done, CLIENTS["claude"])
     assert (reply.text, reply.tools, reply.why) == ("So.\nIt is done.", (), "end")
@@ -139,7 +141,7 @@ def test_a_request_without_tools_gets_the_words_alone() -> None:
     assert (reply.text, reply.tools, reply.why) == ("I look.", (), "end")
 
 
-def test_a_call_in_the_clients_own_words_stays() -> None:
+def test_a_call_of_a_client_tool_is_unchanged() -> None:
     own = ScriptedReply(tools=(ScriptedCall(name="Bash", arguments={"command": "ls", "description": "Look."}),))
     assert fit_tools(own, CLIENTS["claude"]) == own
 
@@ -154,7 +156,7 @@ def test_a_call_in_the_clients_own_words_stays() -> None:
         (("edit", {"path": "a"}), "a call of 'edit' needs old, new"),
     ],
 )
-def test_what_cannot_be_done_is_told(call: tuple[str, dict[str, Any]], problem: str) -> None:
+def test_an_unknown_tool_or_missing_argument_raises(call: tuple[str, dict[str, Any]], problem: str) -> None:
     reply = ScriptedReply(tools=(ScriptedCall(name=call[0], arguments=call[1]),))
     with pytest.raises(ToolUnknownError) as error:
         fit_tools(reply, CLIENTS["claude"])
@@ -201,7 +203,7 @@ async def test_a_script_says_in_its_head_that_its_tools_are_to_fit(dialect: Dial
 
 
 @pytest.mark.parametrize("dialect", REQUESTS)
-async def test_a_request_without_tools_is_beside_the_work_and_takes_no_line(dialect: Dialect) -> None:
+async def test_a_request_without_tools_consumes_no_script_line(dialect: Dialect) -> None:
     look = ScriptedReply(text="I look.", tools=(ScriptedCall(name="bash", arguments={"command": "ls"}),))
     script = replace(Script.of(look, "Done."), neutral=True)
     upstream = ScriptUpstream(script)
@@ -223,7 +225,7 @@ async def test_a_request_without_tools_is_beside_the_work_and_takes_no_line(dial
     assert "Only words." in (await read(await words.send(sent))).decode()
 
 
-async def test_a_gateway_tells_what_offers_no_tool(tmp_path: Path) -> None:
+async def test_a_gateway_marks_and_counts_requests_without_tools(tmp_path: Path) -> None:
     async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as running:
         bare = {key: value for key, value in REQUESTS["openai"].items() if key != "tools"}
         for request in (bare, REQUESTS["openai"], {**bare, "tools": []}, REQUESTS["openai"]):

@@ -73,7 +73,7 @@ def test_a_run_that_did_not_submit_ends_all_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"trajectory": 3}', '{"trajectory": [{"observation": "x"}]}'])
-def test_what_is_no_trajectory_is_told_so(content: str, tmp_path: Path) -> None:
+def test_loading_an_invalid_trajectory_raises(content: str, tmp_path: Path) -> None:
     path = tmp_path / "run.traj"
     path.write_text(content)
     with pytest.raises(UsageError, match="is not a trajectory") as error:

@@ -75,7 +75,7 @@ def facts() -> dict[str, Any]:
     return found
 
 
-def test_what_is_found_out_is_kept_and_told_with_its_day(able: Able) -> None:
+def test_probed_abilities_are_kept_and_shown_with_the_day(able: Able) -> None:
     assert facts()["takes"]["image"] == {"value": None, "source": None}
     (probed,) = run("model", "probe", "m")["models"]
     found = probed["abilities"]
@@ -93,14 +93,14 @@ def test_what_is_found_out_is_kept_and_told_with_its_day(able: Able) -> None:
     assert facts()["takes"]["image"]["value"] is False
 
 
-def test_a_quick_probe_asks_once_and_keeps_nothing(able: Able, tmp_path: Path) -> None:
+def test_a_quick_probe_sends_a_single_chat_request_and_keeps_no_results(able: Able, tmp_path: Path) -> None:
     (probed,) = run("model", "probe", "m", "--quick")["models"]
     assert (probed["fine"], probed["abilities"]) == (True, None)
     assert [path for path, _ in able.asked] == ["/v1/chat/completions", "/v1/models"]
     assert not (tmp_path / "state" / "models.json").exists()
 
 
-def test_what_tells_nothing_stays_unknown(able: Able, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inconclusive_probe_leaves_the_ability_unknown(able: Able, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Able, "_look", lambda *_: (429, {"error": {"message": "later"}}))
     (probed,) = run("model", "probe", "m")["models"]
     assert (probed["abilities"]["images"], "HTTP 429" in probed["abilities"]["tried"]["images"]) == (None, True)

@@ -115,7 +115,7 @@ def test_as_messages_triggers_and_notes(tmp_path: Path) -> None:
     assert depot.git("fsck", "--strict").code == 0
 
 
-def test_what_is_shown_of_them_is_one_line_without_controls() -> None:
+def test_shown_names_have_no_control_characters() -> None:
     for text in naughty():
         assert not CONTROLS.search(shown_path(text))
         assert not CONTROLS.search(printable(text).replace("\n", "").replace("\t", ""))

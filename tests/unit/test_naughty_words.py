@@ -107,7 +107,7 @@ def test_some_of_them_by_the_commands(app: App, part: int) -> None:
         assert (answered.answer, app.mission_reader.state(mission).status) == (text, "planned")
 
 
-def test_answers_by_the_command_and_what_is_none(app: App) -> None:
+def test_blank_or_oversized_answers_and_messages_are_rejected(app: App) -> None:
     mission = new_id("mission")
     app.store.log.append(mission, *created(app, "ask"))
     asked = QuestionAsked(question="q", tree="2" * 40, reasons=(), text="?", options=("yes",), attempt="a-1")

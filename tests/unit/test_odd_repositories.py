@@ -83,7 +83,7 @@ def test_formats_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert "SHA-256" in refused(sha256, "repository_format").message
 
 
-def test_reftable_works_where_git_knows_it_and_is_named_where_not(tmp_path: Path) -> None:
+def test_reftable_works_if_git_supports_the_format_and_is_rejected_otherwise(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     repository.mkdir()
     try:
@@ -135,7 +135,7 @@ def test_packed_refs_only(tmp_path: Path) -> None:
     assert git(repository, "rev-parse", "chargehand/x") == commit
 
 
-def test_a_status_that_cannot_be_told_is_not_called_clean(tmp_path: Path) -> None:
+def test_an_undeterminable_status_counts_as_dirty(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", {**FILES, ".gitattributes": "* filter=x\n"})
     assert not Depot.open(tmp_path / "state", repository=repository).resolve_base().dirty
     for key, value in (("clean", "false"), ("required", "true")):
@@ -172,7 +172,7 @@ def test_submodules_are_links_that_may_only_go(
 
 
 @pytest.mark.parametrize("place", ["src", "src/lib/deep", "README.md", "new"])
-def test_a_submodule_in_the_place_of_something_else_is_shown_as_a_clone_has_it(
+def test_a_submodule_replacing_another_entry_is_an_empty_directory(
     kit: WorkspaceKit, driver: DriverName, place: str
 ) -> None:
     base = kit.base()
@@ -200,7 +200,7 @@ def test_a_submodule_cannot_be_added(kit: WorkspaceKit, driver: DriverName) -> N
     assert set(changed(workspace)) == {".gitmodules", "m/f"}
 
 
-def test_what_the_users_git_refuses_to_take_in_is_said(kit: WorkspaceKit) -> None:
+def test_export_is_blocked_with_the_reason_if_git_rejects_the_objects(kit: WorkspaceKit) -> None:
     """With `fetch.fsckObjects` git refuses a hostile `.gitmodules`, each time: no branch, and no object of it."""
     git(kit.repository, "config", "fetch.fsckObjects", "true")
     workspace = kit.workspace()
@@ -231,7 +231,9 @@ def test_a_name_that_makes_an_old_blob_hostile_is_refused_each_time(kit: Workspa
     assert states == ["blocked", "blocked"]
 
 
-def test_links_out_that_the_base_has_stay_and_are_not_followed(kit: WorkspaceKit, driver: DriverName) -> None:
+def test_outward_links_of_the_base_are_kept_and_changed_targets_rejected(
+    kit: WorkspaceKit, driver: DriverName
+) -> None:
     for name, target in (("out", "/etc"), ("up", "../../x"), ("dir", "src")):
         os.symlink(target, kit.repository / name)
     kit.commit()
@@ -252,7 +254,7 @@ def test_case_twins_are_two_files(tmp_path: Path, driver: DriverName) -> None:
     assert workspace.scan().tree == oracle(workspace, kit.depot())
 
 
-def test_filters_and_export_attributes_mean_nothing_and_conversions_hold(
+def test_filter_and_export_attributes_are_ignored_and_conversions_applied(
     kit: WorkspaceKit, driver: DriverName
 ) -> None:
     attributes = (
@@ -315,7 +317,9 @@ def nested(repository: Path, depth: int) -> str:
     return "/".join(["d"] * depth)
 
 
-def test_200_directories_in_one_another(kit: WorkspaceKit, driver: DriverName) -> None:
+def test_directories_200_deep_are_editable_but_new_directories_are_limited(
+    kit: WorkspaceKit, driver: DriverName
+) -> None:
     deep = nested(kit.repository, 200)
     workspace = kit.workspace(driver)
     agent(workspace, f"echo more >> {deep}/f; echo y > {deep}/g; mkdir {deep}/new; echo z > {deep}/new/z")
@@ -323,7 +327,9 @@ def test_200_directories_in_one_another(kit: WorkspaceKit, driver: DriverName) -
     assert set(rules(workspace).values()) == {"quota"}, "new directories may be 128 deep"
 
 
-def test_an_empty_commit_and_one_without_any_file(tmp_path: Path, driver: DriverName) -> None:
+def test_a_repository_without_commits_is_rejected_and_an_empty_commit_works(
+    tmp_path: Path, driver: DriverName
+) -> None:
     repository = tmp_path / "empty"
     repository.mkdir()
     git(repository, "init", "-q", "-b", "main")
@@ -358,7 +364,7 @@ def test_100_000_files(kit: WorkspaceKit) -> None:
     assert found.tree == oracle(workspace, kit.depot())
 
 
-def test_one_file_more_than_the_limit(kit: WorkspaceKit) -> None:
+def test_new_files_beyond_the_file_limit_are_quota_findings(kit: WorkspaceKit) -> None:
     workspace = kit.workspace(limits=WorkspaceLimits(files=50))
     agent(workspace, "for i in $(seq 60); do echo x > n$i; done")
     found = workspace.scan()
@@ -488,7 +494,7 @@ def test_a_base_that_is_nested_too_deeply_is_refused(kit: WorkspaceKit) -> None:
     assert caught.value.code == "base_tree"
 
 
-def test_what_a_bare_repository_of_the_base_lets_git_run_stays(tmp_path: Path) -> None:
+def test_changes_of_executable_parts_of_an_embedded_bare_repository_are_refused(tmp_path: Path) -> None:
     files = {"HEAD": "ref: refs/heads/main\n", "config": "[core]\n\tbare = true\n", "refs/heads/x": "x\n"}
     held = {f"data/x.git/{name}": text for name, text in {**files, "objects/info/packs": "\n"}.items()}
     kit = WorkspaceKit(tmp_path, {"f": "f\n", **held, "data/y.git/HEAD": "x\n", "data/y.git/config": "\n"})

@@ -56,7 +56,7 @@ def test_parts_have_no_more_than_the_task_that_hands_them_on() -> None:
     assert (c.agent, c.reviewers) == ("quick", ("editor",))
 
 
-def test_what_comes_after_the_task_comes_after_its_parts_unless_it_began() -> None:
+def test_unstarted_dependents_of_a_task_also_depend_on_its_parts() -> None:
     now = progress(task("a"), task("next", "a"), task("far", "next"), task("begun", "a"), task("other"))
     begun = TaskStarted(task="begun", mission="m", round=1, rung="first", base="0" * 40, why="x")
     made = plan_with_delegations(now.after(begun), "a", (part("b"), part("c", after=("b", "other"))))
@@ -108,7 +108,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("whole", "parts", "said"), OUT_OF_BOUNDS)
-def test_what_is_out_of_bounds_is_refused(whole: str, parts: list[Delegation], said: str) -> None:
+def test_a_delegation_beyond_the_limits_is_refused(whole: str, parts: list[Delegation], said: str) -> None:
     now = progress(*DEEP)
     with pytest.raises(UsageError, match=said) as raised:
         plan_with_delegations(now, whole, parts)
@@ -117,7 +117,7 @@ def test_what_is_out_of_bounds_is_refused(whole: str, parts: list[Delegation], s
 
 
 @pytest.mark.parametrize(("parts", "said"), INVALID)
-def test_what_no_plan_could_say_is_refused(parts: list[Delegation], said: str) -> None:
+def test_a_delegation_that_makes_the_plan_invalid_is_refused(parts: list[Delegation], said: str) -> None:
     with pytest.raises(UsageError, match=said) as raised:
         plan_with_delegations(progress(task("a"), task("last", "a")), "a", parts)
     assert raised.value.code == "plan_invalid"

@@ -51,7 +51,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     ),
     "unknown cost is booked as nothing": (
         "test_what_nobody_knows_stays_booked_at_its_reserve",
-        "test_what_nobody_knows_is_unknown_unless_a_price_is_assumed",
+        "test_an_unlisted_model_has_no_price_unless_a_price_is_assumed",
     ),
     "any approval that is not empty is accepted": (
         "test_trust_is_of_one_exact_content",
