@@ -95,7 +95,7 @@ def test_all_that_a_task_can_say_is_read() -> None:
     assert (task.priority, task.risk, task.estimate) == (-5, "high", Estimate(usd=0.5, seconds=1200.0))
 
 
-def test_yaml_texts_stay_texts() -> None:
+def test_plain_yaml_scalars_are_read_as_strings() -> None:
     made = plan("tasks: [{id: no, text: 1.10}, {id: 1, text: on, after: no}, {id: 'null', text: 2024-01-01}]")
     assert [(task.id, task.text) for task in made.tasks] == [("no", "1.10"), ("1", "on"), ("null", "2024-01-01")]
     assert made.tasks[1].after == ("no",)
@@ -140,7 +140,7 @@ def test_groups_become_dependencies() -> None:
     }
 
 
-def test_each_makes_one_task_for_each_value_with_ids_that_can_be_ids() -> None:
+def test_each_expands_to_a_task_per_value_with_valid_ids() -> None:
     made = plan("""
         tasks:
           - id: ports
@@ -169,7 +169,7 @@ def test_each_makes_one_task_for_each_value_with_ids_that_can_be_ids() -> None:
     "command", ["true", "exit 3", "false; true", 'test "it\'s" = x', "true | false", "if", ""]
 )
 @pytest.mark.parametrize("shell", [("bash", "-eo", "pipefail", "-c"), ("sh", "-e", "-c")])
-def test_decide_takes_one_of_both(command: str, shell: tuple[str, ...]) -> None:
+def test_decide_selects_a_single_branch(command: str, shell: tuple[str, ...]) -> None:
     """In any shell that runs checks, for any command, even if the shell cannot parse it."""
     table = {"id": "a", "text": "x"}, {"id": "b", "text": "y"}
     decide = {"if": command or "false # why", "then": table[0], "else": table[1]}
@@ -237,7 +237,7 @@ FIRST = "plan.yaml:1: task 'a': "
         ("areas: C:/Windows", "'areas': 'C:/Windows' leads out of the repository", "paths begin at the top"),
     ],
 )
-def test_what_is_wrong_in_a_task_is_told_with_value_and_way_out(keys: str, message: str, hint: str) -> None:
+def test_an_invalid_task_is_an_error_with_the_value_and_a_hint(keys: str, message: str, hint: str) -> None:
     found, way, *_ = problems(f"tasks: [{{id: a, text: x, {keys}}}]")
     assert found.startswith(FIRST + message)
     assert hint in way
@@ -313,7 +313,7 @@ def test_what_is_wrong_in_a_task_is_told_with_value_and_way_out(keys: str, messa
         ),
     ],
 )
-def test_what_is_wrong_in_a_plan_is_told_with_its_place(text: str, message: str) -> None:
+def test_an_invalid_plan_is_an_error_with_the_location(text: str, message: str) -> None:
     found, way, *_ = problems(text)
     assert found.startswith(message)
     assert way
@@ -327,7 +327,7 @@ def test_what_is_wrong_in_a_plan_is_told_with_its_place(text: str, message: str)
         "tasks: [{id: a, text: x, make: 'src/*'}, {id: b, text: x, make: src/a}]",
     ],
 )
-def test_what_is_in_order_or_may_be_merged_is_no_error(text: str) -> None:
+def test_ordered_writers_and_shared_changes_of_a_file_are_accepted(text: str) -> None:
     assert order_tasks(plan(text))
 
 
@@ -373,7 +373,7 @@ def test_hostile_files_are_refused_at_once(name: str) -> None:
     assert time.process_time() - before < 2
 
 
-def test_amounts_of_tasks_and_text_are_bounded_before_they_are_made() -> None:
+def test_task_count_and_text_size_are_limited_before_expansion() -> None:
     def each(count: int, text: str, inner: dict[str, Any] | None = None) -> str:
         do = inner or {"id": "t-{item}", "text": text}
         return json.dumps({"tasks": [{"each": {"in": [str(n) for n in range(count)], "do": do}}]})
@@ -397,12 +397,12 @@ def test_names_of_the_file_cannot_break_out_of_the_message() -> None:
     assert all(line.isprintable() for line in found)
 
 
-def test_yaml_is_loaded_only_where_it_is_read() -> None:
+def test_importing_plan_documents_does_not_import_yaml() -> None:
     script = "import sys, chargehand.missions.plan_documents as p; print('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
 
-def test_a_delegation_is_a_task_of_who_it_is_handed_to() -> None:
+def test_a_delegation_becomes_a_task_of_the_delegated_role() -> None:
     made = plan("""
         tasks:
           - {id: api, text: Change the API}
@@ -443,7 +443,7 @@ def test_a_delegation_is_a_task_of_who_it_is_handed_to() -> None:
         ("{to: tester, deadline: 0}", "'deadline' must be more than 0"),
     ],
 )
-def test_what_is_wrong_with_a_delegation_is_told(delegate: str, said: str) -> None:
+def test_an_invalid_delegation_is_an_error(delegate: str, said: str) -> None:
     found = problems(f"tasks:\n  - {{id: a, text: x, delegate: {delegate}}}\n")
     assert len(found) == 2  # the error and its hint
     assert said in found[0]

@@ -73,7 +73,7 @@ def test_every_role_and_set_of_scopes(action: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["", "mission", "mission.", "mission.*", "MISSION.LIST", "user.create ", "x"])
-def test_what_no_rule_names_is_denied_to_all(action: str) -> None:
+def test_an_action_without_a_rule_is_denied_to_every_role(action: str) -> None:
     for role in ROLES:
         judged = judge_access(action, role, SCOPES)
         assert not judged.allowed
@@ -81,11 +81,11 @@ def test_what_no_rule_names_is_denied_to_all(action: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["", "Admin", "root", "admin ", "owner"])
-def test_what_is_no_role_may_nothing(role: str) -> None:
+def test_an_unknown_role_is_denied_every_action(role: str) -> None:
     assert not any(judge_access(action, role, SCOPES).allowed for action in ACCESS_RULES)
 
 
-def test_without_scopes_nothing_is_allowed() -> None:
+def test_without_scopes_every_action_is_denied() -> None:
     assert not any(judge_access(action, "admin", ()).allowed for action in ACCESS_RULES)
 
 

@@ -82,7 +82,7 @@ def judged(form: str, line: str) -> Judgement:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("line", "rule"), FORBIDDEN, ids=[line for line, _ in FORBIDDEN])
-def test_what_is_forbidden_is_refused_in_every_form(form: str, line: str, rule: str) -> None:
+def test_a_forbidden_command_is_denied_or_needs_approval_in_every_form(form: str, line: str, rule: str) -> None:
     judgement = judged(form, line)
     assert judgement.effect in ("deny", "ask")
     assert rule in {part.rule for part in judgement.parts}
@@ -90,7 +90,7 @@ def test_what_is_forbidden_is_refused_in_every_form(form: str, line: str, rule: 
 
 
 @pytest.mark.parametrize(("line", "rule"), FORBIDDEN, ids=[line for line, _ in FORBIDDEN])
-def test_a_script_whose_text_is_not_known_is_told_as_such(line: str, rule: str) -> None:
+def test_a_script_with_unknown_text_is_marked_opaque(line: str, rule: str) -> None:
     judgement = judge(Shell(text="sh run.sh"), AROUND, RULES)
     assert (judgement.effect, "opaque-script" in {part.rule for part in judgement.parts}) == ("allow", True)
 
@@ -187,7 +187,7 @@ HIDDEN = (
 
 
 @pytest.mark.parametrize("line", HIDDEN)
-def test_what_is_hidden_is_found_or_asked_for(line: str) -> None:
+def test_an_obfuscated_command_is_denied_or_needs_approval(line: str) -> None:
     assert judge(Shell(text=line), AROUND, RULES).effect in ("deny", "ask")
 
 
@@ -304,6 +304,6 @@ assert len(LEGITIMATE) >= 90
 
 
 @pytest.mark.parametrize("line", LEGITIMATE)
-def test_what_is_legitimate_passes(line: str) -> None:
+def test_a_legitimate_command_is_allowed(line: str) -> None:
     judgement = judge(Shell(text=line), AROUND, RULES)
     assert judgement.effect == "allow", [part for part in judgement.parts if part.effect != "allow"]

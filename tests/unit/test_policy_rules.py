@@ -56,14 +56,14 @@ def test_a_repository_cannot_allow(more: str) -> None:
         repository(f'@id("a") {more} permit {ANY};').check()
 
 
-def test_a_repository_that_asks_does_not_open_what_is_denied() -> None:
+def test_an_ask_rule_of_a_repository_does_not_weaken_a_deny() -> None:
     rules = repository(f'@id("a") @decision("ask") permit {ANY};')
     assert judge(Other(kind="forge", name="merge"), AROUND, rules).effect == "deny"
     assert judge(Shell(text="ls"), AROUND, rules).effect == "ask"
     assert judge(Shell(text="git push"), AROUND, rules).effect == "deny"
 
 
-def test_an_override_sets_aside_its_rule_and_nothing_else() -> None:
+def test_an_override_disables_only_the_named_rule() -> None:
     rules = user(f'@id("a") @overrides("git-push") @reason("mirror") permit {ANY};')
     pushed = judge(Shell(text="git push"), AROUND, rules)
     assert (pushed.effect, pushed.rule, pushed.overridden) == ("allow", "user:a", ("git-push",))
@@ -93,11 +93,11 @@ def test_an_override_does_not_set_aside_a_repositorys_rule() -> None:
         ("größe mit leer.txt", "allow"),
     ],
 )
-def test_files_are_judged_by_where_they_lie(path: str, effect: str) -> None:
+def test_file_writes_are_judged_by_path(path: str, effect: str) -> None:
     assert judge(FileWrite(path=path), AROUND, Rules()).effect == effect
 
 
-def test_links_are_followed_where_the_caller_can() -> None:
+def test_links_are_followed_if_the_caller_resolves_paths() -> None:
     around = Surroundings(resolve=lambda path: path.replace("/workspace/link", "/workspace/.git"))
     assert judge(FileWrite(path="link/config"), around, Rules()).rule == "write-git"
 
@@ -123,7 +123,7 @@ def test_a_line_with_too_many_parts_is_asked_for() -> None:
     assert judge(Shell(text="a;" * 1000), AROUND, Rules()).rule == "shell-unparsable"
 
 
-def test_an_override_is_written_where_it_is_right_and_else_nothing_is(tmp_path: Path) -> None:
+def test_a_valid_override_is_written_and_an_invalid_override_changes_no_file(tmp_path: Path) -> None:
     path = tmp_path / "chargehand" / "policy.cedar"
     environ = {"XDG_CONFIG_HOME": str(tmp_path), "CHARGEHAND_HOME": str(tmp_path / "state")}
     when = 'context has line && context.line like "git fetch mirror*"'

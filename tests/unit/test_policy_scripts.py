@@ -46,7 +46,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("form", RUNS)
-def test_what_a_script_may_not_do_is_refused_with_its_line(form: str) -> None:
+def test_a_forbidden_line_of_a_script_is_refused_with_its_line_number(form: str) -> None:
     for line, rule in FORBIDDEN:
         refused_with_its_line(form, line, rule)
 
@@ -81,7 +81,7 @@ LEGITIMATE = {
 
 
 @pytest.mark.parametrize("text", LEGITIMATE, ids=LEGITIMATE.values())
-def test_what_honest_scripts_make_as_they_run_is_left_to_the_sandbox(text: str) -> None:
+def test_dynamic_commands_of_legitimate_scripts_are_allowed(text: str) -> None:
     judgement = judged("./scripts/test größe", {"scripts/test": text})
     assert judgement.effect == "allow", [part for part in judgement.parts if part.effect != "allow"]
 
@@ -134,7 +134,7 @@ def test_opaque_programs_are_allowed_for_the_reason_that_the_sandbox_bounds_them
     assert "sandbox bounds" in judgement.reason
 
 
-def test_without_a_sandbox_they_are_asked_for() -> None:
+def test_without_a_sandbox_a_script_of_unknown_text_needs_approval() -> None:
     judgement = judge(Command(argv=("python", "x.py")), Surroundings(sandboxed=False), RULES)
     assert (judgement.effect, "opaque-unbounded") == (
         "ask",
@@ -142,7 +142,7 @@ def test_without_a_sandbox_they_are_asked_for() -> None:
     )
 
 
-def test_a_script_that_the_line_writes_is_told_as_not_known() -> None:
+def test_a_script_written_by_the_same_command_is_marked_as_unknown() -> None:
     judgement = judged("echo 'git push' > run.sh; sh run.sh", {"run.sh": "ls"})
     assert judgement.effect == "allow"
     assert any("written as well" in part.text for part in judgement.parts)
@@ -165,7 +165,7 @@ def test_a_makefiles_variables_are_put_in() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"scripts": 3}', '{"scripts": {"x": 3}}', "[" * 100_000])
-def test_what_is_no_package_is_left_alone(text: str) -> None:
+def test_an_invalid_package_json_is_ignored(text: str) -> None:
     assert judged("npm run x", {"package.json": text}).effect == "allow"
 
 

@@ -44,7 +44,7 @@ def offers(*names: TierName) -> list[TierCandidate]:
         (facts(network=True, docs=True), "container"),
     ],
 )
-def test_what_each_sensitivity_needs(given_facts: TierFacts, tier: TierName) -> None:
+def test_the_tier_needed_for_each_combination_of_facts(given_facts: TierFacts, tier: TierName) -> None:
     assert needed_tier(given_facts)[0] == tier
     choice = choose_tier(given_facts, offers("process", "container", "vm"))
     assert (choice.tier, choice.needed, choice.facts) == (tier, tier, given_facts)
@@ -52,7 +52,7 @@ def test_what_each_sensitivity_needs(given_facts: TierFacts, tier: TierName) -> 
     assert {each.tier for each in choice.candidates} == set(TIERS)
 
 
-def test_flipping_one_fact_flips_the_choice() -> None:
+def test_each_fact_can_change_the_needed_tier() -> None:
     """A fact that never changes the result would be computed and then ignored."""
     for name in ("trusted", "network", "documentation"):
         seen = set()
@@ -63,14 +63,14 @@ def test_flipping_one_fact_flips_the_choice() -> None:
         assert 2 in seen, name
 
 
-def test_a_stronger_one_is_taken_and_said() -> None:
+def test_a_stronger_tier_is_chosen_with_a_reason_if_the_needed_tier_is_missing() -> None:
     choice = choose_tier(facts(), offers("process", "vm"))
     assert (choice.tier, choice.needed) == ("vm", "container")
     assert "container is not available here" in choice.reason
 
 
 @given(FACTS, st.sets(st.sampled_from(["process", "container", "vm"])))
-def test_a_weaker_one_is_never_taken(given_facts: TierFacts, there: set[TierName]) -> None:
+def test_a_tier_weaker_than_needed_is_never_chosen(given_facts: TierFacts, there: set[TierName]) -> None:
     needed = TIERS.index(needed_tier(given_facts)[0])
     enough = [name for name in TIERS[needed:] if name in there]
     if enough:
@@ -84,13 +84,13 @@ def test_a_weaker_one_is_never_taken(given_facts: TierFacts, there: set[TierName
 
 
 @given(FACTS)
-def test_what_nobody_tried_is_not_offered(given_facts: TierFacts) -> None:
+def test_without_any_offer_the_tier_is_unavailable(given_facts: TierFacts) -> None:
     with pytest.raises(TierUnavailableError):
         choose_tier(given_facts, [])
     assert in_question(given_facts)[0] == needed_tier(given_facts)[0]
 
 
-def test_a_persons_wish_is_taken_as_it_is_and_what_it_gives_up_is_said() -> None:
+def test_a_requested_tier_is_used_and_the_reason_names_the_needed_tier() -> None:
     weak = choose_tier(facts(wish="process", network=True), [])
     assert (weak.tier, weak.needed) == ("process", "vm")
     assert "auto would need vm" in weak.reason

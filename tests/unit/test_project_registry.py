@@ -93,7 +93,7 @@ def test_a_moved_repository_is_recognised_by_its_history(known: KnownProjects, c
     assert known.look(repository.rename(known.place / "moved")) == project
 
 
-def test_all_worktrees_are_one_project(known: KnownProjects) -> None:
+def test_all_worktrees_of_a_repository_are_the_same_project(known: KnownProjects) -> None:
     repository = known.make("repo")
     git(repository, "worktree", "add", "-q", "../linked")
     linked = known.place / "linked"
@@ -112,7 +112,7 @@ def test_a_bare_repository_moves_too(known: KnownProjects) -> None:
     assert known.look(bare.rename(known.place / "b.git")) == project
 
 
-def test_a_stranger_at_an_old_path_inherits_nothing(known: KnownProjects) -> None:
+def test_a_different_repository_at_an_old_path_is_another_project(known: KnownProjects) -> None:
     repository = known.make("repo")
     project = known.use(repository)
     new = repository.rename(known.place / "new")
@@ -127,14 +127,14 @@ def test_a_stranger_at_an_old_path_inherits_nothing(known: KnownProjects) -> Non
     assert known.registry.find_repository(project, stranger).path == new
 
 
-def test_a_stranger_with_the_inode_of_a_removed_repository_inherits_nothing(known: KnownProjects) -> None:
+def test_a_repository_that_reuses_an_inode_is_another_project(known: KnownProjects) -> None:
     project = known.use(known.make("repo"))
     for number in range(5):  # a file system may reuse the number at once
         shutil.rmtree(known.place / "repo")
         assert known.look(known.make("repo", str(number))) != project
 
 
-def test_a_copy_beside_its_original_is_a_project_of_its_own(known: KnownProjects) -> None:
+def test_a_copy_or_clone_next_to_the_original_is_a_separate_project(known: KnownProjects) -> None:
     repository = known.make("repo")
     project = known.use(repository)
     shutil.copytree(repository, known.place / "copy")
@@ -157,7 +157,7 @@ def test_a_copy_whose_original_is_gone_is_asked_about(known: KnownProjects, at: 
     assert known.look(known.place.parent / "away") != project, "the original is a copy now"
 
 
-def test_a_repository_that_a_person_says_is_another_project_stays_it(known: KnownProjects) -> None:
+def test_a_repository_added_as_another_project_remains_separate(known: KnownProjects) -> None:
     repository = known.make("repo")
     project = known.use(repository)
     git(known.place, "clone", "-q", str(repository), "fork")
@@ -170,7 +170,7 @@ def test_a_repository_that_a_person_says_is_another_project_stays_it(known: Know
     assert known.look(away) == project
 
 
-def test_a_lookalike_of_a_project_without_missions_asks_nothing(known: KnownProjects) -> None:
+def test_a_copy_replacing_a_project_without_missions_is_that_project(known: KnownProjects) -> None:
     repository = known.make("repo")
     project = known.use(repository)
     known.has_missions = False

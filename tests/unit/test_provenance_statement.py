@@ -84,7 +84,7 @@ def test_the_verdict_is_that_of_the_promoted_tree_and_no_other() -> None:
     assert run["metadata"]["finishedOn"] == "2026-01-01T00:00:07+00:00"
 
 
-def test_what_the_log_has_and_has_not_is_told() -> None:
+def test_the_statement_lists_present_and_absent_parts_of_the_log() -> None:
     bare = build_statement(lines(CREATED, BaseResolved(base=BASE), DONE), HEAD, version="1")
     absent = bare["predicate"]["buildDefinition"]["internalParameters"]["absent"]
     assert set(absent) == {"prompts", "role", "policy", "recorded-steps"}
@@ -122,7 +122,7 @@ def test_lines_after_the_head_are_not_looked_at() -> None:
     assert [part["name"] for part in back["predicate"]["runDetails"]["byproducts"]] == ["log-head"]
 
 
-def test_an_approval_belongs_to_the_promotion_that_it_was_given_for() -> None:
+def test_an_approval_appears_only_in_the_statement_of_its_promotion() -> None:
     approval = ApprovalGiven(tree="2" * 40, identity="os:ada", reason="secret")
     log = lines(CREATED, BaseResolved(base=BASE), approval, DONE, BACK, DONE)
     first = build_statement(log, LogHead(seq=4, hash="x"), version="1")["predicate"]["runDetails"]["byproducts"]
@@ -133,7 +133,7 @@ def test_an_approval_belongs_to_the_promotion_that_it_was_given_for() -> None:
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
-def test_no_statement_without_the_lines_that_it_is_made_of(missing: int) -> None:
+def test_a_statement_without_a_required_event_is_an_error(missing: int) -> None:
     log = lines(CREATED, BaseResolved(base=BASE), DONE)
     del log[missing]
     with pytest.raises(StoreError):
@@ -162,7 +162,7 @@ def test_an_envelope_is_signed_as_dsse_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"[]", b'{"payload":"=","payloadType":"a","signatures":[]}', b"\xff"]
 )
-def test_what_is_no_envelope(content: bytes) -> None:
+def test_decoding_an_invalid_envelope_raises(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         Envelope.decode(content)
 
@@ -170,7 +170,7 @@ def test_what_is_no_envelope(content: bytes) -> None:
 # --- notes of two kinds
 
 
-def test_both_notes_come_in_one_step_and_go_out_together(kit: WorkspaceKit) -> None:
+def test_both_notes_are_annotated_and_exported_together(kit: WorkspaceKit) -> None:
     commit = kit.depot().commit(kit.base().tree, (kit.base().commit,), "work")
     assert kit.depot().annotate(commit, "head", provenance="statement")
     assert not kit.depot().annotate(commit, "head", provenance="statement")
@@ -184,7 +184,7 @@ def test_both_notes_come_in_one_step_and_go_out_together(kit: WorkspaceKit) -> N
     assert not export_notes(kit.depot(), commit)
 
 
-def test_neither_note_is_written_where_one_cannot_be(kit: WorkspaceKit) -> None:
+def test_both_notes_are_rebuilt_if_a_note_ref_moves_concurrently(kit: WorkspaceKit) -> None:
     """Another process moves one of the refs between the read and the write: both notes are rebuilt on top."""
     commit = kit.depot().commit(kit.base().tree, (kit.base().commit,), "work")
     seen: list[tuple[str | None, str | None]] = []

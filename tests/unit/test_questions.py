@@ -128,7 +128,7 @@ def test_a_coordinator_that_sleeps_is_woken_for_its_question(inquiry: Inquiry) -
     assert inquiry.state.needs_person
 
 
-def test_one_answer_counts_and_the_second_names_it(inquiry: Inquiry) -> None:
+def test_a_second_answer_is_refused_and_names_the_first(inquiry: Inquiry) -> None:
     inquiry.ask()
     inquiry.app.steering.answer("m-1", "left")
     second = inquiry.refused("right")
@@ -221,7 +221,7 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
     made.app.close()
 
 
-def test_it_sleeps_until_its_moment_over_a_restart_and_of_many_workers_one_wakes_it(bed: Bed) -> None:
+def test_a_quota_wait_survives_a_restart_and_is_woken_only_once(bed: Bed) -> None:
     bed.begin("m-1")
     error = bed.park("m-1")
     assert (error.code, error.message) == (
@@ -253,7 +253,7 @@ def test_it_sleeps_until_its_moment_over_a_restart_and_of_many_workers_one_wakes
     assert bed.app.mission_reader.sleepers() == {}
 
 
-def test_missions_of_one_moment_wake_one_after_the_other(bed: Bed) -> None:
+def test_wake_times_of_missions_are_spread_over_seconds(bed: Bed) -> None:
     moments = [wake_time(f"m-{number}", "2026-01-01T05:00:00+00:00") for number in range(200)]
     apart = [(moment - moments[0].replace(second=0, microsecond=0)).total_seconds() for moment in moments]
     assert 0 <= min(apart) < 1
@@ -265,7 +265,7 @@ def test_missions_of_one_moment_wake_one_after_the_other(bed: Bed) -> None:
     assert list(bed.app.mission_reader.sleepers()) == ["m-2", "m-3", "m-1"]
 
 
-def test_what_a_dead_worker_noted_is_noted_once(bed: Bed) -> None:
+def test_a_question_recorded_by_a_dead_worker_is_not_repeated(bed: Bed) -> None:
     bed.begin("m-1")
     bed.park("m-1", rest=False)
     assert bed.app.mission_reader.sleepers() == {}, "it should go on, so another worker takes it"
@@ -293,7 +293,7 @@ def test_waits_in_vain_get_longer_and_a_persons_word_does_not_count(bed: Bed) ->
 
 
 @pytest.mark.parametrize("end", ["cancel", "discard"])
-def test_who_ended_it_is_not_woken(bed: Bed, end: str) -> None:
+def test_a_cancelled_or_discarded_mission_is_not_woken(bed: Bed, end: str) -> None:
     bed.begin("m-1")
     bed.park("m-1")
     getattr(bed.app.steering, end)("m-1")
@@ -313,7 +313,7 @@ def test_a_question_to_a_person_is_never_answered_by_the_clock(bed: Bed) -> None
     assert bed.state("m-1").status == "waiting"
 
 
-def test_the_user_is_who_is_named_else_the_account(bed: Bed) -> None:
+def test_the_user_comes_from_the_environment_or_the_account(bed: Bed) -> None:
     assert bed.app.user == bed.app.identity()
     bed.environ["CHARGEHAND_USER"] = " ann "
     other = bed.process()
@@ -322,7 +322,7 @@ def test_the_user_is_who_is_named_else_the_account(bed: Bed) -> None:
     other.close()
 
 
-def test_a_full_disk_ends_no_mission_and_is_looked_at_ever_less(bed: Bed) -> None:
+def test_a_mission_waits_for_disk_space_with_increasing_delays(bed: Bed) -> None:
     """It continues by the clock if there is room, or when a person resumes it."""
     bed.begin("m-1")
     waits = []

@@ -167,7 +167,7 @@ def under_load(swap: Callable[[], None], *, threads: int = 2) -> Iterator[list[i
     [link_for_directory, link_for_file, kinds_in_turn, directories_in_turn, growing],
     ids=lambda f: f.__name__,
 )
-def test_nothing_outside_is_read_and_nothing_breaks(
+def test_concurrent_changes_never_make_a_scan_fail_or_read_outside_files(
     tmp_path: Path, outside: Path, driver: DriverName, race: Callable[[Path, Path], Callable[[], None]]
 ) -> None:
     kit = WorkspaceKit(tmp_path / "crashes")
@@ -291,7 +291,7 @@ def canaries(kit: WorkspaceKit) -> list[str]:
     return [blob for blob in blobs if CANARY[:20] in kit.depot().read_blob(blob)]
 
 
-def test_the_search_for_canaries_finds_one(tmp_path: Path) -> None:
+def test_the_canary_search_finds_a_leaked_file(tmp_path: Path) -> None:
     """The control: a blob with the host's content would be found."""
     kit = WorkspaceKit(tmp_path)
     workspace = kit.workspace("overlay")

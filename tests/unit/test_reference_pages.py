@@ -59,7 +59,7 @@ def test_the_pages_of_messages_are_current() -> None:
     assert written == {f"{kind}.json" for kind in MESSAGE_CLASSES}
 
 
-def test_the_page_is_what_the_module_writes() -> None:
+def test_the_reference_module_prints_the_rendered_page() -> None:
     run = [sys.executable, "-m", "chargehand.app.reference.configuration"]
     written = subprocess.run(run, capture_output=True, check=True, text=True)
     assert written.stdout == render_reference()
@@ -72,14 +72,14 @@ def test_every_key_has_its_row() -> None:
         assert f"| `{variable_name(key.name)}` |" in page
 
 
-def test_every_key_that_limits_a_sandbox_is_on_it() -> None:
+def test_every_sandbox_limit_key_is_documented_exactly_once() -> None:
     keys = [key for limit in LIMITS for key in limit.keys]
     assert len(keys) == len(set(keys))
     ours = {name for name in section_keys() if name.startswith("sandbox.")} - NO_LIMITS
     assert set(keys) == ours | {"limits.time", "limits.check_time"}
 
 
-def test_every_limit_that_ends_something_is_on_it_and_has_a_remedy() -> None:
+def test_every_named_limit_is_documented_and_has_a_remedy() -> None:
     named = {limit.name for limit in LIMITS if limit.name}
     assert named == {*get_args(LimitName), "disk"}
     codes = {code for remedy in load_causes().remedies for code in remedy.codes}
@@ -101,7 +101,7 @@ def test_the_details_begin_with_the_keys_of_the_result() -> None:
 
 
 @pytest.mark.parametrize("kind", get_args(MessageType))
-def test_a_schema_names_what_the_code_holds(kind: str) -> None:
+def test_a_message_schema_lists_the_fields_of_its_class(kind: str) -> None:
     schema = schemas()[kind]
     fields = {field.encode_name for field in msgspec.structs.fields(MESSAGE_CLASSES[kind])}
     assert fields | {"type"} <= set(schema["properties"])

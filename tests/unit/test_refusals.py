@@ -22,7 +22,7 @@ OVERFLOWS = [
 
 @pytest.mark.parametrize("body", OVERFLOWS)
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_conversation_that_is_too_long_is_told_from_other_refusals(body: str, status: int) -> None:
+def test_a_context_overflow_is_classified_as_context(body: str, status: int) -> None:
     assert classify_refusal(status, body) == "context"
 
 

@@ -96,7 +96,7 @@ def failure(url: str, *, ask: Callable[[ServerConnection], object] | None = None
         ("http://[::1]:1", "http://[::1]:1"),
     ],
 )
-def test_an_address_is_kept_in_one_form(given: str, kept: str) -> None:
+def test_a_server_url_is_normalized(given: str, kept: str) -> None:
     assert check_url(given) == kept
 
 
@@ -105,7 +105,7 @@ def test_an_address_is_kept_in_one_form(given: str, kept: str) -> None:
     ["", "example.org", "ftp://example.org", "https://", "https://u:p@example.org", "https://example.org/x",
      "https://example.org?x=1", "https://example.org:x", "https://[::1"],
 )  # fmt: skip
-def test_what_is_no_address_of_a_server_is_refused(given: str) -> None:
+def test_an_invalid_server_url_is_rejected(given: str) -> None:
     with pytest.raises(UsageError) as caught:
         check_url(given)
     assert caught.value.code == "server_url_invalid"
@@ -122,7 +122,7 @@ def test_a_token_travels_in_the_clear_only_by_consent() -> None:
 # --- ways to fail
 
 
-def test_nobody_listens() -> None:
+def test_a_refused_connection_is_a_server_unreachable_error() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         error = failure(f"http://127.0.0.1:{held.getsockname()[1]}")
@@ -157,9 +157,7 @@ def test_a_host_that_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_answers_is_no_server_of_ours_or_another_one(
-    reply: tuple[int, dict[str, str], bytes], code: str
-) -> None:
+def test_error_codes_of_unexpected_server_responses(reply: tuple[int, dict[str, str], bytes], code: str) -> None:
     with stub(reply) as (url, seen):
         error = failure(url)
     assert error.code == code
@@ -168,14 +166,14 @@ def test_what_answers_is_no_server_of_ours_or_another_one(
 
 
 @pytest.mark.parametrize("content", [b"[]", b'"x"', b'{"name": "ann"}'])
-def test_a_login_to_another_version_that_says_not_who_it_is_for(content: bytes) -> None:
+def test_an_invalid_session_response_of_another_version_is_a_version_error(content: bytes) -> None:
     with stub((200, VERSION | {"Chargehand-Version": "9.9"}, content)) as (url, _):
         error = failure(url, ask=lambda it: it.show_session())
     assert error.code == "server_version"
     assert "9.9" in error.message
 
 
-def test_a_feed_ends_lines_as_json_does_and_nobody_elses_is_followed() -> None:
+def test_a_feed_keeps_unicode_line_separators_and_rejects_non_feed_responses() -> None:
     events = 'id: 7\nevent: message\ndata: {"text": "a\u2028b\x85c"}\n\n'
     page = (200, {"Content-Type": "text/html"}, b"<html>log in")
     feed = (200, VERSION | {"Content-Type": "text/event-stream; charset=utf-8"}, events.encode())
@@ -191,7 +189,7 @@ def test_a_feed_ends_lines_as_json_does_and_nobody_elses_is_followed() -> None:
 
 
 @pytest.mark.parametrize("command", ["audit verify", "mission watch m-1"])
-def test_a_command_that_another_version_answers_in_its_own_way(
+def test_an_unexpected_response_of_another_version_is_a_version_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path))
@@ -220,14 +218,14 @@ def test_a_report_is_taken_from_a_server_of_ours_alone() -> None:
 
 
 @pytest.mark.parametrize("exit_code", [1, 2, 3, 4, 5, 6])
-def test_a_refusal_ends_as_it_does_there(exit_code: int) -> None:
+def test_an_error_response_keeps_the_exit_code_of_the_server(exit_code: int) -> None:
     content = b'{"error": {"code": "c", "message": "m", "hint": "h"}}'
     with stub((409, VERSION | {"Chargehand-Exit-Code": str(exit_code)}, content)) as (url, _):
         error = failure(url)
     assert (error.exit_code, error.code, error.message, error.hint) == (exit_code, "c", "m", "h")
 
 
-def test_a_certificate_of_nobody(tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_an_error_with_a_hint(tmp_path: Path) -> None:
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509

@@ -47,7 +47,7 @@ def restored(tree: str) -> CheckpointRestored:
     return CheckpointRestored(workspace="", checkpoint=made)
 
 
-def test_an_interrupted_attempt_goes_on_at_the_newest_of_its_acts_and_what_a_person_made(journal: Journal) -> None:
+def test_an_interrupted_attempt_resumes_at_its_last_act_or_restored_tree(journal: Journal) -> None:
     journal.record(act(1, 1, "first"), act(1, 2, "second"))
     assert find_last_tree(journal, 1) == "second"
     journal.record(restored("taken back"))
@@ -63,7 +63,7 @@ def test_an_interrupted_attempt_goes_on_at_the_newest_of_its_acts_and_what_a_per
     assert restored_after_work(journal.state, 1) is None
 
 
-def test_an_agent_without_recorded_acts_starts_again_from_what_a_person_made(journal: Journal) -> None:
+def test_an_attempt_without_acts_restarts_from_the_restored_tree(journal: Journal) -> None:
     assert find_last_tree(journal, 1) is None
     journal.record(restored("taken back"))
     assert find_last_tree(journal, 1) == "taken back"

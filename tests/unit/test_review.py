@@ -118,14 +118,16 @@ class TestRisk:
             ("src/logo.png", b"\0\1", "binary_file"),
         ],
     )
-    def test_each_reason_is_told(self, tmp_path: Path, path: str, after: bytes | File | None, code: str) -> None:
+    def test_each_kind_of_change_has_its_risk_reason(
+        self, tmp_path: Path, path: str, after: bytes | File | None, code: str
+    ) -> None:
         files = {**BASE, path: after}
         change = Change(tmp_path, BASE, {each: what for each, what in files.items() if what is not None})
         file = change.file(path)
         assert code in reasons(file), file.reasons
         assert file.risk > 0
 
-    def test_a_test_that_only_gained_assertions_is_still_one_that_was_there(self, tmp_path: Path) -> None:
+    def test_a_test_with_added_assertions_is_reported_as_changed(self, tmp_path: Path) -> None:
         more = (
             b"from src import calc\n\n\ndef test_one():\n    assert calc.one() == 1\n    assert calc.two() == 2\n"
         )
@@ -142,7 +144,7 @@ class TestRisk:
         assert {file.unread for file in found.files} == {None}
         assert (found.verdict, any("no verdict" in note for note in found.notes)) == (None, True)
 
-    def test_binary_content_is_told_where_inspection_did_not(self, tmp_path: Path) -> None:
+    def test_binary_content_is_a_reason_if_inspection_does_not_report_the_file(self, tmp_path: Path) -> None:
         change = Change(tmp_path, BASE, BASE | {"src/logo.png": b"\0"})
         change.judged()
         assert reasons(change.file("src/logo.png")) == {"binary"}
@@ -179,7 +181,7 @@ class TestMarks:
             ("check", "src/calc.py", 10, "pytest"),
         ]
 
-    def test_tests_stand_beside_what_they_are_named_after_or_import(self, tmp_path: Path) -> None:
+    def test_tests_are_matched_to_files_by_name_or_import(self, tmp_path: Path) -> None:
         files = BASE | {
             "src/calc.py": edited(l10="ten"),
             "src/other.py": b"x = 2\n",
@@ -207,7 +209,7 @@ class TestHunks:
         first, second = change.file("src/calc.py").hunks
         assert first.id != second.id
 
-    def test_the_attempt_is_the_one_from_which_on_the_lines_were_there(self, tmp_path: Path) -> None:
+    def test_a_hunk_names_the_attempt_since_which_its_lines_exist(self, tmp_path: Path) -> None:
         change = Change(
             tmp_path,
             BASE,
@@ -232,7 +234,7 @@ class TestHunks:
             TWENTY[:-3],
         ],
     )
-    def test_what_names_a_hunk_takes_back_exactly_that_hunk(self, tmp_path: Path, content: bytes) -> None:
+    def test_rejecting_a_hunk_reverts_exactly_that_hunk(self, tmp_path: Path, content: bytes) -> None:
         change = Change(tmp_path, BASE, BASE | {"src/calc.py": content})
         hunks = change.file("src/calc.py").hunks
         for hunk in hunks:
@@ -244,7 +246,7 @@ class TestHunks:
             assert ids == {each.id for each in hunks} - {hunk.id}
             change.trees[-1] = before
 
-    def test_the_patch_has_one_part_for_each_hunk_and_is_what_git_would_say(self, tmp_path: Path) -> None:
+    def test_a_patch_has_a_part_per_hunk_and_the_same_lines_as_that_of_git(self, tmp_path: Path) -> None:
         change = Change(tmp_path, BASE, BASE | {"src/calc.py": edited(l10="ten", l14="x", l30="y")[:-1]})
         file = change.file("src/calc.py")
         assert file.patch.count("\n@@") + 1 == len(file.hunks) == 3
@@ -275,14 +277,14 @@ class TestHunks:
         modified = path == "src/calc.py"
         assert (file.hunks[0].reject is not None) == modified
 
-    def test_a_deleted_file_is_one_hunk_with_its_lines(self, tmp_path: Path) -> None:
+    def test_a_deleted_file_is_a_single_hunk_with_its_lines(self, tmp_path: Path) -> None:
         change = Change(tmp_path, BASE, {path: what for path, what in BASE.items() if path != "src/other.py"})
         file = change.file("src/other.py")
         assert (file.change, file.patch, file.hunks[0].reject) == ("deleted", "@@ -1,1 +0,0 @@\n-x = 1\n", None)
 
 
 class TestBounds:
-    def test_a_thousand_files_and_fifty_thousand_lines_stay_small_and_quick(self, tmp_path: Path) -> None:
+    def test_a_review_of_1003_files_is_limited_in_size_and_time(self, tmp_path: Path) -> None:
         many = {f"src/f{n}.py": b"".join(b"line %d %d\n" % (n, k) for k in range(50)) for n in range(1000)}
         huge = b"".join(b"number %d\n" % n for n in range(50_000))
         odd = {"src/a.bin": b"\0" * 300_000, "src/min.js": b"x" * 3_000_000, "src/huge.py": huge}
@@ -301,7 +303,7 @@ class TestBounds:
         assert shown["src/min.js"].truncated
         assert any("not all lines are shown" in note for note in found.notes)
 
-    def test_control_characters_count_as_what_they_take_in_json(self, tmp_path: Path) -> None:
+    def test_the_size_limit_counts_control_characters_as_encoded_in_json(self, tmp_path: Path) -> None:
         noise = {f"src/n{n}.txt": b"\x01" * 1000 + b"\n" + b"\x02\n" * 900 for n in range(900)}
         found = Change(tmp_path, BASE, BASE | noise).review()
         assert len(msgspec.json.encode(found)) < 5_000_000

@@ -35,7 +35,7 @@ def put(client: httpx.Client, body: dict[str, Any], **more: Any) -> tuple[int, d
     return answer.status_code, answer.json()
 
 
-def test_notes_are_one_persons_own_and_everybody_sees_them(served: Served) -> None:
+def test_review_notes_are_written_per_user_and_readable_by_all(served: Served) -> None:
     ada, own, reading = served.user("ada", "operator"), served.owner(), served.token("read")
     empty = ada.get(OWN).json()
     assert (empty["revision"], empty["user"], empty["decided"], empty["changed"]) == (0, "ada", {}, "")
@@ -64,7 +64,7 @@ def owner_name(served: Served) -> str:
         return owner(reader).user
 
 
-def test_of_two_tabs_the_second_one_finds_out(served: Served) -> None:
+def test_concurrent_writes_of_review_notes_conflict(served: Served) -> None:
     client = served.owner()
     before = client.get(OWN).json()["revision"]
     with ThreadPoolExecutor(8) as pool:
@@ -97,7 +97,7 @@ def test_of_two_tabs_the_second_one_finds_out(served: Served) -> None:
         (notes() | {"revision": 0}, {"If-Match": '"7-00"'}, 400, "arguments_invalid"),  # two different revisions
     ],
 )  # fmt: skip
-def test_what_cannot_be_kept_is_refused_and_changes_nothing(
+def test_invalid_review_notes_are_refused_and_change_no_revision(
     served: Served, body: dict[str, Any], headers: dict[str, str], status: int, code: str
 ) -> None:
     client, own = served.owner(), OWN.replace("m-00000", "m-00001")
@@ -106,7 +106,7 @@ def test_what_cannot_be_kept_is_refused_and_changes_nothing(
     assert client.get(own).json()["revision"] == 0
 
 
-def test_damaged_notes_are_none_and_can_be_written_anew(tmp_path: Path) -> None:
+def test_damaged_review_notes_read_as_empty_and_can_be_replaced(tmp_path: Path) -> None:
     with serving(environment(tmp_path), tmp_path) as made:
         with made.reader() as reader:
             record_missions(reader, 1)

@@ -82,7 +82,7 @@ def test_seven_roles_are_shipped_and_only_three_write() -> None:
         ({"colour": "red"}, "key 'colour' is not a known key, got 'red'"),
     ],
 )
-def test_a_wrong_file_is_told_with_file_key_and_value(changes: dict[str, Any], said: str) -> None:
+def test_an_invalid_role_is_an_error_with_file_key_and_value(changes: dict[str, Any], said: str) -> None:
     parse_role("mine", toml(GOOD), place="mine.toml")
     with pytest.raises(ConfigError) as wrong:
         parse_role("mine", toml(GOOD | changes), place="mine.toml")
@@ -92,20 +92,20 @@ def test_a_wrong_file_is_told_with_file_key_and_value(changes: dict[str, Any], s
 
 
 @pytest.mark.parametrize("text", ["summary = ", "a = 1\na = 2", toml({"summary": "x"}), "x = " + "[" * 9_000])
-def test_what_is_no_role_at_all_is_told_too(text: str) -> None:
+def test_an_unparsable_or_incomplete_role_file_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError, match=r"mine\.toml") as wrong:
         parse_role("mine", text, place="mine.toml")
     assert wrong.value.code == "role_invalid"
 
 
 @pytest.mark.parametrize("name", ["", "default", "Up", "a b", "../x", "-x", "x" * 65])
-def test_names_that_are_none(name: str) -> None:
+def test_an_invalid_role_name_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError) as wrong:
         RoleCatalogue({"XDG_CONFIG_HOME": "/does/not/exist"}).find(name, Config())
     assert wrong.value.code == "role_invalid"
 
 
-def test_a_dropped_file_adds_a_role_and_a_bad_one_stands_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_role_file_adds_a_role_and_an_invalid_file_affects_no_other_role(tmp_path: Path) -> None:
     roles = RoleCatalogue({"XDG_CONFIG_HOME": str(tmp_path)})
     assert [found.file.name for found in roles.all()] == SEVEN
     with pytest.raises(NotFoundError) as unknown:
@@ -131,7 +131,7 @@ def test_a_dropped_file_adds_a_role_and_a_bad_one_stands_in_nobodys_way(tmp_path
         roles.find("scribe", Config())
 
 
-def test_what_an_agent_is_told_follows_from_its_role() -> None:
+def test_the_system_prompt_follows_from_the_role() -> None:
     reviewer = parse_role("reviewer", shipped_roles()["reviewer"], place="")
     text = system_prompt(reviewer)
     assert "read-only" in text
@@ -157,7 +157,7 @@ def role(**changes: Any) -> Role:
     return parse_role("mine", toml(GOOD | changes), place="mine.toml")
 
 
-def test_who_works_in_a_role_is_said_in_this_order() -> None:
+def test_precedence_of_the_model_of_a_role() -> None:
     own, said = '[roles.mine]\nmodel = "openai:map"\n', '[roles.default]\nmodel = "openai:default"\n'
     agent = '[agents.n]\nkind = "native"\nmodel = "openai:agents"\n'
     everything = own + said + agent
@@ -174,7 +174,7 @@ def test_who_works_in_a_role_is_said_in_this_order() -> None:
     assert chosen("", role()).model == "local"
 
 
-def test_the_agent_is_said_in_the_same_order() -> None:
+def test_precedence_of_the_agent_of_a_role() -> None:
     text = '[agents.one]\ncommand = ["one"]\n[agents.two]\ncommand = ["two"]\n[roles.default]\nagent = "two"\n'
     assert chosen(text, role()).agent == "two"
     assert chosen(text, role(agent="one")).agent == "one"
@@ -183,7 +183,7 @@ def test_the_agent_is_said_in_the_same_order() -> None:
     assert chosen(text, role(agent="one"), agent="two") == AgentChoice(agent="two", model=None, why="--agent")
 
 
-def test_a_model_is_for_somebody_who_takes_one() -> None:
+def test_a_role_model_is_used_only_by_agents_that_take_a_model() -> None:
     fixer = '[agents.fixer]\ncommand = ["fix"]\n[roles.default]\nmodel = "local"\nfallback = ["openai:b"]\n'
     assert chosen(fixer, role(), agent="fixer").model is None
     native = chosen(fixer, role())
@@ -191,7 +191,7 @@ def test_a_model_is_for_somebody_who_takes_one() -> None:
     assert chosen(fixer, role(), model="openai:x").agent == "fixer"  # as without a role
 
 
-def test_what_a_role_falls_back_to_may_be_said_further_down() -> None:
+def test_a_role_inherits_fallback_models_from_the_default_role() -> None:
     text = '[roles.mine]\nmodel = "local"\n[roles.default]\nmodel = "openai:d"\nfallback = ["local", "openai:b"]\n'
     assert chosen(text, role()).fallback == ("openai:b",)
 
@@ -199,7 +199,7 @@ def test_what_a_role_falls_back_to_may_be_said_further_down() -> None:
 @pytest.mark.parametrize(
     "text", ['[roles.mine]\nmodel = "nosuch"', "[roles.mine]", '[roles.mine]\nagnt = "x"', '[roles]\nmine = "x"']
 )
-def test_a_wrong_map_is_told(text: str) -> None:
+def test_an_invalid_roles_table_is_a_configuration_error(text: str) -> None:
     with pytest.raises(ConfigError, match=r"config\.toml"):
         config(text)
 
@@ -274,7 +274,7 @@ def test_when_a_failing_test_counts() -> None:
 # --- steps
 
 
-def test_every_event_has_its_step_or_is_known_to_have_none() -> None:
+def test_every_event_type_has_a_mission_step_or_is_listed_without_a_step() -> None:
     by_content = {
         "setup.detected",
         "step.finished",
@@ -334,7 +334,7 @@ def test_roles_are_listed_shown_and_placed(cli: Cli) -> None:
     assert cli.error("run", "x", "--role", "broken", "--agent", "command:true", code=2)["code"] == "role_invalid"
 
 
-def test_a_repositorys_own_role_counts_once_its_exact_content_is_trusted(cli: Cli) -> None:
+def test_a_repository_role_is_used_only_while_its_exact_content_is_trusted(cli: Cli) -> None:
     path = ".chargehand/roles/scribe.toml"
     cli.commit(**{path: toml(GOOD)})
     assert cli.error("role", "show", "scribe", code=2)["code"] == "role_untrusted"

@@ -53,7 +53,9 @@ def state_of(workspace: Workspace, depot: Depot) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_dry_run_touches_nothing_and_is_what_is_then_done(kit: WorkspaceKit, driver: DriverName) -> None:
+def test_a_rollback_plan_changes_no_state_and_is_carried_out_as_planned(
+    kit: WorkspaceKit, driver: DriverName
+) -> None:
     workspace, depot = kit.workspace(driver), kit.depot()
     agent(
         workspace,
@@ -103,7 +105,7 @@ def test_a_rollback_keeps_unsaved_work_as_a_checkpoint(kit: WorkspaceKit, driver
     ]
 
 
-def test_nothing_is_told_as_reverted_that_was_not(kit: WorkspaceKit) -> None:
+def test_only_changed_paths_are_reported_as_reverted(kit: WorkspaceKit) -> None:
     workspace = kit.workspace("worktree")
     agent(workspace, "echo x >> docs/a.md")
     point = workspace.checkpoint("edit")
@@ -150,7 +152,7 @@ def test_smart_keeps_the_valid_hunks_and_their_tests_pass(kit: WorkspaceKit, dri
         ((FILE, b"\n" * 200_001), (FILE, b"a\n"), "is too large to compare by lines"),
     ],
 )
-def test_what_has_no_hunks_is_set_back_whole_and_said_so(
+def test_a_file_without_hunks_is_reverted_whole_with_a_reason(
     kit: WorkspaceKit, past: File | None, present: File | None, why: str
 ) -> None:
     depot = kit.depot()

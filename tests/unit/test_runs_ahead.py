@@ -39,7 +39,7 @@ async def test_a_run_is_taken_once_and_for_its_tree_base_and_checks_alone() -> N
     assert await runs.take(key("a")) is None
 
 
-async def test_a_run_that_failed_or_was_stopped_counts_as_none() -> None:
+async def test_a_failed_or_stopped_run_ahead_has_no_result() -> None:
     runs = RunsAhead()
     runs.begin(key("a"), fail())
     assert await runs.take(key("a")) is None

@@ -108,7 +108,7 @@ async def test_a_refused_sandbox_names_the_reason(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.needs_bwrap
 @needs_bwrap
 @pytest.mark.parametrize("kills", [1, 2])
-async def test_what_was_killed_while_it_was_tried_is_tried_once_more(tmp_path: Path, kills: int) -> None:
+async def test_a_probe_whose_sandbox_was_killed_is_retried(tmp_path: Path, kills: int) -> None:
     """A sandbox that dies at its first command, perhaps for lack of memory, shows nothing about the machine."""
     left = kills
 

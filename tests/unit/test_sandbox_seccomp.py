@@ -58,7 +58,7 @@ class Filter:
 
 
 @each_machine
-def test_it_fits_what_the_kernel_takes(machine: Architecture) -> None:
+def test_the_filter_meets_the_limits_of_the_kernel(machine: Architecture) -> None:
     program = compile_filter(machine)
     assert len(program) % 8 == 0
     assert len(program) // 8 <= 4096
@@ -159,7 +159,7 @@ def test_sockets(machine: Architecture, family: int, kind: int, protocol: int, h
 @example(low=0x5412, high=7)
 @example(low=1, high=0)
 @example(low=0, high=1)
-def test_calls_judged_by_one_argument(machine: Architecture, low: int, high: int) -> None:
+def test_calls_judged_by_a_single_argument(machine: Architecture, low: int, high: int) -> None:
     judge, value = Filter(machine), low | high << 32
     refuse = ERRNO | errno.EPERM
     assert judge("ioctl", 0, value) == (refuse if low in (0x5412, 0x541C) else ALLOW)
@@ -171,7 +171,7 @@ def test_calls_judged_by_one_argument(machine: Architecture, low: int, high: int
     assert judge(personality, value) == (ALLOW if low in (0, 0xFFFFFFFF) else refuse)
 
 
-def test_devices_are_told_from_other_nodes() -> None:
+def test_mknod_is_refused_only_for_devices() -> None:
     judge = Filter("x86_64")
     for kind, verdict in ((0o020000, 1), (0o060000, 1), (0o010000, ALLOW), (0o140000, ALLOW), (0o100000, ALLOW)):
         assert judge("mknod", 0, kind | 0o666) == (verdict if verdict == ALLOW else ERRNO | errno.EPERM)

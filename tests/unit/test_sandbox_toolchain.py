@@ -87,7 +87,7 @@ def names(toolchain: Toolchain) -> dict[str, str]:
 class TestInterpreters:
     """Prefixes that an interpreter names are visible at their own paths."""
 
-    def test_any_prefix_at_its_own_path(self, home: Path, prefix: Path) -> None:
+    def test_a_prefix_is_mounted_read_only_at_the_same_path(self, home: Path, prefix: Path) -> None:
         found = found_at(home, prefix / "bin")
         assert sources(found) == {str(prefix): str(prefix)}
         assert found.path[0] == f"{prefix}/bin"
@@ -110,7 +110,7 @@ class TestInterpreters:
         first = found_at(home, prefix / "bin", Path("/usr/bin")).path
         assert first.index(f"{prefix}/bin") < first.index("/usr/bin")
 
-    def test_what_lies_below_usr_needs_no_mount(self, home: Path, tmp_path: Path) -> None:
+    def test_programs_below_usr_need_no_mount(self, home: Path, tmp_path: Path) -> None:
         program(tmp_path, "python3", "/usr")
         assert "/usr" not in sources(found_at(home, tmp_path / "bin"))
         assert sources(found_at(home, Path("/usr/bin"), Path("/bin"))) == {}
@@ -124,12 +124,12 @@ class TestInterpreters:
         assert sources(found) == {}
         assert found.find("node") in (None, shutil.which("node", path="/usr/local/bin:/usr/bin"))
 
-    def test_nothing_on_path_is_no_error(self, home: Path, tmp_path: Path) -> None:
+    def test_an_empty_or_missing_path_is_not_an_error(self, home: Path, tmp_path: Path) -> None:
         found = discover(search=f"{tmp_path}:relative::{tmp_path}/none", environ={"HOME": str(home)})
         assert sources(found) == {}
         assert found.path[0] == "/usr/local/bin"
 
-    def test_shims_lead_to_what_they_select(self, home: Path) -> None:
+    def test_pyenv_shims_are_resolved_to_the_selected_versions(self, home: Path) -> None:
         versions = home / ".pyenv/versions"
         for version in ("3.11.7", "3.12.1"):
             script(versions / version / "bin/python3")
@@ -165,7 +165,7 @@ class TestInterpreters:
         assert set(sources(found)) == {f"{local}/bin/node", f"{local}/lib/node_modules"}
         assert set(names(found)) == {"node", "npm"}
 
-    def test_java_says_where_it_is(self, home: Path) -> None:
+    def test_java_home_is_read_from_java(self, home: Path) -> None:
         jdk = home / ".sdkman/candidates/java/21"
         script(jdk / "bin/java", f"echo '    java.home = {jdk}' >&2\n")
         script(jdk / "bin/javac")
@@ -173,7 +173,7 @@ class TestInterpreters:
         assert dict(found.environment) == {"JAVA_HOME": str(jdk)}
         assert set(sources(found)) == {str(jdk)}
 
-    def test_rustup_proxies_give_way_to_the_compiler_they_start(self, home: Path) -> None:
+    def test_rustup_proxies_are_replaced_by_the_selected_toolchain(self, home: Path) -> None:
         sysroot = home / ".rustup/toolchains/stable"
         for name in ("rustc", "cargo"):
             binary(sysroot / "bin" / name)
@@ -243,7 +243,7 @@ class TestPrograms:
         assert set(sources(found_at(home, home / "bin"))) == {str(maven)}
         assert set(sources(found_at(home, maven / "bin"))) == {str(maven)}
 
-    def test_scripts_of_a_person_stay_hidden_and_are_told(self, home: Path) -> None:
+    def test_personal_scripts_are_hidden_and_reported(self, home: Path) -> None:
         script(home / "bin/deploy", "curl -H 'token: secret'\n")
         script(home / "bin/black", first="#!/usr/bin/python3")
         binary(home / "bin/jq")
@@ -280,7 +280,7 @@ class TestCache:
         assert asked(prefix, "python3") == 1
         assert not [path for path in tmp_path.iterdir() if path.name.startswith("cache.json.")]
 
-    def test_a_changed_program_is_asked_anew(self, home: Path, prefix: Path, tmp_path: Path) -> None:
+    def test_a_changed_program_is_probed_again(self, home: Path, prefix: Path, tmp_path: Path) -> None:
         cache = tmp_path / "cache.json"
         first = found_at(home, prefix / "bin", cache=cache)
         os.utime(prefix / "bin/python3", (1, 1))
@@ -318,7 +318,9 @@ class TestCache:
         tool.write_bytes(ELF * 2)
         assert found_at(home, home / "go/bin").id != before
 
-    def test_a_prefix_that_went_away_is_asked_anew(self, home: Path, prefix: Path, tmp_path: Path) -> None:
+    def test_a_program_is_probed_again_if_its_prefix_was_removed(
+        self, home: Path, prefix: Path, tmp_path: Path
+    ) -> None:
         cache, other = tmp_path / "cache.json", tmp_path / "other"
         other.mkdir()
         program(prefix, "node", str(other))
@@ -354,7 +356,7 @@ def test_extra_directories_come_first(home: Path, prefix: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("place", ["/", "/home", "/tmp", "/etc", "/run", "/opt", "HOME"])
-def test_an_extra_directory_covers_nothing_of_the_sandboxs_own(home: Path, place: str) -> None:
+def test_an_extra_directory_over_a_sandbox_path_is_mounted_elsewhere(home: Path, place: str) -> None:
     place = place.replace("HOME", str(home))
     found = discover(search="/usr/bin", environ={"HOME": str(home)}, extra=[place])
     assert sources(found)["/opt/toolchain/extra-0"] == os.path.realpath(place)

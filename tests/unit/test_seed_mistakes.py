@@ -21,7 +21,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "content lines that look like headers fool the path check": ("test_content_that_looks_like_a_patch",),
     "containment by string prefix": ("test_allow_and_forbid_are_by_components", "test_targets_that_are_refused"),
     "reverted is reported when nothing was": (
-        "test_setting_back_what_did_not_change_makes_no_checkpoint",
+        "test_resetting_unchanged_paths_makes_no_checkpoint",
         "test_outside_the_allowed_areas_is_set_back",
     ),
     "the same invalid tree is skipped the second time": (
@@ -29,7 +29,10 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "test_a_verdict_of_another_tree_is_a_miss",
     ),
     "a roll-back un-applies the checkpoint it names": ("test_rollback_shows_exactly_the_tree_and_can_be_undone",),
-    "a lock lets three of four in": ("test_of_many_who_claim_one_wins", "test_only_one_at_a_time_holds_a_lock"),
+    "a lock lets three of four in": (
+        "test_of_many_who_claim_one_wins",
+        "test_a_lock_is_exclusive_between_processes",
+    ),
     "many new files in a new directory count as one": ("test_five_hundred_files_in_a_new_directory",),
     "one git process for each new file": ("test_new_files_cost_no_git_process",),
     "gates are green on missing steps, reports and tests": (
@@ -101,7 +104,7 @@ def test_an_invalid_tree_is_as_invalid_the_second_time(tmp_path: Path) -> None:
     assert again.scan().findings == first.findings
 
 
-def test_setting_back_what_did_not_change_makes_no_checkpoint(tmp_path: Path) -> None:
+def test_resetting_unchanged_paths_makes_no_checkpoint(tmp_path: Path) -> None:
     kit = WorkspaceKit(tmp_path)
     workspace = kit.workspace()
     agent(workspace, "echo x > x")
@@ -110,7 +113,7 @@ def test_setting_back_what_did_not_change_makes_no_checkpoint(tmp_path: Path) ->
     assert len(list(workspace.checkpoints())) == 1
 
 
-def test_only_one_at_a_time_holds_a_lock(tmp_path: Path) -> None:
+def test_a_lock_is_exclusive_between_processes(tmp_path: Path) -> None:
     """Four processes increment a number, protected only by the lock: no increment is lost."""
     script = (
         "import sys; from pathlib import Path; from chargehand.workspace.host.files import hold_lock\n"

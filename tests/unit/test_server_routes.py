@@ -92,12 +92,12 @@ REFUSED = {
 }
 
 
-def test_what_a_client_knows_of_the_routes_is_what_they_are() -> None:
+def test_the_routes_known_to_the_client_match_the_server() -> None:
     # python -m chargehand.server.openapi --routes > src/chargehand/server/routes.json
     assert list(known_routes().values()) == [route.signature for route in ROUTES]
 
 
-def test_routes_have_names_and_actions_of_their_own() -> None:
+def test_routes_have_unique_names_and_known_actions() -> None:
     assert len({route.name for route in ROUTES}) == len(ROUTES)
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
     for route in ROUTES:
@@ -130,7 +130,7 @@ def test_the_document_describes_every_route_and_leads_nowhere_else() -> None:
         assert {"401", "403", "429"} <= set(operation["responses"])
 
 
-def test_what_a_login_can_answer_is_described() -> None:
+def test_the_openapi_document_lists_the_responses_of_a_login() -> None:
     described = openapi_document()["paths"]["/api/v1/session"]["post"]["responses"]
     assert {"200", "400", "401", "403", "422", "429", "503"} <= set(described)
 
@@ -151,7 +151,7 @@ def nested(depth: int) -> list[Any]:
     return made
 
 
-def test_an_address_is_read_as_what_its_route_takes() -> None:
+def test_path_and_query_arguments_are_converted_to_the_types_of_the_route() -> None:
     query = [("count", "3"), ("sure", "true"), ("names", "a"), ("names", "b")]
     assert read_arguments(Numbers, path={}, query=query, body={}) == Numbers(count=3, sure=True, names=("a", "b"))
     assert read_arguments(NamedMission, path={"mission": "m-1"}, query=(), body={}).mission == "m-1"
@@ -216,7 +216,7 @@ def test_a_search_finds_ids_and_words_in_any_case(tmp_path: Path) -> None:
         assert [each.mission for each in (*first.missions, *second.missions)] == names[::-1][:20]
 
 
-def test_a_search_sees_what_is_folded_in_case_stale_or_damaged(tmp_path: Path) -> None:
+def test_a_search_ignores_case_and_finds_stale_or_damaged_summaries(tmp_path: Path) -> None:
     with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
         names = record_missions(reader, 4, text='Straße "q" \\x')
         record_missions_of(reader, "m-other", "nothing of that")
@@ -241,7 +241,7 @@ def record_missions_of(reader: StateReader, name: str, text: str) -> None:
     reader.store.log.append(name, created)
 
 
-def test_a_page_of_events_leaves_none_out(tmp_path: Path) -> None:
+def test_pages_of_events_cover_every_event(tmp_path: Path) -> None:
     with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
         (name,) = record_missions(reader, 1)
         for number in range(9):
@@ -262,7 +262,7 @@ def test_a_page_of_events_leaves_none_out(tmp_path: Path) -> None:
         assert (empty.lines, empty.next, empty.end) == ([], None, 0)
 
 
-def test_a_page_of_a_transcript_reads_what_it_shows(tmp_path: Path) -> None:
+def test_a_transcript_page_reads_only_the_shown_content(tmp_path: Path) -> None:
     with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
         (name,) = record_missions(reader, 1)
 
@@ -328,7 +328,7 @@ async def read_to_end(feed: EventFeed, after: int | None, seen: asyncio.Event) -
     return found
 
 
-async def test_a_log_that_was_restored_is_told_to_who_follows(tmp_path: Path) -> None:
+async def test_followers_of_a_restored_log_are_disconnected_and_reset(tmp_path: Path) -> None:
     with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
         record_missions(reader, 3)
         async with running(reader) as feed:
@@ -426,7 +426,7 @@ class Changes:
 
 @given(steps)
 @settings(max_examples=examples(20), deadline=None)
-def test_what_is_kept_is_what_is_told_for_the_first_time(given_steps: list[tuple[str, int, Payload]]) -> None:
+def test_cached_answers_equal_freshly_computed_answers(given_steps: list[tuple[str, int, Payload]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         place, known = Path(directory), KnownAnswers()
         environ = environment(place)

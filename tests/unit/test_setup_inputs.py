@@ -48,7 +48,7 @@ PIP = "pip install -r requirements.txt -e .[tests] 'pytest<9'"
         (PIP, "package.json", {}, True),
     ],
 )
-def test_a_requirements_file_counts_unless_the_setup_provably_reads_none(
+def test_only_requirements_files_provably_unread_by_setup_are_left_out(
     command: str, path: str, files: dict[str, str], counts: bool
 ) -> None:
     trees = MemoryTrees()

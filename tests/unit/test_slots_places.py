@@ -65,7 +65,7 @@ def until(condition: object, seconds: float = 120.0) -> None:
         time.sleep(0.02)
 
 
-def test_never_more_processes_than_places_and_all_get_one(tmp_path: Path) -> None:
+def test_processes_never_exceed_the_places_and_all_are_served(tmp_path: Path) -> None:
     with others(tmp_path, 6, places=2, seconds=-1) as processes:
         # A process that came while another one was about to enter also waits a moment.
         until(lambda: told(tmp_path).count("in") == 2 and told(tmp_path).count("wait") >= 4)
@@ -79,7 +79,7 @@ def test_never_more_processes_than_places_and_all_get_one(tmp_path: Path) -> Non
     assert words.count("in") == words.count("out") == 6
 
 
-def test_the_place_and_the_ticket_of_the_killed_block_nobody(tmp_path: Path) -> None:
+def test_places_and_tickets_of_killed_processes_are_released(tmp_path: Path) -> None:
     with others(tmp_path, 1, places=1, seconds=60) as (holder,):
         until(lambda: told(tmp_path) == ["in"])
         with others(tmp_path, 1, places=1, seconds=60) as (waiter,):
@@ -116,7 +116,7 @@ def test_a_stopped_waiter_is_passed_over_and_keeps_its_turn(tmp_path: Path) -> N
         third.take(1)
 
 
-def test_what_one_left_that_died_while_it_lined_up_is_swept(tmp_path: Path) -> None:
+def test_stale_temporary_tickets_are_removed(tmp_path: Path) -> None:
     old, new = tmp_path / ".new-1-0-a", tmp_path / ".new-1-0-b"
     for path in (old, new):
         path.touch()
@@ -144,7 +144,7 @@ class Pausing:
         self._open.set()
 
 
-async def test_a_paused_one_lets_the_others_pass_and_is_cancelled_cleanly(tmp_path: Path) -> None:
+async def test_a_paused_waiter_lets_others_pass_and_a_cancelled_waiter_is_removed(tmp_path: Path) -> None:
     slots, gate, served = ConcurrencyLimit(tmp_path, places=1), Pausing(), []
 
     async def take(name: str, gate: Pausing | None = None, seconds: float = 0.0, urgent: bool = False) -> None:
@@ -216,7 +216,7 @@ async def test_the_urgent_come_first_and_the_rest_in_order(tmp_path: Path) -> No
 
 
 @pytest.mark.alone
-def test_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
+def test_waiting_uses_little_cpu_time(tmp_path: Path) -> None:
     with others(tmp_path, 1, places=1, seconds=60):
         until(lambda: told(tmp_path) == ["in"])
 
