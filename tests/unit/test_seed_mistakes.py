@@ -30,7 +30,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     ),
     "a roll-back un-applies the checkpoint it names": ("test_rollback_shows_exactly_the_tree_and_can_be_undone",),
     "a lock lets three of four in": (
-        "test_of_many_who_claim_one_wins",
+        "test_only_a_single_concurrent_claim_succeeds",
         "test_a_lock_is_exclusive_between_processes",
     ),
     "many new files in a new directory count as one": ("test_five_hundred_files_in_a_new_directory",),
@@ -53,12 +53,12 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "test_numbers_times_and_ids_make_no_difference",
     ),
     "unknown cost is booked as nothing": (
-        "test_what_nobody_knows_stays_booked_at_its_reserve",
+        "test_a_call_of_unknown_cost_stays_booked_at_its_reserve",
         "test_an_unlisted_model_has_no_price_unless_a_price_is_assumed",
     ),
     "any approval that is not empty is accepted": (
         "test_trust_is_of_one_exact_content",
-        "test_only_the_very_content_is_trusted_and_only_where_it_was",
+        "test_trust_is_granted_per_project_and_content_digest",
         "test_red_stays_refused",
     ),
 }

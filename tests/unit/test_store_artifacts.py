@@ -39,7 +39,7 @@ def test_an_id_names_the_content_and_the_file(store: Store) -> None:
 
 @given(content=st.binary(max_size=200) | st.integers(4000, 9000).map(bytes) | st.just(LONG), durable=st.booleans())
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_was_put_comes_back_to_the_bit(store: Store, content: bytes, durable: bool) -> None:
+def test_an_artifact_round_trips_unchanged(store: Store, content: bytes, durable: bool) -> None:
     assert store.artifacts.get(store.artifacts.put(content, kind="output", durable=durable)) == content
 
 
@@ -103,13 +103,13 @@ def test_lost_content_is_not_the_same_as_an_unknown_id(store: Store) -> None:
             store.artifacts.get(unknown)
 
 
-def test_nothing_temporary_is_left(store: Store) -> None:
+def test_putting_artifacts_leaves_no_temporary_files(store: Store) -> None:
     for number in range(5):
         store.artifacts.put(b"%d" % number * 5000, kind="output", durable=True)
     assert len(files(store)) == 5
 
 
-def test_a_backup_is_a_store_of_its_own(store: Store, tmp_path: Path) -> None:
+def test_a_backup_is_an_independent_store(store: Store, tmp_path: Path) -> None:
     lines = store.log.append("m-1", CREATED, STEP, durable=True)
     name = store.artifacts.put(LONG, kind="output", mission="m-1")
     store.backup(tmp_path / "copies" / "first")

@@ -46,7 +46,7 @@ def test_a_claim_moves_the_epoch_and_names_the_owner(store: Store) -> None:
     assert store.log.claim("m-1", owner="k-2", epoch=1) == 2
 
 
-def test_of_many_who_claim_one_wins(store: Store) -> None:
+def test_only_a_single_concurrent_claim_succeeds(store: Store) -> None:
     won, lost = [], []
     start = threading.Barrier(8)
 
@@ -65,7 +65,7 @@ def test_of_many_who_claim_one_wins(store: Store) -> None:
     assert (won, lost) == ([1], ["mission_held"] * 7)
 
 
-def test_a_claim_of_nothing(store: Store) -> None:
+def test_claiming_a_missing_mission_raises(store: Store) -> None:
     with pytest.raises(NotFoundError, match="m-2"):
         store.log.claim("m-2", owner="k-1", epoch=0)
 
@@ -95,7 +95,7 @@ def test_the_overtaken_can_neither_write_nor_let_go(store: Store) -> None:
         ((SAID,), True),
     ],
 )
-def test_what_should_go_on_follows_from_the_lines(
+def test_runnable_missions_follow_from_their_events(
     store: Store, payloads: tuple[Payload, ...], runnable: bool
 ) -> None:
     for payload in payloads:
@@ -106,7 +106,7 @@ def test_what_should_go_on_follows_from_the_lines(
     assert store.log.get("m-2").runnable is runnable
 
 
-def test_what_somebody_holds_can_be_looked_after_though_it_is_settled(store: Store) -> None:
+def test_a_claimed_mission_is_takeable_although_settled(store: Store) -> None:
     store.log.append("m-1", MissionFinished(status="waiting"))
     assert store.log.takeable() == ()
     epoch = store.log.claim("m-1", owner="k-1", epoch=0)
@@ -115,7 +115,7 @@ def test_what_somebody_holds_can_be_looked_after_though_it_is_settled(store: Sto
     assert store.log.takeable() == ()
 
 
-def test_missions_of_the_first_version_go_on_where_they_had_not_ended(tmp_path: Path) -> None:
+def test_unfinished_missions_of_a_version_1_store_are_takeable(tmp_path: Path) -> None:
     home = tmp_path / "old"
     with open_store(home) as store:
         store.log.append("m-open", CREATED)

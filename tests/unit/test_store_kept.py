@@ -30,7 +30,7 @@ def repository(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_project_keeps_its_id_however_it_is_reached(store: Store, repository: Path, tmp_path: Path) -> None:
+def test_a_project_keeps_its_id_for_every_form_of_its_path(store: Store, repository: Path, tmp_path: Path) -> None:
     first = store.projects.register(repository, root="c0")
     (tmp_path / "link").symlink_to(repository)
     assert first == ProjectRow(id=first.id, path=repository.resolve(), name="repo")
@@ -47,14 +47,14 @@ def test_another_repository_at_a_path_is_another_project(store: Store, repositor
         assert other.projects.register(repository, root="c0").id == first.id
 
 
-def test_a_name_that_was_given_stays(store: Store, repository: Path) -> None:
+def test_an_explicit_project_name_is_kept_until_renamed(store: Store, repository: Path) -> None:
     assert store.projects.register(repository, name="shop").name == "shop"
     assert store.projects.register(repository).name == "shop"
     assert store.projects.register(repository, name="market").name == "market"
     assert [row.name for row in store.projects.list()] == ["market"]
 
 
-def test_a_path_that_is_not_utf8_is_kept_as_it_is(store: Store, tmp_path: Path) -> None:
+def test_a_project_path_that_is_not_utf8_is_kept_unchanged(store: Store, tmp_path: Path) -> None:
     strange = tmp_path / os.fsdecode(b"caf\xe9")
     strange.mkdir()
     row = store.projects.register(strange)
@@ -75,7 +75,7 @@ def test_a_project_is_found_by_id_name_and_path(store: Store, repository: Path, 
         store.projects.find("")
 
 
-def test_two_projects_of_one_name_have_to_be_told_apart(store: Store, repository: Path, tmp_path: Path) -> None:
+def test_finding_an_ambiguous_project_name_raises(store: Store, repository: Path, tmp_path: Path) -> None:
     one, other = store.projects.register(repository), store.projects.register(tmp_path, name="repo")
     with pytest.raises(UsageError) as caught:
         store.projects.find("repo")
@@ -84,7 +84,7 @@ def test_two_projects_of_one_name_have_to_be_told_apart(store: Store, repository
     assert other.id in caught.value.hint
 
 
-def test_only_the_very_content_is_trusted_and_only_where_it_was(store: Store, clock: SteppedClock) -> None:
+def test_trust_is_granted_per_project_and_content_digest(store: Store, clock: SteppedClock) -> None:
     assert not store.trust.is_trusted("p", "d1")
     first = store.trust.grant("p", "d1", identity="ann")
     assert store.trust.is_trusted("p", "d1")
@@ -115,7 +115,7 @@ def test_a_verdict_is_kept_for_its_tree_plan_and_project(store: Store) -> None:
         assert store.verdicts.get(project, tree, plan_digest=plan) is None
 
 
-def test_a_later_verdict_takes_the_place_of_an_earlier_one(store: Store) -> None:
+def test_a_later_verdict_replaces_an_earlier_verdict(store: Store) -> None:
     green = Verdict(tree="t1", scope="merged", status="green")
     store.verdicts.put("p", VERDICT, plan_digest="d1")
     store.verdicts.put("p", green, plan_digest="d1")

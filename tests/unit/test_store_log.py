@@ -37,7 +37,7 @@ def test_lines_are_chained_as_the_vocabulary_says(store: Store, clock: SteppedCl
         assert line.hash == prev
 
 
-def test_what_is_read_is_what_was_appended(store: Store) -> None:
+def test_appended_events_are_read_back(store: Store) -> None:
     lines = store.log.append("m-1", CREATED, STEP) + store.log.append("m-1", STARTED, durable=True)
     assert store.log.read("m-1") == lines
     assert store.log.read("m-1", after=2) == lines[2:]
@@ -53,12 +53,12 @@ def test_lines_of_some_types_are_read_alone(store: Store) -> None:
     assert store.log.read("m-1", types=["no.such"]) == ()
 
 
-def test_appending_nothing_does_nothing(store: Store) -> None:
+def test_an_empty_append_has_no_effect(store: Store) -> None:
     assert store.log.append("m-1") == ()
     assert store.log.missions() == ()
 
 
-def test_missions_have_chains_of_their_own(store: Store) -> None:
+def test_missions_have_separate_hash_chains(store: Store) -> None:
     one, other = store.log.append("m-1", CREATED), store.log.append("m-2", CREATED)
     assert one[0].prev == other[0].prev == GENESIS
     assert one[0].hash != other[0].hash
@@ -93,7 +93,7 @@ def test_an_id_that_could_leave_the_directory_is_refused(store: Store, name: str
         store.log.append(name, CREATED, durable=True)
 
 
-def test_rows_tell_where_each_log_ends(store: Store, clock: SteppedClock) -> None:
+def test_mission_rows_contain_the_end_of_each_log(store: Store, clock: SteppedClock) -> None:
     first = store.log.append("m-1", CREATED)
     clock.advance(1)
     store.log.append("m-2", replace(CREATED, project="q"))
@@ -106,7 +106,7 @@ def test_rows_tell_where_each_log_ends(store: Store, clock: SteppedClock) -> Non
     assert store.log.missions(project="none") == ()
 
 
-def test_a_row_tells_who_asked_for_its_mission(store: Store) -> None:
+def test_mission_rows_contain_the_user(store: Store) -> None:
     for name, user in (("m-1", "ann"), ("m-2", "")):
         store.log.append(name, replace(CREATED, user=user))
     assert {row.id: row.user for row in store.log.takeable()} == {"m-1": "ann", "m-2": ""}
@@ -117,7 +117,7 @@ def test_a_row_tells_who_asked_for_its_mission(store: Store) -> None:
     )
 
 
-def test_the_latest_mission_of_a_project_is_the_one_created_last(store: Store, clock: SteppedClock) -> None:
+def test_the_latest_mission_of_a_project_is_the_last_created(store: Store, clock: SteppedClock) -> None:
     assert store.log.latest("p") is None
     for name in ("m-2", "m-3", "m-1"):
         store.log.append(name, CREATED)
@@ -136,13 +136,13 @@ def test_a_mission_is_found_by_its_beginning_or_end(store: Store, name: str) -> 
     assert store.log.find(name) == "m-01aaa111"
 
 
-def test_a_whole_id_wins_over_those_it_begins(store: Store) -> None:
+def test_a_complete_id_takes_precedence_over_longer_ids_with_that_prefix(store: Store) -> None:
     for each in ("m-01bbb222", "m-01bbb2223"):
         store.log.append(each, CREATED)
     assert store.log.find("m-01bbb222") == "m-01bbb222"
 
 
-def test_what_is_not_one_mission_is_refused_with_the_way_out(store: Store) -> None:
+def test_an_ambiguous_or_unknown_mission_id_is_an_error_with_a_hint(store: Store) -> None:
     for number in range(10):
         store.log.append(f"m-01aaa{number}", CREATED)
     with pytest.raises(UsageError) as ambiguous:
@@ -177,7 +177,7 @@ def test_an_erased_payload_is_gone_and_the_chain_whole(store: Store) -> None:
         assert not path.is_file() or b"the-secret-word" not in path.read_bytes(), path
 
 
-def test_only_a_line_that_is_there_can_be_erased(store: Store) -> None:
+def test_erasing_a_missing_event_raises(store: Store) -> None:
     store.log.append("m-1", CREATED)
     for mission, seq in (("m-1", 2), ("m-2", 1)):
         with pytest.raises(NotFoundError):

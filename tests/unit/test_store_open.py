@@ -63,7 +63,7 @@ def test_the_directory_and_its_files_are_for_the_owner_alone(store: Store, home:
     assert {mode(path) & 0o077 for path in files} == {0}
 
 
-def test_what_was_kept_is_there_after_reopening(home: Path) -> None:
+def test_events_persist_after_reopening(home: Path) -> None:
     with open_store(home) as store:
         lines = store.log.append("m-1", CREATED, STEP)
     with open_store(home) as store:
@@ -105,7 +105,7 @@ def shape(store: Store) -> dict[str, object]:
     return {**found, "rest": rest, "kinds": sorted(tuple(row) for row in kinds)}
 
 
-def test_a_new_store_is_what_the_scripts_make(store: Store, tmp_path: Path) -> None:
+def test_a_new_store_has_the_schema_of_the_migration_scripts(store: Store, tmp_path: Path) -> None:
     made = shape(store)
     with by_the_scripts(tmp_path / "scripts") as other:
         assert shape(other) == made
@@ -168,7 +168,7 @@ def test_an_emptied_file_does_not_pass_for_a_fresh_start(home: Path) -> None:
     assert fails(home).code == "store_corrupt"
 
 
-def test_what_a_crash_before_the_first_migration_leaves_is_opened(home: Path) -> None:
+def test_an_empty_database_file_is_migrated_on_open(home: Path) -> None:
     home.mkdir(parents=True)
     (home / "store.db").touch()
     with open_store(home) as store:
@@ -181,7 +181,7 @@ def test_a_home_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
     assert fails(tmp_path / "file").code == "store_not_writable"
 
 
-def test_a_full_disk_is_a_typed_error_and_loses_nothing(store: Store) -> None:
+def test_a_full_disk_raises_store_full_and_keeps_committed_events(store: Store) -> None:
     lines = store.log.append("m-1", CREATED)
     with store.database.write(durable=True) as writer:
         writer.execute("PRAGMA max_page_count=40")
@@ -223,7 +223,7 @@ def test_read_only_does_not_migrate(home: Path) -> None:
     assert fails(home, read_only=True).code == "store_older"
 
 
-def test_a_failed_migration_leaves_nothing_behind(home: Path, tmp_path: Path) -> None:
+def test_a_failed_migration_is_rolled_back(home: Path, tmp_path: Path) -> None:
     home.mkdir(parents=True)
     with sqlite3.connect(home / "store.db") as raw:
         raw.execute("CREATE TABLE verdicts (theirs)")  # clashes after other tables were made
@@ -234,7 +234,7 @@ def test_a_failed_migration_leaves_nothing_behind(home: Path, tmp_path: Path) ->
     raw.close()
 
 
-def test_the_same_home_serves_many_stores_of_one_process(home: Path) -> None:
+def test_a_process_can_open_several_stores_of_the_same_home(home: Path) -> None:
     with open_store(home) as one, open_store(home) as other:
         lines = one.log.append("m-1", CREATED)
         lines += other.log.append("m-1", STEP)
@@ -269,7 +269,7 @@ def test_a_directory_that_others_may_read_is_closed_to_them(tmp_path: Path) -> N
         ("slots", "logs", "actions"),
     ],
 )
-def test_what_a_command_left_that_was_killed_early_is_closed_too(tmp_path: Path, left: tuple[str, ...]) -> None:
+def test_opening_a_store_restricts_a_home_left_by_a_killed_command(tmp_path: Path, left: tuple[str, ...]) -> None:
     home = tmp_path / "state"
     home.mkdir(mode=0o755)
     for name in left:
@@ -312,7 +312,7 @@ def test_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeypatc
     assert list(home.iterdir()) == []
 
 
-def test_who_waits_while_the_work_is_done_shares_the_next_run() -> None:
+def test_callers_waiting_during_a_run_share_the_next_run() -> None:
     runs: list[float] = []
     begun, go_on = threading.Event(), threading.Event()
 
@@ -341,7 +341,7 @@ def test_who_waits_while_the_work_is_done_shares_the_next_run() -> None:
     assert len(runs) == 2
 
 
-def test_a_run_that_fails_is_done_again_for_who_still_waits() -> None:
+def test_a_failed_run_raises_and_the_next_wait_runs_again() -> None:
     outcomes = iter([OSError(5, "no"), None])
 
     def work() -> None:

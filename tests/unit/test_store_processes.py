@@ -136,7 +136,7 @@ done([worker(write), worker(follow), worker(follow)])
     run(script, home)
 
 
-def test_a_killed_writer_leaves_a_chain_that_verifies_and_all_it_was_told_was_kept(home: Path) -> None:
+def test_a_killed_writer_leaves_a_valid_chain_with_all_acknowledged_events(home: Path) -> None:
     script = """
 def work(reply):
     with open_store(home) as store:
@@ -172,7 +172,7 @@ print("all heard")
     assert run(script, home) == "all heard\n"
 
 
-def test_a_process_killed_while_it_holds_the_write_lock_does_not_keep_it(home: Path) -> None:
+def test_a_killed_process_releases_the_write_lock_and_is_rolled_back(home: Path) -> None:
     script = """
 def work(reply):
     store = open_store(home)
@@ -195,7 +195,7 @@ with open_store(home) as store:
     run(script, home)
 
 
-def test_a_backup_beside_a_writer_verifies(home: Path, tmp_path: Path) -> None:
+def test_a_backup_during_concurrent_writes_verifies(home: Path, tmp_path: Path) -> None:
     script = """
 def write():
     with open_store(home) as store:

@@ -48,7 +48,7 @@ def fails(store: Store, mission: str = "m-1") -> StoreError:
     return caught.value
 
 
-def test_the_last_durable_line_is_signed_not_a_later_one(store: Store) -> None:
+def test_signing_covers_the_last_durable_event(store: Store) -> None:
     durable = store.log.read("m-1")[-1]
     store.log.append("m-1", STEP)
     head = store.sign_head("m-1")
@@ -58,7 +58,7 @@ def test_the_last_durable_line_is_signed_not_a_later_one(store: Store) -> None:
     assert (report.ok, report.signed_heads, report.keys) == (True, 1, (head.key,))
 
 
-def test_the_same_line_is_signed_once_and_later_ones_beside_it(store: Store, home: Path) -> None:
+def test_an_event_is_signed_once_and_later_events_add_signed_heads(store: Store, home: Path) -> None:
     first = store.sign_head("m-1")
     content = (home / "heads/m-1.2.signed").read_bytes()
     with open_store(home) as later:
@@ -69,7 +69,7 @@ def test_the_same_line_is_signed_once_and_later_ones_beside_it(store: Store, hom
     assert verify(store).signed_heads == 2
 
 
-def test_the_key_is_for_its_owner_alone_and_stays(store: Store, home: Path) -> None:
+def test_the_signing_key_is_private_and_reused(store: Store, home: Path) -> None:
     store.sign_head("m-1")
     before = (home / "keys/audit.key").read_bytes()
     assert stat.S_IMODE((home / "keys").stat().st_mode) == 0o700
@@ -79,7 +79,7 @@ def test_the_key_is_for_its_owner_alone_and_stays(store: Store, home: Path) -> N
     assert (home / "keys/audit.key").read_bytes() == before
 
 
-def test_no_store_pays_for_cryptography_before_it_signs(home: Path) -> None:
+def test_cryptography_is_imported_only_for_signing(home: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
@@ -108,7 +108,7 @@ def test_openssl_knows_key_and_signature(store: Store, home: Path, tmp_path: Pat
     assert summed.stdout.split()[0] == head.key
 
 
-def test_a_mission_that_is_not_there_or_not_on_the_disk(store: Store, home: Path) -> None:
+def test_signing_a_missing_or_undurable_mission_raises(store: Store, home: Path) -> None:
     with pytest.raises(NotFoundError, match="'m-9'"):
         store.sign_head("m-9")
     store.log.append("m-2", CREATED)
@@ -163,7 +163,7 @@ def other_home(place: Path) -> bytes:
     return (place / "other/keys/audit.pub").read_bytes()
 
 
-def test_a_backup_holds_heads_and_keys_and_goes_on(store: Store, tmp_path: Path) -> None:
+def test_a_backup_contains_signed_heads_and_keys_and_can_sign(store: Store, tmp_path: Path) -> None:
     head = store.sign_head("m-1")
     store.backup(tmp_path / "copy")
     with open_store(tmp_path / "copy") as copy:
@@ -186,13 +186,13 @@ def test_an_emptied_database_is_refused_for_its_signed_heads_alone(store: Store,
     assert caught.value.code == "store_corrupt"
 
 
-def test_a_torn_write_leaves_nothing_that_counts(store: Store, home: Path) -> None:
+def test_a_partially_written_head_is_ignored(store: Store, home: Path) -> None:
     store.sign_head("m-1")
     (home / "heads/.tmp-torn").write_bytes(b'{"format":"charge')
     assert verify(store).signed_heads == 1
 
 
-def test_processes_sign_at_once_with_one_key(home: Path) -> None:
+def test_concurrent_processes_sign_with_the_same_key(home: Path) -> None:
     """Each waits at a gate before the key exists; all sign the same mission and a separate one each."""
     script = """
 import os, sys
@@ -230,7 +230,7 @@ assert all(os.waitpid(child, 0)[1] == 0 for child in children)
     assert (report.ok, report.signed_heads, len(report.keys)) == (True, 5, 1)
 
 
-def test_a_head_goes_through_its_text_form() -> None:
+def test_a_signed_head_round_trips_through_text() -> None:
     assert SignedHead.decode(HEAD.encode()) == HEAD
     assert SignedHead.decode(b" " + HEAD.encode() + b"\n") == HEAD
     assert b"\n" not in HEAD.encode()
@@ -260,7 +260,7 @@ def test_a_head_goes_through_its_text_form() -> None:
         HEAD.encode() + b" " * 5000,
     ],
 )
-def test_what_is_no_head_is_a_typed_error(content: bytes) -> None:
+def test_decoding_a_malformed_head_raises(content: bytes) -> None:
     with pytest.raises(UsageError) as caught:
         SignedHead.decode(content)
     assert caught.value.code == "head_malformed"

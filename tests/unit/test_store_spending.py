@@ -56,7 +56,7 @@ def refusal(of: Ledger, usd: float, call: str = "c-refused") -> ExhaustedError:
     return caught.value
 
 
-def test_a_reserve_counts_until_what_the_call_cost_takes_its_place(store: Store) -> None:
+def test_a_reserve_counts_until_the_call_is_settled(store: Store) -> None:
     one = ledger(store, a=1.0)
     one.reserve("c-1", 0.75)
     assert one.left() == 0.25
@@ -66,7 +66,7 @@ def test_a_reserve_counts_until_what_the_call_cost_takes_its_place(store: Store)
     assert store.spending.total() == (0.1, 0.1)
 
 
-def test_what_nobody_knows_stays_booked_at_its_reserve(store: Store) -> None:
+def test_a_call_of_unknown_cost_stays_booked_at_its_reserve(store: Store) -> None:
     one = ledger(store, a=1.0)
     one.reserve("c-1", 0.75)
     one.settle("c-1", None)
@@ -84,7 +84,7 @@ def test_the_first_word_on_a_call_counts(store: Store) -> None:
     assert store.spending.total() == (0.2, 0.7)
 
 
-def test_a_call_that_costs_more_than_its_reserve_is_booked_as_it_is(store: Store) -> None:
+def test_a_call_that_costs_more_than_its_reserve_is_booked_in_full(store: Store) -> None:
     one = ledger(store, a=1.0)
     one.reserve("c-1", 0.5)
     one.settle("c-1", 1.5)
@@ -93,7 +93,7 @@ def test_a_call_that_costs_more_than_its_reserve_is_booked_as_it_is(store: Store
     assert one.reserve("c-2", 0.0) == (Spent(limit="attempt", limit_usd=1.0, spent_usd=1.5),)
 
 
-def test_without_a_limit_all_is_kept_and_nothing_refused(store: Store) -> None:
+def test_without_limits_every_call_is_booked_and_allowed(store: Store) -> None:
     one = ledger(store)
     assert one.left() is None
     assert one.reserve("c-1", 1e6) == ()
@@ -136,7 +136,7 @@ def test_each_limit_refuses_and_says_which_how_much_and_the_way_out(
     assert one.left() == 0.0
 
 
-def test_each_limit_counts_what_is_its_own(store: Store, clock: SteppedClock) -> None:
+def test_each_limit_counts_only_spending_of_its_scope(store: Store, clock: SteppedClock) -> None:
     for attempt, mission in (("a-1", "m-1"), ("a-2", "m-1"), ("a-3", "m-2")):
         ledger(store, attempt, mission).reserve(f"c-{attempt}", 1.0)
     assert ledger(store, "a-1", "m-1", a=5.0).left() == 4.0
@@ -177,7 +177,7 @@ def test_a_users_limit_counts_a_day_over_all_missions_and_a_tasks_its_attempts(
     assert store.spending.total(user="ann", day="2026-01-31").booked_usd == 6.45
 
 
-def test_a_call_over_midnight_belongs_to_the_day_it_began(store: Store, clock: SteppedClock) -> None:
+def test_a_call_over_midnight_counts_for_the_day_of_its_start(store: Store, clock: SteppedClock) -> None:
     one = ledger(store, d=1.0)
     one.reserve("c-1", 0.5)
     clock.advance(DAY)
@@ -187,7 +187,7 @@ def test_a_call_over_midnight_belongs_to_the_day_it_began(store: Store, clock: S
     assert store.spending.total(day="2026-02-01") == (0.0, 0.0)
 
 
-def test_calls_by_hand_count_for_their_attempt_and_the_day_but_for_no_mission(store: Store) -> None:
+def test_calls_without_a_mission_count_for_the_attempt_and_the_day_only(store: Store) -> None:
     ledger(store, "a-0", None).reserve("c-0", 1.0)
     by_hand = ledger(store, "a-1", None, m=1.0, d=5.0)
     by_hand.reserve("c-1", 0.5)
@@ -196,7 +196,7 @@ def test_calls_by_hand_count_for_their_attempt_and_the_day_but_for_no_mission(st
     assert ledger(store, "a-2", "m-1", d=5.0).left() == 3.5
 
 
-def test_four_fifths_of_a_limit_are_told_once(store: Store) -> None:
+def test_reaching_80_percent_of_a_limit_is_reported_once(store: Store) -> None:
     one = ledger(store, a=1.0)
     assert one.reserve("c-1", 0.799999) == ()
     assert one.reserve("c-2", 0.000001) == (Spent(limit="attempt", limit_usd=1.0, spent_usd=0.8),)
@@ -208,7 +208,9 @@ def test_four_fifths_of_a_limit_are_told_once(store: Store) -> None:
     assert raised.reserve("c-5", 0.1) == (Spent(limit="attempt", limit_usd=1.1, spent_usd=1.0),)
 
 
-def test_several_limits_are_told_at_once_and_each_to_one_ledger(store: Store, clock: SteppedClock) -> None:
+def test_several_reached_limits_are_reported_together_and_each_only_once(
+    store: Store, clock: SteppedClock
+) -> None:
     one, two = ledger(store, "a-1", a=1.0, m=2.0, d=2.0), ledger(store, "a-2", a=1.0, m=2.0, d=2.0)
     assert [spent.limit for spent in one.reserve("c-1", 0.9)] == ["attempt"]
     assert [spent.limit for spent in two.reserve("c-2", 0.9)] == ["attempt", "mission", "day"]
@@ -217,7 +219,7 @@ def test_several_limits_are_told_at_once_and_each_to_one_ledger(store: Store, cl
     assert [spent.limit for spent in ledger(store, "a-3", "m-2", d=1.0).reserve("c-4", 0.8)] == ["day"]
 
 
-def test_a_limit_of_nothing_lets_free_calls_pass(store: Store) -> None:
+def test_a_limit_of_zero_allows_free_calls(store: Store) -> None:
     one = ledger(store, a=0.0)
     assert one.reserve("c-1", 0.0) == ()
     assert refusal(one, 1e-9)
@@ -232,7 +234,7 @@ def test_a_reserve_is_rounded_up_and_a_limit_down(store: Store) -> None:
 
 @given(micro=st.integers(0, 10**15))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_an_amount_comes_back_as_it_was(store: Store, micro: int) -> None:
+def test_an_amount_in_micro_dollars_round_trips_exactly(store: Store, micro: int) -> None:
     usd, name = micro / 1_000_000, uuid4().hex
     one = ledger(store, name, None, a=usd)
     assert one.left() == usd
@@ -241,7 +243,7 @@ def test_an_amount_comes_back_as_it_was(store: Store, micro: int) -> None:
     assert store.spending.total(attempt=name).booked_usd == usd
 
 
-def test_the_noise_of_floats_takes_nothing(store: Store) -> None:
+def test_float_rounding_errors_do_not_change_amounts(store: Store) -> None:
     one = ledger(store, a=0.3)
     one.reserve("c-1", 0.1 + 0.2)  # 0.30000000000000004
     assert one.left() == 0.0
@@ -258,7 +260,7 @@ def test_an_amount_is_shown_with_all_its_digits(store: Store, micro: int, shown:
 
 
 @pytest.mark.parametrize("usd", [-0.01, math.nan, math.inf, -math.inf, 1.1e9])
-def test_what_is_no_amount_is_refused(store: Store, usd: float) -> None:
+def test_an_invalid_amount_is_rejected(store: Store, usd: float) -> None:
     one = ledger(store)
     with pytest.raises(UsageError, match="amount"):
         one.reserve("c-1", usd)
@@ -270,7 +272,7 @@ def test_what_is_no_amount_is_refused(store: Store, usd: float) -> None:
     assert store.spending.total() == (0.0, 1.0)
 
 
-def test_a_call_that_is_not_there_or_not_ones_own_is_an_error(store: Store) -> None:
+def test_settling_an_unknown_call_or_reserving_a_call_twice_raises(store: Store) -> None:
     one, two = ledger(store), ledger(store, "a-2")
     one.reserve("c-1", 1.0)
     for of, call in ((one, "c-9"), (two, "c-1")):
@@ -281,7 +283,7 @@ def test_a_call_that_is_not_there_or_not_ones_own_is_an_error(store: Store) -> N
     assert store.spending.total() == (0.0, 1.0)
 
 
-def test_calls_of_a_dead_worker_stay_booked_whole(store: Store, clock: SteppedClock) -> None:
+def test_abandoned_calls_stay_booked_at_their_full_reserve(store: Store, clock: SteppedClock) -> None:
     one = ledger(store, a=5.0)
     for call, usd in (("c-b", 1.0), ("c-a", 0.5), ("c-c", 0.25)):
         one.reserve(call, usd)
@@ -299,7 +301,7 @@ def test_calls_of_a_dead_worker_stay_booked_whole(store: Store, clock: SteppedCl
     assert store.spending.booked("a-2") == ()
 
 
-def test_calls_of_a_dead_worker_are_booked_by_what_is_known_of_them(store: Store) -> None:
+def test_abandoned_calls_are_booked_at_known_costs_or_bounds(store: Store) -> None:
     one = ledger(store, a=5.0)
     for call in ("c-1", "c-2", "c-3", "c-4", "c-5"):
         one.reserve(call, 1.0)
@@ -317,7 +319,7 @@ def test_calls_of_a_dead_worker_are_booked_by_what_is_known_of_them(store: Store
     assert one.left() == 2.325
 
 
-def test_totals_are_of_what_is_asked_for(store: Store) -> None:
+def test_totals_are_filtered_by_mission_attempt_and_day(store: Store) -> None:
     for number, (attempt, mission) in enumerate((("a-1", "m-1"), ("a-2", "m-1"), ("a-3", None)), start=1):
         one = ledger(store, attempt, mission)
         one.reserve(f"c-{number}", number)
@@ -331,7 +333,7 @@ def test_totals_are_of_what_is_asked_for(store: Store) -> None:
     assert total("m-1", "a-3") == total(day="2026-01-30") == (0.0, 0.0)
 
 
-def test_the_book_is_still_there_after_reopening_and_in_a_backup(tmp_path: Path) -> None:
+def test_spending_persists_after_reopening_and_in_a_backup(tmp_path: Path) -> None:
     with open_store(tmp_path / "home") as store:
         ledger(store).reserve("c-1", 0.5)
         store.backup(tmp_path / "copy")

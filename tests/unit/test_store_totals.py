@@ -52,7 +52,7 @@ def test_the_calls_of_a_store_of_the_version_before_are_counted(tmp_path: Path) 
         assert ledger(store).left() == 9.0 - 0.25 - 2.0 - 0.5 - 0.125
 
 
-def test_what_another_program_writes_is_counted(tmp_path: Path) -> None:
+def test_totals_include_calls_written_by_another_program(tmp_path: Path) -> None:
     """An earlier version may still run: it only writes the calls."""
     with open_store(tmp_path / "home") as store:
         ledger(store).reserve("c-1", 1.0)
@@ -88,7 +88,7 @@ with open_store(Path(sys.argv[1])) as store:
 """
 
 
-def test_a_killed_process_takes_no_reserve_with_it(tmp_path: Path) -> None:
+def test_reserves_of_a_killed_process_are_kept(tmp_path: Path) -> None:
     home, told = tmp_path / "home", dict[str, float]()
     open_store(home).close()
     for life in range(3):
@@ -111,7 +111,7 @@ def test_a_killed_process_takes_no_reserve_with_it(tmp_path: Path) -> None:
     assert len(kept) - len(told) <= 3
 
 
-def test_a_disk_that_cannot_be_waited_for_is_told(tmp_path: Path) -> None:
+def test_securing_raises_if_the_write_ahead_log_cannot_be_synced(tmp_path: Path) -> None:
     with open_store(tmp_path / "home") as store:
         ledger(store).reserve("c-1", 1.0)
         ledger(store).secure()

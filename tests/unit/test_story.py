@@ -58,7 +58,7 @@ def test_a_base_that_no_setup_mends_is_shown_as_red(tmp_path: Path, then: Payloa
     assert told(tmp_path, MISSING, then)[0] == "before      red: pytest: missing"
 
 
-def test_who_follows_after_an_answer_is_told_of_the_base_once(tmp_path: Path) -> None:
+def test_following_after_an_answer_shows_setup_and_base_checks_once(tmp_path: Path) -> None:
     lines = told(tmp_path, SETUP, RED, ASKED, after=(SETUP, RED, ASKED))
     assert len([line for line in lines if line.startswith(("setup", "before"))]) == 2
 

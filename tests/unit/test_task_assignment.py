@@ -89,14 +89,14 @@ CRITIC = '[roles.reviewer]\nagent = "critic"\n'
         ("", RunRequest(agent="native"), role("", agent="plain"), "plain", None),
     ],
 )
-def test_who_works_on_a_task(
+def test_agent_and_model_assigned_to_a_task(
     app: App, roles: str, asked: RunRequest, task: Task, agent: str, model: str | None
 ) -> None:
     request = assigned(app, roles, asked, task)
     assert (request.agent, request.model) == (agent, model)
 
 
-def test_a_model_that_is_only_configured_is_not_taken_for_the_one_of_the_whole(app: App) -> None:
+def test_the_planner_uses_the_model_of_the_mission_if_its_agent_has_no_model(app: App) -> None:
     """The agent names no model; the whole mission got its model from its role."""
     bare = AGENTS.replace('model = "own"\n', "")
     roles = '[roles.developer]\nmodel = "z"\n'
@@ -118,7 +118,9 @@ def test_a_model_that_is_only_configured_is_not_taken_for_the_one_of_the_whole(a
         ('[roles.developer]\nagent = "critic"\n', RunRequest(), role("tester"), "[roles.developer]"),
     ],
 )
-def test_it_is_said_who_named_the_agent(app: App, roles: str, asked: RunRequest, task: Task, why: str) -> None:
+def test_the_assignment_names_the_source_of_the_agent(
+    app: App, roles: str, asked: RunRequest, task: Task, why: str
+) -> None:
     assert assigned(app, roles, asked, task).why.startswith(why)
 
 

@@ -170,7 +170,7 @@ def test_another_question_is_another_answer(hosts: dict[str, Path]) -> None:
     assert ours.path != more.path
 
 
-def test_what_changed_just_now_is_not_kept(tmp_path: Path) -> None:
+def test_a_result_of_recently_changed_files_is_not_cached(tmp_path: Path) -> None:
     """A second change within the same clock tick would leave every time stamp unchanged."""
     file = tmp_path / "file"
     file.write_text("x")

@@ -61,7 +61,7 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text() == render_page(), f"run: {command}"
 
 
-def test_nothing_is_lost_between_any_two_dialects() -> None:
+def test_every_feature_is_translated_or_reported_between_any_two_dialects() -> None:
     rows = [*request_rows(), *reply_rows(), *effort_rows(), *budget_rows()]
     assert len(FEATURES) > 40
     assert [row for row in rows if "lost" in row] == []
@@ -77,14 +77,14 @@ def test_a_feature_that_is_lost_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.integers(0, 100_000))
-def test_a_budget_is_the_least_effort_that_covers_it(tokens: int) -> None:
+def test_a_reasoning_budget_maps_to_an_effort_that_covers_the_budget(tokens: int) -> None:
     word = ReasoningRequest(budget=tokens).word
     assert word is not None
     assert EFFORT_BUDGETS[word] >= tokens or word == "high"
     assert (word == "none") == (tokens == 0)
 
 
-def test_what_leaves_it_to_the_model_has_no_effort_and_switched_off_wins() -> None:
+def test_a_dynamic_budget_has_no_effort_and_a_zero_budget_takes_precedence() -> None:
     assert ReasoningRequest(budget=DYNAMIC_BUDGET).word is None
     assert ReasoningRequest(budget=DYNAMIC_BUDGET, effort="high").tokens == EFFORT_BUDGETS["high"]
     assert ReasoningRequest(budget=0, effort="high").word == "none"
@@ -106,7 +106,7 @@ CLAUDES = {
 
 
 @pytest.mark.parametrize("model", CLAUDES)
-def test_each_claude_is_asked_to_reason_in_its_own_way(model: str) -> None:
+def test_each_claude_model_gets_its_form_of_the_reasoning_request(model: str) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "medium"}
     sent = send("openai", "anthropic", body, model)
     ways = [way for way in set(CLAUDES.values()) - {None} if find(sent.body, str(way))]
@@ -124,7 +124,7 @@ def test_a_budget_leaves_room_for_the_reply(limit: int, tokens: int | None, name
     assert ("reasoning_effort" in sent.left) == named
 
 
-def test_beside_reasoning_claude_gets_no_temperature_and_no_forced_call() -> None:
+def test_claude_reasoning_excludes_temperature_and_forced_tool_calls() -> None:
     asked = {**BASES["gemini"], "contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     config = {"temperature": 0.2, "topP": 0.99, "topK": 40, "thinkingConfig": {"thinkingBudget": 2_000}}
     sent = send("gemini", "anthropic", {**asked, "generationConfig": config}, "claude-sonnet-4-5")
@@ -146,7 +146,7 @@ def locate(body: dict[str, Any], operation: Any = "reply") -> Any:
     return DIALECTS["anthropic"].locate(call)[1]
 
 
-def test_marks_stand_where_the_next_call_finds_them() -> None:
+def test_cache_marks_are_set_on_the_parts_reused_by_the_next_call() -> None:
     body = BASES["anthropic"]
     wire = locate(body)
     assert marks(wire) == 3
@@ -163,14 +163,14 @@ def test_marks_stand_where_the_next_call_finds_them() -> None:
 @pytest.mark.parametrize(
     "path", ["system", "messages.0.content.0.cache_control", "tools.0.cache_control", "cache_control"]
 )
-def test_where_a_client_marks_nothing_is_added(path: str) -> None:
+def test_no_cache_marks_are_added_if_the_client_sets_a_mark(path: str) -> None:
     mark = {"type": "ephemeral", "ttl": "1h"}
     value = [{"type": "text", "text": "be brief", "cache_control": mark}] if path == "system" else mark
     body = put(BASES["anthropic"], path, value)
     assert locate(body) == body
 
 
-def test_marks_are_set_only_where_they_may_stand() -> None:
+def test_cache_marks_are_set_only_on_valid_parts() -> None:
     empty = {"model": "m", "messages": [{"role": "user", "content": " "}], "tools": BASES["anthropic"]["tools"]}
     assert marks(locate(empty)["messages"]) == 0
     assert marks(locate(empty)["tools"]) == 1
@@ -183,7 +183,7 @@ def test_marks_are_set_only_where_they_may_stand() -> None:
     assert marks(locate(BASES["anthropic"], "count")) == 0
 
 
-def test_of_too_many_marks_the_newest_stay() -> None:
+def test_only_the_newest_of_too_many_cache_marks_are_kept() -> None:
     part = {"type": "text", "text": "x", "prompt_cache_breakpoint": {"mode": "explicit"}}
     asked = {"model": "m", "messages": [{"role": "user", "content": [{**part, "text": str(n)} for n in range(6)]}]}
     (message,) = send("openai", "anthropic", asked, "claude-opus-4-6").body["messages"]
@@ -223,7 +223,7 @@ def test_malformed_arguments_of_an_earlier_reply_can_go_to_any_model(client: Dia
     assert json.dumps(BROKEN)[1:-1] in json.dumps(sent.body).replace("\\\\\\", "\\")
 
 
-async def test_what_is_left_out_is_in_every_header_and_once_in_the_log(tmp_path: Path) -> None:
+async def test_left_out_fields_are_in_every_response_header_and_logged_once(tmp_path: Path) -> None:
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "service_tier": "flex", "seed": 3}
     async with gateway(tmp_path, Reply(pieces=[anthropic_whole()]), dialect="anthropic") as running:
         heads = [(await running.post(asked)).headers["x-chargehand-left-out"] for _ in range(3)]
@@ -234,7 +234,7 @@ async def test_what_is_left_out_is_in_every_header_and_once_in_the_log(tmp_path:
     assert told == [("seed", "service_tier"), (), (), ("logit_bias",)]
 
 
-async def test_in_its_own_dialect_too_what_does_not_pass_is_named(tmp_path: Path) -> None:
+async def test_left_out_fields_are_named_within_the_same_dialect(tmp_path: Path) -> None:
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "zq, \n": 1, "ümlaut": 1, "x" * 300: 1}
     async with gateway(tmp_path, Reply(pieces=[openai_whole()])) as running:
         clean = await running.post({"model": "m", "messages": [], "seed": 1})
@@ -290,7 +290,7 @@ DROPPED += ["x-goog-user-project"]
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("kind", ["whole", "stream", "error", "embeddings"])
-async def test_each_header_that_asks_for_a_feature_goes_on_or_is_named(
+async def test_each_feature_header_is_forwarded_or_named_as_left_out(
     tmp_path: Path, client: Dialect, kind: str
 ) -> None:
     """In every reply: live or recorded, whole or streamed, also of an error; in the log once."""

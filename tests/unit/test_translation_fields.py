@@ -87,7 +87,7 @@ def test_no_field_of_an_official_client_is_left_out_in_silence(client: Dialect, 
 
 
 @pytest.mark.parametrize("client", ALL)
-def test_the_base_itself_leaves_nothing_out(client: Dialect) -> None:
+def test_the_base_request_is_translated_without_left_out_fields(client: Dialect) -> None:
     for upstream in ALL:
         sent = send(client, upstream, BASES[client], MODELS[upstream])
         assert (sent.refused, sent.left) == (False, frozenset())

@@ -73,7 +73,7 @@ BUSYBOX = {"bin/busybox": b"\x7fELF static"}
 
 
 @pytest.mark.parametrize("compression", ["xz", "gz"])
-def test_only_what_is_wanted_of_a_package_is_read(tmp_path: Path, compression: str) -> None:
+def test_only_the_needed_files_of_a_package_are_read(tmp_path: Path, compression: str) -> None:
     (tmp_path / "a.deb").write_bytes(package(KERNEL, compression=compression))
     files = read_package(tmp_path / "a.deb")
     assert files == {name: body for name, body in KERNEL.items() if "unwanted" not in name}
@@ -94,7 +94,7 @@ def test_a_damaged_package_is_refused_or_read_whole(
     assert set(files) <= set(BUSYBOX)
 
 
-def test_modules_come_after_what_they_need_and_built_in_ones_not_at_all() -> None:
+def test_kernel_modules_are_ordered_by_dependency_without_builtin_modules() -> None:
     order = [name for name, _ in order_modules(KERNEL)]
     assert order == [
         *("virtio.ko", "virtio_pci_legacy_dev.ko", "virtio_pci.ko", "virtio_console.ko"),
@@ -110,7 +110,7 @@ def test_a_kernel_without_a_module_is_refused() -> None:
     assert "not the cloud kernel" in caught.value.hint
 
 
-def test_a_kernel_is_unpacked_where_it_can_be() -> None:
+def test_a_kernel_is_unpacked_if_possible_and_an_invalid_file_rejected() -> None:
     assert extract_kernel(kernel(lzma.compress(ELF))) == ELF
     for packed in (kernel(b"(\xb5/\xfd other"), kernel(b"\xfd7zXZ\0 damaged"), kernel(lzma.compress(b"no ELF"))):
         assert extract_kernel(packed) == packed
@@ -137,7 +137,7 @@ def test_the_first_files_are_an_archive_that_cpio_reads() -> None:
         make_initramfs(KERNEL)
 
 
-def test_one_kernel_and_no_other_is_set_up(tmp_path: Path) -> None:
+def test_setup_requires_a_single_kernel_and_is_repeatable(tmp_path: Path) -> None:
     for name, files in (("k", KERNEL), ("b", BUSYBOX), ("two", KERNEL | {"boot/vmlinuz-7": b""})):
         (tmp_path / f"{name}.deb").write_bytes(package(files))
     images = tmp_path / "images"

@@ -93,7 +93,7 @@ async def test_a_machine_that_breaks_the_protocol_is_left_alone(tmp_path: Path, 
                 pass
 
 
-async def test_channels_that_are_not_there_are_passed_over(tmp_path: Path) -> None:
+async def test_frames_of_unknown_channels_are_ignored(tmp_path: Path) -> None:
     async with machine(tmp_path) as far:
         far.release.set()
         far.writer.write(frame(DATA, 7, b"lost") + frame(RESET, 8) + frame(END, 9))

@@ -209,7 +209,7 @@ depot.git("fsck", "--strict", "--no-dangling")
 """
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_half_written(kit: WorkspaceKit) -> None:
+def test_a_full_disk_raises_no_space_and_leaves_no_partial_files(kit: WorkspaceKit) -> None:
     kit.root.mkdir()
     (kit.repository / "filling").write_bytes(os.urandom(50_000))
     kit.commit()
@@ -221,7 +221,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(kit: WorkspaceKit) 
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_what_fails_for_other_reasons_leaves_nothing_either(kit: WorkspaceKit) -> None:
+def test_a_failed_creation_of_base_layers_leaves_no_files(kit: WorkspaceKit) -> None:
     def broken(point: str) -> None:
         if point == "base:git":
             raise InfrastructureError("broken")

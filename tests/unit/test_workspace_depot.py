@@ -30,7 +30,7 @@ def code_of(root: Path, repository: Path) -> str:
     return caught.value.code
 
 
-def test_how_a_recorded_base_stands_is_not_asked_again(kit: WorkspaceKit) -> None:
+def test_a_recorded_base_is_resolved_without_the_repository(kit: WorkspaceKit) -> None:
     depot = kit.depot()
     base = depot.resolve_base()
     again = depot.resolve_base(base.commit, recorded=True)
@@ -43,7 +43,7 @@ def test_how_a_recorded_base_stands_is_not_asked_again(kit: WorkspaceKit) -> Non
         depot.resolve_base("main", recorded=True)
 
 
-def test_what_is_no_repository_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_empty_or_sha256_repository_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     assert code_of(tmp_path / "s", tmp_path / "plain") == "not_a_repository"
     assert code_of(tmp_path / "s", tmp_path / "absent") == "not_a_repository"
@@ -70,7 +70,7 @@ def test_found_from_a_directory_inside(kit: WorkspaceKit) -> None:
     assert (depot.repository.branch, depot.repository.bare) == ("main", False)
 
 
-def test_resolving_reads_only_and_tells_where_the_base_stands(kit: WorkspaceKit, tmp_path: Path) -> None:
+def test_resolving_a_base_is_read_only_and_reports_its_branch_state(kit: WorkspaceKit, tmp_path: Path) -> None:
     depot = kit.depot()
     before = repository_state(kit.repository)
     base = depot.resolve_base()
@@ -203,7 +203,7 @@ def test_a_linked_worktree_is_a_repository(kit: WorkspaceKit, tmp_path: Path) ->
     assert depot.base_layers(base).files == 8
 
 
-def test_a_shallow_clone_works_and_its_end_is_known_inside(kit: WorkspaceKit, tmp_path: Path) -> None:
+def test_a_shallow_clone_works_and_is_shallow_in_the_workspace(kit: WorkspaceKit, tmp_path: Path) -> None:
     for number in range(3):
         (kit.repository / "README.md").write_text(f"{number}\n")
         kit.commit(f"c{number}")
@@ -215,7 +215,7 @@ def test_a_shallow_clone_works_and_its_end_is_known_inside(kit: WorkspaceKit, tm
     assert kit.depot().resolve_base().commit == commit
 
 
-def test_nothing_is_lost_when_the_user_collects_garbage(kit: WorkspaceKit) -> None:
+def test_a_base_survives_garbage_collection_in_the_repository(kit: WorkspaceKit) -> None:
     depot = kit.depot()
     base = depot.resolve_base()
     git(kit.repository, "checkout", "-q", "--orphan", "other")
@@ -283,7 +283,7 @@ def test_base_files_are_as_a_clone_has_them_without_filters(kit: WorkspaceKit, t
         assert "module" in {c.path for c in workspace.scan().changes}
 
 
-def test_the_objects_of_a_base_are_only_its_own(kit: WorkspaceKit) -> None:
+def test_a_base_contains_only_objects_reachable_from_its_commit(kit: WorkspaceKit) -> None:
     first = kit.base()
     (kit.repository / "secret").write_text("of another branch\n")
     git(kit.repository, "checkout", "-q", "-b", "other")
@@ -322,7 +322,7 @@ def test_other_content_has_another_time_so_caches_cannot_mix_bases_up(kit: Works
     assert times[0] != times[1]
 
 
-def test_a_later_base_links_what_is_alike_and_writes_the_rest(kit: WorkspaceKit, tmp_path: Path) -> None:
+def test_a_later_base_hard_links_equal_files_and_writes_the_others(kit: WorkspaceKit, tmp_path: Path) -> None:
     place, clone = kit.repository, tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(place), str(clone))
 
@@ -386,7 +386,7 @@ def test_a_later_base_links_what_is_alike_and_writes_the_rest(kit: WorkspaceKit,
 
 
 @pytest.mark.parametrize("meta", ["of another version", "damaged"])
-def test_nothing_is_linked_from_a_base_that_may_have_other_files(kit: WorkspaceKit, meta: str) -> None:
+def test_files_of_an_outdated_or_damaged_base_are_not_linked(kit: WorkspaceKit, meta: str) -> None:
     first = kit.depot().base_layers(kit.base())
     (first.tree / "README.md").write_text("as an older version wrote it\n")
     file = first.tree.parent / "meta.json"
@@ -398,7 +398,7 @@ def test_nothing_is_linked_from_a_base_that_may_have_other_files(kit: WorkspaceK
     assert (second.tree / "README.md").stat().st_nlink == 1
 
 
-def test_a_base_of_which_files_are_gone_harms_no_later_one(kit: WorkspaceKit) -> None:
+def test_a_later_base_is_complete_although_files_of_an_earlier_base_are_missing(kit: WorkspaceKit) -> None:
     (kit.repository / "deep").mkdir()
     (kit.repository / "deep/a.txt").write_text("a\n")
     kit.commit()
@@ -442,7 +442,7 @@ def test_trees_are_read_compared_and_edited(kit: WorkspaceKit) -> None:
         depot.read_blob("0" * 40)
 
 
-def test_a_ref_is_read_wherever_git_keeps_it(kit: WorkspaceKit) -> None:
+def test_a_loose_packed_or_symbolic_ref_is_read(kit: WorkspaceKit) -> None:
     depot, base = kit.depot(), kit.base()
     name = "refs/chargehand/test/kept"
     assert depot.read_ref(name) is None
@@ -458,7 +458,7 @@ def test_a_ref_is_read_wherever_git_keeps_it(kit: WorkspaceKit) -> None:
     assert depot.read_ref("refs/chargehand/test") is None
 
 
-def test_refs_move_only_from_where_they_are_expected(kit: WorkspaceKit) -> None:
+def test_swapping_a_ref_with_a_wrong_old_value_raises(kit: WorkspaceKit) -> None:
     depot, base = kit.depot(), kit.base()
     depot.swap("refs/chargehand/missions/m", base.commit, None)
     later = depot.commit(base.tree, (base.commit,), "message ü")

@@ -52,7 +52,7 @@ def work(tmp_path: Path) -> Work:
     return Work(tmp_path)
 
 
-def test_export_makes_the_branch_and_nothing_else(work: Work) -> None:
+def test_export_creates_only_the_branch_and_is_repeatable(work: Work) -> None:
     done = work.export()
     assert (done.ref, done.state) == (f"refs/heads/{BRANCH}", "done")
     assert git(work.repository, "rev-parse", BRANCH) == work.commit
@@ -62,7 +62,7 @@ def test_export_makes_the_branch_and_nothing_else(work: Work) -> None:
     assert work.export() == done, "a second export finds it done"
 
 
-def test_export_moves_a_branch_only_from_where_it_was(work: Work) -> None:
+def test_export_moves_a_branch_only_from_the_expected_commit(work: Work) -> None:
     git(work.repository, "branch", BRANCH)
     blocked = work.export()
     assert (blocked.state, "exists already" in blocked.reason) == ("blocked", True)
@@ -84,7 +84,7 @@ def test_export_moves_a_branch_only_from_where_it_was(work: Work) -> None:
         (lambda work: None, "-x", "not a branch name"),
     ],
 )
-def test_export_says_what_is_in_the_way(
+def test_a_conflicting_or_invalid_branch_name_blocks_the_export(
     work: Work, prepare: Callable[[Work], object], branch: str, said: str
 ) -> None:
     prepare(work)
@@ -125,7 +125,7 @@ def test_apply_brings_branch_and_files_along(work: Work) -> None:
     ("path", "content"),
     [("README.md", "mine"), ("added", "mine"), ("d/x.log", "mine"), ("d", "mine"), ("l", "mine")],
 )
-def test_apply_never_overwrites_what_is_the_users(work: Work, path: str, content: str) -> None:
+def test_apply_never_overwrites_changes_of_the_user(work: Work, path: str, content: str) -> None:
     place = work.repository / path
     place.parent.mkdir(exist_ok=True)
     place.write_text(content)
@@ -160,7 +160,7 @@ def test_apply_is_refused_when_the_branch_moved_or_is_not_checked_out(work: Work
 @pytest.mark.parametrize(
     "written", [("README.md",), ("added", "docs/a.md"), ("README.md", "added", "d/x.log", "l")]
 )
-def test_apply_goes_on_after_a_fast_forward_that_stopped_half_way(work: Work, written: tuple[str, ...]) -> None:
+def test_apply_resumes_an_interrupted_fast_forward(work: Work, written: tuple[str, ...]) -> None:
     """Git writes files, then the index, then the ref: a crash may leave any prefix of that."""
 
     class Crash(BaseException):
@@ -184,7 +184,7 @@ def test_apply_goes_on_after_a_fast_forward_that_stopped_half_way(work: Work, wr
     assert git(work.repository, "status", "--porcelain") == ""
 
 
-def test_apply_goes_on_when_only_the_ref_was_missing(work: Work) -> None:
+def test_apply_resumes_if_only_the_ref_was_not_updated(work: Work) -> None:
     work.apply()
     git(work.repository, "update-ref", "refs/heads/main", work.base.commit)
     journal = f'{{"branch":"main","at":"{work.base.commit}","commit":"{work.commit}"}}'

@@ -50,7 +50,7 @@ def used_at(place: Path, when: float) -> None:
             os.utime(place / name, (when, when))
 
 
-def test_a_dry_run_tells_exactly_what_goes(kit: WorkspaceKit) -> None:
+def test_a_dry_run_reports_exactly_the_removed_items(kit: WorkspaceKit) -> None:
     workspace = kit.workspace("overlay")
     operate(workspace, [write("ignored.log", os.urandom(300_000))])
     (kit.root / "workspaces" / ".trash-x").mkdir()
@@ -68,7 +68,7 @@ def test_a_dry_run_tells_exactly_what_goes(kit: WorkspaceKit) -> None:
     assert done.bytes > 400_000
 
 
-def test_what_is_needed_or_young_stays(kit: WorkspaceKit) -> None:
+def test_needed_and_recent_items_are_kept(kit: WorkspaceKit) -> None:
     workspace = kit.workspace("overlay")
     assert collect(kit, keep={workspace.id}).bases == ()
     young = {"now": None, "max_age": 3600, "shared_age": 3600}
@@ -81,14 +81,14 @@ def test_what_is_needed_or_young_stays(kit: WorkspaceKit) -> None:
     assert kit.workspace("overlay").scan().changes == (), "what was removed is made again"
 
 
-def test_without_an_order_even_size_takes_nothing_used_within_a_minute(kit: WorkspaceKit) -> None:
+def test_the_size_limit_keeps_items_used_within_the_last_minute(kit: WorkspaceKit) -> None:
     workspace = kit.workspace("overlay")
     assert named(collect(kit, now=None, max_bytes=0)) == ((), (), (), (), ())
     used_at(workspace.directory, time.time() - 120)
     assert collect(kit, now=None, max_age=9e9, max_bytes=0).workspaces == (workspace.id,)
 
 
-def test_what_somebody_begins_to_use_meanwhile_stays(kit: WorkspaceKit) -> None:
+def test_a_base_taken_into_use_or_locked_during_collection_is_kept(kit: WorkspaceKit) -> None:
     workspace = kit.workspace("overlay")
     kit.workspace("overlay").discard()
     base = workspace.base.commit
@@ -107,7 +107,7 @@ def test_what_somebody_begins_to_use_meanwhile_stays(kit: WorkspaceKit) -> None:
     assert collect(kit).bases == (base,)
 
 
-def test_the_least_recently_used_goes_first_until_all_is_under_the_limit(kit: WorkspaceKit) -> None:
+def test_the_least_recently_used_workspaces_are_removed_until_below_the_limit(kit: WorkspaceKit) -> None:
     made = []
     for number in range(3):
         workspace = kit.workspace("overlay")
@@ -128,7 +128,7 @@ def test_the_least_recently_used_goes_first_until_all_is_under_the_limit(kit: Wo
     assert last.bases == (), "it was used within the last minute of that clock"
 
 
-def test_where_nobody_knows_only_age_counts(kit: WorkspaceKit) -> None:
+def test_workspaces_of_unknown_need_are_removed_only_by_age(kit: WorkspaceKit) -> None:
     workspace = kit.workspace("overlay")
     used_at(workspace.directory, 5000.0)
     unknown = {"needed": lambda *thing: None, "now": 10_000.0, "max_bytes": 0}
@@ -166,7 +166,7 @@ def test_the_size_of_a_base_is_remembered_and_its_packs_count_once(kit: Workspac
     assert (gone.bases, gone.bytes) == ((first.commit,), alone), "what the other links is not freed"
 
 
-def test_what_the_depot_shares_with_the_repository_is_not_counted(kit: WorkspaceKit) -> None:
+def test_objects_shared_with_the_repository_are_not_counted(kit: WorkspaceKit) -> None:
     (kit.repository / "big").write_bytes(os.urandom(1_000_000))
     kit.commit()
     kit.depot()
@@ -249,7 +249,7 @@ def test_checkpoints_go_only_when_ordered(kit: WorkspaceKit) -> None:
     assert fresh.git.run("cat-file", "-e", kept.commit).code != 0
 
 
-def test_an_erasure_beside_work_spares_what_was_just_written(kit: WorkspaceKit) -> None:
+def test_erasing_checkpoints_keeps_new_objects_of_a_busy_workspace(kit: WorkspaceKit) -> None:
     busy, done = kit.workspace("overlay"), kit.workspace("overlay")
     done.checkpoint("x")
     done.discard()
@@ -259,7 +259,7 @@ def test_an_erasure_beside_work_spares_what_was_just_written(kit: WorkspaceKit) 
     assert kit.open().entries(tree), "its objects are still there"
 
 
-def test_what_crashes_left_is_swept(kit: WorkspaceKit) -> None:
+def test_leftovers_of_crashes_are_removed(kit: WorkspaceKit) -> None:
     kit.workspace("overlay").discard()
     for name in (".trash-x", ".new-x"):
         (kit.root / "workspaces" / name).mkdir()
@@ -268,7 +268,7 @@ def test_what_crashes_left_is_swept(kit: WorkspaceKit) -> None:
     assert list((kit.root / "workspaces").iterdir()) == []
 
 
-def test_what_is_discarded_leaves_nothing_of_a_discarding_that_was_killed(kit: WorkspaceKit) -> None:
+def test_discarding_removes_leftovers_of_an_interrupted_discard(kit: WorkspaceKit) -> None:
     workspace = kit.workspace("overlay")
     place = kit.root / "workspaces"
     for name in (f".trash-{workspace.id}-0a", f".new-{workspace.id}", ".trash-w-other-0a"):
@@ -299,7 +299,7 @@ def test_the_key_of_an_environment_follows_its_inputs(kit: WorkspaceKit) -> None
         first = key()
 
 
-def test_a_candidate_that_changes_the_inputs_gets_a_layer_of_its_own(kit: WorkspaceKit) -> None:
+def test_a_candidate_with_changed_setup_inputs_gets_a_separate_layer(kit: WorkspaceKit) -> None:
     (kit.repository / "pyproject.toml").write_text("[project]\n")
     kit.commit()
     layers, base = EnvironmentLayers(kit.depot()), kit.base()

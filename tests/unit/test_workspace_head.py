@@ -71,7 +71,7 @@ def test_a_merged_tree_has_the_tip_of_its_branch_as_parent(tmp_path: Path, drive
     assert agent(other, "git rev-list --parents -1 HEAD").split()[1:] == [tip, base.commit]
 
 
-def test_what_setup_left_is_not_reported_as_untracked(tmp_path: Path, driver: DriverName) -> None:
+def test_files_made_by_setup_are_not_reported_as_untracked(tmp_path: Path, driver: DriverName) -> None:
     kit = WorkspaceKit(tmp_path)
     layer = tmp_path / "layer"
     for name in ("calc.egg-info/PKG-INFO", "src/b ü[i]lt*.txt", "src/lib/deep/x", ".venv/x", "new.py", "-#x\\"):
@@ -86,7 +86,7 @@ def test_what_setup_left_is_not_reported_as_untracked(tmp_path: Path, driver: Dr
     ]
 
 
-def test_files_that_a_sandbox_shows_of_its_own_are_no_change(tmp_path: Path, driver: DriverName) -> None:
+def test_files_overlaid_by_the_sandbox_are_not_reported_as_changes(tmp_path: Path, driver: DriverName) -> None:
     kit = WorkspaceKit(tmp_path)
     depot, base = kit.depot(), kit.base()
     commit = make_commit(depot, CHANGED, base.commit)
@@ -118,7 +118,7 @@ def test_a_branch_that_no_other_can_be_named_below_keeps_its_name(tmp_path: Path
         assert agent(workspace, "git branch --show-current; git rev-list --count HEAD").split() == [name, "2"]
 
 
-def test_an_attempt_starts_at_the_base_and_so_does_what_is_reset(tmp_path: Path, driver: DriverName) -> None:
+def test_head_is_the_base_in_a_new_attempt_and_after_a_reset(tmp_path: Path, driver: DriverName) -> None:
     kit = WorkspaceKit(tmp_path)
     workspace = at_head(kit, driver)
     attempt = kit.workspace(driver, tree=workspace.scan().tree)

@@ -56,7 +56,7 @@ def test_a_note_is_read_back_by_us_and_by_git(kit: WorkspaceKit) -> None:
     assert depot_git(kit, "fsck", "--strict", "--no-dangling") == ""
 
 
-def test_the_same_note_twice_is_one_and_another_is_added(kit: WorkspaceKit) -> None:
+def test_a_repeated_note_line_is_not_duplicated_and_a_new_line_is_added(kit: WorkspaceKit) -> None:
     commit = work(kit)
     kit.depot().annotate(commit, "one")
     tip = kit.depot().read_ref(NOTES)
@@ -67,7 +67,7 @@ def test_the_same_note_twice_is_one_and_another_is_added(kit: WorkspaceKit) -> N
     assert depot_git(kit, "rev-list", "--count", NOTES) == "2"
 
 
-def test_notes_on_nothing_and_of_nothing_are_refused(kit: WorkspaceKit) -> None:
+def test_a_note_on_a_missing_commit_or_an_empty_note_is_refused(kit: WorkspaceKit) -> None:
     with pytest.raises(NotFoundError):
         kit.depot().annotate("1" * 40, "x")
     with pytest.raises(UsageError) as caught:
@@ -76,7 +76,7 @@ def test_notes_on_nothing_and_of_nothing_are_refused(kit: WorkspaceKit) -> None:
     assert kit.depot().read_ref(NOTES) is None
 
 
-def test_many_notes_of_git_stay_whatever_directories_it_spread_them_over(kit: WorkspaceKit) -> None:
+def test_notes_in_fanout_directories_are_kept_and_extended(kit: WorkspaceKit) -> None:
     """Git moves notes into directories once there are some hundred; ours are written next to and into them."""
     commits = [work(kit, f"commit {number}") for number in range(400)]
     lines = "".join(
@@ -123,7 +123,7 @@ def test_a_note_of_someone_faster_is_kept(kit: WorkspaceKit) -> None:
     assert all(f"theirs {number}" in show(kit.depot().path, theirs) for number in range(3))
 
 
-def test_who_is_never_fast_enough_is_told(kit: WorkspaceKit) -> None:
+def test_annotating_raises_if_the_ref_moves_at_every_retry(kit: WorkspaceKit) -> None:
     mine, theirs = work(kit, "mine"), work(kit, "theirs")
     numbers = iter(range(1000))
 
@@ -148,7 +148,7 @@ for commit in commits:
 """
 
 
-def test_processes_note_the_same_commits_and_lose_nothing(kit: WorkspaceKit, tmp_path: Path) -> None:
+def test_concurrent_processes_annotate_the_same_commits_without_loss(kit: WorkspaceKit, tmp_path: Path) -> None:
     """Two of one project, and one with another state directory that shares only the user's repository."""
     kit.depot()
     commits = [brought(kit, "first", f"chargehand/{number}") for number in range(4)]
@@ -164,7 +164,7 @@ def test_processes_note_the_same_commits_and_lose_nothing(kit: WorkspaceKit, tmp
         assert sorted(show(kit.repository, commit).split()) == ["a", "b", "c", "first"]
 
 
-def test_a_crash_before_the_swap_leaves_the_notes_as_they_were(kit: WorkspaceKit) -> None:
+def test_a_crash_before_the_ref_update_leaves_the_notes_unchanged(kit: WorkspaceKit) -> None:
     class Crash(BaseException):
         pass
 
@@ -186,7 +186,7 @@ def test_a_crash_before_the_swap_leaves_the_notes_as_they_were(kit: WorkspaceKit
 # --- export
 
 
-def test_only_the_note_of_this_commit_goes_out_and_nothing_else_changes(kit: WorkspaceKit) -> None:
+def test_only_the_note_of_the_exported_commit_is_exported(kit: WorkspaceKit) -> None:
     commit = brought(kit, "mine")
     kit.depot().annotate(work(kit, "not exported"), "secret")
     before = repository_state(kit.repository, without=NOTES)
@@ -200,7 +200,7 @@ def test_only_the_note_of_this_commit_goes_out_and_nothing_else_changes(kit: Wor
     assert git(kit.repository, "rev-parse", NOTES) == tip
 
 
-def test_notes_that_are_there_stay(kit: WorkspaceKit) -> None:
+def test_existing_notes_of_the_repository_are_kept(kit: WorkspaceKit) -> None:
     commit = brought(kit, "ours")
     add(kit.repository, commit, "a person's, without us")
     add(kit.repository, "main", "on another commit")
@@ -214,7 +214,7 @@ def test_notes_that_are_there_stay(kit: WorkspaceKit) -> None:
     assert show(kit.repository, "main") == "on another commit"
 
 
-def test_a_commit_without_a_note_is_nothing_to_do(kit: WorkspaceKit) -> None:
+def test_exporting_a_commit_without_a_note_has_no_effect(kit: WorkspaceKit) -> None:
     assert not export_notes(kit.depot(), work(kit))
     assert not git(kit.repository, "for-each-ref", "refs/notes")
 
@@ -229,7 +229,7 @@ def test_the_users_hooks_do_not_run(kit: WorkspaceKit) -> None:
     assert not (kit.repository / "hook-ran").exists()
 
 
-def test_notes_come_to_a_linked_worktrees_repository_and_to_a_bare_one(kit: WorkspaceKit, tmp_path: Path) -> None:
+def test_notes_are_exported_to_linked_worktrees_and_bare_repositories(kit: WorkspaceKit, tmp_path: Path) -> None:
     git(kit.repository, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
     git(tmp_path, "clone", "-q", "--bare", str(kit.repository), str(tmp_path / "bare.git"))
     for number, place in enumerate((tmp_path / "side", tmp_path / "bare.git")):
@@ -258,7 +258,7 @@ def test_a_commit_that_was_not_exported_is_refused(kit: WorkspaceKit) -> None:
     assert commit in blocked(kit, commit)
 
 
-def test_a_ref_that_is_in_the_way(kit: WorkspaceKit) -> None:
+def test_a_conflicting_or_locked_ref_blocks_the_note_export(kit: WorkspaceKit) -> None:
     commit = brought(kit, "ours")
     git(kit.repository, "update-ref", f"{NOTES}/below", "main")
     assert NOTES in blocked(kit, commit)
@@ -270,7 +270,7 @@ def test_a_ref_that_is_in_the_way(kit: WorkspaceKit) -> None:
     assert export_notes(kit.depot(), commit)
 
 
-def test_a_ref_that_stands_for_another_is_not_followed(kit: WorkspaceKit) -> None:
+def test_a_symbolic_notes_ref_blocks_the_note_export(kit: WorkspaceKit) -> None:
     commit = brought(kit, "ours")
     git(kit.repository, "symbolic-ref", NOTES, "refs/heads/main")
     assert "refs/heads/main" in blocked(kit, commit)

@@ -54,7 +54,9 @@ def told(place: Path) -> str:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_describes_the_base_is_as_in_a_clone(tagged: WorkspaceKit, driver: DriverName, packed: bool) -> None:
+def test_git_describe_gives_the_same_result_as_in_a_clone(
+    tagged: WorkspaceKit, driver: DriverName, packed: bool
+) -> None:
     if packed:
         git(tagged.repository, "pack-refs", "--all")
     workspace = tagged.workspace(driver)

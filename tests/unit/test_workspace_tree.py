@@ -46,7 +46,7 @@ def test_disguises_of_the_git_directory(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".gitmodules", "git", "git~2", ".gi", "x.git", ".git-x", "..git"])
-def test_names_that_only_look_alike(name: str) -> None:
+def test_names_that_only_resemble_dot_git_are_accepted(name: str) -> None:
     assert not is_git_disguise(name.encode())
 
 
@@ -106,7 +106,7 @@ def test_targets_that_are_refused(path: str, target: str) -> None:
     ("path", "target"),
     [("l", "x"), ("l", "./x//y"), ("a/l", "../x"), ("a/b/l", "../../x"), ("l", "."), ("a/l", "..")],
 )
-def test_targets_that_stay_inside(path: str, target: str) -> None:
+def test_link_targets_inside_the_tree_are_accepted(path: str, target: str) -> None:
     assert link_problem(path.encode(), target.encode()) == ""
 
 
@@ -121,7 +121,7 @@ def test_targets_that_stay_inside(path: str, target: str) -> None:
         ({b"head", b"objects", b"refs"}, False),
     ],
 )
-def test_what_git_takes_for_a_bare_repository(names: set[bytes], expected: bool, tmp_path: Path) -> None:
+def test_bare_repositories_are_detected_as_by_git(names: set[bytes], expected: bool, tmp_path: Path) -> None:
     assert passes_for_repository(names) == expected
     if b"commondir" in names:
         return
@@ -150,7 +150,7 @@ def test_objects_of_a_failed_block_are_not_written(tmp_path: Path) -> None:
     assert depot.git.run("cat-file", "-e", raw.hex()).code != 0
 
 
-def test_a_tree_that_is_read_again_stays_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recently_read_tree_stays_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     depot = WorkspaceKit(tmp_path).depot()
     found = [bytes.fromhex(make_tree(depot, {"number": b"%d" % number})) for number in range(4)]
     monkeypatch.setattr(objects, "_CACHED_TREES", 2)

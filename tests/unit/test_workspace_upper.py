@@ -32,7 +32,7 @@ def mark(path: Path, attribute: str, value: bytes = b"y") -> None:
     os.setxattr(path, attribute, value)
 
 
-def test_an_opaque_directory_hides_what_the_base_has(workspace: Workspace) -> None:
+def test_an_opaque_directory_hides_the_files_of_the_base(workspace: Workspace) -> None:
     mark(workspace.scan_root() / "src/lib", "trusted.overlay.opaque" if ROOT else "user.overlay.opaque")
     (workspace.scan_root() / "src/lib/new").write_text("new\n")
     assert changed(workspace) == {
@@ -103,7 +103,7 @@ def test_a_file_written_just_now_is_read_again(workspace: Workspace) -> None:
         assert workspace._depot.read_blob(entry.new_id or "") == f"{number:04}\n".encode()
 
 
-def test_a_scan_that_nobody_waits_for_ends_at_its_next_entry(workspace: Workspace) -> None:
+def test_a_stopped_scan_raises(workspace: Workspace) -> None:
     stop = threading.Event()
     assert workspace.scan(stop=stop).tree == workspace.scan().tree
     (workspace.scan_root() / "new").write_text("new\n")
@@ -112,14 +112,14 @@ def test_a_scan_that_nobody_waits_for_ends_at_its_next_entry(workspace: Workspac
         workspace.scan(stop=stop)
 
 
-def test_a_fresh_look_ignores_what_is_remembered(workspace: Workspace) -> None:
+def test_a_scan_without_the_cache_gives_the_same_result(workspace: Workspace) -> None:
     agent(workspace, "echo x > f")
     time.sleep(0.05)
     found = workspace.scan()
     assert workspace.scan(trust_cache=False) == found
 
 
-def test_many_offences_are_cut_short_and_said(workspace: Workspace) -> None:
+def test_the_number_of_findings_is_limited_and_the_rest_counted(workspace: Workspace) -> None:
     for number in range(1100):
         os.mkfifo(workspace.scan_root() / f"p{number:04}")
     found = workspace.scan().findings
