@@ -89,8 +89,7 @@ def test_a_forbidden_command_is_denied_or_needs_approval_in_every_form(form: str
     assert judgement.reason
 
 
-@pytest.mark.parametrize(("line", "rule"), FORBIDDEN, ids=[line for line, _ in FORBIDDEN])
-def test_a_script_with_unknown_text_is_marked_opaque(line: str, rule: str) -> None:
+def test_a_script_with_unknown_text_is_marked_opaque() -> None:
     judgement = judge(Shell(text="sh run.sh"), AROUND, RULES)
     assert (judgement.effect, "opaque-script" in {part.rule for part in judgement.parts}) == ("allow", True)
 
