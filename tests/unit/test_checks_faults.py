@@ -64,7 +64,7 @@ def changed(path: str, source: str) -> set[tuple[int, str]]:
     return {(fault.line, fault.after) for fault in find_faults(path, source)}
 
 
-def test_what_becomes_of_python() -> None:
+def test_faults_in_python_code() -> None:
     found = changed("calc.py", CODE)
     assert {
         (4, "def add(a: int = 2, b=2):"),
@@ -85,7 +85,7 @@ def test_what_becomes_of_python() -> None:
     assert {line for line, _ in found} <= {4, 6, 7, 8, 9, 14, 15}
 
 
-def test_what_becomes_of_other_languages() -> None:
+def test_faults_in_code_of_other_languages() -> None:
     assert changed("lib.rs", RUST) == {
         (4, "if a != 1 && b < 10 { return true; }"),
         (4, "if a == 1 && b >= 10 { return true; }"),
@@ -98,7 +98,7 @@ def test_lines_are_counted_as_compilers_do() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_every_fault_changes_one_line_and_those_chosen_can_be_parsed(path: Path) -> None:
+def test_every_fault_changes_one_line_and_chosen_faults_parse(path: Path) -> None:
     source = path.read_text()
     found = find_faults("x.py", source)
     for fault in found:
@@ -120,20 +120,20 @@ def test_a_long_file_costs_seconds_and_no_copies() -> None:
 
 
 @given(st.text(max_size=80), st.sampled_from(["x.py", "x.rs", "x.js", "x.sh"]))
-def test_nothing_that_is_written_breaks_it(source: str, path: str) -> None:
+def test_any_source_yields_reproducible_faults(source: str, path: str) -> None:
     found = find_faults(path, source)
     assert found == find_faults(path, source)
     assert all(fault.content != source for fault in found)
 
 
-def test_what_tests_lost_comes_first_and_places_are_spread() -> None:
+def test_faults_near_lost_tests_come_first() -> None:
     faults = find_faults("calc.py", CODE)
     chosen = choose_faults(faults, words=words_of("T().more(1); add(1)"), near=words_of("more"), limit=6)
     assert [fault.within for fault in chosen] == [("T", "more")] * 5 + [("add",)]
     assert len(choose_faults(faults, words=(), near=(), limit=3)) == 3
 
 
-def test_faults_are_put_into_what_the_tests_are_about() -> None:
+def test_faults_are_placed_in_the_tested_code() -> None:
     trees = MemoryTrees()
     tests = "add(1)\nassert more(2)\n"
     files = {"calc.py": CODE, "other.py": "def far():\n    return 1 + 1\n", "test_calc.py": tests}
@@ -147,7 +147,7 @@ def test_faults_are_put_into_what_the_tests_are_about() -> None:
     assert len(faults) <= 20
 
 
-def test_code_that_checks_no_longer_open_gets_the_first_faults_where_tests_were_added() -> None:
+def test_code_that_checks_no_longer_open_gets_the_first_faults() -> None:
     trees = MemoryTrees()
     files = {"calc.py": CODE, "other.py": "def far():\n    return 1 + 1\n", "test_calc.py": "add(1)\n"}
     old = trees.add(files)
@@ -160,7 +160,7 @@ def test_code_that_checks_no_longer_open_gets_the_first_faults_where_tests_were_
         assert all(fault.path == "other.py" for fault in pick_faults(trees, new, softer, (), ("other.py",), ()))
 
 
-def test_added_data_and_data_that_no_check_opened_weaken_nothing() -> None:
+def test_added_data_and_data_that_no_check_opened_are_left_out() -> None:
     trees = MemoryTrees()
     old = trees.add({"tests/data.txt": "a", "a.py": "x = 1\n"})
     new = trees.add({"tests/data.txt": "b", "tests/more.txt": "pass\n", "a.py": "x = 2\n"})
@@ -177,7 +177,7 @@ def test_added_data_and_data_that_no_check_opened_weaken_nothing() -> None:
     ("time", "anew"),
     [("12.500000000", False), ("12.500000001", True), ("gone", True), ("12", False), ("?", False), ("", False)],
 )
-def test_a_copy_of_which_nothing_is_known_counts_as_setup_left_it(time: str, anew: bool) -> None:
+def test_a_copy_with_an_unknown_time_counts_as_unchanged(time: str, anew: bool) -> None:
     assert Copy(of="a.py", modified=12_500_000_000).differs(time) is anew
 
 
@@ -196,7 +196,7 @@ func (c *Till) Price(n int) int {
 """
 
 
-def test_by_tokens_a_fault_is_known_by_its_function_too() -> None:
+def test_faults_found_by_tokens_include_their_function() -> None:
     assert [fault.within for fault in find_faults("calc.go", GO)] == [("Add",)] * 3 + [("Price",)] * 2
 
 

@@ -46,7 +46,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "test_hang_is_stopped_and_its_last_writes_are_kept",
     ),
     "loops are not seen": (
-        "test_loops_are_found_for_what_they_are",
+        "test_each_loop_is_detected_with_its_pattern",
         "test_numbers_times_and_ids_make_no_difference",
     ),
     "unknown cost is booked as nothing": (
