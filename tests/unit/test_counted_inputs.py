@@ -31,7 +31,7 @@ def by_bytes(body: dict[str, Any]) -> int:
     return bound_input(json.dumps(body).encode(), body)
 
 
-def test_what_goes_on_is_bound_by_the_count_and_what_was_added() -> None:
+def test_a_continued_request_is_bounded_by_its_count_and_added_text() -> None:
     inputs = CountedInputs()
     first = bound(inputs, ask(LONG, max_tokens=5))
     assert first.tokens == by_bytes(ask(LONG, max_tokens=5))

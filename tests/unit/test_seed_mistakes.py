@@ -35,10 +35,10 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "gates are green on missing steps, reports and tests": (
         "test_pytest_fails_closed",
         "test_unittest_fails_closed",
-        "test_no_check_is_missing_unless_none_is_wanted",
+        "test_a_verdict_without_checks_is_missing_unless_explicit",
         "test_a_check_that_did_not_pass_is_red",
         "test_missing_and_unusable_commands",
-        "test_what_is_no_honest_report_is_refused",
+        "test_an_invalid_junit_report_is_refused",
         "test_test_suite_that_runs_nothing_is_red",
     ),
     "a timeout kills the child alone": (
