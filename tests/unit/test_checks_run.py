@@ -305,7 +305,7 @@ CARGO_IGNORED = "running 2 tests\ntest result: ok. 0 passed; 0 failed; 2 ignored
         ("npm", "run lint", "  0 passing (1ms)\n", 0, ("passed", "", 0)),
     ],
 )
-def test_other_runners_by_what_they_print(
+def test_outcomes_of_other_runners_follow_their_output(
     run: Run, program: str, arguments: str, output: str, code: int, expected: tuple[str, str, int | None]
 ):
     run.place.joinpath("printed").write_text(output)

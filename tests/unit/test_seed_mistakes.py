@@ -54,7 +54,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "test_what_nobody_knows_is_unknown_unless_a_price_is_assumed",
     ),
     "any approval that is not empty is accepted": (
-        "test_trust_is_of_one_exact_content",
+        "test_trust_applies_only_to_the_exact_content",
         "test_only_the_very_content_is_trusted_and_only_where_it_was",
         "test_red_stays_refused",
     ),
